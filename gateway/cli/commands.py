@@ -174,10 +174,12 @@ def tools(
     ],
 ) -> None:
     """Write the YAML's tools from a backend's models."""
-    from gateway.cli.declared import declared_by
+    from gateway.cli.declared import declared_by, model_warnings
 
     with explained():
-        typer.echo(declared_by(source), nl=False)
+        section = declared_by(source)
+        typer.echo(section, nl=False)
+        show_problems(source, model_warnings(section))
 
 
 @app.command(epilog=f"{RAW}Example:\n  dragoman openapi > openapi.json     as it stands at /openapi.json")

@@ -2,12 +2,16 @@
 
 import importlib
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import yaml
 
 from gateway.cli.faults import Misused, Refusal
+from gateway.errors import Problem
+from gateway.settings.lint_models import refusals
+from gateway.settings.place import Finding, report
 
 
 def declared_by(place: str) -> str:
@@ -36,3 +40,13 @@ def declared_by(place: str) -> str:
         )
     section = {"tools": cast("dict[str, Any]", declarations())}
     return yaml.safe_dump(section, sort_keys=False, allow_unicode=True, width=110)
+
+
+def model_warnings(section: str) -> list[Problem]:
+    """List what model APIs refuse in a written section `tools`; it is in no file yet, so no problem has a line."""
+    found = [
+        Finding(("tools", name, *refusal.place), refusal.describe(), "warning")
+        for name, tool in yaml.safe_load(section)["tools"].items()
+        for refusal in refusals(name, tool["parameters"])
+    ]
+    return [replace(one, message=f"{one.path}: {one.message}", line=None) for one in report(found, {})]

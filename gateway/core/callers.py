@@ -43,6 +43,11 @@ def id_of(runtime: str, native_session_id: str, request: CallRequest) -> CallId:
     return name_call(runtime=runtime, native_session_id=native_session_id, native_call_id=request.native_call_id, n=0)
 
 
+def is_own(call: Call, caller: str) -> bool:
+    """Check whether a caller made a call; a caller's name has no colon."""
+    return call.answer_to == "caller" and call.native_call_id.startswith(f"{CALLER}:{caller}:")
+
+
 def same_call(known: Call, request: CallRequest) -> CallId:
     """Say which call a request means that is on record already.
 

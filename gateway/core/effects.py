@@ -6,7 +6,19 @@ from typing import Any, Literal
 
 from gateway.adapter.port import Frame
 from gateway.core.state import SessionView
-from gateway.events import CallId, Draft, Envelope, Event, dump_event
+from gateway.events import (
+    ApprovalGiven,
+    CallId,
+    Draft,
+    Envelope,
+    Event,
+    InteractionId,
+    QuestionAnswered,
+    SecretSupplied,
+    SessionId,
+    dump_event,
+    interaction_id,
+)
 from gateway.events.frozen import frozen
 from gateway.store.call import Call
 from gateway.store.step import Lane, Step
@@ -66,6 +78,17 @@ class Transmit:
     renewed: bool = False
     """Whether it was written anew, so that it no longer says the state it was recorded with."""
     place: Place = "in_order"
+    answers: InteractionId | None = None
+    """The question to a person that it answers; None where nobody answered, or no question is known."""
+
+
+def answered_by(
+    session_id: SessionId, event: Event, caused_by: int | None, *, synthetic: bool = False
+) -> InteractionId | None:
+    """Name the question to a person that an event of a person or executor answers; `caused_by` is what asked it."""
+    if synthetic or caused_by is None or not isinstance(event, ApprovalGiven | QuestionAnswered | SecretSupplied):
+        return None
+    return interaction_id(session=session_id, native_id=event.id, n=caused_by)
 
 
 @frozen

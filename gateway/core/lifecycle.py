@@ -10,11 +10,20 @@ from gateway.core.effects import Queue, Transmit
 from gateway.core.interactions import expire
 from gateway.core.session import USUAL_RETRY, RetryPolicy, RuntimeContext, StepBuilder, send
 from gateway.core.state import NEVER_SENT, Remembered, SessionView, overdue_at
-from gateway.events import DeliverySettled, Envelope, FaultReported, LinkChanged, Outcome, SessionClosed, SessionMoved
+from gateway.events import (
+    DeliverySettled,
+    Envelope,
+    FaultReported,
+    InteractionId,
+    LinkChanged,
+    Outcome,
+    SessionClosed,
+    SessionMoved,
+)
 from gateway.events.frozen import replace
 from gateway.executors.port import Answered
 from gateway.store.call import Accept, Call, Requeue
-from gateway.store.step import RUNTIME, SendChange, SendState
+from gateway.store.step import RUNTIME, InteractionChange, SendChange, SendState
 
 UNREADABLE = "The request cannot be read by this release of the gateway, so it was not carried out again."
 
@@ -43,9 +52,21 @@ GATEWAY_FAULT = "gateway.fault"
 
 
 def delivery(
-    builder: StepBuilder, sequence: int, target: str, state: SendState, *, reason: str | None, fault: bool = False
+    builder: StepBuilder,
+    sequence: int,
+    target: str,
+    state: SendState,
+    *,
+    reason: str | None,
+    fault: bool = False,
+    answers: InteractionId | None = None,
 ) -> None:
-    """An outbound row has met its fate; what is not plain success is put on record."""
+    """An outbound row has met its fate; what is not plain success is put on record.
+
+    Where it is moot, so is the question to a person that it `answers`: the runtime did not wait for that answer.
+    """
+    if answers is not None and state == "moot":
+        builder.interactions.append(InteractionChange(answers, "moot"))
     if fault:
         message = reason or "an event could not be sent"
         builder.apply(FaultReported(code=GATEWAY_FAULT, message=message), "from_runtime", caused_by=sequence)

@@ -11,7 +11,7 @@ from typing import Any
 
 from gateway.adapter.port import Capabilities, Codec, RuntimeOptions
 from gateway.core.adapt import adapt, carries_state
-from gateway.core.effects import Effect, Place, Transmit
+from gateway.core.effects import Effect, Place, Transmit, answered_by
 from gateway.core.fold import fold
 from gateway.core.nulls import Fitted
 from gateway.core.routing import Routes
@@ -358,6 +358,7 @@ def send(
                 leave_before,
                 state=said if carries_state(event, runtime.capabilities) else None,
                 place=place,
+                answers=answered_by(builder.base.session_id, event, caused_by, synthetic=synthetic),
             )
         )
     return builder.last_sequence

@@ -11,6 +11,7 @@ from starlette.requests import Request
 
 from gateway.adapter.options import McpClient
 from gateway.adapter.port import RuntimeOptions
+from gateway.core.callers import is_own
 from gateway.core.own_actions import TICKET
 from gateway.errors import NotFound, Unauthorized
 from gateway.events import CallId, SessionId
@@ -18,13 +19,14 @@ from gateway.http.errors import Refused
 from gateway.http.web_pages import check_host, check_origin
 from gateway.runtime.app import Gateway
 from gateway.runtime.calls.tickets import Ticket
-from gateway.runtime.calls.tool_tokens import KINDS, START, TokenKind
+from gateway.runtime.calls.tool_tokens import FORM, KINDS, START, TokenKind
 from gateway.settings.model import Api, ApiKey
 
 Scope = Literal["read", "drive", "operate", "answer"]
 Page = Literal["metrics", "version", "openapi"]
 Holder = TypeVar("Holder")
 _TOOL_TOKEN = START.encode()
+_ENDED = "a tool token calls the tools of its one session and handles its calls, until it is rotated, and nothing else"
 
 SCOPES: dict[Scope, str] = {
     "read": "Look at everything.",
@@ -42,7 +44,7 @@ class Access:
     token: bool = False
     """A valid callback token of the call will do as well."""
     tools: bool = False
-    """The tool token of the session will do as well."""
+    """The tool token of the session will do as well; for an operation on a call, only the token that made it."""
     page: Page | None = None
     """Open where the settings list it under `api.open`."""
 
@@ -64,7 +66,7 @@ ACCESS: dict[str, Access] = {
     "getCall": Access("read", tools=True),
     "settleCall": Access("answer", token=True),
     "progressCall": Access("answer", token=True),
-    "cancelCall": Access("operate"),
+    "cancelCall": Access("operate", tools=True),
     "redriveCall": Access("operate"),
     "listInteractions": Access("read"),
     "streamInteractions": Access("read"),
@@ -103,7 +105,9 @@ class Caller:
 
 ANYBODY = Caller("-", frozenset())
 CALLBACK = Caller("callback", frozenset({"answer"}))
-TOOLS: dict[TokenKind, Caller] = {kind: Caller(kind, frozenset({"drive", "read"})) for kind in KINDS}
+_OF_TOOLS = frozenset({"drive", "read", "operate"})
+"""The scopes of the operations that take a tool token, which is let into no others."""
+TOOLS: dict[TokenKind, Caller] = {kind: Caller(kind, _OF_TOOLS) for kind in KINDS}
 """Whoever may ask for the tools of one session."""
 LOCAL = Caller("local", frozenset(SCOPES))
 """The caller where no keys are configured: everything on this machine."""
@@ -161,8 +165,11 @@ class Authenticator:
             check_host(request)
         given = _key_of(request, strict=bool(self._keyring)) if self._keyring or access.tools else None
         caller = None if given is None else self._keyring.find(given)
-        if caller is None and given is not None and given.startswith(_TOOL_TOKEN):
-            return await self._caller_of_tools(request, access, given)
+        if caller is None and given is not None:
+            if access.tools and "call_id" in request.path_params and self._is_tool_token(given):
+                return await self._maker(CallId(request.path_params["call_id"]), given)
+            if given.startswith(_TOOL_TOKEN):
+                return await self._caller_of_tools(request, access, given)
         if not self._keyring:
             return LOCAL
         if given is None:
@@ -245,19 +252,50 @@ class Authenticator:
         return known[1]
 
     async def _caller_of_tools(self, request: Request, access: Access, given: bytes) -> Caller:
-        session_id = await self._session_of(request) if access.tools else None
-        kind = None if session_id is None else await self._gateway.tool_tokens.kind_of(session_id, given)
+        session_id = request.path_params.get("session_id") if access.tools else None
+        kind = None if session_id is None else await self._gateway.tool_tokens.kind_of(SessionId(session_id), given)
         if kind is None:
-            raise Unauthorized("a tool token calls the tools of its one session, until it is rotated, and nothing else")
+            raise Unauthorized(_ENDED)
         return TOOLS[kind]
 
-    async def _session_of(self, request: Request) -> SessionId | None:
-        if "session_id" in request.path_params:
-            return SessionId(request.path_params["session_id"])
+    def _is_tool_token(self, given: bytes) -> bool:
+        """Check whether something looks like a tool token or ticket, or is the token of an MCP client."""
+        keyrings = [self._keyring_of(runtime) for runtime in self._gateway.settings.runtimes]
+        clients = [keyring.find(given) for keyring in keyrings if keyring is not None]
+        return FORM.fullmatch(given) is not None or any(client is not None for client in clients)
+
+    async def _maker(self, call_id: CallId, given: bytes) -> Caller:
+        """Let in the caller that made a call, by the token that it made it with.
+
+        Raises:
+            NotFound: the token made no such call, whether or not somebody else did.
+            Unauthorized: the token was rotated; its holder must not take the call for gone.
+        """
         try:
-            return (await self._gateway.calls.one(CallId(request.path_params["call_id"]))).session_id
+            call = await self._gateway.calls.one(call_id)
         except NotFound:
-            return None
+            call = None
+        if call is not None:
+            kind, caller = await self._holder(call.session_id, given)
+            if kind is not None and is_own(call, kind):
+                return caller
+            if kind is None and await self._gateway.tool_tokens.is_ended(call.session_id, given):
+                raise Unauthorized(_ENDED)
+        raise NotFound(f"no call {call_id!r} was made with this token")
+
+    async def _holder(self, session_id: SessionId, given: bytes) -> tuple[TokenKind | None, Caller]:
+        """Find out who calls the tools of a session by what is given: a tool token, a ticket, or a client's token."""
+        kind = await self._gateway.tool_tokens.kind_of(session_id, given)
+        if kind is None and await self._gateway.tickets.opens(session_id, given):
+            kind = TICKET
+        if kind is not None:
+            return kind, TOOLS[kind]
+        session = await self._gateway.opening.find(session_id)
+        keyring = self._keyring_of(session.runtime)
+        client = None if keyring is None else keyring.find(given)
+        if client is None or client.name != session.native_id:
+            return None, ANYBODY
+        return "mcp client", Caller(f"{session.runtime}/{client.name}", _OF_TOOLS)
 
     def _holds_token(self, request: Request) -> bool:
         token = request.query_params.get("token")

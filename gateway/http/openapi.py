@@ -45,7 +45,8 @@ _SECURITY: dict[str, Any] = {
     "toolToken": {
         "type": "http",
         "scheme": "bearer",
-        "description": "A session's tool token (`GET /v1/sessions/{session_id}/mcp`); it calls its tools only.",
+        "description": "A session's tool token (`GET /v1/sessions/{session_id}/mcp`), or an MCP client's token: it "
+        "calls the tools of its session, reads and cancels its own calls, and opens nothing else.",
     },
 }
 
@@ -154,7 +155,8 @@ def document(route: APIRoute) -> None:
         ]
         extra["x-scope"] = access.scope
         ways = " or the call's callback token" if access.token else ""
-        ways += " or the session's tool token" if access.tools else ""
+        if access.tools:
+            ways += " or the tool token that made the call" if "{call_id}" in route.path else " or its tool token"
         opens = f" (open where `api.open` lists `{access.page}`)" if access.page else ""
         route.description += f"\n\nNeeds the scope `{access.scope}`{ways}{opens}: {SCOPES[access.scope]}"
     route.openapi_extra = extra

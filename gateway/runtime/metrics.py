@@ -1,6 +1,6 @@
 """All numbers the gateway publishes, in one registry of its own, with label values only from the YAML.
 
-Every method is one happening. Whatever the configuration does not name is counted as `other`, so a peer
+Every method is one happening. Names that the configuration lacks are counted under the label `_other`, so a peer
 cannot make the number of series grow.
 """
 
@@ -14,8 +14,7 @@ from gateway.events import OutcomeKind
 from gateway.guard import FAULTS
 from gateway.runtime.counters import Buckets, Counter, KeptElsewhere
 from gateway.runtime.log_lines import DROPPED
-
-OTHER = "other"
+from gateway.settings.model import UNDECLARED as OTHER
 
 AttemptResult = Literal["answered", "accepted", "refused", "never_sent", "not_processed", "uncertain", "canceled"]
 """How one attempt at an executor ended; all but the last are answers of `gateway.executors.port`."""

@@ -8,6 +8,7 @@ from pydantic import SecretStr
 
 from gateway.addresses import find_url_fault, why_refused
 from gateway.settings.lint_clients import lint_clients
+from gateway.settings.lint_models import lint_models
 from gateway.settings.lint_routes import lint_routes
 from gateway.settings.lint_tools import lint_tools
 from gateway.settings.model import PostgresStore, PythonSpec, Settings, StaticSpec, WebhookSpec
@@ -32,6 +33,7 @@ def lint(settings: Settings) -> tuple[Finding, ...]:
         *_executors(settings),
         *_targets(settings),
         *lint_tools(settings),
+        *lint_models(settings),
         *lint_routes(settings),
     )
 

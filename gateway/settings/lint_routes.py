@@ -72,7 +72,7 @@ def _left_over(settings: Settings) -> Iterator[Finding]:
     if settings.unrouted != "fail":
         return
     for name in settings.tools:
-        if not any(_takes(route, name) for route in settings.routes):
+        if not any(takes_calls(route, name) for route in settings.routes):
             yield _warn(
                 ("tools", name), "no route takes this tool, so each call of it fails; add a route `to` an executor"
             )
@@ -87,7 +87,8 @@ def _unused(settings: Settings) -> Iterator[Finding]:
         yield _warn(("destinations", name), f"no route copies here; add `copy_to: [{name}]` to one, or remove this")
 
 
-def _takes(route: RouteSpec, tool: str) -> bool:
+def takes_calls(route: RouteSpec, tool: str) -> bool:
+    """Check whether a route leads calls of a tool to an executor, for some runtime and labels."""
     about_calls = route.match.event is None or fnmatchcase("tool.requested", route.match.event)
     return route.to is not None and about_calls and fnmatchcase(tool, route.match.tool or "*")
 

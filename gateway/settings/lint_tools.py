@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gateway.core.arguments import problems_in_schema
-from gateway.settings.model import Settings
+from gateway.settings.model import UNDECLARED, Settings
 from gateway.settings.place import Finding, Place
 
 GET_RESULT = "get_result"
@@ -19,6 +19,8 @@ def lint_tools(settings: Settings) -> Iterator[Finding]:
         place = ("tools", name, "parameters")
         if name == GET_RESULT:
             yield Finding(("tools", name), "MCP clients wait for unfinished calls by a tool of this name; take another")
+        if name == UNDECLARED:
+            yield Finding(("tools", name), "metrics count undeclared tools under this name; use another one")
         problem = problems_in_schema(tool.parameters)
         if problem is not None:
             yield Finding((*place, *_inner(problem)), problem)

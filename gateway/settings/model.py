@@ -148,6 +148,9 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
 ToolName = Annotated[str, Field(min_length=1, max_length=128)]
 
+UNDECLARED = "_other"
+"""The label under which metrics count names that the configuration lacks; no name of it can be this one."""
+
 
 FunctionPath = Annotated[
     str, AfterValidator(_function_path), WithJsonSchema({"type": "string", "pattern": rf"{PATH}|\$\{{"})
@@ -296,8 +299,11 @@ class McpSpec(Section):
 
     hold: Annotated[Patience, AfterValidator(_hold_time)] = timedelta(seconds=50)
     """How long a request waits for its call to end, up to 80s; then it is told how to wait on."""
-    on_disconnect: Literal["go_on", "cancel"] = "go_on"
-    """What a closed connection means for the call that its request waits for: nothing, or that it is canceled."""
+    on_disconnect: Literal["auto", "go_on", "cancel"] = "auto"
+    """Whether a closed connection cancels the call that its request waits for.
+
+    `auto` follows the client's version of the protocol: it does at 2026-07-28, and does not before.
+    """
     unheard: Duration = timedelta(minutes=2)
     """For how long an outcome that nobody heard is kept for a repeat of its call without a key; 0s: not at all."""
 

@@ -2,8 +2,9 @@
 
 import difflib
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from gateway.errors import Problem
@@ -11,6 +12,8 @@ from gateway.errors import Problem
 Place = tuple[str | int, ...]
 """Keys and list positions from the top of the file, e.g. ("routes", 2, "match", "tool")."""
 
+_MOST_ALIKE = 4
+"""How many findings of one text about one section have a line each, before one that counts the rest."""
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_*-]+")
 
 
@@ -65,14 +68,26 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 
 def report(findings: Iterable[Finding], lines: Mapping[Place, int]) -> tuple[Problem, ...]:
-    """Give findings their lines, in the order of the file, each once."""
-    problems = {
-        Problem(
+    """Give findings their lines, in the order of the file, each once; of many alike, all but the first are counted."""
+    alike = defaultdict[tuple[str | int | None, str, str], dict[Problem, None]](dict)
+    for finding in findings:
+        problem = Problem(
             path=write_place(finding.place),
             message=finding.message,
             line=line_of(finding.place, lines),
             severity=finding.severity,
-        ): None
-        for finding in findings
-    }
-    return tuple(sorted(problems, key=lambda problem: (problem.line or 1, problem.path, problem.message)))
+        )
+        alike[next(iter(finding.place), None), finding.message, finding.severity][problem] = None
+    problems = [problem for group in alike.values() for problem in _bounded(sorted(group, key=_order))]
+    return tuple(sorted(problems, key=_order))
+
+
+def _order(problem: Problem) -> tuple[int, str, str]:
+    return problem.line or 1, problem.path, problem.message
+
+
+def _bounded(group: list[Problem]) -> list[Problem]:
+    shown, rest = group[:_MOST_ALIKE], group[_MOST_ALIKE:]
+    if len(rest) <= 1:
+        return group
+    return [*shown, replace(rest[0], message=f"{rest[0].message} (and {len(rest) - 1} more like this)")]

@@ -15,6 +15,14 @@ from tests.http.conftest import bearer
 Mode = Literal["legacy", "auto"]
 MODES: tuple[Mode, ...] = ("auto", "legacy")
 NEWEST = "2026-07-28"
+VERSIONS = (None, "2025-06-18", "2025-11-25", NEWEST)
+"""What plain requests say in their header."""
+ENVELOPE = {
+    "io.modelcontextprotocol/protocolVersion": NEWEST,
+    "io.modelcontextprotocol/clientInfo": {"name": "plain", "version": "1"},
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+"""The `_meta` that each request of the newest version has."""
 
 
 def connected(url: str, token: str, mode: Mode) -> AbstractAsyncContextManager[Client]:
@@ -37,11 +45,13 @@ def texts(result: types.CallToolResult) -> list[str]:
 
 
 class Plain:
-    """Sends JSON-RPC of 2025-11-25 by hand, which wants neither a handshake nor headers of its own."""
+    """Sends JSON-RPC by hand; without a version as clients before the header do, which need no handshake either."""
 
-    def __init__(self, http: httpx.AsyncClient, path: str, token: str) -> None:
-        self._http, self._path = http, path
+    def __init__(self, http: httpx.AsyncClient, path: str, token: str, version: str | None = None) -> None:
+        self._http, self._path, self._version = http, path, version
         self._headers = {**bearer(token), "accept": "application/json, text/event-stream"}
+        if version is not None:
+            self._headers["mcp-protocol-version"] = version
 
     async def send(self, body: Any, **headers: str) -> httpx.Response:
         """Post a body: bytes as they are, everything else as JSON."""
@@ -56,7 +66,11 @@ class Plain:
         self, tool: str, arguments: dict[str, Any] | None = None, *, number: int = 1, **meta: Any
     ) -> dict[str, Any]:
         """Call a tool; returns the JSON-RPC answer."""
-        answer = await self.send(call(tool, arguments, number=number, **meta))
+        headers: dict[str, str] = {}
+        if self._version == NEWEST:
+            headers = {"mcp-method": "tools/call", "mcp-name": tool}
+            meta = {**ENVELOPE, **meta}
+        answer = await self.send(call(tool, arguments, number=number, **meta), **headers)
         assert answer.status_code == 200
         return answer.json()
 

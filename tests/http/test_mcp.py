@@ -1,7 +1,9 @@
 """MCP over a real gateway on real sockets: the official client of both eras, and plain requests."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any
 
 import aiohttp
@@ -18,7 +20,7 @@ from gateway.runtime.tuning import Tuning
 from gateway.store.call import Call
 from tests.http.conftest import bearer, plain_client, serving
 from tests.http.environment import Environment, environment_of, until
-from tests.http.mcp_clients import MODES, Mode, Plain, call, connected, texts
+from tests.http.mcp_clients import MODES, NEWEST, VERSIONS, Mode, Plain, call, connected, texts
 from tests.http.test_calls_from_outside import SEVEN, TOOLS
 
 SEVENS = {"rank": "7"}
@@ -170,7 +172,37 @@ async def test_each_outcome_is_told_as_a_result(
     answer = await plain.call("ask_for_cards", SEVENS)
     assert (answer["result"]["isError"], answer_texts(answer)) == (error, said)
     structured: object = outcome.result
-    assert answer["result"].get("structuredContent") == (structured if isinstance(structured, dict) else None)
+    assert answer["result"].get("structuredContent") == (structured if type(structured) is dict else None)
+
+
+VALUES: list[Any] = [{"a": None}, {}, [1, None, {"a": []}], [], "text", "", 7, 0, 1.5, True, False]
+
+
+@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_structured_content_is_what_the_version_allows(
+    environment: Environment, stranger_wire: httpx.AsyncClient, path: str, token: str, value: Any, version: str | None
+) -> None:
+    environment.backend.answers["ask_for_cards"] = Answered(Outcome(outcome="success", result=value))
+    result = (await Plain(stranger_wire, path, token, version).call("ask_for_cards", SEVENS))["result"]
+    if version == NEWEST or type(value) is dict:
+        # As text, in which 1 is not true.
+        assert json.dumps(result["structuredContent"]) == json.dumps(value)
+    else:
+        assert "structuredContent" not in result
+    assert len(result["content"]) == 1
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_the_official_client_takes_structured_content(
+    environment: Environment, url: str, path: str, token: str, mode: Mode
+) -> None:
+    async with connected(url + path, token, mode) as client:
+        await client.list_tools()
+        for value in ([1, "two"], "three", 4, False):
+            environment.backend.answers["ask_for_cards"] = Answered(Outcome(outcome="success", result=value))
+            result = await client.call_tool("ask_for_cards", SEVENS)
+            assert result.structured_content == (value if mode == "auto" else None)
 
 
 async def test_updates_are_told_before_the_result(environment: Environment, plain: Plain) -> None:
@@ -182,12 +214,19 @@ async def test_updates_are_told_before_the_result(environment: Environment, plai
     assert said == ['cards.moved: Alice took a card.\n{"left":3}', "Go fish!"]
 
 
-async def test_a_result_over_the_cap_is_cut_and_says_so(environment: Environment, plain: Plain) -> None:
+async def test_a_result_over_the_cap_is_cut_and_its_token_reads_the_whole(
+    environment: Environment, plain: Plain, stranger_wire: httpx.AsyncClient, token: str
+) -> None:
     environment.backend.answers["ask_for_cards"] = Answered(Outcome(outcome="success", result={"text": "é" * LARGEST}))
     answer = await plain.call("ask_for_cards", SEVENS)
     note, begin = answer_texts(answer)
     assert "succeeded" in note
-    assert f"/v1/calls/{await opened(environment, 'succeeded')}" in note
+    call_id = await opened(environment, "succeeded")
+    assert f"GET /v1/calls/{call_id} with this token returns all of it" in note
+    whole = await stranger_wire.get(f"/v1/calls/{call_id}", headers=bearer(token))
+    assert whole.status_code == 200
+    (finished,) = [one for one in whole.json()["events"] if one["event"]["kind"] == "tool.finished"]
+    assert finished["event"]["result"] == {"text": "é" * LARGEST}
     assert len(begin.encode()) <= LARGEST
     assert begin.startswith('{"text":"éé')
     assert not answer["result"]["isError"]
@@ -227,10 +266,35 @@ async def test_get_result_knows_only_callers_calls_of_its_session(
     foreign = (
         await wire.post(f"/v1/sessions/{other}/calls", json={"tool": "ask_for_cards", "arguments": SEVENS})
     ).json()
-    for wrong in (agents, foreign["call_id"], "unknown", None, {"a": 1}):
+    for wrong in (agents, foreign["call_id"], "unknown", ""):
         answer = await plain.call("get_result", {"call_id": wrong})
         assert answer["result"]["isError"]
         assert "no such call" in answer_texts(answer)[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        ({}, "at /call_id: missing; it is required (string: The call_id that you were told.)"),
+        ({"call_id": None}, "at /call_id: null is not allowed; it must be a string"),
+        ({"call_id": 7}, "at /call_id: 7 is not allowed; it must be a string"),
+        ({"call_id": {"a": 1}}, "at /call_id: an object (1 members) is not allowed; it must be a string"),
+        ({"call_id": "OWN", "wait": 7}, 'at /wait: is not a known argument; known are "call_id"'),
+        ({"id": "OWN"}, "at /call_id: missing; it is required"),
+    ],
+)
+async def test_get_result_checks_its_arguments(
+    environment: Environment, plain: Plain, arguments: dict[str, Any], fault: str
+) -> None:
+    await environment.reload(HELD)
+    await plain.call("ask_for_cards", SEVENS)
+    own = await opened(environment)
+    given = {name: own if value == "OWN" else value for name, value in arguments.items()}
+    answer = await plain.call("get_result", given)
+    assert answer["result"]["isError"]
+    (told,) = answer_texts(answer)
+    assert told.startswith("Invalid arguments for 'get_result': ")
+    assert fault in told
 
 
 async def test_a_key_makes_a_repeat_the_same_call(
@@ -320,26 +384,103 @@ async def test_a_cancelled_notification_cancels_the_one_held_request(environment
     await asyncio.gather(*held)
 
 
-async def test_a_closed_connection_means_nothing_unless_it_is_said_to(
-    environment: Environment, url: str, path: str, token: str
-) -> None:
-    async def hang_up(rank: str) -> str:
-        seen = len(environment.backend.asked)
-        async with httpx.AsyncClient(base_url=url, verify=False) as leaving:  # noqa: S501
-            held = asyncio.create_task(Plain(leaving, path, token).call("ask_for_cards", {"rank": rank}))
-            await happens(lambda: len(environment.backend.asked) != seen)
-            call_id = await opened(environment)
-            held.cancel()
-            await asyncio.wait({held})
-        await happens(lambda: not environment.gateway.callers.held)
-        return call_id
+Hold = Callable[[str], Awaitable[object]]
 
-    kept = await hang_up("7")
-    await environment.reload({"mcp": {"on_disconnect": "cancel"}})
-    dropped = await hang_up("8")
-    await happens(lambda: bool(environment.backend.canceled))
-    assert [one.data["call_id"] for one in environment.backend.canceled] == [dropped]
-    assert (await environment.gateway.calls.one(CallId(kept))).state == "accepted"
+
+@asynccontextmanager
+async def holding(
+    url: str, path: str, token: str, client: str | None, *, streamed: bool = False
+) -> AsyncGenerator[Hold]:
+    """Make what calls the tool for a rank: the official client of an era, or plain requests of a version."""
+    if client == "auto" or client == "legacy":
+        async with connected(url + path, token, client) as official:
+
+            async def hear(progress: float, total: float | None, message: str | None) -> None:
+                del progress, total, message
+
+            yield lambda rank: official.call_tool(
+                "ask_for_cards", {"rank": rank}, progress_callback=hear if streamed else None
+            )
+    else:
+        async with httpx.AsyncClient(base_url=url, verify=False) as http:  # noqa: S501
+            meta: dict[str, Any] = {"progressToken": "p"} if streamed else {}
+
+            async def send(rank: str) -> None:
+                with suppress(ValueError):
+                    await Plain(http, path, token, client).call("ask_for_cards", {"rank": rank}, **meta)
+
+            yield send
+
+
+async def hang_up(environment: Environment, hold: AbstractAsyncContextManager[Hold], rank: str = "7") -> str:
+    """Close a client's connection while its call is held; returns the call's id."""
+    seen = len(environment.backend.asked)
+    async with hold as asking:
+        held = asyncio.ensure_future(asking(rank))
+        await happens(lambda: len(environment.backend.asked) != seen)
+        call_id = await opened(environment)
+        held.cancel()
+        await asyncio.wait({held})
+    await happens(lambda: not environment.gateway.callers.held)
+    return call_id
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("client", [*VERSIONS, *MODES])
+async def test_a_closed_connection_means_what_the_version_of_the_protocol_says(
+    environment: Environment, url: str, path: str, token: str, client: str | None, *, streamed: bool
+) -> None:
+    call_id = await hang_up(environment, holding(url, path, token, client, streamed=streamed))
+    if client in {NEWEST, "auto"}:
+        await happens(lambda: bool(environment.backend.canceled))
+        assert [one.data["call_id"] for one in environment.backend.canceled] == [call_id]
+        asked = len(environment.backend.asked)
+        # What was canceled is not gone on with, and not told again.
+        environment.backend.answers["ask_for_cards"] = SEVEN
+        async with connected(url + path, token, "auto") as again:
+            assert texts(await again.call_tool("ask_for_cards", SEVENS)) == ['{"cards":["7H"]}']
+        assert len(environment.backend.asked) == asked + 1
+    else:
+        # Behind one that is canceled, a cancel of this one would have been asked for as well.
+        other = await hang_up(environment, holding(url, path, token, NEWEST), "8")
+        await happens(lambda: bool(environment.backend.canceled))
+        assert [one.data["call_id"] for one in environment.backend.canceled] == [other]
+        assert (await environment.gateway.calls.one(CallId(call_id))).state == "accepted"
+
+
+@pytest.mark.parametrize(("wanted", "version"), [("cancel", "2025-11-25"), ("go_on", NEWEST)])
+async def test_a_closed_connection_means_what_the_configuration_says(
+    environment: Environment, wire: httpx.AsyncClient, url: str, path: str, token: str, wanted: str, version: str
+) -> None:
+    await environment.reload({"mcp": {"on_disconnect": wanted}})
+    call_id = await hang_up(environment, holding(url, path, token, version))
+    if wanted == "cancel":
+        await happens(lambda: bool(environment.backend.canceled))
+        assert [one.data["call_id"] for one in environment.backend.canceled] == [call_id]
+    else:
+        await settle(wire, call_id, {"outcome": "success", "result": 7})
+        assert not environment.backend.canceled
+
+
+async def test_whoever_waits_for_anothers_call_does_not_cancel_it(
+    environment: Environment, wire: httpx.AsyncClient, url: str, path: str, token: str, session_id: str
+) -> None:
+    made = await wire.post(f"/v1/sessions/{session_id}/calls", json={"tool": "ask_for_cards", "arguments": SEVENS})
+    call_id = made.json()["call_id"]
+    await opened(environment)
+    async with httpx.AsyncClient(base_url=url, verify=False) as http:  # noqa: S501
+        client = Plain(http, path, token, NEWEST)
+        held = asyncio.create_task(client.call("get_result", {"call_id": call_id}, number=7))
+        await happens(lambda: environment.gateway.callers.held > 0)
+        cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}}
+        assert (await client.send(cancel)).status_code == 202
+        named = {**cancel, "params": {"requestId": 7, "_meta": {"dragoman/call_id": call_id}}}
+        assert (await client.send(named)).status_code == 202
+        held.cancel()
+        await asyncio.wait({held})
+    await happens(lambda: not environment.gateway.callers.held)
+    await settle(wire, call_id, {"outcome": "success", "result": 7})
+    assert not environment.backend.canceled
 
 
 async def test_who_asks_for_too_many_at_once_is_told_so_and_not_that_the_server_is_dead(

@@ -330,6 +330,50 @@ async def test_a_closed_connection_and_a_notification_cancel_as_in_any_session(
     await canceled(2)
 
 
+async def test_a_client_reads_and_cancels_its_own_calls_over_the_api_and_nothing_else(
+    environment: Environment, wire: httpx.AsyncClient, client: httpx.AsyncClient, ada: Plain
+) -> None:
+    environment.backend.answers.clear()
+    await environment.reload({"mcp": {"hold": "300ms"}})
+    await ada.call("ask_for_cards", SEVENS)
+    own = environment.backend.asked[0].data["call_id"]
+    made = await wire.post(f"/v1/sessions/{ADAS}/calls", json={"tool": "ask_for_cards", "arguments": SEVENS})
+    await Plain(client, "/mcp/r/desk", BOB).call("ask_for_cards", SEVENS)
+    bobs = environment.backend.asked[-1].data["call_id"]
+    read = await client.get(f"/v1/calls/{own}", headers=bearer(ADA))
+    assert (read.status_code, read.json()["call_id"]) == (200, own)
+    for token, call_id in ((ADA, made.json()["call_id"]), (ADA, bobs), (BOB, own), (ADA, "unknown")):
+        for method, what in (("GET", ""), ("POST", "/cancel")):
+            refused = await client.request(method, f"/v1/calls/{call_id}{what}", headers=bearer(token))
+            assert refused.status_code == 404
+    assert (await client.get(f"/v1/calls/{own}", headers=bearer("no-token-0123456789"))).status_code == 401
+    for method, path in (("GET", "/v1/calls"), ("POST", f"/v1/calls/{own}/redrive"), ("GET", f"/v1/sessions/{ADAS}")):
+        assert (await client.request(method, path, headers=bearer(ADA))).status_code == 401
+    body = {"tool": "ask_for_cards", "arguments": SEVENS}
+    assert (await client.post(f"/v1/sessions/{ADAS}/calls", json=body, headers=bearer(ADA))).status_code == 401
+    assert not environment.backend.canceled
+    assert (await client.post(f"/v1/calls/{own}/cancel", headers=bearer(ADA))).status_code == 202
+    assert [one.data["call_id"] for one in environment.backend.canceled] == [own]
+    # Without its line in the configuration, a client is let in nowhere.
+    await environment.reload(desk_of({"name": "cleo", "token": NEW}))
+    assert (await client.get(f"/v1/calls/{own}", headers=bearer(ADA))).status_code == 401
+    assert (await client.get(f"/v1/calls/{own}", headers=bearer(NEW))).status_code == 404
+
+
+async def test_without_api_keys_the_token_of_a_client_still_means_its_own_calls() -> None:
+    keyless: dict[str, Any] = {**DESKS, "api": {"keys": []}, "mcp": {"hold": "300ms"}}
+    async with (
+        environment_of(keyless) as made,
+        serving(made.gateway) as (_, url),
+        httpx.AsyncClient(base_url=url, timeout=20, verify=False) as local,  # noqa: S501
+    ):
+        await Plain(local, "/mcp/r/desk", ADA).call("ask_for_cards", SEVENS)
+        call_id = made.backend.asked[0].data["call_id"]
+        given: list[tuple[dict[str, str], int]] = [(bearer(ADA), 200), (bearer(BOB), 404), ({}, 200)]
+        for headers, status in given:
+            assert (await local.get(f"/v1/calls/{call_id}", headers=headers)).status_code == status
+
+
 # Reloads ------------------------------------------------------------------------------------------------------
 
 

@@ -129,6 +129,29 @@ async def test_a_ticket_opens_its_own_address_and_nothing_else(
     assert (await Plain(stranger_wire, path, ticket).send(LIST)).status_code == 200
 
 
+async def test_a_ticket_reads_and_cancels_its_own_calls_and_no_others(
+    environment: Environment, wire: httpx.AsyncClient, stranger_wire: httpx.AsyncClient
+) -> None:
+    session_id = await created(wire)
+    path, ticket = told(environment)
+    await Plain(stranger_wire, path, ticket).call("ask_for_cards", SEVENS)
+    own = environment.backend.asked[-1].data["call_id"]
+    token = (await wire.get(f"/v1/sessions/{session_id}/mcp")).json()["token"]
+    body = {"tool": "ask_for_cards", "arguments": SEVENS}
+    made = await stranger_wire.post(f"/v1/sessions/{session_id}/calls", json=body, headers=bearer(token))
+    await created(wire)
+    _, other = told(environment)
+    for given, call_id in ((ticket, made.json()["call_id"]), (token, own), (other, own), (ticket, "unknown")):
+        for method, what in (("GET", ""), ("POST", "/cancel")):
+            refused = await stranger_wire.request(method, f"/v1/calls/{call_id}{what}", headers=bearer(given))
+            assert refused.status_code == 404
+    read = await stranger_wire.get(f"/v1/calls/{own}", headers=bearer(ticket))
+    assert (read.status_code, read.json()["native_call_id"].startswith("caller:tool ticket:")) == (200, True)
+    assert not environment.backend.canceled
+    assert (await stranger_wire.post(f"/v1/calls/{own}/cancel", headers=bearer(ticket))).status_code == 202
+    assert [one.data["call_id"] for one in environment.backend.canceled] == [own]
+
+
 async def test_a_ticket_gets_json_also_where_it_asks_for_progress(
     environment: Environment, wire: httpx.AsyncClient, stranger_wire: httpx.AsyncClient
 ) -> None:

@@ -28,7 +28,7 @@ async def token_of(api: httpx.AsyncClient, session_id: str) -> str:
     return shown["token"]
 
 
-async def test_a_tool_token_calls_the_tools_of_its_session_and_reads_their_calls(
+async def test_a_tool_token_calls_the_tools_of_its_session_and_reads_its_calls(
     api: httpx.AsyncClient, environment: Environment, stranger: httpx.AsyncClient, session_id: str
 ) -> None:
     token = await token_of(api, session_id)
@@ -46,7 +46,8 @@ async def test_a_token_that_is_not_the_sessions_is_refused(
     api: httpx.AsyncClient, environment: Environment, stranger: httpx.AsyncClient, session_id: str, wrong: str
 ) -> None:
     token = await token_of(api, session_id)
-    call = await api.post(f"/v1/sessions/{session_id}/calls", json=ASK)
+    call = await api.post(f"/v1/sessions/{session_id}/calls", json=ASK, headers=bearer(token))
+    status = 404 if wrong == "foreign" else 401
     match wrong:
         case "foreign":
             wrong = await token_of(api, await environment.attach("agent-8"))
@@ -61,18 +62,56 @@ async def test_a_token_that_is_not_the_sessions_is_refused(
     headers = [(b"authorization", f"Bearer {wrong}".encode())]
     for method, path in (("POST", f"/v1/sessions/{session_id}/calls"), ("GET", call.headers["location"])):
         refused = await stranger.request(method, path, json=ASK if method == "POST" else None, headers=headers)
-        assert (refused.status_code, refused.json()["type"]) == (401, "/problems/unauthorized")
+        assert refused.status_code == (401 if method == "POST" else status)
         assert wrong not in refused.text
         allowed = await stranger.request(method, path, json=ASK if method == "POST" else None, headers=bearer(token))
         assert allowed.status_code in {200, 202}
-    assert (await stranger.get("/v1/calls/unknown", headers=bearer(token))).status_code == 401
+    assert (await stranger.get("/v1/calls/unknown", headers=bearer(token))).status_code == 404
+
+
+async def test_a_tool_token_reads_and_cancels_its_own_calls_and_no_others(
+    api: httpx.AsyncClient, environment: Environment, stranger: httpx.AsyncClient, session_id: str
+) -> None:
+    headers = bearer(await token_of(api, session_id))
+    path = f"/v1/sessions/{session_id}/calls"
+    own = (await stranger.post(path, json=ASK, headers=headers)).json()["call_id"]
+    by_key = (await api.post(path, json=ASK)).json()["call_id"]
+    agents = await environment.ask(state="accepted")
+    other = await environment.attach("agent-8")
+    theirs = bearer(await token_of(api, other))
+    foreign = (await stranger.post(f"/v1/sessions/{other}/calls", json=ASK, headers=theirs)).json()["call_id"]
+    for call_id in (by_key, agents, foreign, "unknown"):
+        for method, what in (("GET", ""), ("POST", "/cancel")):
+            refused = await stranger.request(method, f"/v1/calls/{call_id}{what}", headers=headers)
+            assert (refused.status_code, refused.json()["type"]) == (404, "/problems/not-found")
+            assert refused.json()["detail"] == f"no call {call_id!r} was made with this token"
+    for what in ("outcome", "progress", "redrive"):
+        refused = await stranger.post(f"/v1/calls/{own}/{what}", json={}, headers=headers)
+        assert refused.status_code == 401
+    assert not environment.backend.canceled
+    canceled = await stranger.post(f"/v1/calls/{own}/cancel", json={"reason": "enough"}, headers=headers)
+    assert (canceled.status_code, canceled.json()["call_id"]) == (202, own)
+    assert [one.data["call_id"] for one in environment.backend.canceled] == [own]
+
+
+async def test_a_rotated_token_is_not_told_that_its_call_is_gone(
+    api: httpx.AsyncClient, stranger: httpx.AsyncClient, session_id: str
+) -> None:
+    old = bearer(await token_of(api, session_id))
+    call = (await stranger.post(f"/v1/sessions/{session_id}/calls", json=ASK, headers=old)).headers["location"]
+    for _ in range(3):
+        await api.post(f"/v1/sessions/{session_id}/mcp/rotate")
+    for method, path in (("GET", call), ("POST", f"{call}/cancel")):
+        assert (await stranger.request(method, path, headers=old)).status_code == 401
+    assert (await stranger.get(call, headers=bearer(await token_of(api, session_id)))).status_code == 200
 
 
 OTHERS = [
     ("POST", "/v1/sessions"), ("GET", "/v1/sessions"), ("GET", "/v1/sessions/{}"), ("DELETE", "/v1/sessions/{}"),
     ("POST", "/v1/sessions/{}/events"), ("GET", "/v1/sessions/{}/events"), ("GET", "/v1/sessions/{}/events/stream"),
     ("GET", "/v1/sessions/{}/mcp"), ("POST", "/v1/sessions/{}/mcp/rotate"), ("GET", "/v1/calls"),
-    ("POST", "/v1/calls/x/cancel"), ("POST", "/v1/calls/x/outcome"), ("GET", "/metrics"), ("POST", "/v1/reload"),
+    ("POST", "/v1/calls/x/outcome"), ("POST", "/v1/calls/x/progress"), ("POST", "/v1/calls/x/redrive"),
+    ("GET", "/metrics"), ("POST", "/v1/reload"),
 ]  # fmt: skip
 
 
@@ -84,8 +123,8 @@ async def test_it_opens_nothing_else(
     assert (await stranger.request(method, path.format(session_id), headers=headers)).status_code == 401
 
 
-def test_only_two_operations_take_it() -> None:
-    assert [name for name, access in ACCESS.items() if access.tools] == ["callTool", "getCall"]
+def test_only_three_operations_take_it() -> None:
+    assert [name for name, access in ACCESS.items() if access.tools] == ["callTool", "getCall", "cancelCall"]
 
 
 async def test_rotating_counts_on_every_instance_of_a_store() -> None:
@@ -96,7 +135,8 @@ async def test_rotating_counts_on_every_instance_of_a_store() -> None:
             old = await token_of(here, session_id)
             assert await other.gateway.tool_tokens.kind_of(SessionId(session_id), old.encode()) == "tool token"
             new = (await here.post(f"/v1/sessions/{session_id}/mcp/rotate")).json()["token"]
-            call = (await here.post(f"/v1/sessions/{session_id}/calls", json=ASK)).headers["location"]
+            path = f"/v1/sessions/{session_id}/calls"
+            call = (await here.post(path, json=ASK, headers=bearer(new))).headers["location"]
         async with in_process(other.gateway, {}) as there:
             assert (await there.get(call, headers=bearer(old))).status_code == 401
             assert (await there.get(call, headers=bearer(new))).status_code == 200

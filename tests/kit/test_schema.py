@@ -133,6 +133,41 @@ def test_the_command_writes_what_the_first_page_shows_and_flat_runtimes_lose_not
         assert flatten(Tool(name, said["description"], said["parameters"])).losses == ()
 
 
+REFUSED = """
+from pydantic import BaseModel
+
+from gateway.kit import Tools
+
+
+class Nothing(BaseModel):
+    pass
+
+
+tools = Tools(secret="whsec_dHdlbnR5LWZvdXItYnl0ZXMtb3ItbW9yZQ==")
+
+
+async def run(arguments: Nothing) -> str:
+    return ""
+
+
+for name in ["größe", "a b", "slash/tool", "x" * 90, "fine", *(f"t {number}" for number in range(100))]:
+    tools.tool(name, description="Does it.")(run)
+"""
+
+
+def test_the_command_warns_of_tools_that_model_apis_refuse(tmp_path: Path) -> None:
+    (tmp_path / "backend.py").write_text(REFUSED, encoding="utf-8")
+    done = _tools(tmp_path, "--from", "backend:tools")
+    assert done.returncode == 0, done.stderr
+    assert len(yaml.safe_load(done.stdout)["tools"]) == 105
+    told = " ".join(done.stderr.split())
+    assert "backend:tools: warning: tools['größe']: OpenAI, Anthropic and Gemini refuse this name" in told
+    assert f"backend:tools: warning: tools.{'x' * 90}: OpenAI and Gemini refuse this name" in told
+    assert "(and 98 more like this)" in told
+    assert "tools.fine" not in told
+    assert len(done.stderr.splitlines()) <= 10
+
+
 @pytest.mark.parametrize(
     ("source", "code", "words"),
     [

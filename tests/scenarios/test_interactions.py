@@ -2,15 +2,16 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gateway.adapter.port import Frame, Receipt
 from gateway.events import ApprovalAsked, QuestionAsked, SecretAsked
-from tests.scenarios.environment import Running
+from tests.scenarios.environment import Running, until
 from tests.scenarios.hooks import PATIENCE
 from tests.scenarios.plain_runtime import PlainRuntime, plain_gateway
 
@@ -109,3 +110,57 @@ async def test_an_answer_names_the_key_that_gave_it_however_it_came(plain: Plain
     await running.post(f"/v1/sessions/{second['session_id']}/events", answer, status=202)
     shown = (await running.get("/v1/interactions", state="answered"))["data"]
     assert [one["answered_by"] for one in shown] == ["backend", "backend"]
+
+
+class Settled(PlainRuntime):
+    """A runtime that has got each answer from somebody else by the time it comes."""
+
+    def send(self, frame: Frame) -> Awaitable[Receipt]:
+        super().send(frame)
+        return Receipt("moot", "somebody else was first")
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        (ApprovalAsked(id="q", tool="rm"), {"decision": "allow"}),
+        (QuestionAsked(id="q", text="Which?"), {"answer": "that"}),
+        (SecretAsked(id="q", purpose="sudo"), {"value": "abc"}),
+    ],
+)
+async def test_a_question_whose_answer_came_too_late_is_moot(
+    tmp_path: Path, asked: ApprovalAsked | QuestionAsked | SecretAsked, answer: dict[str, Any]
+) -> None:
+    async with plain_gateway(tmp_path, runtime=Settled()) as (running, runtime):
+        runtime.say(asked)
+        (question,) = await waiting(running, 1)
+        async with following(running) as questions:
+            assert await questions.next() == ("q", "waiting")
+            await running.post(f"/v1/interactions/{question['interaction_id']}/answer", answer, status=200)
+            states = [(await questions.next())[1]]
+            if states == ["answered"]:
+                states.append((await questions.next())[1])
+            assert states[-1] == "moot"
+        (shown,) = (await running.get("/v1/interactions", state="moot"))["data"]
+        assert shown["answered_by"] == "backend"
+        assert (await running.get("/v1/interactions", state="answered"))["data"] == []
+        again = await running.post(f"/v1/interactions/{question['interaction_id']}/answer", answer, status=409)
+        assert "moot" in again["detail"]
+
+
+async def test_a_question_that_nobody_answered_stays_expired_where_its_denial_came_too_late(tmp_path: Path) -> None:
+    limits = {"limits": {"drain": "1s", "interaction_timeout": "1s"}}
+    async with plain_gateway(tmp_path, settings=limits, runtime=Settled()) as (running, runtime):
+        runtime.say(ApprovalAsked(id="q", tool="rm"))
+        (question,) = await waiting(running, 1)
+        path = f"/v1/sessions/{question['session_id']}/events"
+        async with following(running) as questions:
+            assert await questions.next() == ("q", "waiting")
+            assert await questions.next() == ("q", "expired")
+
+        async def settled() -> bool | None:
+            kinds = [one["event"]["kind"] for one in (await running.get(path))["data"]]
+            return "delivery.settled" in kinds or None
+
+        await until(settled)
+        assert [one["state"] for one in (await running.get("/v1/interactions"))["data"]] == ["expired"]

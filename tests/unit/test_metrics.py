@@ -141,16 +141,32 @@ def test_every_happening_is_counted_under_its_labels(metrics: Metrics) -> None:
 def test_a_thousand_undeclared_tools_are_one_series(metrics: Metrics) -> None:
     for n in range(1_000):
         metrics.call_settled("finn", f"invented_{n}", outcome="failure", seconds=0)
-    assert value(metrics, "dragoman_calls_total", runtime="finn", tool="other", outcome="failure") == 1_000
+    assert value(metrics, "dragoman_calls_total", runtime="finn", tool="_other", outcome="failure") == 1_000
     assert b"invented" not in metrics.render()
 
 
-def test_names_outside_the_configuration_are_other(metrics: Metrics) -> None:
+def test_a_declared_tool_called_other_is_not_counted_with_undeclared_ones(metrics: Metrics) -> None:
+    metrics.learn(runtimes=["other"], tools=["other"], executors=["other"], adapters=["other"], destinations=["other"])
+    for name in ("other", "ghost"):
+        metrics.call_settled(name, name, outcome="success", seconds=0)
+        metrics.attempt(name, "answered")
+        metrics.loss(name, "dropped")
+        metrics.frame(name, "to_runtime")
+        metrics.copies_lost(name, 1)
+    for label in ("other", "_other"):
+        assert value(metrics, "dragoman_calls_total", runtime=label, tool=label, outcome="success") == 1
+        assert value(metrics, "dragoman_executor_attempts_total", executor=label, result="answered") == 1
+        assert value(metrics, "dragoman_losses_total", adapter=label, how="dropped") == 1
+        assert value(metrics, "dragoman_frames_total", runtime=label, direction="to_runtime") == 1
+        assert value(metrics, "dragoman_copies_lost_total", destination=label) == 1
+
+
+def test_names_outside_the_configuration_share_one_label(metrics: Metrics) -> None:
     metrics.attempt("ghost", "uncertain")
     metrics.loss("ghost", "invented")
     metrics.frame("ghost", "to_runtime")
     assert b"ghost" not in metrics.render()
-    assert value(metrics, "dragoman_executor_attempts_total", executor="other", result="uncertain") == 1
+    assert value(metrics, "dragoman_executor_attempts_total", executor="_other", result="uncertain") == 1
 
 
 def test_a_reload_teaches_new_names_and_forgets_the_gauges_of_old_ones(metrics: Metrics) -> None:

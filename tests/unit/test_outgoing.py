@@ -11,7 +11,16 @@ from gateway.adapter.port import Adapter, Capabilities, Receipt
 from gateway.core.effects import Transmit
 from gateway.core.state import SessionView
 from gateway.errors import CannotExpress, LinkLost
-from gateway.events import Envelope, EventId, MessagePosted, SessionId, Text, ToolFinished
+from gateway.events import (
+    ApprovalGiven,
+    Envelope,
+    EventId,
+    MessagePosted,
+    SessionId,
+    Text,
+    ToolFinished,
+    interaction_id,
+)
 from gateway.runtime.session.on_the_way import CROWD
 from gateway.runtime.session.outgoing import (
     IDLE,
@@ -415,3 +424,14 @@ def test_what_must_wait_for_the_start_of_a_runtime_is_marked_once_as_never_sent(
     assert session.posted == [Held((1,))]
     session.add(1)
     assert session.posted == [Held((1,))]
+
+
+@pytest.mark.parametrize("synthetic", [False, True])
+def test_a_decision_that_the_runtime_waits_for_no_more_names_the_question_that_it_answers(*, synthetic: bool) -> None:
+    session = Session(OPENHANDS)
+    given = ApprovalGiven(id="a-1", decision="allow", native_call_id="c-1")
+    told = replace(row(7).envelope, event=given, caused_by=5, synthetic=synthetic)
+    session.up(replace(row(7), envelope=told))
+    question = interaction_id(session="s", native_id="a-1", n=5)
+    reason = "the runtime no longer waits for this decision"
+    assert session.posted == [Delivered((7,), RUNTIME, "moot", reason, answers=None if synthetic else question)]

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Message, Receive, Scope, Send
 
+from gateway.core.callers import is_own
 from gateway.core.own_actions import TICKET
 from gateway.errors import Conflict, Elsewhere, EngineUnavailable, Unauthorized
 from gateway.events import CallId, SessionId
@@ -143,7 +144,8 @@ class McpDoor:
                 gone = left.is_set() and not exchange.answered
                 if gone:
                     # The call goes on; one that is just being opened is on record when the tasks have ended.
-                    cancels = self._gateway.settings.mcp.on_disconnect == "cancel"
+                    wanted = self._gateway.settings.mcp.on_disconnect
+                    cancels = wanted == "cancel" or (wanted == "auto" and exchange.ends_with_connection)
                     answering.cancel()
                 else:
                     await answering
@@ -167,19 +169,26 @@ class McpDoor:
             log.warning("not on record that an outcome was heard", call_id=call.call_id, reason=str(exc))
 
     async def _disconnected(self, exchange: Exchange) -> None:
-        call = exchange.call
-        # Whoever else listens to it wants its outcome.
-        if call is not None and call.is_open and await self._gateway.repeats.is_left(call.call_id):
-            await self._cancel(exchange, call.call_id, "the caller has closed its connection")
+        call = exchange.own_call
+        if call is None or not call.is_open:
+            return
+        # While this listens, no repeat takes the call up; whoever listens already wants its outcome.
+        async with self._gateway.repeats.listening_alone(call.call_id) as alone:
+            if alone:
+                await self._cancel(exchange, call.call_id, "the caller has closed its connection")
 
     async def _cancel_held(self, exchange: Exchange) -> None:
         if _CALL in exchange.meta:
             # From an instance that holds the request and does not carry the session.
-            await self._cancel(exchange, (await exchange.find(exchange.meta[_CALL])).call_id, _CANCELED)
+            call = await exchange.find(exchange.meta[_CALL])
+            if is_own(call, exchange.caller.name):
+                await self._cancel(exchange, call.call_id, _CANCELED)
             return
         held = self._held.get(self._place(exchange, exchange.params.get("requestId")), [])
-        if len(held) == 1 and (call := await held[0].taken()) is not None:
-            await self._cancel(exchange, call.call_id, _CANCELED)
+        if len(held) == 1:
+            await held[0].taken()
+            if (call := held[0].own_call) is not None:
+                await self._cancel(exchange, call.call_id, _CANCELED)
 
     async def _cancel(self, exchange: Exchange, call_id: CallId, reason: str) -> None:
         try:

@@ -8,7 +8,9 @@ from typing import Any, cast
 import orjson
 from starlette.types import Message, Send
 
-from gateway.core.callers import CallRequest, id_of
+from gateway.adapter.port import Tool
+from gateway.core.arguments import ArgumentValidator
+from gateway.core.callers import CallRequest, id_of, is_own
 from gateway.core.calls import fingerprint
 from gateway.errors import Draining, InvalidRequest, NotFound, UnknownTool
 from gateway.events import CallId, SessionId
@@ -25,8 +27,16 @@ from gateway.settings.lint_tools import GET_RESULT
 from gateway.store.call import Call
 
 KEY = "dragoman/key"
+WAIT_ON: dict[str, Any] = {
+    "type": "object",
+    "properties": {"call_id": {"type": "string", "description": "The call_id that you were told."}},
+    "required": ["call_id"],
+    "additionalProperties": False,
+}
+"""The arguments of the tool that waits on for a call."""
 LARGEST_ARGUMENTS = 1024**2
 _STREAM = "text/event-stream"
+_WAITING = ArgumentValidator({GET_RESULT: Tool(GET_RESULT, "", WAIT_ON)})
 
 
 class CallRefused(Exception):
@@ -55,6 +65,8 @@ class Exchange:
     """Whether the connection had not closed by then."""
     refusal: Draining | None = None
     """Why the request is answered with 503 instead of a message, unless its answer has begun."""
+    ends_with_connection: bool = False
+    """Whether the client's version of the protocol says that to close the connection cancels the request."""
     tasks: Tasks = field(default_factory=Tasks)
     """What is done for it."""
     _listens_to: tuple[CallId, str] | None = None
@@ -126,11 +138,10 @@ class Exchange:
         self._taking = awaited("mcp call", self._take(tool, arguments, protocol), self.tasks)
         return await asyncio.shield(self._taking)
 
-    async def taken(self) -> Call | None:
-        """The call that it waits for, once that is opened where it is about to be."""
+    async def taken(self) -> None:
+        """Wait until the call is opened, where it is about to be."""
         if self._taking is not None:
             await asyncio.wait({self._taking})
-        return self.call
 
     async def leave(self) -> None:
         """Listen no more."""
@@ -143,7 +154,9 @@ class Exchange:
         if not self.session.on_record:
             raise CallRefused("this session is not on record yet; call again in a moment")
         if tool == GET_RESULT:
-            self.call = await self.find(arguments.get("call_id"))
+            if (problem := _WAITING.check(GET_RESULT, arguments)) is not None:
+                raise CallRefused(problem)
+            self.call = await self.find(arguments["call_id"])
             await self._listen(self.call.call_id, self.call.args_sha)
         else:
             self.call = await self._open(tool, arguments, protocol)
@@ -177,6 +190,11 @@ class Exchange:
                 raise UnknownTool(problem["detail"])
             raise CallRefused(problem["detail"])
         return opened
+
+    @property
+    def own_call(self) -> Call | None:
+        """The call that it waits for, where its own caller made that and may cancel it."""
+        return self.call if self.call is not None and is_own(self.call, self.caller.name) else None
 
     async def find(self, call_id: object) -> Call:
         """Find a caller's call of this session.

@@ -1,8 +1,7 @@
 """What a client is told of its call: an outcome, or why there is none yet, as the result of `tools/call`. Pure."""
 
-from typing import Any, cast
-
 import mcp_types as types
+from mcp_types.version import is_version_at_least
 
 from gateway.events import ContextUpdate, ToolFinished
 from gateway.http.reply import dump
@@ -12,10 +11,16 @@ from gateway.store.call import Call
 LARGEST = 1024**2
 """Bytes of a result, as text, that a client is told."""
 REPLAYED = "dragoman/replayed"
+ANY_VALUE = "2026-07-28"
+"""The first version whose structured content may be any JSON value."""
 
 
-def told(finished: ToolFinished, call: Call) -> types.CallToolResult:
-    """Say how a call has ended: its updates first, then its result; an agent is told its failure as anywhere."""
+def told(finished: ToolFinished, call: Call, protocol: str) -> types.CallToolResult:
+    """Say how a call has ended: its updates first, then its result; an agent is told its failure as anywhere.
+
+    The result is structured content too, where the version of the protocol allows its type there: an object before
+    2026-07-28, any JSON value since. The library leaves null out.
+    """
     if finished.outcome != "success":
         return refused(_failure(finished))
     updates = [_text(_update(one)) for one in finished.updates]
@@ -23,7 +28,7 @@ def told(finished: ToolFinished, call: Call) -> types.CallToolResult:
     text = result if isinstance(result, str) else dump(result).decode()
     size = len(text.encode()) + sum(len(one.text.encode()) for one in updates)
     if size > LARGEST:
-        where = f"the whole is at /v1/calls/{call.call_id}"
+        where = f"GET /v1/calls/{call.call_id} with this token returns all of it"
         cut = text.encode()[:LARGEST].decode(errors="ignore")
         return types.CallToolResult(
             content=[
@@ -31,7 +36,7 @@ def told(finished: ToolFinished, call: Call) -> types.CallToolResult:
                 _text(cut),
             ]
         )
-    structured = cast("dict[str, Any]", result) if isinstance(result, dict) else None
+    structured: object = result if isinstance(result, dict) or is_version_at_least(protocol, ANY_VALUE) else None
     return types.CallToolResult(content=[*updates, _text(text)], structured_content=structured)
 
 

@@ -9,6 +9,7 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.exceptions import MCPError
+from mcp_types.version import is_version_at_least
 from sse_starlette.sse import AppStatus
 from starlette.types import Receive, Scope, Send
 
@@ -16,7 +17,7 @@ from gateway.errors import DragomanError, Draining, Overloaded, UnknownTool
 from gateway.events import CallProgressed
 from gateway.guard import FAULTS
 from gateway.http.errors import problem_of
-from gateway.http.mcp.exchange import CallRefused, Exchange
+from gateway.http.mcp.exchange import WAIT_ON, CallRefused, Exchange
 from gateway.http.mcp.results import gone, refused, replay, told, unfinished
 from gateway.http.reply import dump
 from gateway.runtime.app import Gateway
@@ -27,6 +28,8 @@ Context = ServerRequestContext[Any, Any]
 _FRESH = 60_000
 """Milliseconds for which a client may believe a list of tools."""
 _LONGEST_REPORT = 1_000
+_CANCELED_BY_CLOSING = "2026-07-28"
+"""The first version in which a server must take a closed connection for a cancel of its request."""
 
 # Streams end here as the calls they wait for do; it would end them all when one server of the process stops.
 AppStatus.disable_automatic_graceful_drain()
@@ -85,6 +88,7 @@ class McpServer:
 
     async def _call(self, ctx: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
         exchange = _exchange_of(ctx)
+        exchange.ends_with_connection = is_version_at_least(ctx.protocol_version, _CANCELED_BY_CLOSING)
         try:
             with self._gateway.callers.holding(exchange.session.session_id):
                 return await self._held(ctx, exchange, params.name, params.arguments or {})
@@ -120,7 +124,8 @@ class McpServer:
         call, finished = await callers.outcome(call, exchange.hold.total_seconds(), hears)
         if finished is not None:
             exchange.ended = True
-            return replay(told(finished, call), call) if exchange.replayed else told(finished, call)
+            result = told(finished, call, ctx.protocol_version)
+            return replay(result, call) if exchange.replayed else result
         return unfinished(call) if call.is_open else gone(call)
 
 
@@ -134,12 +139,7 @@ def _hints(*, read_only: bool, idempotent: bool) -> types.ToolAnnotations | None
 _WAIT_ON = types.Tool(
     name=GET_RESULT,
     description="Wait on for the result of a call that was told to be not finished.",
-    input_schema={
-        "type": "object",
-        "properties": {"call_id": {"type": "string", "description": "The call_id that you were told."}},
-        "required": ["call_id"],
-        "additionalProperties": False,
-    },
+    input_schema=WAIT_ON,
     annotations=types.ToolAnnotations(read_only_hint=True, idempotent_hint=True),
 )
 

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -100,9 +101,14 @@ class Repeats:
         for row in rows:
             if row.args_sha != sha or not row.native_call_id.startswith(begins):
                 continue
+            if row.state == "canceled" or row.canceling_until is not None:
+                # Its caller, or an operator, wanted it no more; the repeat is asked for now.
+                continue
             if row.is_open:
                 if await self._join(row.call_id, alone=True):
-                    return row
+                    if not await self._was_canceled(row.call_id):
+                        return row
+                    await self.leave(row.call_id)
             elif (
                 row.finished_at is not None
                 and row.finished_at > since
@@ -171,12 +177,20 @@ class Repeats:
             # All that is lost is that a repeat behind a restart may hear them again.
             log.warning("not on record that outcomes were heard", count=len(facts), reason=str(exc))
 
-    async def is_left(self, call_id: CallId) -> bool:
-        """Whether nobody listens to a call."""
-        if not await self._join(call_id, alone=True):
-            return False
-        await self.leave(call_id)
-        return True
+    async def _was_canceled(self, call_id: CallId) -> bool:
+        """Check whether a call was canceled between the list that it was found in and the moment it was joined."""
+        call = await self._engine.call(call_id)
+        return call is None or call.state == "canceled" or call.canceling_until is not None
+
+    @asynccontextmanager
+    async def listening_alone(self, call_id: CallId) -> AsyncGenerator[bool]:
+        """Listen to a call if nobody else does, so that nobody joins it meanwhile; yield False if somebody does."""
+        alone = await self._join(call_id, alone=True)
+        try:
+            yield alone
+        finally:
+            if alone:
+                await self.leave(call_id)
 
     async def _join(self, call_id: CallId, *, alone: bool = False) -> bool:
         """Begin to listen; False where somebody does already, and it was to be `alone`."""

@@ -2,6 +2,7 @@
 
 import base64
 import hmac
+import re
 from collections.abc import Mapping
 from typing import Literal, get_args
 
@@ -11,11 +12,15 @@ from gateway.store.port import Engine
 
 START = "dtt_"
 """How every token begins, so that it can be told by its form."""
+FORM = re.compile(rb"dtt_[A-Za-z0-9_-]{43}")
+"""The form of every token: the prefix, then a SHA-256 digest in base64."""
 TokenKind = Literal["tool token", "tool ticket", "mcp client"]
 """Who asks for the tools of a session: whoever was shown its tool token; its runtime, by the ticket that it was told; a
 client that comes to us. Their keys are apart, and no API key can be named so."""
 _PURPOSE = b"tool tokens"
 _FIRST = "first"
+_KEPT = 8
+"""Epochs of a session that are remembered, the one in force included."""
 KINDS: tuple[TokenKind, ...] = get_args(TokenKind)
 
 _REMEMBERED = 10_000
@@ -47,7 +52,7 @@ class ToolTokens:
         if known is not None:
             return known
         rotations = self._rotations
-        epoch = await self._engine.note(_epoch_of(session_id)) or _FIRST
+        epoch, *_ = await self._epochs(session_id)
         tokens: Mapping[TokenKind, str] = {kind: self._write(session_id, epoch, kind) for kind in KINDS}
         # What was rotated meanwhile was perhaps read before.
         if not self._shared and rotations == self._rotations:
@@ -62,9 +67,10 @@ class ToolTokens:
 
     async def rotate(self, session_id: SessionId) -> str:
         """Begin a new epoch of a session: every token made before is over; returns the new one."""
+        epochs = await self._epochs(session_id)
         # Drawn and not counted, so that two who rotate at once never come to the same token.
         try:
-            await self._engine.set_note(_epoch_of(session_id), self._ids.token())
+            await self._engine.set_note(_epoch_of(session_id), " ".join([self._ids.token(), *epochs][:_KEPT]))
         finally:
             # Also where it is not known whether that was written.
             self._rotations += 1
@@ -79,6 +85,17 @@ class ToolTokens:
             if hmac.compare_digest(token.encode(), given):
                 found = kind
         return found
+
+    async def is_ended(self, session_id: SessionId, given: bytes) -> bool:
+        """Check whether a token counted for a session before it was rotated, in constant time."""
+        _, *ended = await self._epochs(session_id)
+        tokens = [self._write(session_id, epoch, kind) for epoch in ended for kind in KINDS]
+        found = [hmac.compare_digest(token.encode(), given) for token in tokens]
+        return any(found)
+
+    async def _epochs(self, session_id: SessionId) -> list[str]:
+        """Read the epochs of a session, newest first; only the first one counts."""
+        return (await self._engine.note(_epoch_of(session_id)) or _FIRST).split()
 
 
 def _epoch_of(session_id: SessionId) -> str:

@@ -29,9 +29,9 @@ def decide(
             inbound.take(runtime, builder, signal.frame, cursor=signal.cursor, overloaded=signal.overloaded)
         case s.Attempted():
             return calls.answered(runtime, builder, signal.call_id, signal.attempt, signal.answer, jitter=jitter())
-        case s.Delivered(sequences, target, state, reason, overdue, fault):
+        case s.Delivered(sequences, target, state, reason, overdue, fault, answers):
             for sequence in sequences:
-                lifecycle.delivery(builder, sequence, target, state, reason=reason, fault=fault)
+                lifecycle.delivery(builder, sequence, target, state, reason=reason, fault=fault, answers=answers)
             if overdue:
                 confirmations.correct(runtime, builder, caused_by=sequences[-1])
         case s.Connecting() | s.CaughtUp() | s.Reread() | s.LinkUp() | s.LinkDown():

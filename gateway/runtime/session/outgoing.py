@@ -27,7 +27,7 @@ from functools import partial
 from gateway.adapter.port import Frame
 from gateway.clock import Clock
 from gateway.core.adapt import carries_state, renew
-from gateway.core.effects import Transmit
+from gateway.core.effects import Transmit, answered_by
 from gateway.core.resend import SURELY_UNSENT, Lanes, Plan, is_held, is_overdue, may_leave, plan_resend
 from gateway.core.session import RuntimeContext
 from gateway.core.state import SessionView
@@ -283,7 +283,7 @@ class Outgoing:
             return ()
         if item.lane == "new_work" and meaning.state in {"refused", "moot", "dead"}:
             self.begun = False
-        return (Delivered((item.sequence,), RUNTIME, meaning.state, meaning.reason),)
+        return (Delivered((item.sequence,), RUNTIME, meaning.state, meaning.reason, answers=item.answers),)
 
     @property
     def goes_on(self) -> bool:
@@ -374,9 +374,10 @@ class Outgoing:
         envelope, sequence = plan.row.envelope, plan.row.sequence
         if plan.fate == "later":
             return
+        answers = answered_by(envelope.session_id, envelope.event, envelope.caused_by, synthetic=envelope.synthetic)
         # Where nobody knows whether it has left, whoever wants it again has looked.
         if plan.fate != "send" and not (plan.fate == "unknown" and wanted):
-            signals.append(Delivered((sequence,), RUNTIME, plan.fate, plan.reason, plan.overdue))
+            signals.append(Delivered((sequence,), RUNTIME, plan.fate, plan.reason, plan.overdue, answers=answers))
             return
         unsure = sequence <= self._unsure_up_to and plan.row.reason not in SURELY_UNSENT
         try:
@@ -396,5 +397,6 @@ class Outgoing:
                 renew=self._fresh,
                 repeats=unsure or sequence in self._lost or sequence in self._tried,
                 place=plan.place,
+                answers=answers,
             )
         )

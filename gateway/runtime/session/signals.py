@@ -115,6 +115,8 @@ class Delivered:
     """Whether they were not sent because the runtime waits no longer; it is told the true state instead."""
     fault: bool = False
     """Whether they were put aside because they made a link fail in ways that nobody foresaw."""
+    answers: InteractionId | None = None
+    """The question to a person that a single row answers."""
 
 
 @frozen
