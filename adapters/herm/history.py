@@ -85,7 +85,7 @@ async def _read_page(client: RestClient, path: str, query: dict[str, str], optio
         raise refusal(answer, client.mask)
     page = wire.read_page(answer.body)
     if page is None:
-        raise LinkLost(f"HTTP {answer.status}, but what was answered is no list of events")
+        raise LinkLost(client.mask(f"{answer.where}, but what was answered is no list of events"))
     return page
 
 

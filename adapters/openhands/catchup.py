@@ -32,6 +32,10 @@ class HistoryPage:
     has_more: bool
 
 
+class NoStore(Exception):
+    """The server has no REST interface, so its event store cannot be read."""
+
+
 class HeldEvent(NamedTuple):
     """An event that waits for those numbered below it; of one number, the first to come goes first."""
 
@@ -52,6 +56,8 @@ class Tracker:
         """Highest id this link has brought."""
         self.newest_state = -1
         """Highest id of a state this link has brought."""
+        self.call_when_state_told: Callable[[], None] | None = None
+        """Called when a state arrives that is newer than those before it."""
         self.is_evicted = False
         """Whether the server has told that it ends the conversation to make room for another."""
         self._is_caught_up = False
@@ -74,8 +80,10 @@ class Tracker:
         if len(self._seen) > REMEMBERED:
             self._seen.popitem(last=False)
         self.newest = max(self.newest, mark[0])
-        if wire.is_state(frame.payload):
-            self.newest_state = max(self.newest_state, mark[0])
+        if wire.is_state(frame.payload) and mark[0] > self.newest_state:
+            self.newest_state = mark[0]
+            if self.call_when_state_told is not None:
+                self.call_when_state_told()
         if wire.is_never_live(frame.payload):
             # Recorded the same live and replayed: not at all. What it led to is told by events of its own.
             return
@@ -144,6 +152,7 @@ async def fill(
 
     Raises:
         LinkLost: the store cannot be read, or it is not nearly caught up.
+        NoStore: the server has none.
     """
     newest = await _read_on(tracker, ask, tracker.first_hole(since))
     if resume is not None and since > 0 and max(newest, tracker.newest) < resume:

@@ -29,7 +29,7 @@ class OpenHandsCodec:
         match frame.channel:
             case wire.EVENTS:
                 draft = read_event(read_object(payload), keep_prompt=self._keep_prompt, plain=frame.written is not None)
-            case wire.ACTIONS | wire.OLD_ACTIONS:
+            case wire.ACTIONS | wire.USER_ACTIONS:
                 draft = read_client_action(read_object(payload), plain=frame.written is not None)
             case _:
                 draft = None

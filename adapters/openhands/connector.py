@@ -1,7 +1,9 @@
 """Connects to OpenHands conversations: creates them over REST, links to them over Socket.IO, fills gaps over REST."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from datetime import timedelta
 from functools import partial
 from http import HTTPStatus
 from typing import cast
@@ -10,7 +12,7 @@ from urllib.parse import quote
 import aiohttp
 
 from adapters.openhands import wire
-from adapters.openhands.catchup import HistoryPage, Tracker, fill, newest_state
+from adapters.openhands.catchup import HistoryPage, NoStore, Tracker, fill, newest_state
 from adapters.openhands.options import OpenHandsOptions, is_conversation_id
 from adapters.openhands.tools import find_tools, with_server
 from gateway.adapter.port import Created, Frame, Link, Order, Receipt, Receiver, RestTimes, Tool
@@ -21,6 +23,14 @@ from gateway.links.masking import Mask
 from gateway.links.rest import MAX_SHORT, RestClient
 from gateway.links.socketio.client import SocketLink, open_link
 from gateway.links.socketio.target import Target
+
+_IDENTIFY = timedelta(seconds=3)
+"""How long a server that refuses us may take to say which protocol it speaks."""
+_LARGEST_INFO = 64 * 1024
+_STATE_WAIT = timedelta(seconds=1)
+"""How long a server without REST may take to begin the agent of a conversation that we have joined."""
+_OWN_CODES = frozenset({"ADDRESS_REFUSED", "REDIRECT_REFUSED", "BAD_CONVERSATION_ID", "NO_CONVERSATION"})
+"""Refusals of our own, and of an address: no other protocol explains them."""
 
 
 @asynccontextmanager
@@ -75,6 +85,12 @@ class OpenHandsConnector:
 
     async def create(self, order: Order) -> Created:
         """Create a conversation as the options say; labels stay with the gateway."""
+        try:
+            return await self._create(order)
+        except LinkRefused as exc:
+            raise await self._identified(exc) from None
+
+    async def _create(self, order: Order) -> Created:
         options = self._options
         if options.conversation is None:
             raise LinkRefused("NO_CONVERSATION", "the options name no conversation to create", terminal=True)
@@ -93,9 +109,10 @@ class OpenHandsConnector:
         except LinkRefused as exc:
             match answer.body:
                 case {"msg_id": wire.SETTINGS_MISSING}:
-                    raise LinkRefused(wire.SETTINGS_MISSING, wire.SETTINGS_MEND, terminal=True) from exc
+                    detail = f"{answer.where}: {wire.SETTINGS_MEND}"
+                    raise LinkRefused(wire.SETTINGS_MISSING, detail, terminal=True) from exc
                 case {"msg_id": str(code)} if exc.code != "UNAUTHORIZED":
-                    detail = mask(answer.message or "no reason given")
+                    detail = mask(f"{answer.where}: {answer.message or 'no reason given'}")
                     raise LinkRefused(mask(code[:100]), detail, terminal=True) from exc
                 case _:
                     raise
@@ -107,7 +124,10 @@ class OpenHandsConnector:
 
     async def declared(self, native_id: str) -> tuple[Tool, ...] | None:
         """Read the system prompt, which the server stores when the agent begins, and which does not begin it anew."""
-        return find_tools((await self._ask(native_id, 0)).events)
+        try:
+            return find_tools((await self._ask(native_id, 0)).events)
+        except NoStore:
+            return None
 
     @asynccontextmanager
     async def connect(
@@ -124,22 +144,54 @@ class OpenHandsConnector:
         resume = _read_cursor(resume_after)
         latest = -1 if resume is None else max(-1, resume - wire.OVERLAP)
         tracker = Tracker(receiver, resume)
-        try:
-            async with open_link(self._target(native_id, latest), tracker, session=self._session) as link:
-                # Asked before the store, which then shows what an agent that has begun meanwhile has said.
-                shown, status = tracker.newest_state, await self._status(native_id)
-                await fill(tracker, partial(self._ask, native_id), since=latest + 1, resume=resume)
+        async with AsyncExitStack() as stack:
+            stack.callback(tracker.give_up)
+            try:
+                connecting = open_link(self._target(native_id, latest), tracker, session=self._session)
+                link = await stack.enter_async_context(connecting)
+                starting = await self._catch_up(native_id, tracker, since=latest + 1, resume=resume)
                 if link.ended is not None:
                     raise LinkLost(link.ended)
-                begins = status == "STARTING" and tracker.newest_state == shown
-                tracker.caught_up(starting=True if begins else False if status == "RUNNING" else None)
-                yield ConversationLink(link, tracker)
+            except (LinkLost, LinkRefused) as exc:
+                if tracker.is_evicted:
+                    raise LinkCrowded(wire.CROWDED) from None
+                raise (await self._identified(exc) if isinstance(exc, LinkRefused) else exc) from None
+            tracker.caught_up(starting=starting)
+            yield ConversationLink(link, tracker)
+
+    async def _catch_up(self, native_id: str, tracker: Tracker, *, since: int, resume: int | None) -> bool | None:
+        """Fetch what the replay does not bring; says whether the agent is starting, None where nobody tells."""
+        # Asked before the store, which then shows what an agent that has begun meanwhile has said.
+        shown, status = tracker.newest_state, await self._status(native_id)
+        try:
+            await fill(tracker, partial(self._ask, native_id), since=since, resume=resume)
+        except NoStore:
+            # The replay is all there is. It shows the state before our join, which may begin the agent anew.
+            told = asyncio.Event()
+            tracker.call_when_state_told = told.set
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_STATE_WAIT.total_seconds()):
+                    await told.wait()
+            return False
+        begins = status == "STARTING" and tracker.newest_state == shown
+        return True if begins else False if status == "RUNNING" else None
+
+    async def _identified(self, refusal: LinkRefused) -> LinkRefused:
+        """Ask a server that refuses us whether it is a V1 server, which has neither our socket nor our paths."""
+        if refusal.code in _OWN_CODES:
+            return refusal
+        within = min(_IDENTIFY, self._options.connect_timeout)
+        try:
+            answer = await self._rest.get(wire.SERVER_INFO_PATH, {}, within=within, most=_LARGEST_INFO)
         except (LinkLost, LinkRefused):
-            if tracker.is_evicted:
-                raise LinkCrowded(wire.CROWDED) from None
-            raise
-        finally:
-            tracker.give_up()
+            return refusal
+        version = wire.v1_version(answer.body) if answer.status == HTTPStatus.OK else None
+        if version is None:
+            return refusal
+        what = f"this is an OpenHands V1 server (agent-server {version}); adapter openhands speaks V0"
+        return LinkRefused(
+            "WRONG_PROTOCOL", f"{what}, which servers from 0.17 to 1.6 speak (it answered {refusal})", terminal=True
+        )
 
     def _target(self, native_id: str, latest: int) -> Target:
         options = self._options
@@ -156,6 +208,7 @@ class OpenHandsConnector:
             connect_timeout=options.wait_timeout,
             refusal_grace=type(options.wait_timeout)(0),
             ack_timeout=options.ack_timeout,
+            unacknowledged=wire.unacknowledged(options.action_event),
             read_refusal=wire.read_refusal,
             silence=wire.SILENCE,
             secrets=(key,) if key else (),
@@ -168,17 +221,22 @@ class OpenHandsConnector:
         return RestTimes(look_again=self._options.look_again, crowded=wait, crowded_most=10 * wait)
 
     async def is_stopped(self, native_id: str) -> bool:
-        """Ask by REST, since joining the socket would begin an agent anew."""
-        status = await self._status(native_id)
-        if status is not None:
-            return status in wire.ENDED
-        # Whatever ends an agent loop in order leaves this state behind (OH21, OH65).
-        return newest_state((await self._ask(native_id, 0, newest_first=True)).events) == wire.STOPPED
+        """Ask by REST, since joining the socket would begin an agent anew; a server without REST never tells."""
+        try:
+            status = await self._status(native_id)
+            if status is not None:
+                return status in wire.ENDED
+            # Whatever ends an agent loop in order leaves this state behind (OH21, OH65).
+            return newest_state((await self._ask(native_id, 0, newest_first=True)).events) == wire.STOPPED
+        except NoStore:
+            return False
+        except LinkRefused as exc:
+            raise await self._identified(exc) from None
 
     async def _status(self, native_id: str, *, again: bool = True) -> str | None:
         """Ask how a conversation's agent loop stands, in the server's word; None where the server does not say."""
         answer = await self._rest.get(_path(native_id), {}, within=self._options.connect_timeout, most=MAX_SHORT)
-        if answer.status in {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED}:
+        if answer.status in wire.NO_REST:
             return None
         if answer.status == wire.FAILED:
             # It fails now and then at a file that is just being written, and always where it should have Docker,
@@ -192,6 +250,8 @@ class OpenHandsConnector:
     async def _ask(self, native_id: str, start: int, *, newest_first: bool = False) -> HistoryPage:
         wanted = {"start_id": str(start), "limit": str(wire.PAGE), **({"reverse": "true"} if newest_first else {})}
         answer = await self._rest.get(f"{_path(native_id)}/events", wanted, within=self._options.connect_timeout)
+        if answer.status in wire.NO_REST:
+            raise NoStore
         match answer.read_object(self._rest.mask):
             case {"events": list(), "has_more": bool(has_more)} as page:
                 return HistoryPage(tuple(cast("list[object]", page["events"])), has_more)

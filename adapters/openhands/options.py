@@ -53,9 +53,10 @@ class OpenHandsOptions(RuntimeOptions):
     providers_set: tuple[str, ...] = Field(
         default=(), max_length=16, description="Git providers of the user; the server refuses unknown ones in silence."
     )
-    action_event: Literal["oh_user_action", "oh_action"] = Field(
-        default="oh_user_action",
-        description="Name of the event we send; servers before March 2025 know oh_action only.",
+    action_event: Literal["oh_action", "oh_user_action"] = Field(
+        default="oh_action",
+        description="Name of the Socket.IO event that carries messages and orders to the server. The documented name is"
+        " oh_action; servers since March 2025 also accept oh_user_action.",
     )
     keep_system_prompt: bool = Field(
         default=False,

@@ -3,6 +3,7 @@
 `OH` numbers name the rules of the protocol notes (V0, as OpenHands 0.62 speaks it).
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,9 +14,11 @@ from gateway.events import SessionState
 
 PROTOCOL = "openhands/0.62"
 EVENTS = "oh_event"
-ACTIONS = "oh_user_action"
-OLD_ACTIONS = "oh_action"
-CLIENT_CHANNELS = frozenset({ACTIONS, OLD_ACTIONS})
+ACTIONS = "oh_action"
+"""The event of the public document; every server from 0.17 listens for it (OH2)."""
+USER_ACTIONS = "oh_user_action"
+"""The name that servers since March 2025 listen for too, and that the web frontend sends (OH2)."""
+CLIENT_CHANNELS = frozenset({ACTIONS, USER_ACTIONS})
 
 MESSAGE_BYTES = 4 * 1024 * 1024
 """The server drops a larger message without a word (OH58)."""
@@ -29,6 +32,8 @@ UNKNOWN = "UNKNOWN"
 USUAL_MCP_TIMEOUT, LONGEST_MCP_TIMEOUT = 60, 3_600
 """Seconds that a call of an MCP server's tool takes at most, where nothing else is told, and the most that may be."""
 
+SERVER_INFO_PATH = "/server_info"
+"""Open without a key in V0 and V1; only V1 tells its version there (OV2, OV4)."""
 CONVERSATIONS_PATH = "/api/conversations"
 KEY_HEADER = "X-Session-API-Key"
 
@@ -346,6 +351,8 @@ CROWDED = (
     "TOO_MANY_CONVERSATIONS: the server has ended this conversation to make room for another one;"
     " raise max_concurrent_conversations in its configuration"
 )
+NO_REST = frozenset({404, 405, 501})
+"""What a server without the REST interface answers: the public document knows Socket.IO alone."""
 ENDED = frozenset({"STOPPED", "ARCHIVED", UNKNOWN})
 """What REST says of a conversation that runs no agent; whoever joins its socket begins one (OH12, OH21)."""
 FAILED = 500
@@ -356,6 +363,30 @@ SILENCE = (
     "the server took the connection and then said nothing; OpenHands does so where session_api_key is missing,"
     " providers_set has an unknown name, or the server itself fails"
 )
+
+
+_VERSION = re.compile(r"[0-9][0-9A-Za-z.+-]{0,39}")
+
+
+def v1_version(info: object) -> str | None:
+    """Read from `/server_info` which V1 agent-server answers; None for a V0 server and for anything else (OV2).
+
+    A V0 server reports uptime and resources there, without a version.
+    """
+    match info:
+        case {"version": str(version), "sdk_version": str()} | {"version": str(version), "usable_tools": list()}:
+            return version if _VERSION.fullmatch(version) else "of an unknown version"
+        case _:
+            return None
+
+
+def unacknowledged(action_event: str) -> str:
+    """Explain a missing acknowledgement; the options name the event that carries what we send (OH2, OH8)."""
+    other = USER_ACTIONS if action_event == ACTIONS else ACTIONS
+    return (
+        "the server rejected the message, which it never reports, or it does not listen for the event"
+        f" {action_event!r}; for such a server set `action_event: {other}`"
+    )
 
 
 def connection_query(

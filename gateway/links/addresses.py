@@ -32,9 +32,10 @@ def refused_address() -> LinkRefused:
     return LinkRefused("ADDRESS_REFUSED", f"{what}; mend `url`, then reload", terminal=True, until_reload=True)
 
 
-def refused_redirect() -> LinkRefused:
-    """Say that a runtime answered with a redirect; where it leads, and what is there, is nobody's business."""
+def refused_redirect(where: str = "") -> LinkRefused:
+    """Refuse a redirect, whose target is not shown; `where` names the request and the status."""
     detail = "the runtime answered with a redirect, and none is followed; write its own address as `url`, then reload"
+    detail = f"{where}: {detail}" if where else detail
     return LinkRefused("REDIRECT_REFUSED", detail, terminal=True, until_reload=True)
 
 

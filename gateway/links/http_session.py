@@ -31,6 +31,7 @@ def shared_session() -> aiohttp.ClientSession:
 class RedirectRefused(aiohttp.ClientConnectionError):
     """A server answered with a redirect.
 
+    Its text names the request and the status.
     A connection error because Engine.IO, while it asks for a websocket, understands nothing else.
     """
 
@@ -40,7 +41,7 @@ async def _stay(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerTy
     response = await handler(request)
     if response.status in REDIRECTS:
         response.close()
-        raise RedirectRefused("the server answered with a redirect")
+        raise RedirectRefused(f"{request.method} {request.url.with_query(None)}: HTTP {response.status}")
     return response
 
 
@@ -48,7 +49,7 @@ def refusal_of(exc: BaseException) -> LinkRefused | None:
     """Say a failed request as a refusal where no further try can mend it."""
     match exc:
         case RedirectRefused():
-            return refused_redirect()
+            return refused_redirect(str(exc))
         case aiohttp.ClientConnectorError(os_error=AddressRefused()):
             return refused_address()
         case _:

@@ -33,6 +33,13 @@ class RestAnswer:
     status: int
     body: Any
     retry_after: str | None = None
+    request: str = ""
+    """Method and URL of the request, without its query."""
+
+    @property
+    def where(self) -> str:
+        """Name the request and its status, for errors and logs."""
+        return f"{self.request}: HTTP {self.status}" if self.request else f"HTTP {self.status}"
 
     @property
     def code(self) -> str:
@@ -67,7 +74,7 @@ class RestAnswer:
         if isinstance(body, dict):
             return cast("dict[str, Any]", body)
         reason = f": {body.reason}" if isinstance(body, Malformed) else ""
-        raise LinkLost(f"HTTP {self.status} without a JSON object{reason}")
+        raise LinkLost(mask(f"{self.where} without a JSON object{reason}"))
 
 
 class RestClient:
@@ -78,8 +85,8 @@ class RestClient:
 
     def __init__(self, base_url: str, *, headers: Mapping[str, str], mask: Mask) -> None:
         self.mask = mask
-        self._redirected: set[str] = set()
-        """Paths that were answered with a redirect; they are not asked again."""
+        self._redirected: dict[str, str] = {}
+        """Paths that were answered with a redirect, and by which request; they are not asked again."""
         self._client = httpx.AsyncClient(
             base_url=base_url,
             # Compression would hide how much an answer unfolds to.
@@ -139,23 +146,23 @@ class RestClient:
             refused = isinstance(exc, AddressRefused)
         else:
             self._note(path, response)
-            return RestAnswer(response.status_code, body, response.headers.get("Retry-After"))
+            return _answer(response, body)
         finally:
             if response is not None:
                 await response.aclose()
         if response is not None:
             # The status says what became of the request, whatever became of the body.
-            return RestAnswer(response.status_code, Malformed(failure), response.headers.get("Retry-After"))
+            return _answer(response, Malformed(failure))
         # Outside the handlers, so that no chained exception holds the request and its key.
-        raise refused_address() if refused else LinkLost(failure, unsent=unsent)
+        raise refused_address() if refused else LinkLost(f"{self.mask(_line(request))}: {failure}", unsent=unsent)
 
     def _check(self, path: str) -> None:
         if path in self._redirected:
-            raise refused_redirect()
+            raise refused_redirect(self._redirected[path])
 
     def _note(self, path: str, response: httpx.Response) -> None:
         if response.status_code in REDIRECTS and len(self._redirected) < _MOST_REFUSED:
-            self._redirected.add(path)
+            self._redirected[path] = self.mask(_answer(response, None).where)
 
     @asynccontextmanager
     async def stream(
@@ -179,13 +186,13 @@ class RestClient:
                     self._note(path, response)
                     if not response.is_success:
                         content = await _read_json(await read_whole(response, MAX_ERROR))
-                        answer = RestAnswer(response.status_code, content, response.headers.get("Retry-After"))
-                        failure = refusal(answer, self.mask)
+                        failure = refusal(_answer(response, content), self.mask)
             except TimeoutError:
-                failure = LinkLost(f"no answer within {within.total_seconds():g} s")
+                failure = LinkLost(f"{self.mask(_line(request))}: no answer within {within.total_seconds():g} s")
             except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, OSError, ValueError) as exc:
                 refused = isinstance(exc, AddressRefused)
-                failure = refused_address() if refused else LinkLost(explain(exc, self.mask))
+                reason = f"{self.mask(_line(request))}: {explain(exc, self.mask)}"
+                failure = refused_address() if refused else LinkLost(reason)
             if failure is not None or response is None:
                 raise failure or LinkLost("no answer")
             yield response
@@ -225,16 +232,27 @@ def explain(exc: Exception, mask: Mask) -> str:
 
 
 def refusal(answer: RestAnswer, mask: Mask) -> LinkLost | LinkRefused:
-    """Say an error answer as what it means for a link."""
+    """Turn an error answer into a link error that names the request and the status."""
+    where = mask(answer.where)
     if answer.status in REDIRECTS:
-        return refused_redirect()
+        return refused_redirect(where)
     words = ": ".join(part for part in (answer.code, answer.message) if part)
-    detail = mask(words or "no reason given")[:300]
+    detail = f"{where}: {mask(words or 'no reason given')[:300]}"
     if answer.status >= 500 or answer.status in _AGAIN:
         again = f" (Retry-After: {answer.retry_after[:40]})" if answer.retry_after else ""
-        return LinkLost(f"HTTP {answer.status}: {detail}{again}")
+        return LinkLost(f"{detail}{again}")
     code = "UNAUTHORIZED" if answer.status in {401, 403} else f"HTTP_{answer.status}"
     return LinkRefused(code, detail, terminal=answer.status not in _LATER)
+
+
+def _answer(response: httpx.Response, body: Any) -> RestAnswer:
+    return RestAnswer(response.status_code, body, response.headers.get("Retry-After"), _line(response.request))
+
+
+def _line(request: httpx.Request) -> str:
+    """Write method and URL, without query and user: keys travel there."""
+    url = request.url.copy_with(query=None, fragment=None, username=None, password=None)
+    return f"{request.method} {url}"
 
 
 async def _read_json(content: bytes) -> Any:

@@ -210,6 +210,7 @@ CUT, TRIED = Meaning(then="cut"), Meaning(then="cut", tried=True)
     ("result", "silence", "answer"),
     [
         (Receipt("sent"), Meaning(), UNKNOWN),
+        (Receipt("sent", "no answer"), Meaning(), Meaning("unknown", "the runtime did not confirm it: no answer")),
         (Receipt("delivered"), Meaning("delivered"), Meaning("delivered")),
         (Receipt("refused", "no"), Meaning("refused", "no"), Meaning("refused", "no")),
         (Receipt("moot", "over"), Meaning("moot", "over"), Meaning("moot", "over")),

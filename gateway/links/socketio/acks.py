@@ -13,8 +13,10 @@ _PACKET = re.compile(r"43(\d{1,20})\[")
 class Acks:
     """The frames that wait for their acknowledgement; bounded by the senders, each of which waits for its own."""
 
-    def __init__(self, timeout: timedelta) -> None:
+    def __init__(self, timeout: timedelta, why: str) -> None:
+        """Prepare; `why` says what a missing acknowledgement may mean."""
         self._seconds = timeout.total_seconds()
+        self._why = why
         self._waiting: dict[str, asyncio.Future[str | None]] = {}
         self._last = 0
 
@@ -49,7 +51,7 @@ class Acks:
             async with asyncio.timeout(self._seconds):
                 lost = await self._waiting[ack]
         except TimeoutError:
-            reason = f"no acknowledgement within {self._seconds:g} s; a message that is rejected gets none"
+            reason = f"no acknowledgement within {self._seconds:g} s; {self._why}"
             return Receipt("sent", reason)
         finally:
             self.forget(ack)

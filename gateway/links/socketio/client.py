@@ -72,7 +72,7 @@ class SocketLink:
         """Seconds without a word from the server, which pings us, after which the connection is over."""
         self._last: Frame | None = None
         self._refusal: LinkRefused | None = None
-        self._acks = Acks(target.ack_timeout) if target.ack_timeout is not None else None
+        self._acks = Acks(target.ack_timeout, target.unacknowledged) if target.ack_timeout is not None else None
         self.pings = Pings(target.send_timeout, self.end)
         self.max_payload: int | None = None
         """Largest message the server says it takes, where it says so."""
@@ -255,6 +255,11 @@ class SocketLink:
         await self._door.drop()
         raise LinkLost(problem)
 
+    @property
+    def address(self) -> str:
+        """URL of the handshake, without its query."""
+        return self._target.address
+
     def acknowledge(self, packet: str) -> None:
         """Take the peer's acknowledgement of one of our frames."""
         if self._acks is not None:
@@ -313,9 +318,9 @@ class SocketLink:
         status = self._door.status
         self._note_refusal(answer, surely="/" in self._client.failed_namespaces)
         if status in {401, 403}:
-            self.refuse("UNAUTHORIZED", f"HTTP {status}", terminal=True)
+            self.refuse("UNAUTHORIZED", f"GET {self._target.address}: HTTP {status}", terminal=True)
         elif status is not None and status < 500 and status not in {408, 425, 429}:
-            self.refuse(f"HTTP_{status}", "the websocket handshake was answered with an error")
+            self.refuse(f"HTTP_{status}", f"GET {self._target.address}: HTTP {status} to the websocket handshake")
 
     def _note_refusal(self, said: object, *, surely: bool = False) -> None:
         known = self._target.read_refusal(said) if self._target.read_refusal is not None and surely else None

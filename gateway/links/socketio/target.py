@@ -25,9 +25,16 @@ class Target:
     """Channels on which a server may say one thing twice in a row; the second is left out."""
     ack_timeout: timedelta | None = None
     """How long to wait for the acknowledgement of each frame; None asks for none."""
+    unacknowledged: str = "a message that is rejected gets none"
+    """What a missing acknowledgement may mean."""
     read_refusal: Callable[[object], tuple[str, str, bool] | None] | None = None
     """Says a CONNECT_ERROR of the protocol as code, text and whether it is final; None where it is not known."""
     silence: str | None = None
     """What it means that the server takes the connection and never answers; None where it means nothing."""
     secrets: tuple[str, ...] = field(default=(), repr=False)
     """What must never show in a log line or an error."""
+
+    @property
+    def address(self) -> str:
+        """URL of the handshake without its query, which may hold keys."""
+        return f"{self.url.rstrip('/')}/{self.path.strip('/')}/"

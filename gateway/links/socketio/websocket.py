@@ -60,7 +60,7 @@ class Door:
             inner = await self._session.ws_connect(url, **options, autoping=False)
         except aiohttp.WSServerHandshakeError as exc:
             self.status = exc.status
-            self.trouble = f"the server answered the websocket handshake with HTTP {exc.status}"
+            self.trouble = f"GET {self._link.address}: HTTP {exc.status} to the websocket handshake"
             raise
         except aiohttp.ClientConnectionError as exc:
             self._link.refuse_for_good(exc)

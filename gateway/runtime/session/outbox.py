@@ -301,7 +301,7 @@ class Outbox:
                     raise TypeError(f"a link answers with a Receipt, not {type(receipt).__name__}")
                 if receipt.state not in _STATES:
                     raise ValueError(f"the state of a Receipt is one of {', '.join(_STATES)}, not {receipt.state!r}")
-                if receipt.state != "sent":
+                if receipt.state != "sent" or receipt.reason is not None:
                     result = receipt
                 if receipt.state == "busy":
                     break

@@ -34,14 +34,14 @@ class Meaning:
 
 
 SENT, AGAIN = Meaning(), Meaning(then="again")
-UNCONFIRMED = Meaning("unknown", "the runtime did not confirm it")
+_UNCONFIRMED = "the runtime did not confirm it"
 
 
 def read_result(result: Receipt | Exception, *, silent: bool) -> Meaning:
     """Say what a send's result means (the table above)."""
     match result:
-        case Receipt(state="sent"):
-            return SENT if silent else UNCONFIRMED
+        case Receipt(state="sent", reason=reason):
+            return SENT if silent else Meaning("unknown", f"{_UNCONFIRMED}: {reason}" if reason else _UNCONFIRMED)
         case Receipt(state="busy"):
             return AGAIN
         case Receipt(state="delivered" | "refused" | "moot" as state, reason=reason):

@@ -255,7 +255,7 @@ class OpenHandsSide:
         await self.work.wait_for(lambda payload: payload["args"].get("content") == text, WAIT)
         echoes = await self.player.event("message.posted", lambda each: _says(each, text))
         expect(echoes["direction"] == "to_runtime", "the echo is taken for another client's message")
-        return "oh_user_action"
+        return "oh_action"
 
     async def _answer(self, text: str) -> None:
         await self.work.agent_says(text)

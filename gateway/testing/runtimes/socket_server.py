@@ -20,6 +20,8 @@ class SocketServer(Protocol):
 
     eio: EngineServer
     manager: ServerManager
+    not_handled: object
+    """Returned by a handler, it keeps the library from acknowledging an event."""
 
     def on(self, event: str, handler: object) -> None: ...
     async def emit(self, event: str, data: object, *, to: str) -> None: ...

@@ -191,11 +191,11 @@ def test_only_what_a_client_may_have_said_is_marked_as_an_echo() -> None:
 @pytest.mark.requirement("OH2")
 def test_the_name_of_the_event_that_carries_our_words_is_an_option() -> None:
     options = OpenHandsOptions(
-        adapter="openhands", url="http://localhost:3000", conversation_id="c", action_event="oh_action"
+        adapter="openhands", url="http://localhost:3000", conversation_id="c", action_event="oh_user_action"
     )
     said = Draft(MessagePosted(content=(Text(text="Hi"),)))
-    assert ADAPTER.codec(options).encode(said).frames[0].channel == "oh_action"
-    assert CODEC.encode(said).frames[0].channel == "oh_user_action"
+    assert ADAPTER.codec(options).encode(said).frames[0].channel == "oh_user_action"
+    assert CODEC.encode(said).frames[0].channel == "oh_action"
 
 
 def envelope(event: Event, direction: Direction, origin: Origin | None = None) -> Envelope:
@@ -212,7 +212,7 @@ def envelope(event: Event, direction: Direction, origin: Origin | None = None) -
 
 def test_a_recorded_message_is_an_action_towards_the_runtime_and_an_event_from_it() -> None:
     event = MessagePosted(content=(Text(text="Hi"),))
-    assert CODEC.encode(envelope(event, "to_runtime")).frames[0].channel == "oh_user_action"
+    assert CODEC.encode(envelope(event, "to_runtime")).frames[0].channel == "oh_action"
     origin = Origin("openhands", "openhands/0.62", f"4@{TIME}", 4, TIME)
     payload = CODEC.encode(envelope(event, "from_runtime", origin)).frames[0].payload
     assert (payload["id"], payload["timestamp"], payload["source"]) == (4, TIME, "user")

@@ -69,7 +69,7 @@ def test_the_rest_interface_is_found_from_the_sockets_address(given: dict[str, A
 @pytest.mark.requirement("OH2")
 def test_an_attached_runtime_names_its_conversation_and_creates_none() -> None:
     attached = options()
-    assert (attached.native_id, attached.creates, attached.action_event) == ("abc", False, "oh_user_action")
+    assert (attached.native_id, attached.creates, attached.action_event) == ("abc", False, "oh_action")
 
 
 @pytest.mark.parametrize(("given", "kept"), [({}, False), ({"keep_system_prompt": True}, True)])

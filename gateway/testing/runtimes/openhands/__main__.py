@@ -69,7 +69,11 @@ async def _run(given: argparse.Namespace) -> None:
         session_api_key=key,
         host=given.host,
         port=given.port,
-        manners=Manners(loading=timedelta(seconds=given.loading)),
+        manners=Manners(
+            loading=timedelta(seconds=given.loading),
+            listens=frozenset(given.listens_for or Manners.listens),
+            rest_status=404 if given.socket_only else None,
+        ),
         max_concurrent_conversations=given.max_concurrent_conversations,
     )
     async with made as server:
@@ -90,6 +94,13 @@ def main() -> None:
     add("--session-api-key", metavar="KEY", help="its key; else OPENHANDS_KEY, else it wants none")
     add("--conversation", metavar="ID", default="c0ffee", help="a conversation that exists (%(default)s)")
     add("--loading", type=float, default=0.5, metavar="SECONDS", help="until an agent listens (%(default)s)")
+    add(
+        "--listens-for",
+        action="append",
+        metavar="EVENT",
+        help="accept client actions on this Socket.IO event only; may be repeated (oh_action and oh_user_action)",
+    )
+    add("--socket-only", action="store_true", help="answer every REST request with 404")
     add(
         "--max-concurrent-conversations",
         type=int,

@@ -28,6 +28,10 @@ class Manners:
     in error."""
     tells_status: bool = True
     """Whether REST says how a conversation stands; a server that should have Docker, and has not, fails instead."""
+    listens: frozenset[str] = frozenset({"oh_action", "oh_user_action"})
+    """Names of the Socket.IO events that carry client actions; any other event is ignored and never acknowledged."""
+    rest_status: int | None = None
+    """HTTP status of every REST answer of a server that speaks Socket.IO only, such as 404; None: REST works."""
     recalls: bool = True
     """Whether a message makes the agent recall something first."""
 

@@ -124,8 +124,8 @@ class OpenHandsServer:
             ),
         )
         self._sockets.on("connect", self._connect)
-        self._sockets.on("oh_user_action", self._accept)
-        self._sockets.on("oh_action", self._accept)
+        for channel in self._manners.listens:
+            self._sockets.on(channel, self._accept)
         self._sockets.on("disconnect", self._disconnect)
         self._sockets.on("*", self._accept_other)
         app = socketio.ASGIApp(self._sockets, other_asgi_app=self._pages())
@@ -272,8 +272,10 @@ class OpenHandsServer:
             raise Silence
         await conversation.accept(payloads[0])
 
-    async def _accept_other(self, channel: str, sid: str, *_payloads: object) -> None:
-        self._joined(sid).object_to(f"clients do not emit {channel[:64]!r}")
+    async def _accept_other(self, channel: str, sid: str, *_payloads: object) -> object:
+        self._joined(sid).object_to(f"this server does not listen for {channel[:64]!r}")
+        # Without a handler the library sends no acknowledgement; a catch-all handler must ask for the same.
+        return self._sockets.not_handled
 
     async def _disconnect(self, sid: str, _reason: object = None) -> None:
         conversation_id = self._conversation_of.pop(sid, None)
@@ -308,6 +310,8 @@ class OpenHandsServer:
         return app
 
     async def _check_key(self, request: Request, call_next: Any) -> Response:
+        if self._manners.rest_status is not None and not request.url.path.startswith("/simulator/"):
+            return PlainTextResponse("Not Found", self._manners.rest_status)
         free = request.url.path == "/alive" or request.url.path.startswith("/simulator/ask/")
         if not free and not self._is_key(request.headers.get("x-session-api-key", "")):
             return JSONResponse({"detail": "Unauthorized"}, 401)

@@ -1,0 +1,84 @@
+"""A V1 agent-server as far as a V0 client sees it: no Socket.IO, other paths, and `/server_info` open to everybody."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import uvicorn
+
+V1_INFO = {
+    "version": "1.58.0",
+    "sdk_version": "1.58.0",
+    "usable_tools": ["terminal"],
+    "capabilities": [],
+    "uptime": 3.5,
+    "idle_time": 1.0,
+}
+V0_INFO = {"uptime": 3.5, "idle_time": 1.0, "resources": {"cpu_percent": 0.0}}
+
+
+class RawV1:
+    """Answers every API path with 401 (422 where its key is right), every websocket with 403."""
+
+    def __init__(self, info: object = None, *, key: str = "v1-key", status: int = 200) -> None:
+        self.info: object = V1_INFO if info is None else info
+        """What `/server_info` answers: JSON, or bytes as they are; an event is waited for in vain."""
+        self.headers: list[tuple[bytes, bytes]] = [(b"content-type", b"application/json")]
+        self.status = status
+        self.key = key
+        self.asked: list[str] = []
+        self.url = ""
+        self._over = asyncio.Event()
+
+    async def _app(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        path = scope["path"]
+        self.asked.append(path)
+        if scope["type"] == "websocket":
+            await receive()
+            # uvicorn writes a refused upgrade as HTTP 403.
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        while (await receive()).get("more_body"):
+            pass
+        if path == "/server_info":
+            await self._tell_info(send)
+            return
+        keys = [value.decode() for name, value in scope["headers"] if name == b"x-session-api-key"]
+        status, detail = (422, [{"type": "uuid_parsing"}]) if keys == [self.key] else (401, "Unauthorized")
+        await _answer(send, status, json.dumps({"detail": detail}).encode())
+
+    async def _tell_info(self, send: Any) -> None:
+        if isinstance(self.info, asyncio.Event):
+            await self._over.wait()
+            return
+        body = self.info if isinstance(self.info, bytes) else json.dumps(self.info).encode()
+        await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
+        await send({"type": "http.response.body", "body": body})
+
+    @asynccontextmanager
+    async def serve(self) -> AsyncGenerator["RawV1"]:
+        """Listen on a free port of loopback."""
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        config = uvicorn.Config(
+            self._app, interface="asgi3", ws="websockets-sansio", log_level="critical", lifespan="off"
+        )
+        server = uvicorn.Server(config)
+        serving = asyncio.ensure_future(server.serve(sockets=[listener]))
+        try:
+            yield self
+        finally:
+            self._over.set()
+            server.should_exit = server.force_exit = True
+            async with asyncio.timeout(5):
+                await serving
+            listener.close()
+
+
+async def _answer(send: Any, status: int, body: bytes) -> None:
+    headers = [(b"content-type", b"application/json")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
