@@ -38,7 +38,7 @@ _BATCH, _MOST_OWED = 20, 1_000
 """Callbacks that one look takes over at once, and outcomes in delivery beyond which none is taken over."""
 _CLEANUP, _LAST_WORDS = 1.0, 5.0
 """Seconds that an interrupted function has to clean up, and that the reports of interrupted calls have to leave."""
-_DEAD = "the worker that ran this call is gone"
+_DEAD = "the worker that ran this call is gone; the tool may have run"
 _NOT_STARTED = (
     "the tools are not started, because no lifespan runs for their router: the lifespan of a mounted application never"
     " runs. Include the router in the outermost application (`app.include_router(tools.router, prefix='/x')`), or give"
@@ -409,7 +409,7 @@ class Tools:
             # The claim stays without an answer: the gateway requests the call again, and it runs again.
             raise _Refused(lambda: _later("the backend stops"))
         log.warning("the outcome of %s (%s) is unknown: the backend stopped while it ran", key, tool.name)
-        return _unknown("the backend stopped while it ran this call")
+        return _unknown("the backend stopped while it ran this call; the tool may have run")
 
     async def _claim(self, key: str, digest: str) -> Claimed:
         try:
@@ -541,7 +541,8 @@ def _failure(text: str, **more: bool) -> bytes:
 
 
 def _unknown(why: str) -> bytes:
-    return _failure(f"the outcome is unknown: {why}", unknown=True)
+    # The gateway puts "outcome unknown" before it.
+    return _failure(why, unknown=True)
 
 
 _CANCELED = _dump({"outcome": "canceled", "error": "canceled by the caller"})
