@@ -26,22 +26,28 @@ ENDS = (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, signal.SIGTERM)
 
 def _settings(folder: Path, gateway: socket.socket, backend: socket.socket) -> Path:
     ports = [one.getsockname()[1] for one in (gateway, backend)]
+    executor = {
+        "type": "webhook",
+        "url": f"http://127.0.0.1:{ports[1]}/tools",
+        "secret": SECRET,
+        # Each death breaks several connections, and the calls behind them shall reach the next worker.
+        "breaker": "off",
+    }
     settings = {
         "public_url": f"http://127.0.0.1:{ports[0]}",
         "api": {"keys": [{"name": "backend", "key": API_KEY}]},
         "engine": {"type": "sqlite", "path": str(folder / "dragoman.db")},
-        "tools": {"ask_for_cards": {"description": "Ask another player for all cards of a rank."}},
+        "tools": {
+            "ask_for_cards": {"description": "Ask another player for all cards of a rank."},
+            "look": {"description": "Look at the table."},
+        },
         "runtimes": {"desk": {"adapter": "mcp", "clients": [{"name": "ada", "token": TOKEN}]}},
         "executors": {
-            "cards": {
-                "type": "webhook",
-                "url": f"http://127.0.0.1:{ports[1]}/tools",
-                "secret": SECRET,
-                # Each death breaks several connections, and the calls behind them shall reach the next worker.
-                "breaker": "off",
-            }
+            "once": executor,
+            # The kit leaves interrupted calls of idempotent tools to the gateway, which requests them again.
+            "again": {**executor, "idempotent": True, "accepted_silence": "1s", "attempts": 20},
         },
-        "routes": [{"match": {"tool": "*"}, "to": "cards"}],
+        "routes": [{"match": {"tool": "look"}, "to": "again"}, {"match": {"tool": "*"}, "to": "once"}],
         "logging": {"level": "error", "format": "json"},
     }
     path = folder / "gateway.yaml"
@@ -49,9 +55,9 @@ def _settings(folder: Path, gateway: socket.socket, backend: socket.socket) -> P
     return path
 
 
-async def _call(gateway: Running, session: str, slots: asyncio.Semaphore) -> dict[str, Any] | None:
+async def _call(gateway: Running, session: str, tool: str, slots: asyncio.Semaphore) -> dict[str, Any] | None:
     """Make one call; return its outcome, or None if it hangs."""
-    asked = {"tool": "ask_for_cards", "arguments": {"rank": "7", "wait": random.uniform(0.0, 0.6)}}
+    asked = {"tool": tool, "arguments": {"rank": "7", "wait": random.uniform(0.0, 0.6)}}
     async with slots:
         ends_at = time.monotonic() + DEADLINE
         shown = (await gateway.http.post(f"/v1/sessions/{session}/calls", json=asked, timeout=DEADLINE)).json()
@@ -89,12 +95,15 @@ async def test_no_call_hangs_and_none_runs_twice_while_its_backend_is_killed_and
             # The session opens with the client's first request.
             await Plain(gateway.http, "/mcp/r/desk", TOKEN).send(LIST)
             session = await gateway.session("desk")
-            outcomes = await asyncio.gather(*(_call(gateway, session, slots) for _ in range(CALLS)))
+            tools = ["ask_for_cards", "look"] * (CALLS // 2)
+            all_outcomes = await asyncio.gather(*(_call(gateway, session, tool, slots) for tool in tools))
             over.set()
-    assert outcomes.count(None) == 0
+    assert all_outcomes.count(None) == 0
+    outcomes, again = all_outcomes[::2], all_outcomes[1::2]
+    assert [one for one in again if one is not None and one["outcome"] != "success"] == []
     assert [run for run, count in Counter(backend.ran("ask_for_cards")).items() if count > 1] == []
     unknown = [one["error"] for one in outcomes if one is not None and one["outcome"] != "success"]
-    assert len(unknown) < CALLS // 2
+    assert len(unknown) < len(outcomes)
     assert [error for error in unknown if "unknown" not in error] == []
     # The kit has reported some: the gateway alone could not know of these.
     assert any("is gone" in error or "stopped" in error for error in unknown)
