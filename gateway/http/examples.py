@@ -191,6 +191,7 @@ RUNTIME: dict[str, Any] = {
         }
     ],
     "reason": None,
+    "autostart": None,
 }
 
 CAPABILITIES: dict[str, Any] = {

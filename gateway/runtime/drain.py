@@ -1,4 +1,4 @@
-"""The stages of a stopping process: new work is refused at once, work in flight ends first, then held requests.
+"""The stop of one process: new work is refused at once, work in flight ends first, then held requests.
 
 In flight are attempts at executors, sends and creations on the wire, held requests, and input that is not committed.
 Accepted calls, queued calls and waiting messages are not: the next process continues with them.
