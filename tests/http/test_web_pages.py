@@ -29,52 +29,53 @@ async def environment() -> AsyncIterator[Environment]:
         yield made
 
 
-@pytest.mark.parametrize(
-    ("origin", "status"),
-    [
-        ("http://localhost", 200),
-        ("http://LOCALHOST:3000", 200),
-        ("https://app.localhost", 200),
-        ("http://127.0.0.1:6274", 200),
-        ("http://127.8.8.8", 200),
-        ("http://[::1]:8080", 200),
-        ("http://[0:0:0:0:0:0:0:1]", 200),
-        ("http://gateway.example", 200),
-        ("HTTP://Gateway.Example:80", 200),
-        ("https://app.example.com", 200),
-        ("https://app.example.com:443", 200),
-        ("vscode-webview://panel", 200),
-        ("https://gateway.example", 403),
-        ("http://gateway.example:8080", 403),
-        ("http://gateway.example.", 403),
-        ("http://app.example.com", 403),
-        ("https://app.example.com.evil.example", 403),
-        ("https://evil.example/https://app.example.com", 403),
-        ("https://app.example.com@evil.example", 403),
-        ("https://app.example.com https://evil.example", 403),
-        ("https://app.example.com, https://evil.example", 403),
-        ("http://localhost.", 403),
-        ("http://localhost.evil.example", 403),
-        ("http://127.0.0.1.evil.example", 403),
-        ("http://[::2]", 403),
-        ("http://[::1", 403),
-        ("http://localhost:0", 403),
-        ("http://localhost:99999", 403),
-        ("chrome-extension://localhost", 403),
-        ("vscode-webview://other", 403),
-        ("file://", 403),
-        ("null", 403),
-        ("NULL", 403),
-        ("", 403),
-        ("*", 403),
-        (FOREIGN, 403),
-    ],
+ALLOWED = (
+    "http://localhost",
+    "http://LOCALHOST:3000",
+    "https://app.localhost",
+    "http://127.0.0.1:6274",
+    "http://127.8.8.8",
+    "http://[::1]:8080",
+    "http://[0:0:0:0:0:0:0:1]",
+    "http://gateway.example",
+    "HTTP://Gateway.Example:80",
+    "https://app.example.com",
+    "https://app.example.com:443",
+    "vscode-webview://panel",
 )
-async def test_an_origin_is_loopback_or_public_url_or_listed(api: httpx.AsyncClient, origin: str, status: int) -> None:
-    answer = await api.get("/v1/sessions", headers={"origin": origin})
-    assert answer.status_code == status
-    if status == 403:
-        assert answer.json()["type"] == "/problems/foreign-origin"
+REFUSED = (
+    "https://gateway.example",
+    "http://gateway.example:8080",
+    "http://gateway.example.",
+    "http://app.example.com",
+    "https://app.example.com.evil.example",
+    "https://evil.example/https://app.example.com",
+    "https://app.example.com@evil.example",
+    "https://app.example.com https://evil.example",
+    "https://app.example.com, https://evil.example",
+    "http://localhost.",
+    "http://localhost.evil.example",
+    "http://127.0.0.1.evil.example",
+    "http://[::2]",
+    "http://[::1",
+    "http://localhost:0",
+    "http://localhost:99999",
+    "chrome-extension://localhost",
+    "vscode-webview://other",
+    "file://",
+    "null",
+    "NULL",
+    "",
+    "*",
+    FOREIGN,
+)
+
+
+async def test_an_origin_is_loopback_or_public_url_or_listed(api: httpx.AsyncClient) -> None:
+    for origin in (*ALLOWED, *REFUSED):
+        answer = await api.get("/v1/sessions", headers={"origin": origin})
+        assert answer.status_code == (200 if origin in ALLOWED else 403), origin
+        assert answer.is_success or answer.json()["type"] == "/problems/foreign-origin"
 
 
 @pytest.mark.parametrize(
@@ -141,9 +142,8 @@ async def test_health_is_shown_to_every_page(stranger: httpx.AsyncClient) -> Non
     assert (await stranger.get("/healthz", headers={"origin": FOREIGN})).status_code == 200
 
 
-@pytest.mark.parametrize(
-    ("host", "origin", "status"),
-    [
+async def test_without_keys_a_loopback_page_must_be_the_host_itself() -> None:
+    cases = [
         ("127.0.0.1:8080", "http://127.0.0.1:8080", 200),
         ("LOCALHOST:8080", "http://localhost:8080", 200),
         ("localhost", "http://localhost:80", 200),
@@ -155,15 +155,14 @@ async def test_health_is_shown_to_every_page(stranger: httpx.AsyncClient) -> Non
         ("127.0.0.1:8080", "http://gateway.example", 200),
         ("127.0.0.1:8080", "null", 403),
         ("evil.example", "http://evil.example", 403),
-    ],
-)
-async def test_without_keys_a_loopback_page_must_be_the_host_itself(host: str, origin: str, status: int) -> None:
+    ]
     async with (
         environment_of({"api": {"keys": [], "origins": ["https://app.example.com"]}}) as made,
         in_process(made.gateway, {}) as keyless,
     ):
-        answer = await keyless.get("/v1/sessions", headers={"host": host, "origin": origin})
-    assert answer.status_code == status
+        for host, origin, status in cases:
+            answer = await keyless.get("/v1/sessions", headers={"host": host, "origin": origin})
+            assert answer.status_code == status, (host, origin)
 
 
 async def test_a_reload_changes_the_pages(environment: Environment, api: httpx.AsyncClient) -> None:
