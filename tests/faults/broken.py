@@ -10,7 +10,7 @@ from itertools import count
 
 from gateway import serve
 from gateway.cli import main as dragoman
-from gateway.core.snapshots import Taken, from_snapshot
+from gateway.core.snapshots import Snapshot, from_snapshot
 from gateway.executors.port import Answer, Request
 from gateway.executors.webhook.executor import WebhookExecutor
 from gateway.runtime.log import register_secret
@@ -45,7 +45,7 @@ def register_no_secret() -> None:
 def fold_twice() -> None:
     """Let recovery fold the last event of a snapshot again."""
 
-    def behind(snapshot: bytes | None) -> Taken:
+    def behind(snapshot: bytes | None) -> Snapshot:
         taken = from_snapshot(snapshot)
         return taken._replace(sequence=max(0, taken.sequence - 1))
 
