@@ -135,7 +135,10 @@ class McpDoor:
         try:
             async with exchange.tasks as tasks:
                 serving = server.serve(
-                    request.scope, _Replayed(raw, left), exchange.sending(send, left), streamed=exchange.streamed
+                    _trimmed(request.scope),
+                    _Replayed(raw, left),
+                    exchange.sending(send, left),
+                    streamed=exchange.streamed,
                 )
                 answering = awaited("mcp answer", serving, tasks)
                 watching = awaited("mcp connection", _watch(receive, left), tasks)
@@ -207,6 +210,11 @@ class McpDoor:
 
     def _place(self, exchange: Exchange, request_id: object) -> tuple[SessionId, str, str]:
         return exchange.session.session_id, exchange.caller.name, repr(request_id)
+
+
+def _trimmed(scope: Scope) -> Scope:
+    """Remove the white space around header values, which the HTTP parser keeps at their ends (RFC 9110, 5.5)."""
+    return {**scope, "headers": [(name, value.strip(b" \t")) for name, value in scope["headers"]]}
 
 
 class _Replayed:

@@ -1,5 +1,7 @@
 """What a client is told of its call: an outcome, or why there is none yet, as the result of `tools/call`. Pure."""
 
+from typing import Any, cast
+
 import mcp_types as types
 from mcp_types.version import is_version_at_least
 
@@ -36,8 +38,10 @@ def told(finished: ToolFinished, call: Call, protocol: str) -> types.CallToolRes
                 _text(cut),
             ]
         )
-    structured: object = result if isinstance(result, dict) or is_version_at_least(protocol, ANY_VALUE) else None
-    return types.CallToolResult(content=[*updates, _text(text)], structured_content=structured)
+    is_allowed = isinstance(result, dict) or is_version_at_least(protocol, ANY_VALUE)
+    return types.CallToolResult(
+        content=[*updates, _text(text)], structured_content=cast(Any, result) if is_allowed else None
+    )
 
 
 def replay(result: types.CallToolResult, call: Call) -> types.CallToolResult:
