@@ -154,16 +154,10 @@ class Exchange:
         if not self.session.on_record:
             raise CallRefused("this session is not on record yet; call again in a moment")
         if tool == GET_RESULT:
-<<<<<<< HEAD
-            if (problem := _WAITING.fit(GET_RESULT, arguments).problem) is not None:
-                raise CallRefused(problem)
-            self.call = await self.find(arguments["call_id"])
-=======
             fitted = _WAITING.fit(GET_RESULT, arguments)
             if fitted.problem is not None:
                 raise CallRefused(fitted.problem)
             self.call = await self.find(fitted.arguments["call_id"])
->>>>>>> mcp
             await self._listen(self.call.call_id, self.call.args_sha)
         else:
             self.call = await self._open(tool, arguments, protocol)

@@ -1,6 +1,6 @@
 """What a client is told of its call: an outcome, or why there is none yet, as the result of `tools/call`. Pure."""
 
-from typing import Any, cast
+from typing import Any
 
 import mcp_types as types
 from mcp_types.version import is_version_at_least
@@ -26,7 +26,7 @@ def told(finished: ToolFinished, call: Call, protocol: str) -> types.CallToolRes
     if finished.outcome != "success":
         return refused(_failure(finished))
     updates = [_text(_update(one)) for one in finished.updates]
-    result: object = finished.result
+    result: Any = finished.result
     text = result if isinstance(result, str) else dump(result).decode()
     size = len(text.encode()) + sum(len(one.text.encode()) for one in updates)
     if size > LARGEST:
@@ -39,9 +39,7 @@ def told(finished: ToolFinished, call: Call, protocol: str) -> types.CallToolRes
             ]
         )
     is_allowed = isinstance(result, dict) or is_version_at_least(protocol, ANY_VALUE)
-    return types.CallToolResult(
-        content=[*updates, _text(text)], structured_content=cast(Any, result) if is_allowed else None
-    )
+    return types.CallToolResult(content=[*updates, _text(text)], structured_content=result if is_allowed else None)
 
 
 def replay(result: types.CallToolResult, call: Call) -> types.CallToolResult:
