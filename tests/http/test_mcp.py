@@ -205,36 +205,6 @@ async def test_the_official_client_takes_structured_content(
             assert result.structured_content == (value if mode == "auto" else None)
 
 
-VALUES: list[Any] = [{"a": None}, {}, [1, None, {"a": []}], [], "text", "", 7, 0, 1.5, True, False]
-
-
-@pytest.mark.parametrize("value", VALUES)
-@pytest.mark.parametrize("version", VERSIONS)
-async def test_structured_content_is_what_the_version_allows(
-    environment: Environment, stranger_wire: httpx.AsyncClient, path: str, token: str, value: Any, version: str | None
-) -> None:
-    environment.backend.answers["ask_for_cards"] = Answered(Outcome(outcome="success", result=value))
-    result = (await Plain(stranger_wire, path, token, version).call("ask_for_cards", SEVENS))["result"]
-    if version == NEWEST or type(value) is dict:
-        # As text, in which 1 is not true.
-        assert json.dumps(result["structuredContent"]) == json.dumps(value)
-    else:
-        assert "structuredContent" not in result
-    assert len(result["content"]) == 1
-
-
-@pytest.mark.parametrize("mode", MODES)
-async def test_the_official_client_takes_structured_content(
-    environment: Environment, url: str, path: str, token: str, mode: Mode
-) -> None:
-    async with connected(url + path, token, mode) as client:
-        await client.list_tools()
-        for value in ([1, "two"], "three", 4, False):
-            environment.backend.answers["ask_for_cards"] = Answered(Outcome(outcome="success", result=value))
-            result = await client.call_tool("ask_for_cards", SEVENS)
-            assert result.structured_content == (value if mode == "auto" else None)
-
-
 async def test_updates_are_told_before_the_result(environment: Environment, plain: Plain) -> None:
     update = ContextUpdate(name="cards.moved", context={"left": 3}, description="Alice took a card.")
     environment.backend.answers["ask_for_cards"] = Answered(
