@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import ssl
 import time
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import asynccontextmanager
@@ -11,6 +12,7 @@ from contextlib import asynccontextmanager
 import asyncpg
 
 from gateway.kit.store import KEPT, Callback, Claimed, KeyReused, Owed, StoreUnavailable
+from gateway.settings.postgres_dsn import asyncpg_dsn, why_refused
 
 _PATIENCE = 5.0
 """Seconds for one statement, and between two looks whether the connection that shows this worker lives still stands."""
@@ -44,7 +46,10 @@ class PostgresCallStore:
     """
 
     def __init__(self, dsn: str, *, connections: int = 4) -> None:
-        self._dsn, self._connections = dsn, connections
+        if (fault := why_refused(dsn)) is not None:
+            raise ValueError(f"the DSN {fault}")
+        self._dsn = asyncpg_dsn(dsn, system_certificates=ssl.get_default_verify_paths().cafile)
+        self._connections = connections
         self._calm_at = 0.0
         self._stack = contextlib.AsyncExitStack()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.kit.postgres import PostgresCallStore
 from gateway.settings.model import Settings
 from gateway.store.postgres import PostgresEngine
 from gateway.testing.conformance.engine_words import FakeClock
@@ -60,3 +61,11 @@ async def test_a_dsn_of_a_hosted_database_opens_the_store(
     async with PostgresEngine(store.dsn.get_secret_value(), FakeClock(), schema="forms") as engine:
         health = await engine.health()
     assert health.writable
+    async with PostgresCallStore(f"{server}?{query}") as kit:
+        assert (await kit.claim(query, "digest")).state == "new"
+
+
+def test_the_store_of_the_kit_refuses_the_dsn_of_another_client() -> None:
+    with pytest.raises(ValueError, match="remove it") as caught:
+        PostgresCallStore("postgresql://gail:canary@db.example.com/shop?pgbouncer=true")
+    assert "canary" not in str(caught.value)

@@ -277,13 +277,14 @@ class Scene:
         self.config.write_text(yaml.safe_dump(self.settings, sort_keys=False))
 
     @asynccontextmanager
-    async def running(self, *, linked: bool = True) -> AsyncGenerator[Running]:
+    async def running(self, *, linked: bool = True, public: bool = True) -> AsyncGenerator[Running]:
         """Run the gateway; on the same port each time, so that callback URLs stay good."""
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", self.port))
         self.port = listener.getsockname()[1]
-        self.configure({"public_url": f"http://127.0.0.1:{self.port}"})
+        if public:
+            self.configure({"public_url": f"http://127.0.0.1:{self.port}"})
         started = datetime.now(UTC)
         with listener:
             made = running(self.config, listener, self.tuning, clock=self.clock, engine=self.engine)

@@ -5,10 +5,12 @@ from typing import Any
 import httpx
 import pytest
 from fastapi.responses import Response
+from structlog.testing import capture_logs
 
 from gateway.testing.runtimes.huma.calls import SimCall
 from tests.scenarios.environment import Running, Scene, ended, plain_http, until
 from tests.scenarios.hooks import Asked, Said, Script, success
+from tests.scenarios.test_process import START, serving
 
 SILENCE = 0.4
 LATER = Response(status_code=202)
@@ -180,3 +182,28 @@ async def test_only_a_failure_may_be_unknown(newer: Scene, body: dict[str, Any])
         # A failure without a word, and the same again.
         assert (await call_back(asked, {"outcome": "failure"})).status_code == 200
         assert (await ended(call)).outcome == "failure"
+
+
+async def test_on_loopback_a_backend_of_this_machine_can_call_back_without_a_public_url(newer: Scene) -> None:
+    accepting(newer, LATER)
+    async with serving(newer, public=False) as served:
+        await until(served.ready, within=START)
+        await newer.agent.wait_connected()
+        call = await newer.agent.call("free", {"n": 1})
+        asked = (await newer.hooks.wait_for(name="free"))[-1]
+        assert asked.data["callback_url"].startswith(f"{served.url}/v1/calls/")
+        answer = await call_back(asked, {"outcome": "success", "result": "later"})
+        assert answer.status_code == 200
+        assert (await ended(call)).result == "later"
+
+
+async def test_a_202_that_nobody_can_follow_up_is_logged_once_for_each_executor(newer: Scene) -> None:
+    accepting(newer, LATER)
+    with capture_logs() as logs:
+        async with newer.running(public=False) as gateway:
+            for _ in range(2):
+                call = await newer.agent.call("free", {"n": 1})
+                await gateway.wait_call(call.call_id, "accepted")
+            assert [one.data["callback_url"] for one in newer.hooks.of("free")] == [None, None]
+    (line,) = [one for one in logs if "without a callback address" in one["event"]]
+    assert (line["log_level"], line["executor"], line["fix"]) == ("warning", "cards", "set `public_url`")

@@ -62,6 +62,7 @@ async def serving(
     environment: Mapping[str, str] | None = None,
     entry: tuple[str, ...] = ("gateway",),
     out: int | None = None,
+    public: bool = True,
 ) -> AsyncGenerator[Served]:
     """Start `python -m gateway serve`, or another module in its place, and end it in any case; it is not waited for.
 
@@ -70,7 +71,8 @@ async def serving(
     if not scene.port:
         scene.port = free_port()
     url = f"http://127.0.0.1:{scene.port}"
-    scene.configure({"public_url": url})
+    if public:
+        scene.configure({"public_url": url})
     log = scene.folder / "gateway.log"
     command = [sys.executable, "-m", *entry, "serve", "--config", str(scene.config), "--port", str(scene.port)]
     with log.open("wb") as file:

@@ -96,6 +96,8 @@ class Dispatcher:
         """Executors of which it was logged that they say more than anybody knows."""
         self._refused: dict[str, str | None] = {}
         """Why executors have refused calls last, until they answer one."""
+        self._unaddressed: set[str] = set()
+        """Executors that have answered 202 while the gateway had no callback address."""
 
     def stop(self) -> None:
         """Break off what is under way; the calls are taken up again by the next process."""
@@ -226,6 +228,15 @@ class Dispatcher:
         self._metrics.attempt(name, result)
         if answer is None:
             return
+        if result == "accepted" and self._callbacks.public_url is None and name not in self._unaddressed:
+            self._unaddressed.add(name)
+            log.warning(
+                "an executor answered 202 without a callback address; only POST /v1/calls/{call_id}/outcome can end the"
+                " call",
+                call_id=call.call_id,
+                executor=name,
+                fix="set `public_url`",
+            )
         if isinstance(answer, Answered) and (answer.may_quote or answer.ignored):
             answer = self.look_through(call.executor, answer)
         if result != "answered":
