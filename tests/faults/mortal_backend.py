@@ -59,7 +59,7 @@ class MortalBackend:
         for line in self._file.read_text().splitlines() if self._file.exists() else ():
             kept: dict[str, Any] = json.loads(line)
             if "answer" in kept:
-                found[kept["number"]].answers.append(kept["answer"])
+                found[int(kept["number"])].answers.append(str(kept["answer"]))
             else:
                 found.append(Seen(**kept))
         return found
