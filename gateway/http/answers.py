@@ -129,7 +129,7 @@ class Call(Shape):
     deadline_at: datetime
     """When it ends in any case."""
     due_at: datetime | None
-    """When it is tried again."""
+    """When it is tried again; of an accepted call, when its request is sent again unless there is a sign of life."""
     canceling_until: datetime | None
     """Until when an answer still counts although it is canceled."""
     finished_at: datetime | None

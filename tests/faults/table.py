@@ -126,7 +126,7 @@ def page_of(lines: Mapping[str, str]) -> str:
         found = fault_of(line)
         assert found is not None
         order = (
-            "points", "callers", "promises", "messages", "under_load", "asking_again", "pauses", "replicas",
+            "points", "callers", "promises", "mortal", "messages", "under_load", "asking_again", "pauses", "replicas",
             "notifications", "followers", "postgres", "checkpoint", "disk", "taken", "host",
         )  # fmt: skip
         rank = next((number for number, part in enumerate(order) if part in found[1]), len(order))

@@ -144,7 +144,7 @@ class Zoo(Scene):
     def settings(self, instance: Any, **engine: Any) -> dict[str, Any]:
         made = super().settings(instance, **engine)
         urls = {name: peer.url for name, peer in self.peers.items()} | {"metadata": f"http://{METADATA}/latest"}
-        patience = {"timeout": PATIENCE, "attempts": 3}
+        patience = {"timeout": PATIENCE, "attempts": 3, "reconnect_within": "1s"}
         made["executors"] |= {name: made["executors"]["once"] | patience | {"url": url} for name, url in urls.items()}
         made["routes"] = [{"match": {"tool": name}, "to": name} for name in urls] + made["routes"]
         return made
@@ -201,7 +201,7 @@ class Mute(Scene):
 
     def settings(self, instance: Any, **engine: Any) -> dict[str, Any]:
         made = super().settings(instance, **engine)
-        patience = {"timeout": "2s", "attempts": 2}
+        patience = {"timeout": "2s", "reconnect_within": "2s"}
         made["executors"]["mute"] = made["executors"]["once"] | patience | {"url": f"http://{MUTE}/"}
         made["routes"].insert(0, {"match": {"tool": "mute"}, "to": "mute"})
         return made
