@@ -137,7 +137,9 @@ class EffectRunner:
                 resolve(reply, answer)
             case s.OutcomeLate(reply=reply) | s.DismissOrdered(reply=reply) | s.RepeatOrdered(reply=reply):
                 resolve(reply, None)
-            case s.CloseOrdered(reply=reply) | s.AnswerGiven(reply=reply):
+            case s.CloseOrdered(reply=reply):
                 resolve(reply, None)
+            case s.AnswerGiven(reply=reply):
+                resolve(reply, next(envelope for envelope in envelopes if envelope.sequence == answer))
             case _:
                 pass
