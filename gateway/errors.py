@@ -195,8 +195,9 @@ class LinkRefused(DownstreamError):
 
     `terminal` means that trying again without a change elsewhere cannot help
     (wrong key, unknown agent); the supervisor then waits long between tries.
-    `until_reload` means that the address itself is at fault, so that it is not tried
-    again before the configuration is read anew.
+    `until_reload` means that the address may be at fault, or a proxy answers in place of the
+    runtime: the supervisor retries with back-off, and only after ten minutes of the same
+    answer waits for a reload.
     """
 
     def __init__(self, code: str, detail: str = "", *, terminal: bool = False, until_reload: bool = False) -> None:

@@ -11,6 +11,8 @@ from gateway.links.rest import RestAnswer
 _SETTLED = frozenset({404, 409, 410})
 _LATER = frozenset({401, 402, 403, 425, 429})
 """Nothing is wrong with the event itself, and it was not taken: it is offered again when the link is back."""
+_ELSEWHERE = frozenset({301, 302, 307, 308})
+"""A redirect in place of processing the request; 303 may come after it."""
 _UNCLEAR = 408
 _OVERLOADED = 503
 
@@ -37,8 +39,11 @@ def receipt_for(
     status, code = answer.status, answer.code
     reason = _reason(kind, answer, mask)
     if 200 <= status < 300:
+        if answer.is_page:
+            # A proxy's page: whether Herm has the event is seen in its history by the next link.
+            raise LinkLost(f"HTTP {status} with an HTML page in place of an answer")
         return Receipt("delivered")
-    if status in _LATER or (status == _OVERLOADED and answer.retry_after is not None):
+    if status in _LATER | _ELSEWHERE or (status == _OVERLOADED and answer.retry_after is not None):
         raise LinkLost(reason, unsent=True)
     if status >= 500 or status < 400 or status == _UNCLEAR:
         raise LinkLost(reason)

@@ -10,7 +10,6 @@ from gateway.errors import MalformedFrame
 from gateway.events import (
     ApprovalGiven,
     Draft,
-    Loss,
     MessagePosted,
     QuestionAnswered,
     SecretSupplied,
@@ -64,13 +63,9 @@ def read_user_event(payload: dict[str, Any], path: str = "", *, strict: bool = T
 
 
 def _confirmation(said: wire.Confirmation, path: str) -> Draft:
-    losses = unknown_fields(said.model_extra, path)
-    scope = said.scope
-    if said.result == "deny" and scope is not None:
-        losses += (Loss(how="dropped", path=f"{path}/scope", note="a denial has no scope"),)
-        scope = None
-    event = ApprovalGiven(id=said.tool_use_id, native_call_id=said.tool_use_id, decision=said.result, scope=scope)
-    return Draft(event, losses=losses)
+    call, decision = said.tool_use_id, said.result
+    event = ApprovalGiven(id=call, native_call_id=call, decision=decision, scope=said.scope)
+    return Draft(event, losses=unknown_fields(said.model_extra, path))
 
 
 def _custom_result(said: wire.CustomResult, path: str, *, strict: bool) -> Draft:

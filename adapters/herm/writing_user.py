@@ -94,11 +94,7 @@ def _confirmation(event: ApprovalGiven) -> Said:
     call = event.native_call_id or event.id
     check_id(call, "/native_call_id" if event.native_call_id else "/id")
     losses = dropped(("id", event.id if event.id != call else None))
-    scope = event.scope
-    if event.decision == "deny" and scope is not None:
-        losses += dropped(("scope", scope))
-        scope = None
-    payload = wire.event(wire.CONFIRMATION, tool_use_id=call, result=event.decision, scope=scope)
+    payload = wire.event(wire.CONFIRMATION, tool_use_id=call, result=event.decision, scope=event.scope)
     return Said(payload, losses)
 
 

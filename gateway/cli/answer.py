@@ -10,7 +10,7 @@ from urllib.parse import quote
 from gateway.cli.client import ApiClient
 from gateway.cli.faults import Misused, Refusal
 from gateway.cli.lines import clean
-from gateway.cli.send import MOST_BYTES, read_text
+from gateway.cli.send import MOST_BYTES, read_text, say_losses
 from gateway.cli.terminal import Output, complain, note, say_json
 from gateway.cli.waiting import SHORTEST, Waiting, rows_of, show_one, waiting
 from gateway.errors import OperatorError
@@ -119,6 +119,7 @@ def _give(api: ApiClient, interaction: str, body: dict[str, Any], *, as_json: bo
         say_json(row)
     else:
         Output().say(f"{clean(row['state'])}: {clean(row['kind'])} {clean(row['interaction_id'])}")
+        say_losses(row.get("losses", ()))
 
 
 def _ask_about_all(api: ApiClient, *, as_json: bool) -> None:

@@ -1,6 +1,7 @@
 """Posts events to a session: a message, a word for the turn under way, or any event as JSON."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
@@ -122,12 +123,18 @@ def send(api: "ApiClient", session: str, body: Any, *, as_json: bool) -> None:
     """
     found = api.session(session)
     posted = api.post(f"/v1/sessions/{quote(found['session_id'], safe='')}/events", body)["data"]
-    out, err = Output(), Output(stderr=True)
+    out = Output()
     for envelope in posted:
         if as_json:
             say_json(envelope)
             continue
         out.say(f"{envelope['sequence']} {clean(envelope['event']['kind'])}")
-        for loss in envelope["losses"]:
-            told = clean(loss.get("note") or loss.get("path"))
-            err.say(Text(f"  {clean(loss['how'])}: {told}", "yellow"))
+        say_losses(envelope["losses"])
+
+
+def say_losses(losses: Sequence[dict[str, Any]]) -> None:
+    """Print losses on stderr, with the reason of each."""
+    err = Output(stderr=True)
+    for loss in losses:
+        told = clean(loss.get("note") or loss.get("path"))
+        err.say(Text(f"  {clean(loss['how'])}: {told}", "yellow"))

@@ -10,6 +10,7 @@ from gateway.client.errors import (
 from gateway.events import Gap as Gap, Live as Live, Missed as Missed
 from gateway.executors.webhook.models import Envelope as Envelope
 from gateway.http.answers import (
+    AnsweredInteraction as AnsweredInteraction,
     Call as Call,
     CallWithOutcome as CallWithOutcome,
     CallWithStory as CallWithStory,
@@ -19,6 +20,7 @@ from gateway.http.answers import (
 )
 
 __all__ = [
+    "AnsweredInteraction",
     "Call",
     "CallWithOutcome",
     "CallWithStory",

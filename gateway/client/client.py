@@ -18,6 +18,7 @@ from gateway.client.transport import Transport, check_header
 from gateway.events import Event, Gap, Live, Missed, SecretSupplied, dump_event
 from gateway.executors.webhook.models import Envelope
 from gateway.http.answers import (
+    AnsweredInteraction,
     Call,
     CallWithOutcome,
     CallWithStory,
@@ -289,9 +290,10 @@ class Client:
         scope: Literal["once", "session", "always"] | None = None,
         answer: str | None = None,
         value: SecretStr | str | None = None,
-    ) -> Interaction:
+    ) -> AnsweredInteraction:
         """Answer for a person: `decision` and `scope` for an approval, `answer` for a question, `value` for a secret.
 
+        `losses` of the result lists the parts of the answer that the runtime cannot be told.
         It is not tried again where it may have arrived, since a second answer is a conflict.
         """
         secret = value.get_secret_value() if isinstance(value, SecretStr) else value
@@ -299,7 +301,7 @@ class Client:
         given = {member: said for member, said in body.items() if said is not None}
         one = interaction if isinstance(interaction, str) else interaction.interaction_id
         path = f"/v1/interactions/{_segment(one)}/answer"
-        return read(Interaction, await self._transport.ask("POST", path, body=given))
+        return read(AnsweredInteraction, await self._transport.ask("POST", path, body=given))
 
     # Surroundings ----------------------------------------------------------------------------------------
 

@@ -374,13 +374,14 @@ def _with_order(memory: Remembered, native_id: str, sequence: int) -> Mapping[st
 
 def _decided(memory: Remembered, recorded: Envelope, event: ApprovalGiven) -> Changes:
     """An approval without an id is about whatever the runtime waits for."""
-    answered = [
-        a.event.native_call_id
-        for a in memory.asked
-        if isinstance(a.event, ApprovalAsked) and event.id in {"", a.event.id}
-    ]
+    decided = [a.event for a in memory.asked if isinstance(a.event, ApprovalAsked) and event.id in {"", a.event.id}]
+    # A question that names no call is closed by its own id only.
+    answered = {one.native_call_id for one in decided if one.native_call_id is not None}
+    ids = {one.id for one in decided}
     kept = tuple(
-        a for a in memory.asked if not (isinstance(a.event, ApprovalAsked) and a.event.native_call_id in answered)
+        a
+        for a in memory.asked
+        if not (isinstance(a.event, ApprovalAsked) and (a.event.id in ids or a.event.native_call_id in answered))
     )
     actions = tuple(
         replace(a, decided=True) if not event.id or a.native_call_id in answered else a for a in memory.actions

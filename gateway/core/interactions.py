@@ -105,8 +105,8 @@ def give(runtime: RuntimeContext, builder: StepBuilder, event: Given, *, by: str
 
 def answer(
     runtime: RuntimeContext, builder: StepBuilder, wanted: InteractionId, body: Mapping[str, Any], *, by: str
-) -> None:
-    """Take a person's answer: `{"decision", "scope"}`, `{"answer"}` or `{"value"}`.
+) -> int:
+    """Take a person's answer: `{"decision", "scope"}`, `{"answer"}` or `{"value"}`; returns the sequence of its event.
 
     Raises:
         Conflict: the question is answered, expired or moot.
@@ -115,7 +115,7 @@ def answer(
     asked = next((a for a in builder.memory.asked if id_of(builder.base.session_id, a) == wanted), None)
     if asked is None:
         raise Conflict("this question no longer waits for an answer")
-    give(runtime, builder, read_answer(asked, body), by=by)
+    return give(runtime, builder, read_answer(asked, body), by=by)
 
 
 def replied(runtime: RuntimeContext, builder: StepBuilder, asked: Asked, reply: Answer) -> None:

@@ -18,6 +18,7 @@ from gateway.executors.webhook.answers import clean, failure
 from gateway.executors.webhook.json_body import read_json
 from gateway.guard import Tasks, awaited
 from gateway.json_reading import write_strictly
+from gateway.log_limit import limited
 from gateway.settings.functions import find_function, takes_report
 from gateway.settings.model import PythonSpec
 
@@ -75,12 +76,14 @@ class PythonExecutor:
         # left this task would end the gateway.
         except (Exception, SystemExit) as exc:  # noqa: BLE001
             traceback = "".join(format_exception(exc))[-_MAX_TRACEBACK:]
-            _log.warning("a python executor failed", call=self._path, key=request.key, exception=traceback)
+            facts = {"call": self._path, "key": request.key, "exception": traceback}
+            limited(_log.warning, "a python executor failed", per=self._path, **facts)
             return failure(clean(str(exc)) or f"the tool failed ({type(exc).__name__})")
         try:
             return _read(answer, request.kind)
         except ValueError as exc:
-            _log.warning("a python executor answered nonsense", call=self._path, key=request.key, reason=str(exc))
+            facts = {"call": self._path, "key": request.key, "reason": str(exc)}
+            limited(_log.warning, "a python executor answered nonsense", per=self._path, **facts)
             return failure(clean(f"the tool answered {exc}"))
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.events import Event, Outcome, SessionState
+from gateway.events import Event, Loss, Outcome, SessionState
 from gateway.events.described import Described
 from gateway.executors.webhook.models import Envelope
 from gateway.store.call import AnswerTo, CallState
@@ -285,6 +285,11 @@ class Interaction(Shape):
     """Who has answered: the name of a key."""
     event: Event | None = None
     """The event that asked; in lists only."""
+
+
+class AnsweredInteraction(Interaction):
+    losses: list[Loss]
+    """The losses of the answer on its way to the runtime."""
 
 
 class Enabled(Shape):

@@ -316,7 +316,7 @@ ANSWERS: dict[str, dict[int, Any]] = {
     },
     "listInteractions": {200: _page(INTERACTION)},
     "streamInteractions": {200: INTERACTION_STREAM},
-    "answerInteraction": {200: INTERACTION_ANSWERED},
+    "answerInteraction": {200: {**INTERACTION_ANSWERED, "losses": []}},
     "enableDestination": {200: {"name": "chat-log", "enabled": True}},
     "reloadConfiguration": {200: {"changed": ["routes", "executors.cards"]}},
     "listInstances": {200: _page(INSTANCE)},

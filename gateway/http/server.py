@@ -19,6 +19,7 @@ from gateway.http.errors import Refused, problem_reply
 from gateway.http.plain_http import PlainHttp
 from gateway.http.reply import Reply
 from gateway.http.sse import WIRE, Wire
+from gateway.log_limit import limited
 from gateway.settings.model import HttpSpec, Limits, Settings
 
 log = structlog.get_logger(__name__)
@@ -124,7 +125,8 @@ class BoundedHttp(PlainHttp):
     def on_headers_complete(self) -> None:
         self._head_is_there()
         if self._most is not None and max(len(self.connections), len(self.tasks)) >= self._most:
-            log.warning("a request is turned away", connections=len(self.connections), most=self._most)
+            facts = {"connections": len(self.connections), "most": self._most}
+            limited(log.warning, "a request is turned away", per=None, **facts)
             self.app = _CROWDED
         super().on_headers_complete()
 

@@ -1,12 +1,12 @@
 """How rows of the store look as JSON: each member of an answer's model is the row's of that name. Pure."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from operator import attrgetter
 from typing import Any
 
 from gateway.core.adapt import said_as
-from gateway.events import CLIENT_KINDS, Envelope, Outcome, SessionId, ToolFinished, dump_event, to_json
+from gateway.events import CLIENT_KINDS, Envelope, Loss, Outcome, SessionId, ToolFinished, dump_event, to_json
 from gateway.http import answers
 from gateway.runtime.calls.dead_letters import advise, id_of
 from gateway.runtime.views import CallHistory, RuntimeStatus, UnconnectedRuntime
@@ -65,6 +65,11 @@ def show_redriven(row: Call | Send) -> dict[str, Any]:
 def show_interaction(row: InteractionRow, asked: Envelope) -> dict[str, Any]:
     """Show a question to a person, with the event that asked."""
     return show(answers.Interaction, row, event=dump_event(asked.event))
+
+
+def show_answered(row: InteractionRow, losses: Sequence[Loss]) -> dict[str, Any]:
+    """Show a question that was answered, with the losses of its answer."""
+    return show(answers.AnsweredInteraction, row, losses=[loss.model_dump() for loss in losses])
 
 
 def show_runtime(status: RuntimeStatus, lacking: Collection[SessionId]) -> dict[str, Any]:

@@ -28,15 +28,15 @@ class AddressRefused(OSError):
 
 def refused_address() -> LinkRefused:
     """Say that a runtime's address is one that is never connected to."""
-    what = "its address is link-local, a metadata service or otherwise never connected to"
-    return LinkRefused("ADDRESS_REFUSED", f"{what}; mend `url`, then reload", terminal=True, until_reload=True)
+    detail = "its address is link-local, a metadata service or otherwise never connected to; check `url` and its name"
+    return LinkRefused("ADDRESS_REFUSED", detail, until_reload=True)
 
 
 def refused_redirect(where: str = "") -> LinkRefused:
     """Refuse a redirect, whose target is not shown; `where` names the request and the status."""
-    detail = "the runtime answered with a redirect, and none is followed; write its own address as `url`, then reload"
+    detail = "the runtime answered with a redirect, and none is followed; a proxy may answer instead, or `url` is wrong"
     detail = f"{where}: {detail}" if where else detail
-    return LinkRefused("REDIRECT_REFUSED", detail, terminal=True, until_reload=True)
+    return LinkRefused("REDIRECT_REFUSED", detail, until_reload=True)
 
 
 def check_url(url: str, host: str | None) -> None:

@@ -23,7 +23,6 @@ MAX_SHORT = 1024 * 1024
 MAX_ERROR = 64 * 1024
 _AGAIN = frozenset({408, 425, 429})
 _LATER = frozenset({409, 423})
-_MOST_REFUSED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +34,8 @@ class RestAnswer:
     retry_after: str | None = None
     request: str = ""
     """Method and URL of the request, without its query."""
+    is_page: bool = False
+    """Whether it is HTML, as a proxy answers in place of the server."""
 
     @property
     def where(self) -> str:
@@ -85,8 +86,6 @@ class RestClient:
 
     def __init__(self, base_url: str, *, headers: Mapping[str, str], mask: Mask) -> None:
         self.mask = mask
-        self._redirected: dict[str, str] = {}
-        """Paths that were answered with a redirect, and by which request; they are not asked again."""
         self._client = httpx.AsyncClient(
             base_url=base_url,
             # Compression would hide how much an answer unfolds to.
@@ -112,10 +111,9 @@ class RestClient:
 
         Raises:
             LinkLost: no answer, or one that cannot be read.
-            LinkRefused: the address is refused, or answers with a redirect.
+            LinkRefused: the address is refused.
         """
-        self._check(path)
-        return await self._ask(path, self._client.build_request("GET", path, params=dict(query)), within, most)
+        return await self._ask(self._client.build_request("GET", path, params=dict(query)), within, most)
 
     async def post(self, path: str, body: object, *, within: timedelta, most: int = MAX_ANSWER) -> RestAnswer:
         """POST once and read the answer, of at most so many bytes.
@@ -128,9 +126,9 @@ class RestClient:
         content = json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
         request = self._client.build_request("POST", path, content=content, headers=headers)
-        return await self._ask(path, request, within, most)
+        return await self._ask(request, within, most)
 
-    async def _ask(self, path: str, request: httpx.Request, within: timedelta, most: int) -> RestAnswer:
+    async def _ask(self, request: httpx.Request, within: timedelta, most: int) -> RestAnswer:
         request.headers.setdefault("Accept", "application/json")
         response: httpx.Response | None = None
         unsent = refused = False
@@ -145,7 +143,6 @@ class RestClient:
             unsent = isinstance(exc, httpx.ConnectError | httpx.ConnectTimeout)
             refused = isinstance(exc, AddressRefused)
         else:
-            self._note(path, response)
             return _answer(response, body)
         finally:
             if response is not None:
@@ -155,14 +152,6 @@ class RestClient:
             return _answer(response, Malformed(failure))
         # Outside the handlers, so that no chained exception holds the request and its key.
         raise refused_address() if refused else LinkLost(f"{self.mask(_line(request))}: {failure}", unsent=unsent)
-
-    def _check(self, path: str) -> None:
-        if path in self._redirected:
-            raise refused_redirect(self._redirected[path])
-
-    def _note(self, path: str, response: httpx.Response) -> None:
-        if response.status_code in REDIRECTS and len(self._redirected) < _MOST_REFUSED:
-            self._redirected[path] = self.mask(_answer(response, None).where)
 
     @asynccontextmanager
     async def stream(
@@ -174,7 +163,6 @@ class RestClient:
             LinkLost: no answer, or one that promises to mend itself.
             LinkRefused: the server said no.
         """
-        self._check(path)
         silence = httpx.Timeout(None, read=idle.total_seconds())
         request = self._client.build_request("GET", path, headers=dict(headers), timeout=silence)
         failure: LinkLost | LinkRefused | None = None
@@ -183,7 +171,6 @@ class RestClient:
             try:
                 async with asyncio.timeout(within.total_seconds()):
                     response = await self._client.send(request, stream=True)
-                    self._note(path, response)
                     if not response.is_success:
                         content = await _read_json(await read_whole(response, MAX_ERROR))
                         failure = refusal(_answer(response, content), self.mask)
@@ -199,6 +186,10 @@ class RestClient:
         finally:
             if response is not None:
                 await response.aclose()
+
+
+def _is_page(response: httpx.Response) -> bool:
+    return response.headers.get("Content-Type", "").partition(";")[0].strip().lower() == "text/html"
 
 
 async def read_whole(response: httpx.Response, most: int) -> bytes:
@@ -246,7 +237,8 @@ def refusal(answer: RestAnswer, mask: Mask) -> LinkLost | LinkRefused:
 
 
 def _answer(response: httpx.Response, body: Any) -> RestAnswer:
-    return RestAnswer(response.status_code, body, response.headers.get("Retry-After"), _line(response.request))
+    again, line = response.headers.get("Retry-After"), _line(response.request)
+    return RestAnswer(response.status_code, body, again, line, is_page=_is_page(response))
 
 
 def _line(request: httpx.Request) -> str:

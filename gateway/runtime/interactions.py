@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any
 
 from gateway.errors import Conflict, NotFound
-from gateway.events import Envelope, InteractionId, SessionId
+from gateway.events import Envelope, InteractionId, Loss, SessionId
 from gateway.runtime.feeds.interactions import InteractionFeed, follow_interactions, show
 from gateway.runtime.feeds.wakeup import Ending
 from gateway.runtime.session.directory import SessionDirectory, reply_slot
@@ -46,8 +46,12 @@ class Interactions:
         """Yield all questions that wait for a person, then each that changes; ends when the gateway stops."""
         return follow_interactions(self._engine, self._feed, heartbeat=self._heartbeat(), ended=self._ended)
 
-    async def answer(self, interaction_id: InteractionId, body: Mapping[str, Any], *, by: str) -> InteractionRow:
+    async def answer(
+        self, interaction_id: InteractionId, body: Mapping[str, Any], *, by: str
+    ) -> tuple[InteractionRow, Sequence[Loss]]:
         """Answer a question to a person: `{"decision", "scope"}`, `{"answer"}` or `{"value"}`; `by` names the key.
+
+        Returns the question as it stands, and the losses of the answer on its way to the runtime.
 
         Raises:
             NotFound, Conflict: there is no such question, or it waits no longer.
@@ -58,7 +62,7 @@ class Interactions:
         if row.state != "waiting":
             raise Conflict(f"this question is {row.state} and takes no answer any more")
         worker = await self._directory.worker(row.session_id)
-        await self._directory.ask(worker, AnswerGiven(interaction_id, body, by, reply_slot()))
+        given: Envelope = await self._directory.ask(worker, AnswerGiven(interaction_id, body, by, reply_slot()))
         answered = await self._engine.interaction(interaction_id)
         assert answered is not None
-        return answered
+        return answered, given.losses

@@ -7,6 +7,7 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.core.state import SessionView
 from gateway.events import CallId, Envelope
+from gateway.log_limit import limited
 from gateway.runtime.metrics import Metrics
 
 _log = structlog.get_logger(__name__)
@@ -31,6 +32,7 @@ def note(
     envelopes: Sequence[Envelope], before: SessionView, *, adapter: str, metrics: Metrics, log: FilteringBoundLogger
 ) -> None:
     """Note what operators care about."""
+    session = before.session_id
     for envelope in envelopes:
         if envelope.losses:
             # What is said in the place of a client's event lists its losses with both.
@@ -60,11 +62,13 @@ def note(
                     metrics.unknown_outcome()
             case "outcome.ignored":
                 metrics.late_outcome()
-                log.warning("late outcome ignored", call_id=event.call_id, reason=event.reason)
+                limited(log.warning, "late outcome ignored", per=session, call_id=event.call_id, reason=event.reason)
             case "frame.rejected":
                 metrics.frame_rejected(before.runtime)
-                log.warning("frame rejected", reason=event.reason, path=event.path, channel=event.channel)
+                facts = {"reason": event.reason, "path": event.path, "channel": event.channel}
+                limited(log.warning, "frame rejected", per=session, **facts)
             case "fault.reported":
-                log.warning("the runtime reports a fault", code=event.code, message=event.message[:500])
+                facts = {"code": event.code, "message": event.message[:500]}
+                limited(log.warning, "the runtime reports a fault", per=session, **facts)
             case _:
                 pass

@@ -16,6 +16,8 @@ class Tuning:
     autostart_first: float = 1.0
     autostart_longest: float = 60.0
     """Between two attempts to create the session of an `autostart` at least at first, and at most."""
+    link_gives_up: float = 600.0
+    """How long a redirect or a refused address may stay the only answer until just a reload tries the link again."""
     replay_told: float = 30.0
     """After how long a link whose replay goes on is told of in the log."""
     adapter: float = 600.0

@@ -106,6 +106,7 @@ class Options(PlainOptions):
 
 class FaultyCodec(PlainCodec):
     def __init__(self, traps: Traps) -> None:
+        super().__init__()
         self._traps = traps
 
     def decode(self, frame: Frame) -> tuple[Draft, ...]:

@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import httpx
 import pytest
@@ -13,7 +13,16 @@ from gateway.adapter.port import RuntimeOptions
 from gateway.cli.client import ApiClient
 from gateway.cli.doctor_links import look_at_links
 from gateway.cli.lists import list_runtimes
-from gateway.events import CLIENT_KINDS, ApprovalAsked, MessagePosted, QuestionAsked, SessionId
+from gateway.events import (
+    CLIENT_KINDS,
+    ApprovalAsked,
+    Event,
+    Loss,
+    MessagePosted,
+    QuestionAsked,
+    SecretAsked,
+    SessionId,
+)
 from gateway.executors.port import Cancellation, Copied
 from gateway.http import answers
 from gateway.runtime.delivery.subscriptions import note_of
@@ -278,10 +287,39 @@ async def test_interactions_are_listed_and_answered_once(
     path = f"/v1/interactions/{asked.interaction_id}/answer"
     first = await api.post(path, json={"decision": "allow", "scope": "once"})
     assert first.status_code == 200
-    assert answers.Interaction.model_validate(first.json()).answered_by == "backend"
+    shown = answers.AnsweredInteraction.model_validate(first.json())
+    assert (shown.answered_by, shown.losses) == ("backend", [])
     told = await environment.runtime.hears("approval.given")
     assert (told["decision"], told["scope"]) == ("allow", "once")
     assert (await api.post(path, json={"decision": "deny"})).status_code == 409
+
+
+@pytest.mark.parametrize(
+    ("asked", "given", "kind"),
+    [
+        (ApprovalAsked(id="a-1", tool="rm", scopes=("once", "session")), {"decision": "deny"}, "approval.given"),
+        (QuestionAsked(id="q-1", text="Which one?"), {"answer": "this"}, "question.answered"),
+        (SecretAsked(id="s-1", purpose="secret", name="KEY"), {"value": "canary"}, "secret.supplied"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+async def test_the_response_to_an_answer_has_its_losses(
+    api: httpx.AsyncClient,
+    environment: Environment,
+    session_id: str,
+    asked: Event,
+    given: dict[str, Any],
+    kind: str,
+) -> None:
+    environment.runtime.encoding_losses[kind] = (Loss(how="dropped", path="/scope", note="no place for it"),)
+    interaction = await environment.ask_person(asked)
+    answer = await api.post(f"/v1/interactions/{interaction}/answer", json=given)
+    assert answer.status_code == 200
+    assert answer.json()["session_id"] == session_id
+    shown = answers.AnsweredInteraction.model_validate(answer.json())
+    assert shown.state == "answered"
+    assert shown.losses == [Loss(how="dropped", path="/scope", note="no place for it")]
+    assert "canary" not in answer.text
 
 
 async def test_an_empty_answer_skips_a_question(

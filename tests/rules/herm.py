@@ -117,7 +117,7 @@ OPEN = {
     "H-u": rule(
         f"{REF}: User events", "A", "connector", "After a post of unknown fate the next link lists before it sends."
     ),
-    "H-v": rule(f"{REF}: user.tool_confirmation", "A", "codec", "A denial has no scope."),
+    "H-v": rule(f"{REF}: user.tool_confirmation", "A", "codec", "A denial keeps its scope; the page restricts none."),
     "H-w": rule(
         f"{REF}: user.tool_confirmation", "A", "codec", "A scope that nobody gave is not written, which is once."
     ),

@@ -28,7 +28,7 @@ from gateway.adapter.port import (
     Tool,
 )
 from gateway.errors import MalformedFrame
-from gateway.events import CLIENT_KINDS, EVENT, KINDS, Draft, Envelope, Event, SecretSupplied, dump_event
+from gateway.events import CLIENT_KINDS, EVENT, KINDS, Draft, Envelope, Event, Loss, SecretSupplied, dump_event
 from gateway.http.app import build_app
 from gateway.http.server import make_server
 from gateway.runtime.app import Gateway
@@ -51,7 +51,10 @@ class PlainOptions(RuntimeOptions):
 
 
 class PlainCodec:
-    """Frames are events, whose native ids stand behind the channel; nothing is ever lost."""
+    """Frames are events, whose native ids stand behind the channel; encoding a kind has the `losses` given for it."""
+
+    def __init__(self, losses: Mapping[str, tuple[Loss, ...]] | None = None) -> None:
+        self._losses: Mapping[str, tuple[Loss, ...]] = {} if losses is None else losses
 
     def decode(self, frame: Frame) -> tuple[Draft, ...]:
         try:
@@ -65,7 +68,7 @@ class PlainCodec:
         payload = dump_event(item.event)
         if isinstance(item.event, SecretSupplied):
             payload["value"] = item.event.reveal()
-        return Encoded((Frame("event", payload),))
+        return Encoded((Frame("event", payload),), self._losses.get(item.event.kind, ()))
 
 
 _ABLE = Capabilities(
@@ -83,6 +86,8 @@ class PlainRuntime:
 
     heard: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     change: Change = field(default_factory=Change)
+    encoding_losses: dict[str, tuple[Loss, ...]] = field(default_factory=dict[str, tuple[Loss, ...]])
+    """What encoding an event of a kind loses."""
     name: str = "plain"
     protocol: str = "plain/1"
     ports: int = PORTS_VERSION
@@ -92,7 +97,7 @@ class PlainRuntime:
 
     def codec(self, options: Any = None) -> Codec:
         del options
-        return PlainCodec()
+        return PlainCodec(self.encoding_losses)
 
     @asynccontextmanager
     async def connector(self, options: Any) -> AsyncGenerator[Connector]:

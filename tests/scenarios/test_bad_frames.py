@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from gateway.testing.change import Change
 from gateway.testing.runtimes.huma.calls import SimCall
@@ -88,6 +89,17 @@ async def test_a_call_whose_arguments_cannot_be_used_is_answered_or_rejected_but
             assert finished[0]["event"]["outcome"] == "failure"
             assert finished[0]["event"]["error"]
     assert [asked.name for asked in both.hooks.asked] == ["ask"]
+
+
+async def test_rejected_frames_are_one_warning_per_session_and_minute(both: Scene) -> None:
+    async with both.running() as gateway:
+        with capture_logs() as logs:
+            for number in range(300):
+                await both.agent.emit_text(packet({"type": "tool-call", "toolCallId": number}))
+            await still_works(both)
+            rejected = await gateway.events(kind="frame.rejected")
+    assert len(rejected) == 300
+    assert len([line for line in logs if line["event"] == "frame rejected"]) == 1
 
 
 @pytest.mark.parametrize("key", ["__proto__", "constructor", "prototype"])

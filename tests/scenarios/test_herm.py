@@ -118,16 +118,15 @@ async def test_approvals_are_told_in_the_order_of_asking_however_they_are_answer
         second = environment.agent.ask_approval("fetch", {"url": "http://x"}, mcp=True)
         one, other = await questions(gateway, 2)
         assert [one["event"]["id"], other["event"]["id"]] == [first.asked_id, second.asked_id]
-        await answer(gateway, other, {"decision": "deny", "scope": "session"})
+        assert (await answer(gateway, other, {"decision": "deny", "scope": "session"}))["losses"] == []
         assert posted(environment, "user.tool_confirmation") == []
         await answer(gateway, one, {"decision": "allow"})
         assert (await second.answered())["result"] == "deny"
         assert (await answer(gateway, one, {"decision": "deny"}, status=409))["type"].endswith("conflict")
     told = posted(environment, "user.tool_confirmation")
-    assert [(one["tool_use_id"], one["result"]) for one in told] == [
-        (first.asked_id, "allow"), (second.asked_id, "deny"),
+    assert [(one["tool_use_id"], one["result"], one.get("scope")) for one in told] == [
+        (first.asked_id, "allow", None), (second.asked_id, "deny", "session"),
     ]  # fmt: skip
-    assert all(one.get("scope", "once") == "once" for one in told)
 
 
 async def test_an_approval_is_given_by_the_executor_it_is_routed_to(environment: HermEnvironment) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.events import ApprovalAsked, QuestionAsked, SecretAsked, ToolRequested, TypingChanged
+from gateway.events import ApprovalAsked, Loss, QuestionAsked, SecretAsked, ToolRequested, TypingChanged
 from tests.scenarios.environment import Running, Scene, until
 from tests.scenarios.fleet import condition
 from tests.scenarios.plain_runtime import PlainRuntime, plain_gateway
@@ -292,6 +292,21 @@ async def test_the_inbox_lists_what_waits_and_answer_answers_each_kind_once(plai
     assert again.code == 1
     assert "this question is answered and takes no answer any more" in again.err
     assert "`dragoman inbox` lists what waits" in again.err
+
+
+async def test_an_answer_prints_its_losses(plain: Plain) -> None:
+    running, runtime = plain
+    runtime.encoding_losses["approval.given"] = (Loss(how="dropped", path="/scope", note="no \x1b[2J place"),)
+    for native in ("a", "b"):
+        runtime.say(ApprovalAsked(id=native, tool="rm", arguments={}, scopes=("once", "session")))
+    rows = await asked(running, 2)
+    one, other = rows["a"]["interaction_id"], rows["b"]["interaction_id"]
+    done = await dragoman(running, "answer", one, "--deny", "--scope", "session")
+    assert (done.code, done.out) == (0, f"answered: approval.asked {one}\n")
+    assert done.err == "  dropped: no  [2J place\n"
+    as_json = await dragoman(running, "answer", other, "--deny", "--scope", "session", "--json")
+    assert as_json.code == 0, as_json.err
+    assert [loss["path"] for loss in json.loads(as_json.out)["losses"]] == ["/scope"]
 
 
 async def test_a_secret_is_read_from_stdin_and_shown_nowhere(plain: Plain, tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from gateway.guard import guard_call
 from gateway.links.addresses import AddressRefused, check_url, guarded_socket
 from gateway.links.keep_alive import IDLE_SECONDS, reuse_seconds
 from gateway.links.names import look_up
+from gateway.log_limit import limited
 
 _log = structlog.get_logger(__name__)
 
@@ -274,7 +275,7 @@ class HttpClient:
             case _Closed():
                 return NotSent("the client is closed")
             case AddressRefused():
-                _log.error("address refused", host=self.host)
+                limited(_log.error, "address refused", per=self.host, host=self.host)
                 return AddressForbidden("its address is link-local, a metadata service or otherwise never connected to")
             case ssl.SSLCertVerificationError():
                 reason = f"TLS certificate not accepted: {exc.verify_message[:200]}"

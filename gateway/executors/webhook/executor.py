@@ -12,6 +12,7 @@ from gateway.executors.webhook.answers import failure, name_status, read_answer
 from gateway.executors.webhook.client import HttpClient
 from gateway.executors.webhook.reader import AddressForbidden, ConnectionBroken, Exchange, HttpAnswer, NotSent
 from gateway.executors.webhook.request import RequestWriter
+from gateway.log_limit import limited
 from gateway.settings.model import WebhookSpec
 
 _log = structlog.get_logger(__name__)
@@ -61,12 +62,12 @@ class WebhookExecutor:
         try:
             written = self._writer.write(cancellation.key, "tool.canceled", data=cancellation.data)
         except ValueError as exc:
-            _log.warning("cancel not sent", key=cancellation.key, reason=str(exc))
+            limited(_log.warning, "cancel not sent", per=self, key=cancellation.key, reason=str(exc))
             return
         within = min(cancellation.timeout, _CANCEL_TIMEOUT)
         reason = await self._cancels.post(written, within=within, read=_why_not_taken)
         if reason is not None:
-            _log.warning("cancel not taken", key=cancellation.key, reason=reason)
+            limited(_log.warning, "cancel not taken", per=self, key=cancellation.key, reason=reason)
 
 
 async def _told(answer: Answer) -> Answer:

@@ -12,7 +12,7 @@ from gateway.http.reply import Reply, listing
 from gateway.http.requests import AnswerInteraction, InteractionsQuery
 from gateway.http.route import ApiRequest, CallerDep, GatewayDep, InteractionPath, OperationRoute
 from gateway.http.sse import EventStream
-from gateway.http.views import show, show_interaction
+from gateway.http.views import show_answered, show_interaction
 from gateway.store.rows import Page
 
 router = APIRouter(route_class=OperationRoute, tags=["interactions"])
@@ -57,7 +57,7 @@ async def stream_interactions(request: ApiRequest, gateway: GatewayDep, caller: 
 
 @router.post(
     "/v1/interactions/{interaction_id}/answer",
-    response_model=answers.Interaction,
+    response_model=answers.AnsweredInteraction,
     response_description="It is answered.",
     responses=problems("elsewhere", "not-found", "conflict", "inexpressible"),
 )
@@ -70,7 +70,8 @@ async def answer_interaction(
     """Answer a question to a person.
 
     `decision` (and `scope`) for an approval, `answer` for a question (empty skips it), `value` for a secret, which is
-    passed on and never stored. A second answer is a conflict.
+    passed on and never stored. `losses` lists the parts of the answer that the runtime cannot be told. A second answer
+    is a conflict.
     """
-    row = await gateway.interactions.answer(interaction_id, answer.as_mapping(), by=caller.name)
-    return Reply(show(answers.Interaction, row))
+    row, losses = await gateway.interactions.answer(interaction_id, answer.as_mapping(), by=caller.name)
+    return Reply(show_answered(row, losses))

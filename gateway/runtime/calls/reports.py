@@ -10,6 +10,7 @@ from gateway.errors import DragomanError, TooLarge
 from gateway.events import CallId
 from gateway.guard import guard_call
 from gateway.json_reading import Unreadable, read_strictly, write_strictly
+from gateway.log_limit import limited
 from gateway.runtime.session.inbox import Inbox
 from gateway.runtime.session.signals import ProgressGiven
 
@@ -43,7 +44,13 @@ class Report:
         try:
             self._newest = _copied(data)
         except ValueError as exc:
-            log.warning("a report of progress is ignored", call_id=self._call_id, reason=str(exc))
+            limited(
+                log.warning,
+                "a report of progress is ignored",
+                per=self._call_id,
+                call_id=self._call_id,
+                reason=str(exc),
+            )
             return
         if self._under_way:
             return

@@ -121,7 +121,7 @@ def _for_client(runtime: RuntimeContext, builder: StepBuilder, signal: s.ClientS
         case s.DismissOrdered(row, by):
             calls.dismiss(builder, row, by=by)
         case s.AnswerGiven(interaction_id, body, by):
-            interactions.answer(runtime, builder, interaction_id, body, by=by)
+            return interactions.answer(runtime, builder, interaction_id, body, by=by)
         case s.CloseOrdered(reason):
             lifecycle.close(runtime, builder, reason=reason)
     return None

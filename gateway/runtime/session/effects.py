@@ -135,9 +135,14 @@ class EffectRunner:
                 resolve(reply, answer)
             case s.RedriveOrdered(reply=reply) | s.CallAsked(reply=reply):
                 resolve(reply, answer)
-            case s.OutcomeLate(reply=reply) | s.DismissOrdered(reply=reply) | s.RepeatOrdered(reply=reply):
+            case (
+                s.OutcomeLate(reply=reply)
+                | s.DismissOrdered(reply=reply)
+                | s.RepeatOrdered(reply=reply)
+                | s.CloseOrdered(reply=reply)
+            ):
                 resolve(reply, None)
-            case s.CloseOrdered(reply=reply) | s.AnswerGiven(reply=reply):
-                resolve(reply, None)
+            case s.AnswerGiven(reply=reply):
+                resolve(reply, next(envelope for envelope in envelopes if envelope.sequence == answer))
             case _:
                 pass

@@ -48,6 +48,8 @@ class Supervisor:
         self.reason: str | None = None
         self.gave_up = False
         """Whether the address itself is at fault: only a reload, which makes the link anew, may try it again."""
+        self._same_refusal: tuple[str, float] | None = None
+        """The code of the refusal that has been the only answer, and since when by the monotonic clock."""
         self._worker = worker
         self._connector = connector
         self._clock = clock
@@ -112,8 +114,9 @@ class Supervisor:
                 wait = self._backoff(tries)
             except LinkRefused as exc:
                 self._refused(exc)
-                self.gave_up = exc.until_reload
+                self.gave_up = self._lasts(exc) and exc.until_reload
                 if self.gave_up:
+                    self._give_up(exc)
                     await self._worker.closed.wait()
                     return
                 wait = self._tuning.link_refused if exc.terminal else self._backoff(tries)
@@ -162,6 +165,7 @@ class Supervisor:
     async def _stand(self, link: Link, cut: "asyncio.Future[str]") -> str:
         """Let the session speak by a link until that ends; says why it did."""
         self._move("up", None)
+        self._same_refusal = None
         if self._rest is not None:
             self._rest.connected()
         self._worker.log.info("link up")
@@ -192,6 +196,7 @@ class Supervisor:
             self._worker.log.warning("the replay goes on, and nothing is acted on until its end", seconds=seconds)
 
     def _down(self, reason: str) -> None:
+        self._same_refusal = None
         if self.state == "up" or self.reason != reason:
             self._worker.log.warning("link down", reason=reason)
         self._move("down", reason)
@@ -210,6 +215,18 @@ class Supervisor:
             )
         self._move("refused", str(problem))
         self._worker.put(LinkDown(str(problem), refused=True))
+
+    def _lasts(self, problem: LinkRefused) -> bool:
+        """Return whether this refusal has been the only answer for `link_gives_up` seconds."""
+        now = self._clock.monotonic()
+        if self._same_refusal is None or self._same_refusal[0] != problem.code:
+            self._same_refusal = (problem.code, now)
+        return now - self._same_refusal[1] >= self._tuning.link_gives_up
+
+    def _give_up(self, problem: LinkRefused) -> None:
+        reason = f"{problem}; it stayed so for {self._tuning.link_gives_up:g} s, only a reload tries again"
+        self._worker.log.error("link given up", code=problem.code, reason=reason)
+        self._move("refused", reason)
 
     def _move(self, state: LinkState, reason: str | None) -> None:
         if (state, reason) != (self.state, self.reason):

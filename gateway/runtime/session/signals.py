@@ -216,7 +216,7 @@ class AnswerGiven:
     interaction_id: InteractionId
     body: Mapping[str, Any] = field(repr=False)
     by: str
-    reply: "Future[None]"
+    reply: "Future[Envelope]"
 
 
 @frozen

@@ -17,7 +17,7 @@ from typing import Any, Self
 from uuid import uuid4
 
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from pydantic import BaseModel
 
 from gateway.testing.runtimes.herm.asked import Asked as Asked, Interrupted as Interrupted
@@ -91,6 +91,16 @@ class HermServer:
         headers = {"Retry-After": retry_after} if retry_after is not None else {}
         body = {"error": code, "message": "as the simulator was told"}
         self._stumbles += [(method, JSONResponse(body, status, headers=headers))] * times
+
+    def show_page(self, method: str, status: int = 200, *, location: str | None = None, times: int = 1) -> None:
+        """Answer the next requests with an HTML page or a redirect, as a proxy does in place of the server."""
+        headers = {} if location is None else {"Location": location}
+        page = HTMLResponse("<!doctype html><title>Maintenance</title>", status, headers=headers)
+        self._stumbles += [(method, page)] * times
+
+    def stop_pages(self) -> None:
+        """Answer requests again; errors and pages that are still due are dropped."""
+        self._stumbles.clear()
 
     def lose_answers(self, count: int = 1) -> None:
         """Carry the next posts out, and cut the connection instead of answering."""
