@@ -199,8 +199,8 @@ async def test_on_loopback_a_backend_of_this_machine_can_call_back_without_a_pub
 
 async def test_a_202_that_nobody_can_follow_up_is_logged_once_for_each_executor(newer: Scene) -> None:
     accepting(newer, LATER)
-    with capture_logs() as logs:
-        async with newer.running(public=False) as gateway:
+    async with newer.running(public=False) as gateway:
+        with capture_logs() as logs:
             for _ in range(2):
                 call = await newer.agent.call("free", {"n": 1})
                 await gateway.wait_call(call.call_id, "accepted")
