@@ -93,10 +93,14 @@ class Tracker:
             self._hold(mark[0], frame)
 
     def stored(self, event: Any) -> None:
-        """Take an event from the store; those that a replay leaves out stay out, and so do states gone by."""
+        """Take an event from the store; those that a replay leaves out stay out, and so do states gone by.
+
+        A start of the agent that nobody saw is kept: it tells that the MCP servers of the creation are gone.
+        """
         mark = wire.mark_of(event)
         gone_by = mark is not None and wire.is_state(event) and mark[0] < self.newest_state
-        if gone_by or wire.is_unsent(event):
+        missed = mark is not None and self._resume is not None and mark[0] > self._resume and wire.is_start(event)
+        if (gone_by and not missed) or wire.is_unsent(event):
             return
         self.frame(Frame(wire.EVENTS, event))
 

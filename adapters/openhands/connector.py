@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from http import HTTPStatus
-from typing import cast
+from typing import Any, cast
 from urllib.parse import quote
 
 import aiohttp
@@ -14,8 +14,8 @@ import aiohttp
 from adapters.openhands import wire
 from adapters.openhands.catchup import HistoryPage, NoStore, Tracker, fill, newest_state
 from adapters.openhands.options import OpenHandsOptions, is_conversation_id
-from adapters.openhands.tools import find_tools, with_server
-from gateway.adapter.port import Created, Frame, Link, Order, Receipt, Receiver, RestTimes, Tool
+from adapters.openhands.tools import find_tools, with_registered, with_server
+from gateway.adapter.port import Created, Frame, Link, McpEndpoint, Order, Receipt, Receiver, RestTimes, Tool
 from gateway.errors import LinkCrowded, LinkLost, LinkRefused
 from gateway.events import Loss
 from gateway.links.http_session import shared_session
@@ -24,6 +24,8 @@ from gateway.links.rest import MAX_SHORT, RestClient
 from gateway.links.socketio.client import SocketLink, open_link
 from gateway.links.socketio.target import Target
 
+_REGISTERED = timedelta(seconds=30)
+"""How long settings that name our server are believed to; each link that is made later reads them again."""
 _IDENTIFY = timedelta(seconds=3)
 """How long a server that refuses us may take to say which protocol it speaks."""
 _LARGEST_INFO = 64 * 1024
@@ -82,6 +84,56 @@ class OpenHandsConnector:
         self._options = options
         self._session = session
         self._rest = rest
+        self._endpoint: McpEndpoint | None = None
+        """Our MCP server that the server's settings are to name."""
+        self._registering = asyncio.Lock()
+        self._registered_until = 0.0
+        """Until when the settings need not be read again, by the loop's clock."""
+        self._tools_problem: str | None = "the server's settings were not read yet"
+
+    @property
+    def tools_problem(self) -> str | None:
+        """Why our MCP server does not stand in the server's settings; None while it does."""
+        return self._tools_problem
+
+    async def register_tools(self, endpoint: McpEndpoint) -> None:
+        """Name our MCP server in the server's settings, where it does not stand there yet."""
+        if endpoint != self._endpoint:
+            self._endpoint, self._registered_until = endpoint, 0.0
+        await self._register()
+
+    async def _register(self) -> None:
+        """Read the settings, and write them if they lack our server; not again for a while after a success."""
+        async with self._registering:
+            endpoint, now = self._endpoint, asyncio.get_running_loop().time()
+            if endpoint is None or now < self._registered_until:
+                return
+            try:
+                await self._write_settings(endpoint)
+            except (LinkLost, LinkRefused) as exc:
+                self._tools_problem = f"the settings of OpenHands do not name the tools: {exc}"
+            except ValueError as exc:
+                self._tools_problem = f"the settings of OpenHands cannot be written back: {exc}"
+            else:
+                self._tools_problem, self._registered_until = None, now + _REGISTERED.total_seconds()
+
+    async def _write_settings(self, endpoint: McpEndpoint) -> None:
+        wanted = with_registered(await self._settings(), endpoint)
+        if wanted is None:
+            return
+        within = self._options.connect_timeout
+        answer = await self._rest.post(wire.SETTINGS_PATH, wanted, within=within, most=MAX_SHORT)
+        if answer.status != HTTPStatus.OK:
+            # What the server says of bad input quotes the settings, and with them the keys of other servers.
+            raise LinkRefused(f"HTTP_{answer.status}", answer.where)
+        if with_registered(await self._settings(), endpoint) is not None:
+            raise LinkRefused("NOT_STORED", f"{answer.where}, but the settings do not name the tools")
+
+    async def _settings(self) -> dict[str, Any]:
+        answer = await self._rest.get(wire.SETTINGS_PATH, {}, within=self._options.connect_timeout, most=MAX_SHORT)
+        if answer.status == HTTPStatus.NOT_FOUND:
+            raise LinkRefused("NO_SETTINGS", f"{answer.where}: {wire.SETTINGS_MEND}")
+        return answer.read_object(self._rest.mask)
 
     async def create(self, order: Order) -> Created:
         """Create a conversation as the options say; labels stay with the gateway."""
@@ -99,8 +151,10 @@ class OpenHandsConnector:
             body["conversation_instructions"] = order.instructions
         secrets = [options.key or ""]
         if order.mcp is not None:
-            body["mcp_config"] = with_server(body.get("mcp_config", {}), order.mcp)
             secrets.append(order.mcp.ticket.get_secret_value())
+            if not order.mcp.shared or "mcp_config" in body:
+                # What a creation names counts in place of the settings, until the agent begins again.
+                body["mcp_config"] = with_server(body.get("mcp_config", {}), order.mcp)
         answer = await self._rest.post(wire.CONVERSATIONS_PATH, body, within=options.wait_timeout, most=MAX_SHORT)
         # What the server says of bad input may quote all of it.
         mask = Mask(secrets)
@@ -141,6 +195,8 @@ class OpenHandsConnector:
         if not is_conversation_id(native_id):
             # The server's socket would take it, and write outside its own folder (OH12).
             raise LinkRefused("BAD_CONVERSATION_ID", f"{native_id[:100]!r} is no conversation id", terminal=True)
+        # Before the join, which may begin the agent, and an agent reads the settings when it begins.
+        await self._register()
         resume = _read_cursor(resume_after)
         latest = -1 if resume is None else max(-1, resume - wire.OVERLAP)
         tracker = Tracker(receiver, resume)

@@ -50,6 +50,12 @@ class OpenHandsOptions(RuntimeOptions):
         description="Where the server reaches this gateway, as its conversations call the tools there; by default"
         " `public_url`.",
     )
+    tools: Literal["create", "settings"] = Field(
+        default="create",
+        description="How conversations learn of the backend's tools. create: each conversation that is created here is"
+        " told an address of its own, which the server forgets when it starts the agent again. settings: the server's"
+        " settings name one address for all conversations of this runtime, at every start of an agent.",
+    )
     providers_set: tuple[str, ...] = Field(
         default=(), max_length=16, description="Git providers of the user; the server refuses unknown ones in silence."
     )
@@ -102,8 +108,18 @@ class OpenHandsOptions(RuntimeOptions):
 
     @property
     def takes_mcp(self) -> bool:
-        """Whether a conversation is to be created, which is told where the tools are."""
-        return self.creates
+        """Whether conversations are told where the tools are."""
+        return self.creates or self.shares_tools
+
+    @property
+    def shares_tools(self) -> bool:
+        """Whether the server's settings name the tools for all conversations."""
+        return self.tools == "settings"
+
+    @property
+    def calls_unasked(self) -> bool:
+        """Always: confirmation mode never asks about a call of an MCP server's tool (OH44)."""
+        return True
 
     @property
     def own_tools(self) -> frozenset[str]:

@@ -1,11 +1,14 @@
 """Which tools an OpenHands agent has (OH34), and how a new one is told where to find ours (OH60). Pure."""
 
+import re
 from collections.abc import Iterable, Mapping
 from math import ceil
 from typing import Any, cast
 
 from adapters.openhands import wire
 from gateway.adapter.port import McpEndpoint, Tool
+
+_MASKED = re.compile(r"\*{3,}")
 
 
 def find_tools(events: Iterable[Any]) -> tuple[Tool, ...] | None:
@@ -22,9 +25,83 @@ def find_tools(events: Iterable[Any]) -> tuple[Tool, ...] | None:
 
 def with_server(config: Mapping[str, Any], endpoint: McpEndpoint) -> dict[str, Any]:
     """Add an MCP server to `mcp_config`, behind those that are there."""
+    return {**config, "shttp_servers": [*config.get("shttp_servers", []), _server(endpoint)]}
+
+
+def with_registered(settings: Mapping[str, Any], endpoint: McpEndpoint) -> dict[str, Any] | None:
+    """Write the settings that name an MCP server of ours; None where they name it already.
+
+    An entry with our URL or our token is ours, and is replaced. Other entries stay; equal ones are written once, since
+    the server shows those of its config.toml beside the stored ones and would add them again with each write.
+
+    Raises:
+        ValueError: the settings cannot be written back as they were read.
+    """
+    shown: object = settings.get("mcp_config")
+    config = _config(shown)
+    mine = _server(endpoint)
+    written: dict[str, Any] = {}
+    for name, servers in config.items():
+        kept: list[Any] = []
+        for one in servers:
+            if one not in kept and not (name == "shttp_servers" and _is_ours(one, mine)):
+                kept.append(one)
+        written[name] = kept
+    ours = [one for one in config.get("shttp_servers", []) if _is_ours(one, mine)]
+    if len(ours) == 1 and _equal(ours[0], mine):
+        return None
+    written["shttp_servers"] = [*written.get("shttp_servers", []), mine]
+    plain = {key: value for key, value in settings.items() if key not in wire.SHOWN_SETTINGS and value is not None}
+    return {**plain, "mcp_config": written}
+
+
+def _config(shown: object) -> dict[str, list[Any]]:
+    if shown is None:
+        return {}
+    if not isinstance(shown, dict):
+        raise ValueError("mcp_config is not an object")
+    config = cast("dict[str, object]", shown)
+    for name, servers in config.items():
+        if not isinstance(servers, list):
+            raise ValueError(f"mcp_config.{name[:64]} is not a list")
+        if any(_is_masked(one) for one in cast("list[object]", servers)):
+            raise ValueError("the server masks keys of its MCP servers, and writing them back would destroy them")
+    return cast("dict[str, list[Any]]", config)
+
+
+def _server(endpoint: McpEndpoint) -> dict[str, Any]:
     seconds = min(max(ceil(endpoint.timeout.total_seconds()), wire.USUAL_MCP_TIMEOUT), wire.LONGEST_MCP_TIMEOUT)
-    server = {"url": endpoint.url, "api_key": endpoint.ticket.get_secret_value(), "timeout": seconds}
-    return {**config, "shttp_servers": [*config.get("shttp_servers", []), server]}
+    return {"url": endpoint.url, "api_key": endpoint.ticket.get_secret_value(), "timeout": seconds}
+
+
+def _is_ours(entry: object, mine: Mapping[str, Any]) -> bool:
+    match entry:
+        case {"url": str(url)} if url == mine["url"]:
+            return True
+        case {"api_key": str(key)}:
+            return key == mine["api_key"]
+        case _:
+            return entry == mine["url"]
+
+
+def _equal(entry: object, mine: Mapping[str, Any]) -> bool:
+    return isinstance(entry, dict) and mine.items() <= cast("dict[str, Any]", entry).items()
+
+
+def _is_masked(value: object) -> bool:
+    waiting: list[object] = [value]
+    while waiting:
+        match waiting.pop():
+            case str(text):
+                if _MASKED.fullmatch(text) or wire.HIDDEN in text:
+                    return True
+            case dict() as members:  # pyright: ignore[reportUnknownVariableType]
+                waiting.extend(cast("dict[str, object]", members).values())
+            case list() as items:  # pyright: ignore[reportUnknownVariableType]
+                waiting.extend(cast("list[object]", items))
+            case _:
+                pass
+    return False
 
 
 def _read(listed: Any) -> Tool | None:

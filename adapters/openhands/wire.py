@@ -35,6 +35,9 @@ USUAL_MCP_TIMEOUT, LONGEST_MCP_TIMEOUT = 60, 3_600
 SERVER_INFO_PATH = "/server_info"
 """Open without a key in V0 and V1; only V1 tells its version there (OV2, OV4)."""
 CONVERSATIONS_PATH = "/api/conversations"
+SETTINGS_PATH = "/api/settings"
+SHOWN_SETTINGS = frozenset({"provider_tokens_set", "llm_api_key_set", "search_api_key_set", "secrets_store"})
+"""Members that the server adds where it shows its settings, and that are not written back."""
 KEY_HEADER = "X-Session-API-Key"
 
 TOOLS = frozenset(
@@ -295,6 +298,15 @@ def is_state(payload: object) -> bool:
             return False
 
 
+def is_start(payload: object) -> bool:
+    """Say whether an event tells that the agent was started."""
+    match payload:
+        case {"extras": {"agent_state": "loading"}}:
+            return is_state(payload)
+        case _:
+            return False
+
+
 def is_unsent(payload: object) -> bool:
     """Say whether the socket never shows this stored event in a replay (OH15); REST does (OH63)."""
     match payload:
@@ -355,6 +367,8 @@ NO_REST = frozenset({404, 405, 501})
 """What a server without the REST interface answers: the public document knows Socket.IO alone."""
 ENDED = frozenset({"STOPPED", "ARCHIVED", UNKNOWN})
 """What REST says of a conversation that runs no agent; whoever joins its socket begins one (OH12, OH21)."""
+HIDDEN = "<secret_hidden>"
+"""What the server writes in place of a secret (OH39)."""
 FAILED = 500
 """What REST answers where the server fails inside."""
 SETTINGS_MISSING = "CONFIGURATION$SETTINGS_NOT_FOUND"

@@ -193,7 +193,17 @@ class RuntimeOptions(BaseModel):
 
     @property
     def takes_mcp(self) -> bool:
-        """Whether a native session that is created is told an MCP server."""
+        """Whether native sessions are told an MCP server of ours: those that are created, or all of them."""
+        return False
+
+    @property
+    def shares_tools(self) -> bool:
+        """Whether one MCP address in the runtime's own settings serves all of its sessions."""
+        return False
+
+    @property
+    def calls_unasked(self) -> bool:
+        """Whether its agents call our tools without the approval that they ask for other actions."""
         return False
 
     @property
@@ -227,9 +237,11 @@ class McpEndpoint:
 
     url: str
     ticket: SecretStr
-    """The bearer token that opens it, for this one native session."""
+    """The bearer token that opens it: for one native session, or for all of a runtime where it is `shared`."""
     timeout: timedelta
     """The longest that a call of its tools may take."""
+    shared: bool = False
+    """Whether it stands in the runtime's own settings, so that each native session finds it there."""
 
 
 @frozen
@@ -379,6 +391,23 @@ class Connector(Protocol):
 
         Raises:
             LinkLost, LinkRefused, LinkCrowded: on entering.
+        """
+        ...
+
+
+@runtime_checkable
+class ToolRegistry(Protocol):
+    """A connector that can name our MCP server in the runtime's own settings, for every native session."""
+
+    @property
+    def tools_problem(self) -> str | None:
+        """Why our server does not stand in the settings; None while it does."""
+        ...
+
+    async def register_tools(self, endpoint: McpEndpoint) -> None:
+        """Write the server into the settings unless it is there, and check that again before each link.
+
+        Whatever else is in the settings stays. A failure is kept as the `tools_problem` and not raised.
         """
         ...
 

@@ -39,8 +39,10 @@ def look_at_links(env: Mapping[str, str]) -> Iterator[Check]:
         yield Check(state, f"{name}/{clean(link['native_id'])} is {link['state']}{why}")
     if len(unlinked) > _MOST:
         yield Check("note", f"and {len(unlinked) - _MOST} more", "GET /v1/runtimes lists all")
-    # A gateway of the release before says nothing of it.
-    lacking = [f"{name}/{clean(link['native_id'])}" for name, link in links if link.get("lacks_tools")]
-    if lacking:
-        text = f"without tools, which were not asked for within 60 s of their creation: {', '.join(lacking[:_MOST])}"
-        yield Check("warning", text, "can the runtime reach its `mcp_url`, else `public_url`? Create them anew then")
+    # An older gateway does not report it.
+    lacking = [(name, link) for name, link in links if link.get("lacks_tools")]
+    for name, link in lacking[:_MOST]:
+        why = clean(link.get("lacks_tools_reason") or "it has not listed them", 500)
+        yield Check("warning", f"{name}/{clean(link['native_id'])} has no tools: {why}")
+    if len(lacking) > _MOST:
+        yield Check("note", f"and {len(lacking) - _MOST} more without tools", "GET /v1/runtimes lists all")

@@ -316,7 +316,10 @@ class Link(Shape):
     reason: str | None
     """Why."""
     lacks_tools: bool
-    """Whether it was created with the tools of the configuration, and has not asked for their list within 60 s."""
+    """Whether its agent, which was told the tools of the configuration, has not listed them within a minute of its last
+    start."""
+    lacks_tools_reason: str | None
+    """Why, and what to do; null while it lacks none."""
 
 
 class FailingAutostart(Shape):

@@ -234,6 +234,18 @@ class Authenticator:
         request.state.caller = TOOLS[TICKET]
         return ticket
 
+    async def admit_shared(self, request: Request, runtime: str) -> None:
+        """Let the agents of a runtime in whose own settings name the tools.
+
+        Raises:
+            Unauthorized, Refused: with what is missing.
+        """
+        given, options = self._given(request), self._gateway.settings.runtimes.get(runtime)
+        shares = options is not None and options.shares_tools
+        if given is None or not shares or not await self._gateway.tickets.opens_shared(runtime, given):
+            raise Unauthorized("send the ticket of this runtime's settings: `Authorization: Bearer dtt_…`")
+        request.state.caller = TOOLS[TICKET]
+
     def _given(self, request: Request) -> bytes | None:
         """Read the key that an MCP client has sent, unless a foreign web page has sent the request."""
         settings = self._gateway.settings

@@ -188,6 +188,7 @@ RUNTIME: dict[str, Any] = {
             "since": "2026-11-20T12:00:00+00:00",
             "reason": None,
             "lacks_tools": False,
+            "lacks_tools_reason": None,
         }
     ],
     "reason": None,

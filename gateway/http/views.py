@@ -1,6 +1,6 @@
 """How rows of the store look as JSON: each member of an answer's model is the row's of that name. Pure."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from operator import attrgetter
 from typing import Any
@@ -72,9 +72,17 @@ def show_answered(row: InteractionRow, losses: Sequence[Loss]) -> dict[str, Any]
     return show(answers.AnsweredInteraction, row, losses=[loss.model_dump() for loss in losses])
 
 
-def show_runtime(status: RuntimeStatus, lacking: Collection[SessionId]) -> dict[str, Any]:
-    """Show a runtime and its links, of which some are `lacking` tools."""
-    links = [show(answers.Link, link, lacks_tools=link.session_id in lacking) for link in status.links]
+def show_runtime(status: RuntimeStatus, lacking: Mapping[SessionId, str]) -> dict[str, Any]:
+    """Show a runtime and its links; `lacking` says why some of them have no tools."""
+    links = [
+        show(
+            answers.Link,
+            link,
+            lacks_tools=link.session_id in lacking,
+            lacks_tools_reason=lacking.get(link.session_id),
+        )
+        for link in status.links
+    ]
     failing = None if status.autostart is None else show(answers.FailingAutostart, status.autostart)
     return show(answers.Runtime, status, links=links, reason=None, autostart=failing)
 

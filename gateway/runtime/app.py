@@ -35,6 +35,7 @@ from gateway.runtime.calls.repeats import Repeats
 from gateway.runtime.calls.slots import Slots
 from gateway.runtime.calls.tickets import Tickets
 from gateway.runtime.calls.tool_tokens import ToolTokens
+from gateway.runtime.calls.tool_watch import ToolWatch
 from gateway.runtime.cluster.forwarding import make_peer_client
 from gateway.runtime.cluster.handover import Handover
 from gateway.runtime.cluster.lease import LeaseKeeper
@@ -151,6 +152,7 @@ class Gateway:
         self._callbacks = Callbacks(key)
         self.tool_tokens = ToolTokens(engine, ids, key=key, shared=parts.shared)
         self.tickets = Tickets(engine, clock, ids, key=key)
+        self.tool_watch = ToolWatch(engine, clock, self.tickets, self._tasks, late=tuning.tools_late)
         quotes = Quotes(metrics, settings.executors)
         self._dispatcher = Dispatcher(
             clock=clock,
@@ -177,6 +179,7 @@ class Gateway:
             interaction_feed=self._interaction_feed,
             tuning=tuning,
             reviews=Reviews(),
+            tool_watch=self.tool_watch,
             tasks=self._tasks,
         )
         handover = Handover(engine, clock, ids, self._notifications)
@@ -193,7 +196,8 @@ class Gateway:
             self._sessions,
             self._runtimes,
             self._keeper,
-            self.tickets,
+            self.tool_watch,
+            offer=self._offered,
             adapters=parts.adapters,
             settings=lambda: self.settings,
             drain=self.draining,
@@ -215,7 +219,7 @@ class Gateway:
             heartbeat=self._heartbeat,
             ended=self.draining.over,
         )
-        self._maintenance = Maintenance(engine, metrics, self._sessions, self._keeper, tuning)
+        self._maintenance = Maintenance(engine, metrics, self._sessions, self._keeper, tuning, self.status)
         self.forwarder = self._member.forwarder
         self.callers = Callers(
             engine,
@@ -407,6 +411,21 @@ class Gateway:
         if erase:
             await self._engine.erase(session_id)
             await self.tickets.forget(session_id)
+            await self.tool_watch.erase(session_id)
+
+    async def rotate_ticket(self, session_id: SessionId) -> None:
+        """End the ticket by which a native session is told the tools, or that of its whole runtime.
+
+        Raises:
+            Conflict: it has none.
+        """
+        row = await self.session(session_id)
+        options = self.settings.runtimes.get(row.runtime)
+        if options is not None and options.shares_tools:
+            await self.tickets.rotate_shared(row.runtime)
+            await self._runtimes.share_tools(row.runtime)
+        else:
+            await self.tickets.rotate(session_id)
 
     async def post(
         self, session_id: SessionId, events: Sequence[Event], *, by: str, keep: Keep | None = None

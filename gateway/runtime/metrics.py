@@ -87,6 +87,11 @@ class Metrics:
             "dragoman_links_asleep", "Sessions that the runtime has ended and nobody has anything to say to.",
             ("runtime",), registry=here,
         )  # fmt: skip
+        self._without_tools = Gauge(
+            "dragoman_sessions_without_tools",
+            "Sessions whose agents were started and have not listed the backend's tools in time.",
+            ("runtime",), registry=here,
+        )  # fmt: skip
         self.commit: Callable[[float], None] = Buckets(
             "dragoman_journal_commit_seconds", "From handing a step in to its being on disk.", _COMMIT_SECONDS,
             registry=here,
@@ -168,7 +173,7 @@ class Metrics:
         self._tools = frozenset(tools)
         self._executors = frozenset(executors)
         self._destinations = frozenset(destinations)
-        for gauge in (self._link_up, self._links_asleep, self._outbox_oldest, self._sessions):
+        for gauge in (self._link_up, self._links_asleep, self._outbox_oldest, self._sessions, self._without_tools):
             for runtime in gone:
                 gauge.remove_by_labels({"runtime": runtime})
 
@@ -250,6 +255,9 @@ class Metrics:
 
     def sessions(self, runtime: str, count: int) -> None:
         self._sessions.labels(self._runtime(runtime)).set(count)
+
+    def sessions_without_tools(self, runtime: str, count: int) -> None:
+        self._without_tools.labels(self._runtime(runtime)).set(count)
 
     def outbox_oldest(self, runtime: str, seconds: float) -> None:
         """Say how long the oldest undelivered event has waited; 0 when none waits."""

@@ -1,13 +1,14 @@
 """How the gateway is: what its runtimes and links are at, and whether it can do its work."""
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from gateway.adapter.port import Adapter
+from gateway.adapter.port import Adapter, ToolRegistry
 from gateway.errors import EngineUnavailable
 from gateway.events import SessionId
 from gateway.guard import FAULTS
-from gateway.runtime.calls.tickets import Tickets
+from gateway.runtime.calls.offered import OfferedTool
+from gateway.runtime.calls.tool_watch import ToolWatch
 from gateway.runtime.cluster.lease import LeaseKeeper
 from gateway.runtime.drain import Drain
 from gateway.runtime.session.runtimes import Runtimes
@@ -28,8 +29,9 @@ class Status:
         sessions: Sessions,
         runtimes: Runtimes,
         keeper: LeaseKeeper,
-        tickets: Tickets,
+        tool_watch: ToolWatch,
         *,
+        offer: Callable[[str, Mapping[str, str]], Sequence[OfferedTool]],
         adapters: Mapping[str, Adapter],
         settings: Callable[[], Settings],
         drain: Drain,
@@ -38,16 +40,30 @@ class Status:
         self._sessions = sessions
         self._runtimes = runtimes
         self._keeper = keeper
-        self._tickets = tickets
+        self._tool_watch = tool_watch
+        self._offer = offer
         self._adapters = adapters
         self._settings = settings
         self._drain = drain
 
-    async def sessions_without_tools(self) -> Collection[SessionId]:
-        """Find the sessions at work here that were given a ticket to the tools, and have not asked for their list."""
-        told = [name for name, runtime in self._sessions.runtimes.items() if runtime.options.takes_mcp]
-        carried = [one.worker.view.session_id for name in told for one in self._sessions.of_runtime(name)]
-        return {session_id for session_id in carried if await self._tickets.lacks_tools(session_id)}
+    async def sessions_without_tools(self) -> Mapping[str, Mapping[SessionId, str]]:
+        """Find by runtime the sessions at work here whose agents should have listed the tools and have not, and why."""
+        found: dict[str, dict[SessionId, str]] = {}
+        for name, runtime in list(self._sessions.runtimes.items()):
+            if not runtime.options.takes_mcp:
+                continue
+            found[name] = {}
+            registry: object = runtime.connector
+            problem = registry.tools_problem if isinstance(registry, ToolRegistry) else None
+            for one in list(self._sessions.of_runtime(name)):
+                view = one.worker.view
+                shares = runtime.options.shares_tools and bool(self._offer(name, view.memory.labels))
+                why = await self._tool_watch.why_lacking(
+                    view.session_id, runtime=name, shared=shares, problem=problem if shares else None
+                )
+                if why is not None:
+                    found[name][view.session_id] = why
+        return found
 
     def runtimes(self) -> Sequence[RuntimeStatus]:
         """Show the runtimes that are connected; the others of the configuration are `unconnected`."""

@@ -39,6 +39,8 @@ class Tuning:
     gauges: float = 5.0
     sweep: float = 60.0
     """Between two looks at the gauges that nobody pushes, and between two sweeps of retention."""
+    tools_late: float = 50.0
+    """How long a started agent has to list its tools; with a look at the gauges, its lack shows within a minute."""
     reply: float = 30.0
     """How long a client waits for a session that does not get to its order."""
     answer: float = 90.0

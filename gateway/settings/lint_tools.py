@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 from gateway.core.arguments import problems_in_schema
-from gateway.settings.model import UNDECLARED, Settings
+from gateway.settings.model import UNDECLARED, RouteSpec, Settings
 from gateway.settings.place import Finding, Place
 
 GET_RESULT = "get_result"
@@ -32,6 +33,7 @@ def lint_tools(settings: Settings) -> Iterator[Finding]:
             )
     yield from _called_elsewhere(settings)
     yield from _out_of_reach(settings)
+    yield from _unasked(settings)
 
 
 def _called_elsewhere(settings: Settings) -> Iterator[Finding]:
@@ -48,6 +50,25 @@ def _out_of_reach(settings: Settings) -> Iterator[Finding]:
             mend = "set public_url, or mcp_url here, to where the runtime reaches this gateway"
             text = f"its sessions get none of the tools, since they do not know where these are; {mend}"
             yield Finding(("runtimes", name), text, "warning")
+
+
+def _unasked(settings: Settings) -> Iterator[Finding]:
+    """Warn where approvals are answered for agents that call our tools without asking for one."""
+    for name, options in settings.runtimes.items():
+        if not (options.takes_mcp and options.calls_unasked and settings.tools):
+            continue
+        if any(_answers_approvals(route, name) for route in settings.routes):
+            text = (
+                "its confirmation mode does not cover the tools declared here: its agents call them without an"
+                " approval; let the executors of tools that need one ask for it themselves"
+            )
+            yield Finding(("runtimes", name), text, "warning")
+
+
+def _answers_approvals(route: RouteSpec, runtime: str) -> bool:
+    match = route.match
+    asked = match.tool is None and fnmatchcase("approval.asked", match.event or "*")
+    return route.to is not None and asked and fnmatchcase(runtime, match.runtime)
 
 
 def _inner(problem: str) -> Place:

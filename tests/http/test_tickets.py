@@ -283,18 +283,24 @@ async def test_who_has_not_asked_for_the_list_in_time_is_shown(
     session_id = await created(wire)
     attached = await environment.attach("agent-8")
 
+    async def links() -> list[dict[str, Any]]:
+        return [link for one in (await wire.get("/v1/runtimes")).json()["data"] for link in one["links"]]
+
     async def lacking() -> dict[str, bool]:
-        links = [link for one in (await wire.get("/v1/runtimes")).json()["data"] for link in one["links"]]
-        return {link["session_id"]: link["lacks_tools"] for link in links}
+        return {link["session_id"]: link["lacks_tools"] for link in await links()}
+
+    async def reasons() -> dict[str, str | None]:
+        return {link["session_id"]: link["lacks_tools_reason"] for link in await links()}
 
     assert await lacking() == {session_id: False, attached: False}
     await age(environment, session_id)
     assert await lacking() == {session_id: True, attached: False}
     env = {"DRAGOMAN_URL": str(wire.base_url), "DRAGOMAN_KEY": "all-of-it"}
     warnings = [one.text for one in await asyncio.to_thread(lambda: list(look_at_links(env))) if one.state == "warning"]
-    assert warnings == [
-        "without tools, which were not asked for within 60 s of their creation: finn/made-1",
-    ]
+    (warning,) = warnings
+    assert warning.startswith("finn/made-1 has no tools: it was created at ")
+    assert "mcp_url" in warning
+    assert await reasons() == {session_id: warning.removeprefix("finn/made-1 has no tools: "), attached: None}
     assert (await Plain(stranger_wire, *told(environment)).send(LIST)).status_code == 200
     assert await lacking() == {session_id: False, attached: False}
 

@@ -22,7 +22,7 @@ from gateway.http.auth import TOOLS, Caller
 from gateway.http.body import check_type
 from gateway.http.errors import Refused, problem_of, problem_reply
 from gateway.http.forward import FORWARDED
-from gateway.http.mcp.exchange import CallRefused, Exchange, coming_of
+from gateway.http.mcp.exchange import CallRefused, Exchange, coming_of, unknown_of
 from gateway.http.mcp.reading import NoMessage, read_message
 from gateway.http.reply import Reply, dump
 from gateway.http.route import ApiRequest
@@ -75,11 +75,31 @@ class McpDoor:
         header = self._gateway.capabilities(ticket.runtime).mcp_session_header
         named = None if header is None else request.headers.get(header)
         session = await self._gateway.opening.of_ticket(ticket, named)
+        agent_of = ticket.runtime
         if session is None:
-            await self._answer(request, coming_of(ticket), TOOLS[TICKET], receive, send, ticket)
+            await self._answer(request, coming_of(ticket), TOOLS[TICKET], receive, send, ticket, agent_of=agent_of)
             return
         token = await self._gateway.tool_tokens.token(session.session_id, TICKET)
-        await self._answer(request.with_token(token), session, TOOLS[TICKET], receive, send, ticket)
+        request = request.with_token(token)
+        await self._answer(request, session, TOOLS[TICKET], receive, send, ticket, agent_of=agent_of)
+
+    async def take_shared(self, request: ApiRequest, runtime: str, receive: Receive, send: Send) -> None:
+        """Answer one request of an agent that has found us in its runtime's settings; a header names its session."""
+        admitting = self._admit_shared(request, runtime)
+        if await self._admit(admitting, request, receive, send) is None:
+            return
+        header = self._gateway.capabilities(runtime).mcp_session_header
+        named = "" if header is None else request.headers.get(header, "")
+        session = await self._gateway.opening.of_runtime(runtime, named) if named else None
+        if session is None:
+            session = unknown_of(runtime, named, self._gateway.settings.runtimes[runtime].labels)
+        else:
+            request = request.with_token(await self._gateway.tool_tokens.token(session.session_id, TICKET))
+        await self._answer(request, session, TOOLS[TICKET], receive, send, agent_of=runtime)
+
+    async def _admit_shared(self, request: ApiRequest, runtime: str) -> str:
+        await request.face.authenticator.admit_shared(request, runtime)
+        return runtime
 
     async def _admit(self, admitting: Awaitable[T], request: ApiRequest, receive: Receive, send: Send) -> T | None:
         """Find out who asks, before the method or the body is looked at; None where that was answered."""
@@ -106,6 +126,8 @@ class McpDoor:
         receive: Receive,
         send: Send,
         ticket: Ticket | None = None,
+        *,
+        agent_of: str | None = None,
     ) -> None:
         """Answer a request that is let in, and has a token of the session's, by which another instance lets it in."""
         raw = await request.raw()
@@ -115,7 +137,7 @@ class McpDoor:
         except NoMessage as exc:
             await _tell_fault(exc)(request.scope, receive, send)
             return
-        exchange = Exchange(request, session, caller, message, ticket)
+        exchange = Exchange(request, session, caller, message, ticket, agent_of)
         if message.get("method") == _CANCELLED and "id" not in message:
             try:
                 await self._cancel_held(exchange)
@@ -283,8 +305,18 @@ class _TicketDoor:
         await door.take_ticket(request, request.path_params["ticket_id"], receive, send)
 
 
+class _SharedDoor:
+    """The same for all native sessions of a runtime in whose settings we are."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = ApiRequest(scope, receive)
+        door = cast(McpDoor, request.app.state.door)
+        await door.take_shared(request, request.path_params["runtime"], receive, send)
+
+
 DOORS: list[BaseRoute] = [
     Route("/mcp/{session_id}", _SessionDoor()),
     Route("/mcp/r/{runtime}", _ClientDoor()),
     Route("/mcp/t/{ticket_id}", _TicketDoor()),
+    Route("/mcp/s/{runtime}", _SharedDoor()),
 ]

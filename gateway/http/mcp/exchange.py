@@ -1,6 +1,7 @@
 """One request of an MCP client: who sent it, for which session, and the call that it waits for."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, cast
@@ -53,6 +54,8 @@ class Exchange:
     message: dict[str, Any]
     ticket: Ticket | None = None
     """What lets it in, where that is a ticket."""
+    agent_of: str | None = None
+    """The runtime whose agent asks, by a ticket of its own or by that of the runtime's settings."""
     call: Call | None = None
     """The call that it waits for."""
     ended: bool = False
@@ -80,14 +83,14 @@ class Exchange:
     def hold(self) -> timedelta:
         """How long the request waits for its call to end: shorter than a runtime's client, which would call it lost."""
         hold = self.gateway.settings.mcp.hold
-        patience = None if self.ticket is None else self.gateway.capabilities(self.ticket.runtime).mcp_hold
+        patience = None if self.agent_of is None else self.gateway.capabilities(self.agent_of).mcp_hold
         return hold if patience is None else min(hold, patience)
 
     @property
     def streamed(self) -> bool:
         """Whether the answer is a stream, in which the client hears of progress."""
         # A client of a runtime waits in vain for the rest of a stream that was cut.
-        streams = self.ticket is None and _STREAM in self.request.headers.get("accept", "")
+        streams = self.agent_of is None and _STREAM in self.request.headers.get("accept", "")
         return streams and "progressToken" in self.meta
 
     @property
@@ -152,7 +155,7 @@ class Exchange:
 
     async def _take(self, tool: str, arguments: dict[str, Any], protocol: str) -> Call:
         if not self.session.on_record:
-            raise CallRefused("this session is not on record yet; call again in a moment")
+            raise CallRefused(self._absent())
         if tool == GET_RESULT:
             fitted = _WAITING.fit(GET_RESULT, arguments)
             if fitted.problem is not None:
@@ -162,6 +165,26 @@ class Exchange:
         else:
             self.call = await self._open(tool, arguments, protocol)
         return self.call
+
+    async def note_listed(self) -> None:
+        """Take note that an agent has listed its tools, which another client's listing says nothing of."""
+        watch, session = self.gateway.tool_watch, self.session
+        if self.ticket is not None:
+            await watch.note_listed(session.session_id if session.on_record else None, self.ticket)
+        elif self.agent_of is not None:
+            if session.on_record:
+                await watch.note_listed(session.session_id)
+            elif not session.native_id:
+                await watch.note_shared_listed(self.agent_of)
+
+    def _absent(self) -> str:
+        """Say why there is no session that a call could belong to."""
+        if self.ticket is not None:
+            return "this session is not on record yet; call again in a moment"
+        runtime, native_id = self.session.runtime, self.session.native_id
+        if not native_id:
+            return f"the request does not say which session of runtime {runtime!r} asks"
+        return f"{native_id[:100]!r} is no open session of runtime {runtime!r} here; POST /v1/sessions attaches it"
 
     async def _listen(self, call_id: CallId, sha: str) -> None:
         await self.gateway.repeats.listen(call_id)
@@ -224,6 +247,11 @@ def coming_of(ticket: Ticket) -> CalledSession:
     """Show the session that a ticket was issued for before it is on record: whoever holds it may list its tools."""
     session_id = SessionId(f"ticket:{ticket.ticket_id}")
     return CalledSession(session_id, ticket.runtime, "", ticket.labels, on_record=False)
+
+
+def unknown_of(runtime: str, native_id: str, labels: Mapping[str, str]) -> CalledSession:
+    """Show a native session that is none here, or that did not give its name: it may list the tools of its runtime."""
+    return CalledSession(SessionId(f"runtime:{runtime}"), runtime, native_id, labels, on_record=False)
 
 
 def _mapping(value: object) -> dict[str, Any]:

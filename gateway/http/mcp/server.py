@@ -70,8 +70,7 @@ class McpServer:
     async def _list(self, ctx: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         del params
         exchange = _exchange_of(ctx)
-        if exchange.ticket is not None:
-            await self._gateway.tickets.note_listed(exchange.ticket)
+        await exchange.note_listed()
         tools = self._gateway.offered(exchange.session)
         shown = [
             types.Tool(

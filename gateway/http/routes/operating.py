@@ -58,7 +58,7 @@ async def list_runtimes(gateway: GatewayDep) -> Response:
     whose adapter fails comes last, and has a `reason`.
     """
     lacking = await gateway.status.sessions_without_tools()
-    connected = [show_runtime(status, lacking) for status in gateway.status.runtimes()]
+    connected = [show_runtime(status, lacking.get(status.name, {})) for status in gateway.status.runtimes()]
     return listing([*connected, *map(show_unconnected, gateway.status.unconnected())], None)
 
 

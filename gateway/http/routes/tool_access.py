@@ -43,14 +43,16 @@ async def rotate_tool_access(
     """Rotate a session's tool token.
 
     Make a new one. The token before is refused from now on, on every instance; what it has called goes on. With
-    `of=ticket` the native session, which was told a ticket of its own on creation, loses its tools for good.
+    `of=ticket` the native session, which was told a ticket of its own on creation, loses its tools for good. If the
+    settings of its runtime name the tools, the settings are written with a new ticket, and all sessions of that runtime
+    lose their tools until their agents start again.
     """
     await gateway.session(session_id)
     if query.of == "ticket":
         if not query.force:
             mend = "send force=true if that is meant"
-            raise Conflict(f"the native session cannot be told another ticket, so that it loses its tools; {mend}")
-        await gateway.tickets.rotate(session_id)
+            raise Conflict(f"an agent that runs cannot be told another ticket, so that it loses its tools; {mend}")
+        await gateway.rotate_ticket(session_id)
         return _show(request, session_id, await gateway.tool_tokens.token(session_id))
     return _show(request, session_id, await gateway.tool_tokens.rotate(session_id))
 

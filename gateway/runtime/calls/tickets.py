@@ -1,10 +1,11 @@
-"""Tickets: each opens the tools to one native session that we create, and is told to it before its id is known."""
+"""Tickets: each opens the tools to one native session that we create, or to all sessions of one runtime."""
 
 import base64
 import hmac
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
+from urllib.parse import quote
 
 import orjson
 from pydantic import SecretStr
@@ -18,9 +19,7 @@ from gateway.runtime.calls.tool_tokens import START
 from gateway.store.port import Engine
 
 _PURPOSE = b"tickets"
-_REMEMBERED = 10_000
-LATE = timedelta(seconds=60)
-"""How long after its creation a session should have listed its tools."""
+_FIRST = "first"
 
 
 @frozen
@@ -51,8 +50,6 @@ class Tickets:
         self._clock = clock
         self._ids = ids
         self._key = hmac.digest(key, _PURPOSE, "sha256")
-        self._listed = set[str]()
-        """Those of which it is known here that their tools were listed."""
 
     async def issue(
         self, runtime: str, labels: Mapping[str, str], *, base: str, longest: timedelta
@@ -95,7 +92,7 @@ class Tickets:
         Raises:
             Conflict: it has none.
         """
-        ticket = await self._of(session_id)
+        ticket = await self.of(session_id)
         if ticket is None:
             raise Conflict(f"session {session_id!r} was given no ticket")
         # Drawn and not counted, so that two who rotate at once never come to the same ticket.
@@ -106,32 +103,30 @@ class Tickets:
         ticket_id = await self._engine.note(_of_session(session_id))
         if ticket_id is not None:
             # What leads to the others goes last, so that whoever erases again finds what is left.
-            for name in (_ticket(ticket_id), _listing(ticket_id), _of_session(session_id)):
+            for name in (_ticket(ticket_id), listing_note(ticket_id), _of_session(session_id)):
                 await self._engine.set_note(name, None)
-            self._listed.discard(ticket_id)
 
-    async def note_listed(self, ticket: Ticket) -> None:
-        """Take note that whoever holds a ticket has listed its tools."""
-        if ticket.ticket_id not in self._listed:
-            await self._engine.set_note(_listing(ticket.ticket_id), self._clock.now().isoformat())
-            self._remember(ticket)
+    # The ticket of a whole runtime -----------------------------------------------------------------------
 
-    async def lacks_tools(self, session_id: SessionId) -> bool:
-        """Whether a session was given a ticket and has not listed its tools in time."""
-        ticket = await self._of(session_id)
-        if ticket is None or ticket.ticket_id in self._listed or self._clock.now() < ticket.given_at + LATE:
-            return False
-        if await self._engine.note(_listing(ticket.ticket_id)) is None:
-            return True
-        self._remember(ticket)
-        return False
+    async def shared(self, runtime: str, *, base: str, longest: timedelta) -> McpEndpoint:
+        """Make the endpoint for all sessions of a runtime; the same on every instance until it is rotated."""
+        url = f"{base.rstrip('/')}/mcp/s/{quote(runtime, safe='')}"
+        return McpEndpoint(url, SecretStr(await self._shared_secret(runtime)), longest, shared=True)
 
-    def _remember(self, ticket: Ticket) -> None:
-        if len(self._listed) >= _REMEMBERED:
-            self._listed.clear()
-        self._listed.add(ticket.ticket_id)
+    async def opens_shared(self, runtime: str, given: bytes) -> bool:
+        """Say whether a token is that of a runtime; compared in constant time."""
+        return hmac.compare_digest((await self._shared_secret(runtime)).encode(), given)
 
-    async def _of(self, session_id: SessionId) -> Ticket | None:
+    async def rotate_shared(self, runtime: str) -> None:
+        """Begin a new epoch of a runtime's token: the one before is refused from now on, on every instance."""
+        await self._engine.set_note(_epoch_of(runtime), self._ids.token())
+
+    async def _shared_secret(self, runtime: str) -> str:
+        epoch = await self._engine.note(_epoch_of(runtime)) or _FIRST
+        return self._sign(f"{epoch} runtime {runtime}")
+
+    async def of(self, session_id: SessionId) -> Ticket | None:
+        """Find the ticket that a session was given."""
         ticket_id = await self._engine.note(_of_session(session_id))
         return None if ticket_id is None else await self._read(ticket_id)
 
@@ -144,7 +139,9 @@ class Tickets:
         return Ticket(ticket_id, kept["runtime"], kept["labels"], kept["epoch"], given_at, kept["session_id"])
 
     def _secret(self, ticket: Ticket) -> str:
-        about = f"{ticket.epoch} {ticket.ticket_id} {ticket.runtime}"
+        return self._sign(f"{ticket.epoch} {ticket.ticket_id} {ticket.runtime}")
+
+    def _sign(self, about: str) -> str:
         digest = hmac.digest(self._key, about.encode("utf-8", "replace"), "sha256")
         return START + base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
@@ -164,8 +161,13 @@ def _ticket(ticket_id: str) -> str:
     return f"ticket:{ticket_id}"
 
 
-def _listing(ticket_id: str) -> str:
+def listing_note(ticket_id: str) -> str:
+    """Name the note that holds when a ticket's holder listed the tools."""
     return f"ticket-listed:{ticket_id}"
+
+
+def _epoch_of(runtime: str) -> str:
+    return f"tool-epoch-of-runtime:{runtime}"
 
 
 def _of_session(session_id: SessionId) -> str:

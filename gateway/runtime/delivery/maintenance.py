@@ -14,6 +14,7 @@ from gateway.guard import Tasks, running
 from gateway.runtime.cluster.lease import LeaseKeeper
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.session.sessions import Sessions
+from gateway.runtime.status import Status
 from gateway.runtime.tuning import Tuning
 from gateway.settings.model import Retention
 from gateway.store.port import Engine
@@ -28,13 +29,20 @@ class Maintenance:
     """Two small loops in the gateway's task group."""
 
     def __init__(
-        self, engine: Engine, metrics: Metrics, sessions: Sessions, keeper: LeaseKeeper, tuning: Tuning
+        self,
+        engine: Engine,
+        metrics: Metrics,
+        sessions: Sessions,
+        keeper: LeaseKeeper,
+        tuning: Tuning,
+        status: Status,
     ) -> None:
         self._engine = engine
         self._keeper = keeper
         self._metrics = metrics
         self._sessions = sessions
         self._tuning = tuning
+        self._status = status
         self._opens = True
         """Whether a file could be opened when it was tried last."""
 
@@ -83,6 +91,8 @@ class Maintenance:
         dead, _ = await self._engine.dead_sends(Page(limit=_DEAD_COUNTED))
         calls, _ = await self._engine.calls(CallFilter(dead=True), Page(limit=_DEAD_COUNTED))
         self._metrics.dead_letters(len(dead) + len(calls))
+        for runtime, lacking in (await self._status.sessions_without_tools()).items():
+            self._metrics.sessions_without_tools(runtime, len(lacking))
         free = (await self._engine.health()).extra.get("disk_free_bytes")
         if free is not None:
             self._metrics.disk_free(int(free))

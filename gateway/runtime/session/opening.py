@@ -98,6 +98,14 @@ class Opening:
         row, _ = await self._runtimes.open(runtime, client.name, labels=labels)
         return _called(row)
 
+    async def of_runtime(self, runtime: str, native_id: str) -> CalledSession | None:
+        """Find the open session of a runtime by its native id; None where there is none."""
+        session_id = name_session(runtime=runtime, native_session_id=native_id)
+        if (here := self._called_here(session_id)) is not None:
+            return here
+        row = await self._engine.session(session_id)
+        return None if row is None or row.state == "closed" else _called(row)
+
     def _have_room(self, runtime: str, native_id: str | None) -> None:
         known = native_id is not None and self._sessions.carries(runtime, native_id)
         if not known and self._sessions.count >= self._limits().sessions:

@@ -5,16 +5,28 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from datetime import datetime
+from functools import partial
 from importlib.util import find_spec
 
 import structlog
 
-from gateway.adapter.port import Adapter, Capabilities, Codec, Connector, Order, RuntimeOptions, Tool
+from gateway.adapter.port import (
+    Adapter,
+    Capabilities,
+    Codec,
+    Connector,
+    McpEndpoint,
+    Order,
+    RuntimeOptions,
+    Tool,
+    ToolRegistry,
+)
 from gateway.core.session import Policy, RuntimeContext
 from gateway.core.state import first_state
 from gateway.errors import EngineUnavailable, LinkRefused, OperatorError
 from gateway.events import Envelope, Loss, SessionOpened, session_id as name_session
-from gateway.guard import in_time, is_fault
+from gateway.guard import guard, in_time, is_fault
 from gateway.json_values import pointer
 from gateway.runtime.calls.offered import OfferedTool
 from gateway.runtime.calls.tickets import Ticket, Tickets
@@ -117,6 +129,7 @@ class Runtimes:
     async def _populate(self, runtime: Runtime) -> None:
         name, options = runtime.name, runtime.options
         self._unopened.add(name)
+        self._share_soon(name)
         if options.native_id is not None:
             await self.open(name, options.native_id, labels=options.labels)
         self._unopened.discard(name)
@@ -165,6 +178,33 @@ class Runtimes:
             self._sessions.runtimes[name] = replace(runtime, context=context)
             for carried in self._sessions.of_runtime(name):
                 carried.worker.reconfigure(context)
+            self._share_soon(name)
+
+    def _share_soon(self, name: str) -> None:
+        if self._sessions.runtimes[name].options.shares_tools:
+            guard("tools", partial(self.share_tools, name), self._shared.tasks, times=1, runtime=name)
+
+    async def share_tools(self, name: str) -> McpEndpoint | None:
+        """Have a runtime's own settings name the tools for all of its sessions; None where they do not."""
+        runtime = self._sessions.runtimes.get(name)
+        registry: object = None if runtime is None else runtime.connector
+        if runtime is None or not runtime.options.shares_tools or not isinstance(registry, ToolRegistry):
+            return None
+        offered = self._offer(name, runtime.options.labels)
+        base = runtime.options.mcp_base or self._tickets.public_url
+        if base is None or not offered or find_spec("mcp") is None:
+            return None
+        longest = max(tool.longest for tool in offered)
+        endpoint = await self._tickets.shared(name, base=base, longest=longest)
+        before = registry.tools_problem
+        async with in_time(self._shared.tuning.adapter, "the adapter's register_tools"):
+            await registry.register_tools(endpoint)
+        problem = registry.tools_problem
+        if problem is not None:
+            log.warning("tools are not in the runtime's settings", runtime=name, reason=problem)
+        elif before is not None:
+            log.info("tools are in the runtime's settings", runtime=name)
+        return endpoint if problem is None else None
 
     def _tell_links(self) -> None:
         """Show how many sessions and links of each runtime there are; counted when somebody looks, and not before."""
@@ -195,10 +235,12 @@ class Runtimes:
         labels: dict[str, str],
         losses: tuple[Loss, ...] = (),
         ticket: Ticket | None = None,
+        since: datetime | None = None,
     ) -> tuple[SessionRow, bool]:
         """Attach to a native session, once; labels of an open one stay as they are.
 
-        `losses` are those of its creation, and go on record with it, as does whose `ticket` is meant by it.
+        `losses` are those of its creation, and go on record with it, as does whose `ticket` is meant by it. Its
+        agent was not started before `since`.
         """
         runtime = self._sessions.runtime(runtime_name)
         session_id = name_session(runtime=runtime_name, native_session_id=native_id)
@@ -230,6 +272,9 @@ class Runtimes:
             state=first_state(runtime.adapter.capabilities),
             notes=self._tickets.notes(ticket, session_id),
         )
+        if new and runtime.options.takes_mcp:
+            began = since or (self._shared.clock.now() if ticket is None else ticket.given_at)
+            self._shared.tool_watch.opened(session_id, runtime_name, since=began)
         if self._sessions.leaving:
             return row, new
         try:
@@ -251,17 +296,25 @@ class Runtimes:
         """Make a native session as the options say, and attach to it; names the tools that its runtime was told."""
         runtime = self._sessions.runtime(runtime_name)
         assert runtime.connector is not None
+        began = self._shared.clock.now()
         ticket, order = await self._order(runtime, Order(labels, runtime.tools, name, instructions))
         self.creating[runtime_name] += 1
         try:
-            return await self._create(runtime, runtime.connector, order, ticket, labels)
+            return await self._create(runtime, runtime.connector, order, ticket, labels, since=began)
         finally:
             self.creating[runtime_name] -= 1
             if not self.creating[runtime_name]:
                 del self.creating[runtime_name]
 
     async def _create(
-        self, runtime: Runtime, connector: Connector, order: Order, ticket: Ticket | None, labels: dict[str, str]
+        self,
+        runtime: Runtime,
+        connector: Connector,
+        order: Order,
+        ticket: Ticket | None,
+        labels: dict[str, str],
+        *,
+        since: datetime,
     ) -> tuple[SessionRow, bool, Sequence[str]]:
         runtime_name = runtime.name
         try:
@@ -278,7 +331,9 @@ class Runtimes:
         for loss in losses:
             log.warning("not all could be told on creation", runtime=runtime_name, path=loss.path, note=loss.note)
             self._shared.metrics.loss(runtime.adapter.name, loss.how)
-        row, is_new = await self.open(runtime_name, created.native_id, labels=labels, losses=losses, ticket=ticket)
+        row, is_new = await self.open(
+            runtime_name, created.native_id, labels=labels, losses=losses, ticket=ticket, since=since
+        )
         return row, is_new, created.told
 
     async def _order(self, runtime: Runtime, order: Order) -> tuple[Ticket | None, Order]:
@@ -286,10 +341,12 @@ class Runtimes:
         base, offered = runtime.options.mcp_base or self._tickets.public_url, self._offer(runtime.name, order.labels)
         if not runtime.options.takes_mcp or base is None or not offered or find_spec("mcp") is None:
             return None, order
-        longest = max(tool.longest for tool in offered)
-        ticket, endpoint = await self._tickets.issue(runtime.name, order.labels, base=base, longest=longest)
         names = {tool.name for tool in offered}
         listed = tuple(tool for tool in order.tools if tool.name in names)
+        if (endpoint := await self.share_tools(runtime.name)) is not None:
+            return None, replace(order, tools=listed, mcp=endpoint)
+        longest = max(tool.longest for tool in offered)
+        ticket, endpoint = await self._tickets.issue(runtime.name, order.labels, base=base, longest=longest)
         return ticket, replace(order, tools=listed, mcp=endpoint)
 
 

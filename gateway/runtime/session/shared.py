@@ -7,6 +7,7 @@ from gateway.clock import Clock, Ids
 from gateway.guard import Tasks
 from gateway.runtime.calls.dispatcher import Dispatcher
 from gateway.runtime.calls.slots import Slots
+from gateway.runtime.calls.tool_watch import ToolWatch
 from gateway.runtime.cluster.lease import LeaseKeeper
 from gateway.runtime.cluster.notifications import Notifications
 from gateway.runtime.delivery.backends import Backends
@@ -34,5 +35,6 @@ class Shared:
     interaction_feed: InteractionFeed
     tuning: Tuning
     reviews: Reviews
+    tool_watch: ToolWatch
     tasks: Tasks
     """What runs for sessions belongs to these."""

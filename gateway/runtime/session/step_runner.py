@@ -226,6 +226,8 @@ class StepRunner:
                 if self.runtime.policy.routes.copying:
                     shared.backends.wake()
                 note(envelopes, before, adapter=self.runtime.adapter, metrics=shared.metrics, log=self.log)
+                if self.runtime.options.takes_mcp:
+                    shared.tool_watch.note(before.session_id, before.runtime, envelopes)
             if builder.interactions:
                 shared.interaction_feed.tell(tuple(change.interaction_id for change in builder.interactions))
         shared.reviews.add(self._timer)

@@ -308,6 +308,7 @@ class SessionWorker:
             self._tell_unwritten()
         self._timer.cancel()
         self._shared.slots.forget(self.inbox)
+        self._shared.tool_watch.drop(self.view.session_id)
         for signal in self.inbox.empty_out():
             if isinstance(signal, s.SlotFree):
                 self._shared.slots.release(signal.executor, self.inbox)

@@ -52,7 +52,7 @@ class SimConversation:
         """The queries of all connections that were let in."""
         self.workspace = Workspace()
         self.mcp = McpServers(conversation_id, ())
-        """The MCP servers that its creation named; what begins it anew knows none."""
+        """The MCP servers of the agent loop: those of its creation, or else of the settings."""
         self._wire = wire
         self._manners = manners
         self._calling = calling

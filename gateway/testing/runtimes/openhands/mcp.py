@@ -51,7 +51,7 @@ class McpServer:
 
 
 def read_servers(config: object) -> tuple[McpServer, ...]:
-    """Read `mcp_config` of a conversation's creation; only what speaks streamable HTTP is spoken to here.
+    """Read an `mcp_config`; only what speaks streamable HTTP is spoken to here.
 
     Raises:
         Violation: the server would answer 422.

@@ -32,6 +32,8 @@ class Manners:
     """Names of the Socket.IO events that carry client actions; any other event is ignored and never acknowledged."""
     rest_status: int | None = None
     """HTTP status of every REST answer of a server that speaks Socket.IO only, such as 404; None: REST works."""
+    stores_settings: bool = True
+    """Whether settings can be written by REST; a server that cannot store them answers 500."""
     recalls: bool = True
     """Whether a message makes the agent recall something first."""
 

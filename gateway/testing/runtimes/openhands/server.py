@@ -33,11 +33,13 @@ from gateway.testing.runtimes.openhands.rules import (
     DEFAULT_PAGE,
     EVENT_PAGE,
     PROVIDERS,
+    Frame,
     Violation,
     is_conversation_id,
     read_creation,
     read_latest,
 )
+from gateway.testing.runtimes.openhands.settings import SimSettings
 from gateway.testing.runtimes.socket_server import SocketServer
 from gateway.testing.serving import LOOPBACK, Served
 from gateway.testing.wire import Wire
@@ -91,6 +93,7 @@ class OpenHandsServer:
         self.evicted: list[str] = []
         """The conversations that were ended for the sake of another, in order."""
         self.conversations: dict[str, SimConversation] = {}
+        self.settings = SimSettings()
         self.has_settings = True
         """Whether a model and its key are stored; without them nothing can be begun."""
         self.refused: list[str] = []
@@ -217,8 +220,11 @@ class OpenHandsServer:
         elif self._manners.stale_state is not None:
             self._start(self._say_first_state(sid, conversation, self._manners.stale_state.total_seconds()))
 
-    async def _begin(self, conversation: SimConversation, servers: tuple[McpServer, ...] = ()) -> bool:
-        """Begin an agent loop, where it does not run; the oldest must end where there are too many."""
+    async def _begin(self, conversation: SimConversation, named: tuple[McpServer, ...] | None = None) -> bool:
+        """Begin an agent loop, where it does not run; the oldest must end where there are too many.
+
+        The MCP servers that a creation `named` last until the agent loop ends.
+        """
         if conversation.runs:
             return False
         self._running = [one for one in self._running if one.runs]
@@ -227,7 +233,7 @@ class OpenHandsServer:
             self.evicted.append(oldest.conversation_id)
             await oldest.evict()
         self._running.append(conversation)
-        return conversation.begin(servers)
+        return conversation.begin(self.settings.servers(named))
 
     async def _warm_up(self, conversation: SimConversation, first: str | None = None) -> None:
         """Let an agent loop load; one that takes its time does so while others go on."""
@@ -297,10 +303,14 @@ class OpenHandsServer:
     def _pages(self) -> FastAPI:
         app = FastAPI(title="Simulated OpenHands server", docs_url=None, redoc_url=None, openapi_url=None)
         app.add_api_route("/alive", self._say_alive, methods=["GET"])
+        app.add_api_route("/server_info", self._say_info, methods=["GET"])
+        app.add_api_route("/api/settings", self._show_settings, methods=["GET"])
+        app.add_api_route("/api/settings", self._store_settings, methods=["POST"])
         app.add_api_route("/api/conversations", self._create, methods=["POST"])
         app.add_api_route("/api/conversations/{conversation_id}", self._describe, methods=["GET"])
         app.add_api_route("/api/conversations/{conversation_id}/events", self._list_events, methods=["GET"])
         app.add_api_route("/api/conversations/{conversation_id}/events", self._take_event, methods=["POST"])
+        app.add_api_route("/api/conversations/{conversation_id}/start", self._start_again, methods=["POST"])
         app.add_api_route("/api/conversations/{conversation_id}/stop", self._stop, methods=["POST"])
         app.add_api_route("/simulator/conversations/{conversation_id}/run", self._order_run, methods=["POST"])
         app.add_api_route("/simulator/conversations/{conversation_id}/call", self._order_call, methods=["POST"])
@@ -312,7 +322,7 @@ class OpenHandsServer:
     async def _check_key(self, request: Request, call_next: Any) -> Response:
         if self._manners.rest_status is not None and not request.url.path.startswith("/simulator/"):
             return PlainTextResponse("Not Found", self._manners.rest_status)
-        free = request.url.path == "/alive" or request.url.path.startswith("/simulator/ask/")
+        free = request.url.path in {"/alive", "/server_info"} or request.url.path.startswith("/simulator/ask/")
         if not free and not self._is_key(request.headers.get("x-session-api-key", "")):
             return JSONResponse({"detail": "Unauthorized"}, 401)
         return await call_next(request)
@@ -320,11 +330,35 @@ class OpenHandsServer:
     async def _say_alive(self) -> dict[str, str]:
         return {"status": "ok"}
 
+    async def _say_info(self) -> Frame:
+        return {"uptime": 1.0, "idle_time": 0.0, "resources": {"cpu_percent": 0.0}}
+
+    async def _show_settings(self) -> JSONResponse:
+        if not self.has_settings:
+            return JSONResponse({"error": "Settings not found"}, 404)
+        return JSONResponse(self.settings.show())
+
+    async def _store_settings(self, request: Request) -> JSONResponse:
+        body: object = None
+        try:
+            body = await request.json()
+            if not self._manners.stores_settings:
+                return JSONResponse({"error": "Something went wrong storing settings"}, 500)
+            self.settings.write(body)
+        except Violation as exc:
+            self.violations.append(f"POST /api/settings: {exc}")
+            return JSONResponse({"detail": [{"type": "value_error", "msg": str(exc), "input": body}]}, 422)
+        except ValueError:
+            self.violations.append("POST /api/settings: not JSON")
+            return JSONResponse({"detail": [{"type": "json_invalid", "msg": "JSON decode error"}]}, 422)
+        self.has_settings = True
+        return JSONResponse({"message": "Settings stored"})
+
     async def _create(self, request: Request) -> JSONResponse:
         body: object = None
         try:
             wanted = read_creation(body := await request.json())
-            servers = read_servers(wanted.get("mcp_config"))
+            servers = None if wanted.get("mcp_config") is None else read_servers(wanted["mcp_config"])
         except Violation as exc:
             self.violations.append(f"POST /api/conversations: {exc}")
             # What it says of bad input quotes all of the input.
@@ -370,6 +404,21 @@ class OpenHandsServer:
         except (Violation, ValueError):
             return PlainTextResponse("Internal Server Error", 500)
         return JSONResponse({"success": True})
+
+    async def begin_again(self, conversation_id: str) -> bool:
+        """Start the agent loop of a conversation, as whoever joins does; its MCP servers are those of the settings."""
+        conversation = self.conversation(conversation_id)
+        begun = await self._begin(conversation)
+        if begun:
+            await self._warm_up(conversation)
+        return begun
+
+    async def _start_again(self, conversation_id: str) -> JSONResponse:
+        """Start an agent loop."""
+        before = self.conversation(conversation_id).status_name
+        await self.begin_again(conversation_id)
+        said = {"status": "ok", "conversation_id": conversation_id, "message": None}
+        return JSONResponse({**said, "conversation_status": before})
 
     async def _stop(self, conversation_id: str) -> JSONResponse:
         """Stop an agent loop."""

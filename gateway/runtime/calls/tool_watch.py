@@ -1,0 +1,233 @@
+"""Whether the agents of native sessions have listed the tools since they were started."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+
+import structlog
+
+from gateway.clock import Clock
+from gateway.errors import EngineUnavailable
+from gateway.events import Envelope, SessionId
+from gateway.guard import Tasks, guard
+from gateway.runtime.calls.tickets import Ticket, Tickets, listing_note
+from gateway.store.port import Engine
+
+log = structlog.get_logger(__name__)
+
+_REMEMBERED = 10_000
+_UNREACHED = "can the runtime reach its `mcp_url`, else `public_url`?"
+_FORGOTTEN = (
+    "a runtime that starts an agent again forgets what it was told on creation; set `tools: settings` if the runtime"
+    " has that option, or create the session again"
+)
+
+
+@dataclass(slots=True)
+class _Watched:
+    """What this process knows of one session that it carries."""
+
+    runtime: str
+    unlinked_since: datetime | None
+    """Since when no link stands: a start that a link replays may have happened since then."""
+    started_at: datetime | None = None
+    """The earliest time at which the agent may have been started last."""
+    settled_at: datetime | None = None
+    """When it was seen to have started; an agent lists its tools before that."""
+    listed: bool = False
+    """Whether a `tools/list` is known to have come since then."""
+
+
+class ToolWatch:
+    """Compares the starts of agents, which their runtimes report, with the `tools/list` requests that arrive.
+
+    The owner of a session keeps the last start as a note in the store, and any instance the last listing, so that both
+    survive a restart and a takeover. A request that names its session counts for that session. One that does not, at
+    the shared address of a runtime, counts for the sessions of the runtime that are starting at that moment.
+    """
+
+    def __init__(self, engine: Engine, clock: Clock, tickets: Tickets, tasks: Tasks, *, late: float) -> None:
+        """Prepare; `late` is how many seconds a started agent has to list its tools."""
+        self._engine = engine
+        self._clock = clock
+        self._tickets = tickets
+        self._tasks = tasks
+        self._late = timedelta(seconds=late)
+        self._began = clock.now()
+        self._sessions: dict[SessionId, _Watched] = {}
+        self._written: dict[str, datetime] = {}
+        """When this process last wrote that tools were listed, by note."""
+
+    # What sessions report --------------------------------------------------------------------------------
+
+    def opened(self, session_id: SessionId, runtime: str, *, since: datetime) -> None:
+        """Watch a session that is new; its agent was not started before `since`."""
+        self._sessions[session_id] = _Watched(runtime, since)
+
+    def drop(self, session_id: SessionId) -> None:
+        """Forget a session that is not carried here any more; the notes stay."""
+        self._sessions.pop(session_id, None)
+
+    def note(self, session_id: SessionId, runtime: str, envelopes: Iterable[Envelope]) -> None:
+        """Take note of starts and links among events that were just recorded."""
+        for envelope in envelopes:
+            event = envelope.event
+            if event.kind == "link.changed":
+                watched = self._watched(session_id, runtime)
+                up = event.state == "up"
+                watched.unlinked_since = None if up else watched.unlinked_since or envelope.recorded_at
+            elif event.kind == "session.moved" and envelope.direction == "from_runtime":
+                watched = self._watched(session_id, runtime)
+                if event.state == "starting":
+                    watched.started_at = watched.unlinked_since or envelope.recorded_at
+                    watched.settled_at, watched.listed = None, False
+                elif watched.started_at is not None and watched.settled_at is None:
+                    watched.settled_at = envelope.recorded_at
+                else:
+                    continue
+                keep = partial(self._keep_start, session_id, watched.runtime, watched.started_at, watched.settled_at)
+                guard("tools", keep, self._tasks, times=1, session_id=session_id)
+
+    def _watched(self, session_id: SessionId, runtime: str) -> _Watched:
+        return self._sessions.setdefault(session_id, _Watched(runtime, self._began))
+
+    async def _keep_start(
+        self, session_id: SessionId, runtime: str, started_at: datetime, settled_at: datetime | None
+    ) -> None:
+        settled = "" if settled_at is None else settled_at.isoformat()
+        try:
+            await self._engine.set_note(_start(session_id), f"{started_at.isoformat()} {settled}")
+            if settled_at is not None and _reaches(await self._time(_shared(runtime)), started_at):
+                # Later listings at the shared address are other sessions'.
+                await self._write(_listing(session_id))
+                self._mark(session_id, started_at)
+        except EngineUnavailable as exc:
+            log.warning("start of an agent is not on record", session_id=session_id, reason=str(exc))
+
+    def _mark(self, session_id: SessionId, started_at: datetime | None) -> None:
+        watched = self._sessions.get(session_id)
+        if watched is not None and watched.started_at == started_at:
+            watched.listed = True
+
+    # What MCP clients ask --------------------------------------------------------------------------------
+
+    async def note_listed(self, session_id: SessionId | None, ticket: Ticket | None = None) -> None:
+        """Take note that the agent of a session has listed its tools; the session of a ticket may not exist yet."""
+        name = _listing_of(session_id, ticket)
+        watched = None if session_id is None else self._sessions.get(session_id)
+        if watched is not None:
+            if not watched.listed:
+                started_at = watched.started_at
+                await self._write(name)
+                assert session_id is not None
+                self._mark(session_id, started_at)
+            return
+        written = self._written.get(name)
+        if written is not None:
+            started = None if session_id is None else (await self._read_start(session_id))[0]
+            if started is None or started <= written:
+                return
+        await self._write(name)
+
+    async def note_shared_listed(self, runtime: str) -> None:
+        """Take note that an agent of a runtime, which does not say whose it is, has listed the tools."""
+        await self._write(_shared(runtime))
+        starting = [
+            (session_id, watched.started_at)
+            for session_id, watched in self._sessions.items()
+            if watched.runtime == runtime
+            and watched.started_at is not None
+            and watched.settled_at is None
+            and not watched.listed
+        ]
+        for session_id, started_at in starting:
+            await self._write(_listing(session_id))
+            self._mark(session_id, started_at)
+
+    async def _write(self, name: str) -> None:
+        now = self._clock.now()
+        await self._engine.set_note(name, now.isoformat())
+        if len(self._written) >= _REMEMBERED:
+            self._written.clear()
+        self._written[name] = now
+
+    # What operators see ----------------------------------------------------------------------------------
+
+    async def why_lacking(
+        self, session_id: SessionId, *, runtime: str, shared: bool, problem: str | None
+    ) -> str | None:
+        """Say why the agent of a session has no tools; None if it has them, was told none, or is not late.
+
+        `shared` says whether the runtime's own settings name the tools for all sessions, `problem` why they do not.
+        """
+        watched = self._sessions.get(session_id)
+        if watched is not None and watched.listed:
+            return None
+        ticket = await self._tickets.of(session_id)
+        started, settled = await self._read_start(session_id)
+        if watched is not None and watched.started_at is not None:
+            started, settled = watched.started_at, watched.settled_at
+        told_at = None if ticket is None else ticket.given_at
+        if ticket is None and not shared:
+            return None
+        since = max((at for at in (started, told_at) if at is not None), default=None)
+        if since is None or self._clock.now() < since + self._late:
+            return None
+        listed = [await self._time(_listing(session_id))]
+        if ticket is not None:
+            listed.append(await self._time(listing_note(ticket.ticket_id)))
+        if shared:
+            at = await self._time(_shared(runtime))
+            listed.append(at if at is not None and (settled is None or at <= settled) else None)
+        if any(_reaches(at, since) for at in listed):
+            self._mark(session_id, started)
+            return None
+        when = f"{since:%Y-%m-%d %H:%M:%S} UTC"
+        if problem is not None:
+            return f"its agent was started at {when} and has not listed the tools: {problem}"
+        if started is None or (told_at is not None and started <= told_at) or shared:
+            what = "started" if started is not None else "created"
+            return f"it was {what} at {when} and has not listed the tools: {_UNREACHED}"
+        return f"its agent was started again at {when} and has not listed the tools: {_FORGOTTEN}"
+
+    async def erase(self, session_id: SessionId) -> None:
+        """Remove the notes of a session that is erased."""
+        for name in (_start(session_id), _listing(session_id)):
+            await self._engine.set_note(name, None)
+            self._written.pop(name, None)
+        self.drop(session_id)
+
+    async def _read_start(self, session_id: SessionId) -> tuple[datetime | None, datetime | None]:
+        written = await self._engine.note(_start(session_id))
+        if written is None:
+            return None, None
+        started, _, settled = written.partition(" ")
+        return datetime.fromisoformat(started), datetime.fromisoformat(settled) if settled else None
+
+    async def _time(self, name: str) -> datetime | None:
+        written = await self._engine.note(name)
+        return None if written is None else datetime.fromisoformat(written)
+
+
+def _reaches(listed_at: datetime | None, since: datetime) -> bool:
+    return listed_at is not None and listed_at >= since
+
+
+def _listing_of(session_id: SessionId | None, ticket: Ticket | None) -> str:
+    if ticket is not None:
+        return listing_note(ticket.ticket_id)
+    assert session_id is not None
+    return _listing(session_id)
+
+
+def _start(session_id: SessionId) -> str:
+    return f"tools-start:{session_id}"
+
+
+def _listing(session_id: SessionId) -> str:
+    return f"tools-listed:{session_id}"
+
+
+def _shared(runtime: str) -> str:
+    return f"tools-listed-by:{runtime}"
