@@ -129,7 +129,10 @@ class Runtimes:
     async def _populate(self, runtime: Runtime) -> None:
         name, options = runtime.name, runtime.options
         self._unopened.add(name)
-        self._share_soon(name)
+        if options.shares_tools and (endpoint := await self._shared_endpoint(runtime)) is not None:
+            # Begun before the first link, which waits for it: a link may start an agent, which reads the settings then.
+            register = partial(self._register, runtime, endpoint)
+            guard("tools", register, self._shared.tasks, times=1, runtime=name)
         if options.native_id is not None:
             await self.open(name, options.native_id, labels=options.labels)
         self._unopened.discard(name)
@@ -187,24 +190,33 @@ class Runtimes:
     async def share_tools(self, name: str) -> McpEndpoint | None:
         """Have a runtime's own settings name the tools for all of its sessions; None where they do not."""
         runtime = self._sessions.runtimes.get(name)
-        registry: object = None if runtime is None else runtime.connector
-        if runtime is None or not runtime.options.shares_tools or not isinstance(registry, ToolRegistry):
+        if runtime is None or not runtime.options.shares_tools:
             return None
-        offered = self._offer(name, runtime.options.labels)
+        endpoint = await self._shared_endpoint(runtime)
+        return endpoint if endpoint is not None and await self._register(runtime, endpoint) else None
+
+    async def _shared_endpoint(self, runtime: Runtime) -> McpEndpoint | None:
+        """Make the endpoint of a runtime's settings; None where it cannot reach us or has no tools."""
+        offered = self._offer(runtime.name, runtime.options.labels)
         base = runtime.options.mcp_base or self._tickets.public_url
         if base is None or not offered or find_spec("mcp") is None:
             return None
         longest = max(tool.longest for tool in offered)
-        endpoint = await self._tickets.shared(name, base=base, longest=longest)
+        return await self._tickets.shared(runtime.name, base=base, longest=longest)
+
+    async def _register(self, runtime: Runtime, endpoint: McpEndpoint) -> bool:
+        registry: object = runtime.connector
+        if not isinstance(registry, ToolRegistry):
+            return False
         before = registry.tools_problem
         async with in_time(self._shared.tuning.adapter, "the adapter's register_tools"):
             await registry.register_tools(endpoint)
         problem = registry.tools_problem
         if problem is not None:
-            log.warning("tools are not in the runtime's settings", runtime=name, reason=problem)
+            log.warning("tools are not in the runtime's settings", runtime=runtime.name, reason=problem)
         elif before is not None:
-            log.info("tools are in the runtime's settings", runtime=name)
-        return endpoint if problem is None else None
+            log.info("tools are in the runtime's settings", runtime=runtime.name)
+        return problem is None
 
     def _tell_links(self) -> None:
         """Show how many sessions and links of each runtime there are; counted when somebody looks, and not before."""
