@@ -83,7 +83,7 @@ class Tickets:
 
     async def opens(self, session_id: SessionId, given: bytes) -> bool:
         """Check whether what is given is the ticket of a session, in constant time."""
-        ticket = await self._of(session_id)
+        ticket = await self.of(session_id)
         return ticket is not None and hmac.compare_digest(self._secret(ticket).encode(), given)
 
     async def rotate(self, session_id: SessionId) -> None:
