@@ -159,6 +159,8 @@ class StepRunner:
                 builder, answers = self._steps.decide(self.view, self.runtime, batch, known=known, repeats=repeats)
             fence = self._permit.fence
             try:
+                attempts = self._outbox.plan_attempts(builder)
+                builder.write_attempts(attempts.started, attempts.unstarted)
                 step = self._step(builder, fence)
                 if step is None:
                     return builder, None, answers
@@ -180,6 +182,7 @@ class StepRunner:
                 # A slot that went back with the step is queued for again.
                 batch = [signal for signal in batch if not self._steps.requeued(signal)]
             else:
+                self._outbox.outgoing.attempted(attempts)
                 if step.snapshot is not None:
                     self._snapshot_at = builder.last_sequence
                 return builder, committed, answers
