@@ -367,7 +367,10 @@ class Outgoing:
                 self.way.add(item, now=now)
             elif meaning.then == "again":
                 self.lanes.add(item)
-                self.begun = self.begun or item.lane == "new_work"
+                # Where no turn is waited for, it would be offered again at once, for as long as the runtime is busy.
+                self.begun = self.begun or (
+                    item.lane == "new_work" and not self.runtime.capabilities.one_message_per_turn
+                )
             # Where the link was cut, the row stays pending, and the next link reads it again.
             return ()
         if item.lane == "new_work" and meaning.state in {"refused", "moot", "dead"}:
