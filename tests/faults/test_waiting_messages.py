@@ -6,6 +6,7 @@ import signal
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +49,8 @@ def _of_herm(scene: HermScene) -> list[str]:
     return [block["text"] for block in said if block.get("text") in TEXTS]
 
 
-HUMA_0_1 = Runtime(lambda folder, **more: Scene(folder, "0.1", **more), _of_huma)
-HUMA_0_2 = Runtime(lambda folder, **more: Scene(folder, "0.2", **more), _of_huma)
+HUMA_0_1 = Runtime(partial(Scene, dialect="0.1"), _of_huma)
+HUMA_0_2 = Runtime(partial(Scene, dialect="0.2"), _of_huma)
 HERM = Runtime(HermScene, _of_herm)
 OPENHANDS = Runtime(OpenHandsScene, OpenHandsScene.heard)
 
