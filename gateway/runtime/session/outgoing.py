@@ -198,7 +198,7 @@ class Outgoing:
     def plan_attempts(self, builder: StepBuilder, *, sending: bool) -> Attempts:
         """Say which attempts a step puts on record or takes back; `sending` is whether a send is under way."""
         new = [effect for effect in builder.effects if isinstance(effect, Transmit)]
-        if not self._marked and not self._returned and not self.lanes.count and not any(e.needs_attempt for e in new):
+        if not (self._marked or self._returned or self.lanes.count or [one for one in new if one.needs_attempt]):
             return NO_ATTEMPTS
         kinds = {envelope.event.kind for envelope in builder.events}
         if lost := "link.changed" in kinds and not builder.memory.linked:
