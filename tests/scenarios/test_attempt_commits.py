@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.events import SessionMoved
+from tests.engines.sqlite_looker import all_of
 from tests.scenarios.environment import Running, until
 from tests.scenarios.plain_runtime import PlainRuntime, plain_gateway
 
@@ -16,13 +17,13 @@ async def commits(running: Running) -> int:
     return int((await running.metrics())[COMMITS])
 
 
-async def delivered(running: Running, runtime: PlainRuntime, texts: int) -> None:
+async def delivered(database: Path, runtime: PlainRuntime, texts: int) -> None:
     """Wait until so many messages were heard, and each is on record as delivered."""
-    engine: Any = running.gateway._engine  # noqa: SLF001 - no client sees what is pending
-    await runtime.change.until(lambda: len(runtime.heard) >= texts, 15.0, what=lambda: runtime.heard)
+    await runtime.change.until(lambda: len(runtime.heard) >= texts, 15.0, what=lambda: str(runtime.heard))
 
     async def settled() -> bool:
-        return not await engine.pending_sends(target="runtime")
+        with all_of(database) as copy:
+            return not copy.execute("SELECT count(*) FROM outbound WHERE state = 'pending'").fetchone()[0]
 
     await until(settled)
 
@@ -36,7 +37,7 @@ async def test_a_message_that_can_leave_costs_one_commit_and_one_for_its_deliver
     async with plain_gateway(tmp_path) as (running, runtime):
         before = await commits(running)
         await running.post(f"/v1/sessions/{await running.session()}/events", MESSAGE, status=202)
-        await delivered(running, runtime, 1)
+        await delivered(tmp_path / "plain.db", runtime, 1)
         assert await commits(running) - before == 2
 
 
@@ -50,6 +51,6 @@ async def test_the_step_that_ends_a_turn_records_the_attempt_of_the_message_that
         assert await commits(running) - before == 1
         assert runtime.heard == []
         await moved(running, runtime, "idle", 2)
-        await delivered(running, runtime, 1)
+        await delivered(tmp_path / "plain.db", runtime, 1)
         # The message, the end of the turn with the attempt, the delivery.
         assert await commits(running) - before == 3
