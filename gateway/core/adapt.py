@@ -10,12 +10,14 @@ from gateway.core.effects import Place, Transmit
 from gateway.core.state import HELD, Remembered
 from gateway.errors import CannotExpress
 from gateway.events import (
+    ApprovalGiven,
     ContextUpdated,
     Draft,
     Event,
     Loss,
     MessageConfirmed,
     MessagePosted,
+    QuestionAnswered,
     Text,
     ToolFinished,
     TurnInterrupted,
@@ -251,6 +253,23 @@ def carries_state(event: Event, capabilities: Capabilities) -> bool:
     if not capabilities.replaces_context:
         return False
     return isinstance(event, ContextUpdated) or (isinstance(event, MessageConfirmed) and event.context is not None)
+
+
+def needs_attempt(event: Event, capabilities: Capabilities) -> bool:
+    """Whether the row of an event must have attempt 1 on record before the event leaves.
+
+    True for an event that a runtime would take as a new one if it came twice, and for a context that wakes the agent.
+    After a restart a row with attempt 0 is sent, and a row with attempt 1 may have been sent.
+    """
+    match event:
+        case ToolFinished() | MessageConfirmed() | ApprovalGiven() | QuestionAnswered():
+            return False
+        case ContextUpdated():
+            return event.wakes_agent
+        case TurnInterrupted():
+            return capabilities.turns != "signalled"
+        case _:
+            return True
 
 
 def renew(item: Transmit, memory: Remembered, codec: Codec, history: str | None) -> Transmit:

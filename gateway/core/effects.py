@@ -80,6 +80,8 @@ class Transmit:
     place: Place = "in_order"
     answers: InteractionId | None = None
     """The question to a person that it answers; None where nobody answered, or no question is known."""
+    needs_attempt: bool = False
+    """Whether its row must have attempt 1 on record before the first byte leaves."""
 
 
 def answered_by(

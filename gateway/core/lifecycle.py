@@ -1,6 +1,6 @@
 """What the surroundings mean for a session: its link, deliveries, time, restarts, its end. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 from gateway.core.adapt import hydration, place_of
@@ -9,7 +9,7 @@ from gateway.core.confirmations import confirm, recover as recover_message
 from gateway.core.effects import Queue, Transmit
 from gateway.core.interactions import expire
 from gateway.core.session import USUAL_RETRY, RetryPolicy, RuntimeContext, StepBuilder, send
-from gateway.core.state import NEVER_SENT, Remembered, SessionView, overdue_at
+from gateway.core.state import Remembered, SessionView, overdue_at
 from gateway.events import (
     DeliverySettled,
     Envelope,
@@ -23,7 +23,7 @@ from gateway.events import (
 from gateway.events.frozen import replace
 from gateway.executors.port import Answered
 from gateway.store.call import Accept, Call, Requeue
-from gateway.store.step import RUNTIME, InteractionChange, SendChange, SendState
+from gateway.store.step import InteractionChange, SendChange, SendState
 
 UNREADABLE = "The request cannot be read by this release of the gateway, so it was not carried out again."
 
@@ -47,6 +47,8 @@ def link(runtime: RuntimeContext, builder: StepBuilder, changed: LinkChanged, *,
         send(runtime, builder, update, caused_by=builder.last_sequence, lane="urgent", synthetic=True, place="first")
 
 
+_ATTEMPTED = frozenset({"delivered", "refused", "unknown"})
+"""Fates of events whose send had started."""
 GATEWAY_FAULT = "gateway.fault"
 """The code of a `fault.reported` that is about the gateway itself."""
 
@@ -70,23 +72,14 @@ def delivery(
     if fault:
         message = reason or "an event could not be sent"
         builder.apply(FaultReported(code=GATEWAY_FAULT, message=message), "from_runtime", caused_by=sequence)
-    builder.send_changes.append(SendChange(sequence=sequence, target=target, state=state, reason=reason))
+    attempt = int(state in _ATTEMPTED)
+    builder.send_changes.append(SendChange(sequence, target, state, attempt, reason=reason))
     match state:
         case "refused" | "moot" | "unknown" | "dead":
             settled = DeliverySettled(sequence=sequence, target=target, state=state, reason=reason)
             builder.apply(settled, "to_runtime", caused_by=sequence)
         case _:
             pass
-
-
-def held(builder: StepBuilder, sequences: Iterable[int]) -> None:
-    """Mark outbound rows as never sent, so that a later process may send them; one that has an echo was sent."""
-    waiting = {said.sequence for said in builder.memory.unechoed}
-    for sequence in sequences:
-        if sequence in waiting:
-            builder.send_changes.append(
-                SendChange(sequence=sequence, target=RUNTIME, state="pending", reason=NEVER_SENT)
-            )
 
 
 def close(runtime: RuntimeContext, builder: StepBuilder, *, reason: str | None) -> None:

@@ -7,15 +7,16 @@ from types import MappingProxyType
 from typing import Literal, get_args
 
 from gateway.adapter.port import Capabilities
-from gateway.core.adapt import REPLACED, place_of, replaced
+from gateway.core.adapt import REPLACED, needs_attempt, place_of, replaced
 from gateway.core.effects import Place, Transmit
-from gateway.core.state import NEVER_SENT, Remembered, Start
+from gateway.core.state import Remembered, Start
 from gateway.events import (
     ApprovalAsked,
     ApprovalGiven,
     ContextUpdated,
     MessageConfirmed,
     QuestionAnswered,
+    SecretSupplied,
     ToolFinished,
     TurnInterrupted,
 )
@@ -25,8 +26,6 @@ from gateway.store.step import Lane
 
 OVERDUE = "the runtime no longer waits for this confirmation"
 TURN_OVER = "the turn that asked for it has ended at the runtime"
-SURELY_UNSENT = frozenset({NEVER_SENT})
-"""Reasons of pending rows that were not sent by whoever had them."""
 STOPPED = "the turn that it was to stop has ended"
 NOT_AWAITED = "the runtime no longer waits for it"
 _WORK = frozenset({"message.posted", "turn.steered", "action.ordered"})
@@ -45,6 +44,8 @@ class Plan:
     overdue: bool = False
     """Whether it is moot because the runtime waits no longer, and now believes something on its own."""
     place: Place = "in_order"
+    repeats: bool = False
+    """Whether an earlier process may have sent it."""
 
 
 def is_held(item: Transmit, start: Start, capabilities: Capabilities) -> bool:
@@ -73,6 +74,7 @@ def plan_resend(
     capabilities: Capabilities,
     now: datetime,
     unsure_up_to: int,
+    started: frozenset[int] = frozenset(),
     tried: frozenset[int] = frozenset(),
     lost: frozenset[int] = frozenset(),
     working: bool = False,
@@ -84,7 +86,9 @@ def plan_resend(
 ) -> tuple[Plan, ...]:
     """Decide what becomes of pending rows, in order of sequence.
 
-    `unsure_up_to` is the last sequence of an earlier process: whether its rows had left is not known.
+    `unsure_up_to` is the last sequence of an earlier process: whether its rows had left is not known, but for those
+    that need an attempt on record, which were not sent where it is 0. `started` are rows whose attempt this process
+    has put on record itself, so that `tried` and `lost` tell what became of them.
     `tried` are sends of this process that broke off where an answer was to come, `lost` those whose link broke
     before silence had confirmed them. `working` says that the runtime waits for outcomes: a context that it may
     have got already, and that would wake it, is said again without waking it, since a second wake would cancel
@@ -97,12 +101,23 @@ def plan_resend(
     are to come.
     Outcomes are offered again, except where the runtime has shown that it waits for them no longer. Confirmations
     that the runtime no longer waits for are moot. What an earlier process may have said is not said twice where a
-    repeat would count as new; what is marked as never sent, is sent. Where contexts replace each other, a fresh link
+    repeat would count as new. Where contexts replace each other, a fresh link
     is told only the newest of those that wake nobody, and of those that do and carry no message; wakes leave last.
     """
     ordered = capabilities.replaces_context and fresh
+    repeats = frozenset(
+        [
+            row.sequence
+            for row in rows
+            if (
+                row.attempt > 0 and row.sequence not in started
+                if needs_attempt(row.envelope.event, capabilities)
+                else row.sequence <= unsure_up_to
+            )
+        ]
+    )
     if capabilities.replaces_context and working:
-        rows = [_softly(row) if row.sequence <= unsure_up_to or row.sequence in lost else row for row in rows]
+        rows = [_softly(row) if row.sequence in repeats or row.sequence in lost else row for row in rows]
     over = replaced(rows, asked_again=asked_again) if ordered else frozenset[int]()
     plans: list[Plan] = []
     for row in sorted(rows, key=lambda row: row.sequence):
@@ -122,15 +137,18 @@ def plan_resend(
             case ApprovalGiven() | QuestionAnswered():
                 plans.append(Plan(row, "send"))
             case TurnInterrupted() if memory is not None and capabilities.turns == "signalled":
-                perhaps_sent = row.sequence <= unsure_up_to or row.sequence in tried
+                perhaps_sent = row.sequence in repeats or row.sequence in tried
                 ended = memory.ended_at > row.sequence or (perhaps_sent and not memory.running)
                 plans.append(Plan(row, "moot", STOPPED) if ended else Plan(row, "send"))
             case _ if row.sequence in tried:
                 plans.append(Plan(row, "unknown", "the connection broke before the delivery was known"))
-            case _ if row.sequence <= unsure_up_to and row.reason not in SURELY_UNSENT:
+            case _ if row.sequence in repeats:
                 plans.append(Plan(row, "unknown", "the gateway restarted before the delivery was known"))
+            case SecretSupplied():
+                plans.append(Plan(row, "dead", "the value of the secret was not kept"))
             case _:
                 plans.append(Plan(row, "send"))
+    plans = [replace(plan, repeats=plan.row.sequence in repeats) for plan in plans] if repeats else plans
     return tuple(_placed(plan, more=more) if ordered else plan for plan in plans)
 
 
@@ -198,7 +216,7 @@ class Lanes:
 
     def add(self, item: Transmit) -> None:
         """Let an event wait in its place."""
-        lane = _PLACES.index(item.place) if self._in_order else LANES.index(item.lane)
+        lane = self.line_of(item)
         line = self._waiting.get(lane)
         if line is None:
             line = self._waiting[lane] = deque()
@@ -207,6 +225,10 @@ class Lanes:
             self._waiting[lane] = deque(sorted((*line, item), key=_sequence))
         else:
             line.append(item)
+
+    def line_of(self, item: Transmit) -> int:
+        """Number the line that an event waits in; those of a smaller number leave first."""
+        return _PLACES.index(item.place) if self._in_order else LANES.index(item.lane)
 
     def take(self, may_leave: Callable[[Transmit], bool]) -> Transmit | None:
         """Take what leaves next; None where nothing may."""

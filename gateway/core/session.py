@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from gateway.adapter.port import Capabilities, Codec, RuntimeOptions
-from gateway.core.adapt import adapt, carries_state
+from gateway.core.adapt import adapt, carries_state, needs_attempt
 from gateway.core.effects import Effect, Place, Transmit, answered_by
 from gateway.core.fold import fold
 from gateway.core.nulls import Fitted
@@ -230,6 +230,19 @@ class StepBuilder:
         events = tuple(sequence - self.base.last_sequence - 1 for sequence in sequences)
         self._keeps.append(replace(keep, events=events))
 
+    def write_attempts(self, started: Collection[int], unstarted: Collection[int]) -> None:
+        """Set the attempt of rows to the runtime: 1 where the send starts after this step, 0 where it did not start."""
+        fresh: set[int] = set()
+        for place, send in enumerate(self.sends):
+            sequence = self.base.last_sequence + 1 + send.event_index
+            if send.target == RUNTIME and sequence in started:
+                self.sends[place] = replace(send, attempt=1)
+                fresh.add(sequence)
+        for attempt, sequences in ((1, started), (0, unstarted)):
+            self.send_changes += [
+                SendChange(sequence, RUNTIME, "pending", attempt) for sequence in sequences if sequence not in fresh
+            ]
+
     def change_call(self, change: CallChange, *, ended: Call | None = None) -> None:
         """Write a change of a call and show it in the view; one of a call that has `ended` comes with its row.
 
@@ -359,6 +372,7 @@ def send(
                 state=said if carries_state(event, runtime.capabilities) else None,
                 place=place,
                 answers=answered_by(builder.base.session_id, event, caused_by, synthetic=synthetic),
+                needs_attempt=needs_attempt(event, runtime.capabilities),
             )
         )
     return builder.last_sequence

@@ -37,8 +37,6 @@ MOST_CONFIRMATIONS = 1_000
 """Agent messages that may wait to be confirmed; the next is refused at once."""
 MOST_ASKED = 100
 """Questions that may wait for a person; for the next, the oldest is denied or skipped."""
-NEVER_SENT = "held: the runtime has not started yet"
-"""Reason of a pending row that was never sent: whoever finds it later need not wonder."""
 UNSTARTED = "sent although the runtime had not said that it has started"
 """What the delivery of new work says that could not wait any longer."""
 

@@ -223,7 +223,8 @@ def _sends(
         sequence, target = sequence_of(send.event_index, numbers), send.target
         if (sequence, target) not in found:
             due_at = None if send.due_at is None else micros(send.due_at)
-            found[sequence, target] = (session_id, sequence, target, send.lane, "pending", 0, due_at, None, created_at)
+            start = (send.lane, "pending", send.attempt, due_at, None, created_at)
+            found[sequence, target] = (session_id, sequence, target, *start)
     return found.values()
 
 

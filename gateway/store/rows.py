@@ -67,6 +67,7 @@ class Send:
     lane: Lane
     state: SendState
     attempt: int
+    """Tries so far. Of an event that a runtime must not get twice: 1 once its send may have begun, 0 before."""
     due_at: datetime | None
     reason: str | None
     envelope: Envelope

@@ -27,6 +27,8 @@ class Enqueue:
     lane: Lane = "turn"
     due_at: datetime | None = None
     """Not before; it holds back what comes behind it."""
+    attempt: int = 0
+    """1 for an event to the runtime that is sent once this step is on record."""
 
 
 @frozen

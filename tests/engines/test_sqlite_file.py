@@ -459,3 +459,18 @@ async def test_a_database_that_others_may_read_keeps_its_mode_and_is_warned_of(t
             pass
     assert path.stat().st_mode & 0o777 == 0o644
     assert [line["mode"] for line in logs if line["event"] == "others may read the database"] == ["0644"]
+
+
+async def test_pending_events_of_an_older_database_count_as_started_unless_it_marked_them_as_not_sent(
+    path: Path,
+) -> None:
+    old = sqlite3.connect(path)
+    old.executescript((HERE / "schema_1.sql").read_text(encoding="utf-8"))
+    held = "held: the runtime has not started yet"
+    row = "INSERT INTO outbound SELECT session_id, ?, target, lane, 'pending', 0, NULL, ?, created_at FROM outbound"
+    old.execute(f"{row} WHERE seq = 4 AND target = 'runtime'", (5, held))
+    old.commit()
+    old.close()
+    async with SqliteEngine(path, FakeClock()) as engine:
+        found = {send.sequence: (send.attempt, send.reason) for send in await engine.pending_sends(target=RUNTIME)}
+    assert found == {4: (1, None), 5: (0, None)}

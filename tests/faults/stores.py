@@ -19,6 +19,8 @@ from tests.engines import postgres_server
 from tests.engines.sqlite_looker import all_of
 from tests.faults.proxy import Proxy
 
+_STARTED = "target = 'runtime' AND state = 'pending' AND attempt = 1"
+
 
 class Store(Protocol):
     """One empty store for one scene."""
@@ -30,6 +32,10 @@ class Store(Protocol):
 
     async def pending(self) -> int:
         """How many outbound rows wait, asked of the live store without a write."""
+        ...
+
+    async def started(self) -> int:
+        """How many sends to a runtime have started and are pending, asked of the live store without a write."""
         ...
 
     async def committed(self) -> set[str]:
@@ -59,6 +65,10 @@ class SqliteFile:
     async def pending(self) -> int:
         with all_of(self.path) as copy:
             return int(copy.execute("SELECT count(*) FROM outbound WHERE state = 'pending'").fetchone()[0])
+
+    async def started(self) -> int:
+        with all_of(self.path) as copy:
+            return int(copy.execute(f"SELECT count(*) FROM outbound WHERE {_STARTED}").fetchone()[0])  # noqa: S608
 
     async def has(self, native_call_id: str) -> bool:
         with all_of(self.path) as copy:
@@ -111,6 +121,9 @@ class PostgresSchema:
 
     async def pending(self) -> int:
         return int((await self.fetch("SELECT count(*) FROM @outbound WHERE state = 'pending'"))[0][0])
+
+    async def started(self) -> int:
+        return int((await self.fetch(f"SELECT count(*) FROM @outbound WHERE {_STARTED}"))[0][0])  # noqa: S608
 
     async def has(self, native_call_id: str) -> bool:
         found = await self.fetch("SELECT count(*) FROM @calls WHERE native_call_id = $1", native_call_id)

@@ -1,6 +1,6 @@
 """What leaves a session next, and what it means how that went: the two tables of `Outgoing`, line by line."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -9,36 +9,42 @@ import pytest
 
 from gateway.adapter.port import Adapter, Capabilities, Receipt
 from gateway.core.effects import Transmit
+from gateway.core.session import StepBuilder
 from gateway.core.state import SessionView
 from gateway.errors import CannotExpress, LinkLost
 from gateway.events import (
     ApprovalGiven,
     Envelope,
     EventId,
+    LinkChanged,
     MessagePosted,
     SessionId,
+    SessionMoved,
     Text,
     ToolFinished,
     interaction_id,
 )
 from gateway.runtime.session.on_the_way import CROWD
 from gateway.runtime.session.outgoing import (
+    ATTEMPT,
     IDLE,
     MOST_QUEUED,
     MOST_UNCONFIRMED,
+    NO_ATTEMPTS,
     PAGE,
     PORTION,
     PROVE,
     READ,
+    Attempts,
     Outgoing,
     Overdue,
 )
 from gateway.runtime.session.results import Meaning, read_result
-from gateway.runtime.session.signals import Delivered, Held
+from gateway.runtime.session.signals import Delivered
 from gateway.store.rows import Send
 from gateway.store.step import RUNTIME, Lane
 from gateway.testing.conformance.engine_words import FakeClock
-from tests.unit.core.harness import HUMA_0_2, OPENHANDS, START, Harness
+from tests.unit.core.harness import HUMA_0_1, HUMA_0_2, OPENHANDS, START, Harness
 
 WINDOW = 2.0
 """Seconds of the delivery window."""
@@ -64,7 +70,7 @@ class Session:
 
     def add(self, *sequences: int, lane: Lane = "turn", **more: Any) -> None:
         for sequence in sequences:
-            self.tell(self.out.add(Transmit(sequence, lane, "x", (), **more), self.view, now=self.now))
+            self.out.add(Transmit(sequence, lane, "x", (), **more), now=self.now)
 
     def read(self, *rows: Send) -> None:
         """Read the ledger, and find these pending."""
@@ -80,8 +86,30 @@ class Session:
     def next(self) -> Any:
         return self.out.next(self.view, self.clock)
 
+    def step(
+        self, *new: Transmit, lost: bool = False, moved: bool = False, sending: bool = False, fails: bool = False
+    ) -> Attempts:
+        """Make a step that sends these events, and put its attempts on record unless it `fails`."""
+        builder = StepBuilder(self.view, START, lambda: EventId("e"), lambda _: True, lambda _: None, self.runtime)
+        builder.effects += new
+        if lost:
+            builder.apply(LinkChanged(state="down"), "from_runtime")
+        if moved:
+            builder.apply(SessionMoved(state="idle"), "from_runtime")
+        attempts = self.out.plan_attempts(builder, sending=sending)
+        if not fails:
+            self.out.attempted(attempts)
+            if moved:
+                self.out.turn_moved()
+            for item in new:
+                self.out.add(item, now=self.now)
+        return attempts
+
     def taken(self) -> Transmit:
         item = self.next()
+        if item == ATTEMPT:
+            self.step()
+            item = self.next()
         assert isinstance(item, Transmit)
         return item
 
@@ -130,7 +158,7 @@ def too_much(session: Session) -> None:
 
 def unread(session: Session) -> None:
     session.out.link_up()
-    session.out.add(Transmit(1, "turn", "x", (), place="first"), session.view, now=0.0)
+    session.out.add(Transmit(1, "turn", "x", (), place="first"), now=0.0)
 
 
 def outdated(session: Session) -> None:
@@ -153,6 +181,11 @@ def free(session: Session) -> None:
     session.add(7)
 
 
+def unmarked(session: Session) -> None:
+    session.up()
+    session.add(7, needs_attempt=True)
+
+
 def more(session: Session) -> None:
     session.up()
     session.add(*range(1, MOST_QUEUED + 2))
@@ -168,6 +201,7 @@ def more(session: Session) -> None:
         pytest.param(unread, READ, id="what is pending was not read"),
         pytest.param(outdated, READ, id="what was planned no longer fits"),
         pytest.param(late, Overdue(1), id="its runtime waits no longer"),
+        pytest.param(unmarked, ATTEMPT, id="something may leave whose attempt is not on record"),
         pytest.param(free, 7, id="something may leave"),
         pytest.param(more, READ, id="nothing here, and the ledger keeps more"),
         pytest.param(Session.up, IDLE, id="nothing"),
@@ -203,7 +237,8 @@ def test_a_message_that_began_no_turn_holds_up_nothing(result: Any) -> None:
 # What came of it -----------------------------------------------------------------------------------------
 
 UNKNOWN = Meaning("unknown", "the runtime did not confirm it")
-CUT, TRIED = Meaning(then="cut"), Meaning(then="cut", tried=True)
+CUT, TRIED, UNSENT = Meaning(then="cut"), Meaning(then="cut", tried=True), Meaning(then="cut", unsent=True)
+BUSY = Meaning(then="again", unsent=True)
 
 
 @pytest.mark.parametrize(
@@ -214,10 +249,10 @@ CUT, TRIED = Meaning(then="cut"), Meaning(then="cut", tried=True)
         (Receipt("delivered"), Meaning("delivered"), Meaning("delivered")),
         (Receipt("refused", "no"), Meaning("refused", "no"), Meaning("refused", "no")),
         (Receipt("moot", "over"), Meaning("moot", "over"), Meaning("moot", "over")),
-        (Receipt("busy"), Meaning(then="again"), Meaning(then="again")),
+        (Receipt("busy"), BUSY, BUSY),
         (CannotExpress("no words"), Meaning("dead", "no words"), Meaning("dead", "no words")),
         (LinkLost("gone"), CUT, TRIED),
-        (LinkLost("gone", unsent=True), CUT, CUT),
+        (LinkLost("gone", unsent=True), UNSENT, UNSENT),
         (KeyError("ours"), CUT, TRIED),
     ],
     ids=lambda one: repr(one) if isinstance(one, Exception) else getattr(one, "state", None) or "open",
@@ -282,7 +317,7 @@ def test_of_a_crowd_the_older_half_is_delivered_as_soon_as_it_has_surely_come() 
     session = Session()
     session.up()
     for number in range(CROWD - 1):
-        session.tell(session.out.add(Transmit(number, "turn", "x", ()), session.view, now=0.0))
+        session.out.add(Transmit(number, "turn", "x", ()), now=0.0)
         session.now = number / CROWD
         session.leaves()
     asked_at = session.now
@@ -314,7 +349,7 @@ def test_that_an_outcome_is_delivered_is_a_mark_and_until_it_is_on_record_no_pag
     session = Session()
     session.up()
     for number in (1, 2):
-        session.tell(session.out.add(outcome(number), session.view, now=0.0))
+        session.out.add(outcome(number), now=0.0)
         session.leaves()
     assert session.out.way.believe(asked_at=WINDOW, window=WINDOW) == []
     assert session.out.way.marks == [1, 2]
@@ -333,7 +368,7 @@ def test_that_an_outcome_is_delivered_is_a_mark_and_until_it_is_on_record_no_pag
 def test_an_outcome_that_is_asked_for_again_is_said_again_although_it_was_believed_to_be_delivered() -> None:
     session = Session()
     session.up()
-    session.tell(session.out.add(outcome(1), session.view, now=0.0))
+    session.out.add(outcome(1), now=0.0)
     session.leaves()
     assert session.out.way.believe(asked_at=WINDOW, window=WINDOW) == []
     assert session.out.again(1)
@@ -348,7 +383,7 @@ def test_repeats_have_a_step_of_their_own_lest_a_gateway_that_keeps_dying_says_t
     session.up(row(1))
     session.out.link_down()
     session.up()
-    session.tell(session.out.add(replace(outcome(1), repeats=True), session.view, now=0.0))
+    session.out.add(replace(outcome(1), repeats=True), now=0.0)
     session.leaves()
     assert session.out.way.believe(asked_at=0.0, window=WINDOW) == [Delivered((1,), RUNTIME, "delivered")]
 
@@ -419,14 +454,6 @@ def test_an_event_of_an_unknown_kind_is_never_sent_and_holds_up_nothing() -> Non
     assert [session.leaves(), session.next()] == [2, IDLE]
 
 
-def test_what_must_wait_for_the_start_of_a_runtime_is_marked_once_as_never_sent() -> None:
-    session = Session(starts_deaf=True)
-    session.add(1)
-    assert session.posted == [Held((1,))]
-    session.add(1)
-    assert session.posted == [Held((1,))]
-
-
 @pytest.mark.parametrize("synthetic", [False, True])
 def test_a_decision_that_the_runtime_waits_for_no_more_names_the_question_that_it_answers(*, synthetic: bool) -> None:
     session = Session(OPENHANDS)
@@ -436,3 +463,143 @@ def test_a_decision_that_the_runtime_waits_for_no_more_names_the_question_that_i
     question = interaction_id(session="s", native_id="a-1", n=5)
     reason = "the runtime no longer waits for this decision"
     assert session.posted == [Delivered((7,), RUNTIME, "moot", reason, answers=None if synthetic else question)]
+
+
+# Attempts ------------------------------------------------------------------------------------------------
+
+
+def message(sequence: int, **more: Any) -> Transmit:
+    return Transmit(sequence, "new_work", "message.posted", (), needs_attempt=True, **more)
+
+
+def marks(started: Collection[int] = (), unstarted: Collection[int] = ()) -> Attempts:
+    return Attempts(frozenset(started), frozenset(unstarted))
+
+
+def test_a_message_that_can_be_sent_gets_its_attempt_in_the_step_that_records_it() -> None:
+    session = Session(HUMA_0_1)
+    session.up()
+    assert session.step(message(1)) == marks([1])
+    assert session.next().sequence == 1
+
+
+@pytest.mark.parametrize("why", ["no link", "not read yet", "a send is under way", "ledger", "starts", "in the step"])
+def test_a_message_that_must_wait_gets_no_attempt(why: str) -> None:
+    session = Session(starts_deaf=why == "starts")
+    if why in {"a send is under way", "ledger", "starts", "in the step"}:
+        session.up()
+    elif why == "not read yet":
+        session.out.link_up()
+    if why == "ledger":
+        session.add(*range(10, 10 + MOST_QUEUED + 1))
+    attempts = session.step(message(9_999), sending=why == "a send is under way", lost=why == "in the step")
+    assert attempts == NO_ATTEMPTS
+
+
+def test_a_message_that_waited_for_its_turn_gets_its_attempt_in_the_step_that_ends_the_turn() -> None:
+    session = Session(one_message_per_turn=True, delivery="response")
+    session.up()
+    assert session.step(message(1)) == marks([1])
+    assert session.leaves(Receipt("delivered")) == 1
+    assert session.step(message(2), message(3)) == NO_ATTEMPTS
+    assert session.next() == IDLE
+    assert session.step(moved=True) == marks([2])
+    assert session.leaves(Receipt("delivered")) == 2
+    assert session.next() == IDLE
+
+
+def test_messages_that_waited_for_a_link_get_their_attempts_in_one_step_before_the_first_leaves() -> None:
+    session = Session(HUMA_0_1)
+    session.up(said(1), said(2), said(3))
+    assert session.next() == ATTEMPT
+    assert session.next() == ATTEMPT
+    assert session.step() == marks([1, 2, 3])
+    assert [session.leaves() for _ in range(3)] == [1, 2, 3]
+
+
+def test_where_each_send_is_answered_only_the_next_message_gets_its_attempt() -> None:
+    session = Session(HUMA_0_1, delivery="ack")
+    session.up(said(1), said(2))
+    for sequence in (1, 2):
+        assert session.next() == ATTEMPT
+        assert session.step() == marks([sequence])
+        assert session.leaves(Receipt("delivered")) == sequence
+
+
+def test_busy_takes_the_attempt_back_with_the_next_step() -> None:
+    session = Session(HUMA_0_1, delivery="response")
+    session.up()
+    session.step(message(1))
+    assert session.leaves(Receipt("busy")) == 1
+    assert session.out.attempts_due
+    assert session.step(fails=True) == marks([], [1])
+    assert session.step() == marks([], [1])
+    assert session.step() == NO_ATTEMPTS
+    assert session.next() == IDLE
+    assert session.step(moved=True) == marks([1])
+    assert session.leaves(Receipt("delivered")) == 1
+
+
+@pytest.mark.parametrize("how", ["in the step", "before the send", "refused by the link"])
+def test_a_link_lost_before_the_first_byte_takes_the_attempt_back(how: str) -> None:
+    session = Session(HUMA_0_1)
+    session.up()
+    session.step(message(1))
+    if how == "in the step":
+        assert session.step(lost=True) == marks([], [1])
+        session.out.link_down()
+    elif how == "before the send":
+        session.out.link_down()
+        assert session.step() == marks([], [1])
+    else:
+        session.leaves(LinkLost("not connected", unsent=True))
+        assert session.step(lost=True) == marks([], [1])
+        session.out.link_down()
+    session.up(said(1))
+    assert session.next() == ATTEMPT
+    assert session.step() == marks([1])
+    assert session.leaves() == 1
+
+
+def test_an_attempt_that_is_being_taken_back_does_not_leave_meanwhile() -> None:
+    session = Session(HUMA_0_1)
+    session.up()
+    session.step(message(1))
+    session.step(lost=True, fails=True)
+    assert session.next() == ATTEMPT
+
+
+def test_a_message_whose_send_broke_off_keeps_its_attempt_and_is_unknown() -> None:
+    session = Session(HUMA_0_1, delivery="ack")
+    session.up()
+    session.step(message(1))
+    session.leaves(LinkLost("no answer"))
+    assert session.step(lost=True) == NO_ATTEMPTS
+    session.out.link_down()
+    session.up(replace(said(1), attempt=1))
+    assert [signal.state for signal in session.posted] == ["unknown"]
+
+
+def test_a_message_sent_on_a_lost_link_is_sent_again_by_the_same_process_without_another_step() -> None:
+    session = Session(HUMA_0_1)
+    session.up()
+    session.step(message(1))
+    session.leaves()
+    session.step(lost=True)
+    session.out.link_down()
+    session.up(replace(said(1), attempt=1))
+    assert session.next().repeats
+
+
+def test_an_attempt_of_another_process_is_unknown_and_no_attempt_is_sent() -> None:
+    session = Session(HUMA_0_1)
+    session.up(replace(said(1), attempt=1), said(2))
+    assert [(signal.sequences, signal.state) for signal in session.posted] == [((1,), "unknown")]
+    assert session.leaves() == 2
+
+
+def test_an_outcome_never_waits_for_an_attempt() -> None:
+    session = Session(HUMA_0_1)
+    session.up()
+    assert session.step(outcome(1)) == NO_ATTEMPTS
+    assert session.next().sequence == 1

@@ -41,8 +41,9 @@ def decide(
         case s.HandedOver(frame, sequence, overloaded):
             inbound.take(runtime, builder, frame, overloaded=overloaded)
             builder.send_changes.append(SendChange(sequence, HANDOVER, "delivered"))
-        case s.Held(sequences):
-            lifecycle.held(builder, sequences)
+        case s.AttemptsDue():
+            # `Outgoing.plan_attempts` adds them to each step.
+            pass
         case s.AnsweredLate(row, answered):
             calls.late_outcome(builder, row, answered)
         case s.Recover(unconfirmed):

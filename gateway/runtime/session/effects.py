@@ -124,6 +124,8 @@ class EffectRunner:
             case s.Delivered(sequences, target):
                 if target == RUNTIME:
                     self._outbox.done(sequences)
+            case s.AttemptsDue():
+                self._outbox.attempts_settled()
             case s.LinkUp(link):
                 self._outbox.link_up(link)
             case s.LinkDown(_, refused):
@@ -131,9 +133,13 @@ class EffectRunner:
             case s.Post(reply=reply):
                 wanted = set(answer)
                 resolve(reply, [envelope for envelope in envelopes if envelope.sequence in wanted])
-            case s.OutcomeGiven(reply=reply) | s.ProgressGiven(reply=reply) | s.CancelOrdered(reply=reply):
-                resolve(reply, answer)
-            case s.RedriveOrdered(reply=reply) | s.CallAsked(reply=reply):
+            case (
+                s.OutcomeGiven(reply=reply)
+                | s.ProgressGiven(reply=reply)
+                | s.CancelOrdered(reply=reply)
+                | s.RedriveOrdered(reply=reply)
+                | s.CallAsked(reply=reply)
+            ):
                 resolve(reply, answer)
             case (
                 s.OutcomeLate(reply=reply)

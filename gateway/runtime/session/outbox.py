@@ -17,18 +17,18 @@ from gateway.adapter.port import Corkable, Link, Receipt, ReceiptState
 from gateway.core.adapt import tells_state
 from gateway.core.effects import Transmit
 from gateway.core.resend import OVERDUE
-from gateway.core.session import RuntimeContext
+from gateway.core.session import RuntimeContext, StepBuilder
 from gateway.core.state import SessionView
 from gateway.errors import CannotExpress, EngineUnavailable, LinkLost
 from gateway.events import Envelope
 from gateway.guard import FAULTS, as_future, guard, guard_call, in_time, is_fault
 from gateway.runtime.observe import excerpt
 from gateway.runtime.session.load import when_posted
-from gateway.runtime.session.outgoing import PAGE, Idle, Outgoing, Overdue, Read
+from gateway.runtime.session.outgoing import PAGE, Attempt, Attempts, Idle, Outgoing, Overdue, Read
 from gateway.runtime.session.permit import Permit
 from gateway.runtime.session.results import SENT, read_result
 from gateway.runtime.session.shared import Shared
-from gateway.runtime.session.signals import Delivered, Signal
+from gateway.runtime.session.signals import AttemptsDue, Delivered, Signal
 from gateway.store.step import RUNTIME
 
 _RETRY_LOAD = 1.0
@@ -73,6 +73,8 @@ class Outbox:
         self._sender: asyncio.Task[None] | None = None
         self._proof: asyncio.Future[None] | None = None
         """What the link was asked last: whether all that was said before has come."""
+        self._attempts_due = False
+        """Whether a signal for attempts waits in the inbox."""
         self._leaving: int | None = None
         """What was taken out last; if sending fails in a way that nobody foresaw, that was about this one."""
         self._asked = False
@@ -92,8 +94,7 @@ class Outbox:
         """Take an event that is now on record; `poke` lets what was taken leave."""
         if self._when_said is not None:
             self._when_said()
-        for signal in self.outgoing.add(item, self.view, now=self._shared.clock.monotonic()):
-            self._post(signal)
+        self.outgoing.add(item, now=self._shared.clock.monotonic())
 
     def call_when_said(self, call: Callable[[], None] | None) -> None:
         """Have `call` run for each event that is queued or offered again; None ends it."""
@@ -120,6 +121,20 @@ class Outbox:
         """Let what is believed to be delivered have a step of its own: none came that it could ride along with."""
         for signal in self.take_marks():
             self._post(signal)
+
+    def plan_attempts(self, builder: StepBuilder) -> Attempts:
+        """Say which attempts the step of a decision puts on record or takes back."""
+        return self.outgoing.plan_attempts(builder, sending=self._sending)
+
+    def attempts_settled(self) -> None:
+        """A step was made since attempts were due."""
+        self._attempts_due = False
+
+    def _put_attempts_on_record(self) -> None:
+        """Have a step made soon for attempts; once until there is one."""
+        if not self._attempts_due:
+            self._attempts_due = True
+            self._post(AttemptsDue())
 
     def poke(self) -> None:
         """What was taken, or had to wait, may perhaps leave now."""
@@ -152,6 +167,8 @@ class Outbox:
         self._link = self._corkable = None
         self.post_marks()
         self.outgoing.link_down(refused=refused)
+        if self.outgoing.attempts_due:
+            self._put_attempts_on_record()
         running = (self._sender, self._proof, self._proof_hangs, self._ripening, self._patience)
         self._sender = self._proof = self._proof_hangs = self._ripening = self._patience = None
         for one in running:
@@ -193,10 +210,15 @@ class Outbox:
 
     # Sending ---------------------------------------------------------------------------------------------
 
+    @property
+    def _sending(self) -> bool:
+        """Whether a send waits for its link."""
+        return self._sender is not None and not self._sender.done()
+
     def _start(self) -> None:
         """Let leave what may: at once, or in a task from where something must be waited for."""
         link = self._link
-        if link is None or (self._sender is not None and not self._sender.done()):
+        if link is None or self._sending:
             return
         sending = self._send_all(link)
         waits = self._turn(partial(next, sending, None))
@@ -268,6 +290,9 @@ class Outbox:
                         return
                     case Read():
                         yield self._read()
+                    case Attempt():
+                        self._put_attempts_on_record()
+                        return
                     case Overdue(sequence):
                         self._post(Delivered((sequence,), RUNTIME, "moot", OVERDUE, overdue=True))
         except BaseException as exc:
@@ -316,6 +341,8 @@ class Outbox:
         now = self._shared.clock.monotonic()
         for signal in self.outgoing.sent(item, meaning, now=now):
             self._post(signal)
+        if meaning.unsent and self.outgoing.attempts_due:
+            self._put_attempts_on_record()
         if meaning is SENT:
             if self._ripening is None:
                 self._await_silence()

@@ -12,9 +12,14 @@ What comes next, by the first line that fits:
 | a portion of repeats is on its way | idle, and prove that they have come |
 | what is pending was not read, or no longer fits what is known | read it |
 | something may leave, and its runtime waits no longer for it | let it be moot |
+| something may leave whose attempt is not on record yet | put it on record |
 | something may leave | send it |
 | nothing here may leave, and the ledger keeps more | read it |
 | nothing may leave | idle, and prove repeats if there are any |
+
+An event that must not be sent twice (`Transmit.needs_attempt`) leaves only once its row has attempt 1 on record.
+`plan_attempts` adds to each step the attempts of all events that leave right after it, so that an event that need not
+wait costs no commit of its own. After `busy`, and if the link was lost before the send began, attempt 0 is written.
 
 What came of a send is read from the table of `results`, and what silence means is kept by `OnTheWay`.
 """
@@ -26,17 +31,17 @@ from functools import partial
 
 from gateway.adapter.port import Frame
 from gateway.clock import Clock
-from gateway.core.adapt import carries_state, renew
+from gateway.core.adapt import carries_state, needs_attempt, renew
 from gateway.core.effects import Transmit, answered_by
-from gateway.core.resend import SURELY_UNSENT, Lanes, Plan, is_held, is_overdue, may_leave, plan_resend
-from gateway.core.session import RuntimeContext
+from gateway.core.resend import Lanes, Plan, is_held, is_overdue, may_leave, plan_resend
+from gateway.core.session import RuntimeContext, StepBuilder
 from gateway.core.state import SessionView
 from gateway.errors import CannotExpress
 from gateway.events.frozen import frozen
 from gateway.events.weight import weight
 from gateway.runtime.session.on_the_way import NOTHING, PORTION, OnTheWay
 from gateway.runtime.session.results import Meaning
-from gateway.runtime.session.signals import Delivered, Held, Signal
+from gateway.runtime.session.signals import Delivered, Signal
 from gateway.store.rows import Send
 from gateway.store.step import RUNTIME
 
@@ -71,9 +76,25 @@ class Overdue:
     sequence: int
 
 
-Next = Idle | Read | Overdue | Transmit
+@frozen
+class Attempt:
+    """The attempt of what leaves next is to be put on record first."""
 
-IDLE, PROVE, READ = Idle(), Idle(prove=True), Read()
+
+Next = Idle | Read | Overdue | Attempt | Transmit
+
+IDLE, PROVE, READ, ATTEMPT = Idle(), Idle(prove=True), Read(), Attempt()
+
+
+@frozen
+class Attempts:
+    """What a step puts on record of attempts."""
+
+    started: frozenset[int] = NOTHING
+    unstarted: frozenset[int] = NOTHING
+
+
+NO_ATTEMPTS = Attempts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +105,11 @@ class Reading:
     known: frozenset[int]
     again: frozenset[int]
     stored: int
+
+
+def _has_room(item: Transmit, waiting: int) -> bool:
+    """Whether an event is kept here beside so many others, and not in the ledger alone."""
+    return waiting < FEW or (waiting < MOST_QUEUED and all(_size(frame) <= _LARGE for frame in item.frames))
 
 
 def _size(frame: Frame) -> int:
@@ -119,8 +145,12 @@ class Outgoing:
         self._tried: frozenset[int] = NOTHING
         self._lost: frozenset[int] = NOTHING
         """What may have left where nobody knows whether it came: an answer is missing, or a link broke too soon."""
-        self._unsent: frozenset[int] = NOTHING
-        """What is known to be on record, or about to be, as never sent."""
+        self._marked: frozenset[int] = NOTHING
+        """Attempt 1 is on record, and the send has not begun."""
+        self._departed: frozenset[int] = NOTHING
+        """Attempt 1 is on record, and the send has begun."""
+        self._returned: frozenset[int] = NOTHING
+        """Attempt 1 is on record and is to be taken back: nothing was sent."""
         self._faults: dict[int, int] = {}
         """How often the events that made a link fail have done so."""
 
@@ -145,37 +175,81 @@ class Outgoing:
 
     def all_held(self, view: SessionView) -> bool:
         """Whether nothing can leave right now: no link stands, or each event waits for its turn."""
-        return not self.linked or not any(self._leaves_now(view, item) for item in self.lanes)
+        return not self.linked or not any(self._leaves_now(view, item, begun=self.begun) for item in self.lanes)
 
-    def add(self, item: Transmit, view: SessionView, *, now: float) -> Sequence[Signal]:
+    def add(self, item: Transmit, *, now: float) -> None:
         """Take an event that is now on record; kept by the ledger alone while no link stands."""
         if self.waiting_since is None:
             self.waiting_since = now
         if item.sequence in self._queued:
-            return ()
+            return
         if not self.linked and item.place == "first":
             self._first = item
-            return ()
-        signals: Sequence[Signal] = ()
-        able = self.runtime.capabilities
-        if able.starts_deaf and (not self.linked or is_held(item, view.start, able)):
-            signals = self._mark_unsent([item])
-        here = self.lanes.count
-        room = here < FEW or (here < MOST_QUEUED and all(_size(frame) <= _LARGE for frame in item.frames))
-        if self.linked and not self._more and room:
+        elif self.linked and not self._more and _has_room(item, self.lanes.count):
             self._queued[item.sequence] = None
             self.lanes.add(item)
         else:
             self._more = self._more or self.linked
             self._stored += 1
             self._stored_work += item.lane == "new_work"
-        return signals
 
-    def _mark_unsent(self, items: Iterable[Transmit]) -> Sequence[Signal]:
-        """Put on record that these were never sent; whoever takes the session up later may then send them."""
-        fresh = tuple(item.sequence for item in items if item.sequence not in self._unsent)
-        self._unsent = self._unsent.union(fresh) or NOTHING
-        return (Held(fresh),) if fresh else ()
+    # Attempts --------------------------------------------------------------------------------------------
+
+    def plan_attempts(self, builder: StepBuilder, *, sending: bool) -> Attempts:
+        """Say which attempts a step puts on record or takes back; `sending` is whether a send is under way."""
+        new = [effect for effect in builder.effects if isinstance(effect, Transmit)]
+        if not (self._marked or self._returned or self.lanes.count or [one for one in new if one.needs_attempt]):
+            return NO_ATTEMPTS
+        kinds = {envelope.event.kind for envelope in builder.events}
+        if lost := "link.changed" in kinds and not builder.memory.linked:
+            self._take_back(self._marked)
+        leaving = NOTHING if lost or sending else self._leaving(builder, new, moved="session.moved" in kinds)
+        unstarted = self._returned - leaving
+        if unstarted:
+            unstarted -= {change.sequence for change in builder.send_changes if change.target == RUNTIME}
+        started = leaving - self._marked - self._departed
+        return Attempts(started, unstarted) if started or unstarted else NO_ATTEMPTS
+
+    def _leaving(self, builder: StepBuilder, new: Sequence[Transmit], *, moved: bool) -> frozenset[int]:
+        """Find the events that leave as soon as the step is on record, of those that need an attempt."""
+        if not self.linked or not self._loaded or self._is_full:
+            return NOTHING
+        able, view, begun = self.runtime.capabilities, builder.view, self.begun and not moved
+        items, more = [*self.lanes], self._more
+        for item in new:
+            more = more or not _has_room(item, len(items))
+            if not more and item.sequence not in self._queued:
+                items.append(item)
+        found: list[int] = []
+        for item in sorted(items, key=self._turn_of):
+            if not self._leaves_now(view, item, begun=begun):
+                continue
+            begun = begun or (item.lane == "new_work" and able.one_message_per_turn)
+            if item.needs_attempt:
+                found.append(item.sequence)
+            if able.delivery != "silence":
+                # The next one waits for its answer.
+                break
+        return frozenset(found) or NOTHING
+
+    def _turn_of(self, item: Transmit) -> tuple[int, int]:
+        return self.lanes.line_of(item), item.sequence
+
+    def attempted(self, attempts: Attempts) -> None:
+        """These attempts are on record."""
+        self._marked = self._marked.union(attempts.started).difference(attempts.unstarted) or NOTHING
+        self._returned = self._returned.difference(attempts.started, attempts.unstarted) or NOTHING
+
+    def _take_back(self, sequences: Collection[int]) -> None:
+        """Nothing was sent of these: their attempts are taken back with the next step."""
+        self._returned = self._returned.union(sequences) or NOTHING
+        self._marked = self._marked.difference(sequences) or NOTHING
+        self._departed = self._departed.difference(sequences) or NOTHING
+
+    @property
+    def attempts_due(self) -> bool:
+        """Whether attempts are to be taken back."""
+        return bool(self._returned)
 
     def again(self, sequence: int) -> bool:
         """Offer a recorded event again to whoever has asked for it; says whether the ledger is to be read for it."""
@@ -215,6 +289,7 @@ class Outgoing:
         self._owed = ()
         self._queued.clear()
         self._lost = self._lost.union(self.way.lose()) or NOTHING
+        self._take_back(self._marked)
         self._more = self.begun = False
 
     def link_failed(self, sequences: Iterable[int], reason: str) -> Sequence[Signal]:
@@ -237,7 +312,7 @@ class Outgoing:
             return PROVE
         if not self._loaded:
             return READ
-        item = self.lanes.take(partial(self._leaves_now, view)) if self.lanes.count else None
+        item = self.lanes.take(partial(self._leaves_now, view, begun=self.begun)) if self.lanes.count else None
         if item is None and self._more:
             return READ
         if item is None:
@@ -245,16 +320,27 @@ class Outgoing:
             return PROVE if self.way.portion else IDLE
         if item.leave_before is not None and is_overdue(item, clock.now()):
             return Overdue(item.sequence)
+        if item.needs_attempt and item.sequence not in self._departed:
+            if item.sequence not in self._marked:
+                self.lanes.add(item)
+                return ATTEMPT
+            self._marked = self._marked.difference((item.sequence,)) or NOTHING
+            self._departed |= {item.sequence}
         # Known before it leaves: the events of its turn may come before the answer to it.
         if item.lane == "new_work":
             self.begun = self.begun or self.runtime.capabilities.one_message_per_turn
         return item
 
-    def _leaves_now(self, view: SessionView, item: Transmit) -> bool:
+    @property
+    def _is_full(self) -> bool:
+        """Whether too much is on its way for another event to leave."""
+        return len(self.way.sent) >= MOST_UNCONFIRMED or len(self.way.portion) >= PORTION
+
+    def _leaves_now(self, view: SessionView, item: Transmit, *, begun: bool) -> bool:
         able = self.runtime.capabilities
         if item.lane == "turn" and item.kind == "tool.finished" and not able.starts_deaf:
             return True  # nearly all that leaves, and nothing holds it up
-        if self.begun and item.lane == "new_work":
+        if begun and item.lane == "new_work":
             return False
         return may_leave(item, view.memory, able) and not (able.starts_deaf and is_held(item, view.start, able))
 
@@ -274,11 +360,17 @@ class Outgoing:
         """Take note of what came of a send."""
         if meaning.tried:
             self._tried |= {item.sequence}
+        if meaning.unsent and item.sequence in self._departed:
+            self._take_back((item.sequence,))
         if meaning.state is None:
             if meaning.then == "next":
                 self.way.add(item, now=now)
             elif meaning.then == "again":
                 self.lanes.add(item)
+                # Where no turn is waited for, it would be offered again at once, for as long as the runtime is busy.
+                self.begun = self.begun or (
+                    item.lane == "new_work" and not self.runtime.capabilities.one_message_per_turn
+                )
             # Where the link was cut, the row stays pending, and the next link reads it again.
             return ()
         if item.lane == "new_work" and meaning.state in {"refused", "moot", "dead"}:
@@ -306,8 +398,9 @@ class Outgoing:
         for sequence in sequences:
             self._queued.pop(sequence, None)
             self._faults.pop(sequence, None)
-        if any(rare := (self._tried, self._unsent, self._lost)):
-            self._tried, self._unsent, self._lost = (known.difference(sequences) or NOTHING for known in rare)
+        if any(rare := (self._tried, self._lost, self._marked, self._departed, self._returned)):
+            known = [one.difference(sequences) or NOTHING for one in rare]
+            self._tried, self._lost, self._marked, self._departed, self._returned = known
         return self.way.done(sequences)
 
     # The ledger ------------------------------------------------------------------------------------------
@@ -351,6 +444,7 @@ class Outgoing:
             capabilities=self.runtime.capabilities,
             now=now,
             unsure_up_to=self._unsure_up_to,
+            started=self._marked | self._departed | self._returned,
             tried=self._tried,
             lost=self._lost,
             working=any(call.deliver for call in view.calls.values()),
@@ -364,8 +458,6 @@ class Outgoing:
         for plan in plans:
             self._queued[plan.row.sequence] = None
             self._place(plan, signals, wanted=plan.row.sequence in reading.again)
-        able = self.runtime.capabilities
-        signals += self._mark_unsent(item for item in self.lanes if is_held(item, view.start, able))
         self._fresh = self._fresh and self._more
         return signals
 
@@ -379,12 +471,15 @@ class Outgoing:
         if plan.fate != "send" and not (plan.fate == "unknown" and wanted):
             signals.append(Delivered((sequence,), RUNTIME, plan.fate, plan.reason, plan.overdue, answers=answers))
             return
-        unsure = sequence <= self._unsure_up_to and plan.row.reason not in SURELY_UNSENT
         try:
             frames = self.runtime.codec.encode(envelope).frames
         except CannotExpress as exc:
             signals.append(Delivered((sequence,), RUNTIME, "dead", exc.reason))
             return
+        needs = needs_attempt(envelope.event, self.runtime.capabilities)
+        if plan.repeats and needs:
+            # An earlier process may have sent it, so its attempt stays on record.
+            self._departed |= {sequence}
         self.lanes.add(
             Transmit(
                 sequence,
@@ -395,8 +490,9 @@ class Outgoing:
                 plan.leave_before,
                 state=envelope if carries_state(envelope.event, self.runtime.capabilities) else None,
                 renew=self._fresh,
-                repeats=unsure or sequence in self._lost or sequence in self._tried,
+                repeats=plan.repeats or sequence in self._lost or sequence in self._tried,
                 place=plan.place,
                 answers=answers,
+                needs_attempt=needs,
             )
         )

@@ -31,9 +31,11 @@ class Meaning:
     """Whether the next one leaves, this one waits again, or nothing more leaves by this link."""
     tried: bool = False
     """Whether it may have left although an answer is missing that would say so."""
+    unsent: bool = False
+    """Whether the runtime has certainly not taken it."""
 
 
-SENT, AGAIN = Meaning(), Meaning(then="again")
+SENT, AGAIN = Meaning(), Meaning(then="again", unsent=True)
 _UNCONFIRMED = "the runtime did not confirm it"
 
 
@@ -49,6 +51,6 @@ def read_result(result: Receipt | Exception, *, silent: bool) -> Meaning:
         case CannotExpress():
             return Meaning("dead", result.reason)
         case LinkLost(unsent=unsent):
-            return Meaning(then="cut", tried=not silent and not unsent)
+            return Meaning(then="cut", tried=not silent and not unsent, unsent=unsent)
         case _:
             return Meaning(then="cut", tried=not silent)

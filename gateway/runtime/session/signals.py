@@ -120,10 +120,8 @@ class Delivered:
 
 
 @frozen
-class Held:
-    """Outbound rows have to wait for the runtime's start; they were never sent."""
-
-    sequences: tuple[int, ...]
+class AttemptsDue:
+    """Attempts of rows to the runtime are to be put on record, or taken back."""
 
 
 @frozen
@@ -250,7 +248,7 @@ Signal = (
     | TurnedAway
     | ExecutorReplied
     | Delivered
-    | Held
+    | AttemptsDue
     | Tick
     | Recover
     | ClientSignal

@@ -28,6 +28,7 @@ from gateway.runtime.session.inbox import Inbox
 from gateway.runtime.session.left import Left, Tried, what_is_left
 from gateway.runtime.session.load import known_calls, load_view
 from gateway.runtime.session.outbox import Outbox
+from gateway.runtime.session.outgoing import NO_ATTEMPTS
 from gateway.runtime.session.permit import Permit
 from gateway.runtime.session.replies import without_requests
 from gateway.runtime.session.shared import Shared
@@ -159,6 +160,9 @@ class StepRunner:
                 builder, answers = self._steps.decide(self.view, self.runtime, batch, known=known, repeats=repeats)
             fence = self._permit.fence
             try:
+                attempts = self._outbox.plan_attempts(builder)
+                if attempts is not NO_ATTEMPTS:
+                    builder.write_attempts(attempts.started, attempts.unstarted)
                 step = self._step(builder, fence)
                 if step is None:
                     return builder, None, answers
@@ -180,6 +184,8 @@ class StepRunner:
                 # A slot that went back with the step is queued for again.
                 batch = [signal for signal in batch if not self._steps.requeued(signal)]
             else:
+                if attempts is not NO_ATTEMPTS:
+                    self._outbox.outgoing.attempted(attempts)
                 if step.snapshot is not None:
                     self._snapshot_at = builder.last_sequence
                 return builder, committed, answers

@@ -193,6 +193,14 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         WHERE state IN ('refused', 'unknown', 'dead')
         """,
     ),
+    (
+        # A pending event to the runtime may have been sent, except one that 0.2.0 marked as not sent.
+        """
+        UPDATE @outbound SET attempt = 1 WHERE target = 'runtime' AND state = 'pending'
+            AND reason IS DISTINCT FROM 'held: the runtime has not started yet'
+        """,
+        "UPDATE @outbound SET reason = NULL WHERE target = 'runtime' AND state = 'pending'",
+    ),
 )
 
 OURS = "schema_version"

@@ -198,6 +198,14 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         WHERE state IN ('refused', 'unknown', 'dead')
         """,
     ),
+    (
+        # A pending event to the runtime may have been sent, except one that 0.2.0 marked as not sent.
+        """
+        UPDATE outbound SET attempt = 1
+        WHERE target = 'runtime' AND state = 'pending' AND reason IS NOT 'held: the runtime has not started yet'
+        """,
+        "UPDATE outbound SET reason = NULL WHERE target = 'runtime' AND state = 'pending'",
+    ),
 )
 
 _CHECKPOINT_BYTES = 32 * 1024 * 1024

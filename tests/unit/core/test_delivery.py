@@ -1,6 +1,5 @@
 """What becomes of outbound events when a link comes back."""
 
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -8,7 +7,7 @@ import pytest
 
 from gateway.core.effects import Transmit
 from gateway.core.resend import is_held, is_overdue, plan_resend
-from gateway.core.state import NEVER_SENT, Start
+from gateway.core.state import Start
 from gateway.events import (
     ContextUpdated,
     Envelope,
@@ -25,9 +24,11 @@ from gateway.store.step import RUNTIME, Lane
 from tests.unit.core.harness import HUMA_0_1, HUMA_0_2, OPENHANDS, START
 
 
-def _row(sequence: int, event: Event) -> Send:
+def _row(sequence: int, event: Event, attempt: int = 0) -> Send:
     envelope = Envelope(EventId(str(sequence)), SessionId("s"), sequence, START, "to_runtime", event)
-    return Send(SessionId("s"), sequence, RUNTIME, "turn", "pending", 0, None, None, envelope, envelope.recorded_at)
+    return Send(
+        SessionId("s"), sequence, RUNTIME, "turn", "pending", attempt, None, None, envelope, envelope.recorded_at
+    )
 
 
 def _context(*, wakes: bool = False, call_id: str | None = None) -> ContextUpdated:
@@ -55,12 +56,12 @@ def test_of_plain_contexts_only_the_newest_and_the_newest_waking_one_are_sent():
     assert _fates(rows) == ["moot", "send", "moot", "send"]
 
 
-def _wakes(*, unsure_up_to: int = 0, lost: frozenset[int] = frozenset(), working: bool) -> bool:
+def _wakes(*, attempt: int = 0, lost: frozenset[int] = frozenset(), working: bool) -> bool:
     [plan] = plan_resend(
-        [_row(4, _context(wakes=True))],
+        [_row(4, _context(wakes=True), attempt)],
         capabilities=HUMA_0_2.capabilities,
         now=START,
-        unsure_up_to=unsure_up_to,
+        unsure_up_to=4,
         lost=lost,
         working=working,
     )
@@ -70,10 +71,10 @@ def _wakes(*, unsure_up_to: int = 0, lost: frozenset[int] = frozenset(), working
 
 
 def test_a_waking_context_said_again_does_not_wake_an_agent_that_waits_for_calls():
-    assert not _wakes(unsure_up_to=4, working=True)
+    assert not _wakes(attempt=1, working=True)
     assert not _wakes(lost=frozenset({4}), working=True)
-    assert _wakes(unsure_up_to=4, working=False)
-    assert _wakes(unsure_up_to=3, working=True)
+    assert _wakes(attempt=1, working=False)
+    assert _wakes(attempt=0, working=True)
 
 
 def test_the_updates_of_an_outcome_go_with_it():
@@ -100,18 +101,19 @@ def test_the_time_of_a_confirmation_runs_from_its_message():
 
 
 def test_what_an_earlier_process_may_have_said_is_not_said_twice_but_listed():
-    row = _row(5, MessagePosted(content=(Text(text="hi"),)))
-    assert _fates([row], unsure_up_to=5, adapter=HUMA_0_1) == ["unknown"]
-    assert _fates([row], unsure_up_to=4, adapter=HUMA_0_1) == ["send"]
+    hello = MessagePosted(content=(Text(text="hi"),))
+    assert _fates([_row(5, hello, attempt=1)], unsure_up_to=5, adapter=HUMA_0_1) == ["unknown"]
+    assert _fates([_row(5, hello, attempt=0)], unsure_up_to=5, adapter=HUMA_0_1) == ["send"]
 
 
-def test_what_was_marked_as_never_sent_is_sent_by_the_next_process_unless_this_one_has_tried():
-    row = replace(_row(5, MessagePosted(content=(Text(text="hi"),))), reason=NEVER_SENT)
-    assert _fates([row], unsure_up_to=5, adapter=OPENHANDS) == ["send"]
-    [plan] = plan_resend(
-        [row], capabilities=OPENHANDS.capabilities, now=START, unsure_up_to=5, tried=frozenset({row.sequence})
-    )
-    assert plan.fate == "unknown"
+def test_an_attempt_that_this_process_has_put_on_record_is_unknown_only_if_its_send_broke_off():
+    row = _row(5, MessagePosted(content=(Text(text="hi"),)), attempt=1)
+    one, none = frozenset({row.sequence}), frozenset[int]()
+    for tried, fate in ((none, "send"), (one, "unknown")):
+        [plan] = plan_resend(
+            [row], capabilities=OPENHANDS.capabilities, now=START, unsure_up_to=0, started=one, tried=tried
+        )
+        assert plan.fate == fate
 
 
 @pytest.mark.parametrize(

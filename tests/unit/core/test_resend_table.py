@@ -10,6 +10,7 @@ import pytest
 
 from gateway.adapter.port import Adapter
 from gateway.core import inbound
+from gateway.core.adapt import needs_attempt
 from gateway.core.resend import OVERDUE, Plan, plan_resend
 from gateway.core.state import Action, Remembered
 from gateway.events import (
@@ -35,7 +36,7 @@ from gateway.store.rows import Send
 from gateway.store.step import RUNTIME, SendChange
 from tests.unit.core.harness import HERM, HUMA_0_1, HUMA_0_2, OPENHANDS, START, Harness
 
-Fate = Literal["send", "moot", "unknown"]
+Fate = Literal["send", "moot", "unknown", "dead"]
 Circumstance = Literal["crash", "cut", "silence", "waited"]
 """The process that may have sent it died; its send broke off where an answer was to come; the link was lost while
 silence was to confirm it; it has certainly not left yet."""
@@ -153,7 +154,7 @@ TABLE = (
     *_interrupts(HERM),
     Row(HERM, "approval", ALLOW, OFFERED, (STILL_ASKED, SETTLED)),
     Row(HERM, "answer", QuestionAnswered(id="q", answer="7"), OFFERED, (STILL_ASKED, SETTLED)),
-    Row(HERM, "secret", SECRET, UNANSWERED, (NOT_KEPT,)),
+    Row(HERM, "secret", SECRET, _answered("unknown", "unknown", "dead"), (NOT_KEPT,)),
     Row(HERM, "opaque", Opaque(channel="x", payload={}), UNANSWERED, (LOOK_ELSE_UNKNOWN,)),
 )
 CASES = [
@@ -163,19 +164,24 @@ CASES = [
 ]
 
 
-def _row(sequence: int, event: Event) -> Send:
+def _row(sequence: int, event: Event, attempt: int = 0) -> Send:
     envelope = Envelope(EventId(str(sequence)), SessionId("s"), sequence, START, "to_runtime", event)
-    return Send(SessionId("s"), sequence, RUNTIME, "turn", "pending", 0, None, None, envelope, envelope.recorded_at)
+    return Send(
+        SessionId("s"), sequence, RUNTIME, "turn", "pending", attempt, None, None, envelope, envelope.recorded_at
+    )
 
 
-def _plan(row: Row, when: Circumstance, *, working: bool = False) -> Plan:
-    rows = [_row(PLACE + place, event) for place, event in enumerate((row.event, *row.newer))]
+def _plan(row: Row, when: Circumstance, *, working: bool = False, attempt: int | None = None) -> Plan:
+    if attempt is None:
+        attempt = 0 if when == "waited" else 1
+    rows = [_row(PLACE + place, event, attempt) for place, event in enumerate((row.event, *row.newer))]
     one = frozenset({PLACE})
     plans = plan_resend(
         rows[::-1],
         capabilities=row.adapter.capabilities,
         now=START + row.after,
         unsure_up_to=PLACE if when == "crash" else 0,
+        started=frozenset() if when == "crash" else one,
         tried=one if when == "cut" else frozenset(),
         lost=one if when == "silence" else frozenset(),
         working=working,
@@ -192,6 +198,16 @@ def test_each_row_meets_the_fate_that_the_page_gives_it(row: Row, when: Circumst
     assert plan.row.envelope.event == row.event
     assert (plan.reason is None) == (fate == "send")
     assert plan.overdue == (plan.reason == OVERDUE)
+
+
+MARKED = [row for row in TABLE if needs_attempt(row.event, row.adapter.capabilities)]
+
+
+@pytest.mark.parametrize("row", MARKED, ids=[f"{row.adapter.name}-{row.name}" for row in MARKED])
+def test_an_event_whose_send_had_not_started_is_sent_after_a_restart(row: Row) -> None:
+    plan = _plan(row, "crash", working=True, attempt=0)
+    assert (plan.fate, plan.repeats) == (row.fates["waited"], False)
+    assert plan.row.envelope.event == row.event
 
 
 def test_what_the_rows_say_stands_on_the_page() -> None:

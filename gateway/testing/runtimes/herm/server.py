@@ -102,6 +102,11 @@ class HermServer:
         """Answer requests again; errors and pages that are still due are dropped."""
         self._stumbles.clear()
 
+    @property
+    def stumbles_left(self) -> int:
+        """How many requests will still be answered with an error."""
+        return len(self._stumbles)
+
     def lose_answers(self, count: int = 1) -> None:
         """Carry the next posts out, and cut the connection instead of answering."""
         self._lost_answers += count
