@@ -3,6 +3,8 @@
 import asyncio
 from collections import deque
 
+from gateway.guard import guard_call
+
 SMALL = 64 * 1024
 """Bytes of a frame that never waits for the budget; the number of such frames is bounded for each session."""
 PATIENCE = 8.0
@@ -52,7 +54,7 @@ class FrameMemory:
         finally:
             self._waiting.remove(turn)
             # The next one may fit too, after the caller has counted this one.
-            asyncio.get_running_loop().call_soon(self._wake_first)
+            asyncio.get_running_loop().call_soon(guard_call("frame memory", self._wake_first))
         return True
 
     def _wake_first(self) -> None:
