@@ -62,6 +62,8 @@ async def test_a_message_of_a_client_is_on_record_even_if_the_client_never_heard
 ) -> None:
     async with Scene(tmp_path, dialect, store=store) as scene:
         await scene.run("after-post")
+        # A result that was told shows that the link takes events, so the message is sent at once.
+        await (await scene.call("again")).result()
         session_id = await scene.session_id()
         event = {"kind": "message.posted", "content": "Hello, Finn"}
         with pytest.raises(httpx.TransportError):
