@@ -36,6 +36,8 @@ class Malformed:
 
     reason: str
     excerpt: str = ""
+    is_large: bool = False
+    """Whether it was rejected for its size, unread."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,7 +134,7 @@ class HermLink:
         tuning = self._tuning
         async with aclosing(stream.texts()) as texts:
             async for text in texts:
-                event = _understand(text)
+                event = _understand(text, is_cut=stream.is_cut)
                 if event is None:
                     continue
                 if self._is_live.is_set():
@@ -266,12 +266,16 @@ class HermLink:
                 self.end(f"reading failed: {type(failure).__name__}")
 
 
-def _understand(text: str) -> Event | None:
+def _understand(text: str, *, is_cut: bool) -> Event | None:
     """Read the data of one event; None for what only keeps a connection alive."""
     if text.strip() in _IGNORED:
         return None
-    # A call with one unspeakable argument keeps its id and can be answered.
-    payload, written = json.read_frame(text)
+    if is_cut:
+        reason = f"the frame has more than {FRAMES.largest:,} bytes (limits.frame)"
+        payload, written = Malformed(reason, json.excerpt(text), is_large=True), None
+    else:
+        # A call with one unspeakable argument keeps its id and can be answered.
+        payload, written = json.read_frame(text)
     if isinstance(payload, Malformed) and any(word in text for word in wire.SECRET_WORDS):
         payload = Malformed(payload.reason)
     return Event(payload, wire.place_of(payload), len(text), written) if payload != {} else None

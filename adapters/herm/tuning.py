@@ -15,8 +15,8 @@ class HermTuning:
     ids: int = 100_000
     """Of how many events the ids are remembered."""
     event_bytes: int = LARGEST_FRAME
-    """What one event of the stream may have, if `limits.frame` is not less; a longer one ends the link, and the history
-    of the next link shows it."""
+    """What one event of the stream may have, if `limits.frame` is not less; a longer one is rejected, and one of eight
+    times as many ends the link."""
     history_bytes: int = 256 * 1024**2
     """What the events of one history may take in memory; the same."""
 

@@ -1,5 +1,6 @@
 """Reads what HUMA servers say, in either version, and what a client's results have in common. Pure."""
 
+import re
 from typing import Any
 
 from adapters.huma import wire
@@ -19,7 +20,13 @@ from gateway.events import (
     ToolRequested,
     TypingChanged,
 )
-from gateway.json_values import cut_member, find_fault, json_type, read_model, unknown_fields
+from gateway.json_values import Malformed, cut_member, find_fault, json_type, read_model, unknown_fields
+
+_HEAD = re.compile(r'\s*(?:\[\s*"event"\s*,\s*)?\{([^{}]*)')
+"""The members of a payload up to the first nested object."""
+_CALL = re.compile(r'"type"\s*:\s*"tool-call"')
+_CALL_ID = re.compile(rf'"toolCallId"\s*:\s*"([^"\\]{{1,{ID_LENGTH}}})"')
+_TOOL = re.compile(rf'"toolName"\s*:\s*"([^"\\]{{1,{ID_LENGTH}}})"')
 
 
 def read_server_message(payload: dict[str, Any], *, written: bytes | None) -> Draft | None:
@@ -43,6 +50,19 @@ def read_server_message(payload: dict[str, Any], *, written: bytes | None) -> Dr
             return Draft(event, losses=unknown_fields(report.model_extra))
         case _:
             return _status(read_model(wire.Status, payload))
+
+
+def read_large_call(payload: Malformed) -> Draft | None:
+    """Read the call at the beginning of a frame that was too large to read, so that the agent gets a failure."""
+    head = _HEAD.match(payload.excerpt)
+    if head is None or not _CALL.search(head[1]):
+        return None
+    call_id, tool = _CALL_ID.search(head[1]), _TOOL.search(head[1])
+    if call_id is None or tool is None:
+        return None
+    problem = f"The call cannot be carried out: {payload.reason}."
+    event = ToolRequested(native_call_id=call_id[1], tool=tool[1], arguments={}, runs_in="host", problem=problem)
+    return Draft(event, losses=(Loss(how="dropped", path="/arguments", note=payload.reason),))
 
 
 def refuse_unsayable(value: object, path: str = "", *, forbidden: frozenset[str] = frozenset()) -> None:

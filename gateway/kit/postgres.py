@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 import asyncpg
 
 from gateway.kit.store import KEPT, Callback, Claimed, KeyReused, Owed, StoreUnavailable
-from gateway.settings.postgres_dsn import asyncpg_dsn, why_refused
+from gateway.settings.postgres_dsn import asyncpg_dsn, find_dropped, why_refused
 
 _PATIENCE = 5.0
 """Seconds for one statement, and between two looks whether the connection that shows this worker lives still stands."""
@@ -48,6 +48,8 @@ class PostgresCallStore:
     def __init__(self, dsn: str, *, connections: int = 4) -> None:
         if (fault := why_refused(dsn)) is not None:
             raise ValueError(f"the DSN {fault}")
+        for text in find_dropped(dsn):
+            log.warning("DSN of the store: %s", text)
         self._dsn = asyncpg_dsn(dsn, system_certificates=ssl.get_default_verify_paths().cafile)
         self._connections = connections
         self._calm_at = 0.0

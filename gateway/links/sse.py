@@ -1,5 +1,6 @@
 """Reads a stream of server-sent events over httpx, within bounds of size and silence."""
 
+import re
 from codecs import getincrementaldecoder
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -14,6 +15,10 @@ from gateway.links.masking import Mask
 from gateway.links.rest import RestClient, check_plain, explain
 
 _Utf8 = getincrementaldecoder("utf-8-sig")
+_END = re.compile(r"\r\n\r\n|\n\n|\r\r")
+"""The end of an event."""
+_WITHOUT_END = 8
+"""How many times the largest size an event may have before the connection ends."""
 _NOT_STREAMS = frozenset({"text/html", "application/json", "application/problem+json"})
 
 
@@ -27,7 +32,7 @@ async def open_events(
     idle: timedelta,
     largest: int,
 ) -> AsyncGenerator["SseStream"]:
-    """Connect and yield the stream, whose events have `largest` bytes at most; leaving closes the connection.
+    """Connect and yield the stream, whose events are cut behind `largest` bytes; leaving closes the connection.
 
     Raises:
         LinkLost: the server cannot be reached, or what it answers is no stream.
@@ -47,6 +52,8 @@ class SseStream:
     def __init__(self, response: httpx.Response, *, mask: Mask, largest: int) -> None:
         self._text = _Bounded(response, largest)
         self._mask = mask
+        self.is_cut = False
+        """Whether the event yielded last was too large, and its data are cut."""
 
     async def texts(self) -> AsyncGenerator[str]:
         """Yield the data of each event until the server ends the stream; events without data are left out.
@@ -58,6 +65,7 @@ class SseStream:
         failure: str | None = None
         try:
             async for event in events:
+                self.is_cut, self._text.is_cut = self._text.is_cut, False
                 self._text.unread = 0
                 if event.data:
                     yield event.data
@@ -72,7 +80,7 @@ class SseStream:
 
 
 class _Bounded(httpx.Response):
-    """The text of an answer, without a byte order mark, and of no event without end.
+    """The text of an answer, without a byte order mark, with events cut behind the largest size.
 
     httpx itself would hand each piece through four generators more.
     """
@@ -83,15 +91,25 @@ class _Bounded(httpx.Response):
         self._answer, self._largest = answer, largest
         self.unread = 0
         """Bytes since the last whole event."""
+        self.is_cut = False
+        """Whether the present event is too large: the rest of it is left out."""
 
     async def aiter_text(self, chunk_size: int | None = None) -> AsyncIterator[str]:
         """Decode what comes as it comes; the size of a piece is the server's."""
         del chunk_size
         check_plain(self._answer)
         decoder = _Utf8("replace")
+        tail = ""
         async for piece in cast("httpx.AsyncByteStream", self._answer.stream):
             self.unread += len(piece)
+            if self.unread > _WITHOUT_END * self._largest:
+                raise ValueError(f"an event is over {_WITHOUT_END * self._largest} bytes")
+            text = decoder.decode(piece)
             if self.unread > self._largest:
-                raise ValueError(f"an event is over {self._largest} bytes")
-            if text := decoder.decode(piece):
+                text = tail + text
+                end = _END.search(text)
+                self.is_cut = True
+                tail = "" if end is not None else text[-3:]
+                text = "" if end is None else "\n\n" + text[end.end() :]
+            if text:
                 yield text

@@ -48,7 +48,7 @@ EVERY_AGENT = "every agent that gets it"
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class ModelRefusal:
     """One thing in a tool that model APIs refuse; its texts omit the tool's name, so that reports can group them."""
 
     place: Place
@@ -71,11 +71,11 @@ def lint_models(settings: Settings) -> Iterator[Finding]:
             yield Finding(("tools", name, *refusal.place), refusal.describe(_agents(settings, name)), "warning")
 
 
-def refusals(name: str, parameters: Mapping[str, Any]) -> Iterator[Refusal]:
+def refusals(name: str, parameters: Mapping[str, Any]) -> Iterator[ModelRefusal]:
     """List what model APIs refuse in one tool."""
     if apis := tuple(api for api, rule in _NAMES.items() if not rule.fullmatch(name)):
         fix = "use 1 to 64 ASCII letters, digits, '_' and '-', beginning with a letter or '_'"
-        yield Refusal((), apis, "this name", fix)
+        yield ModelRefusal((), apis, "this name", fix)
     if parameters.get("type") != "object":
         # No tool can have it, whichever API is asked.
         return
@@ -83,15 +83,15 @@ def refusals(name: str, parameters: Mapping[str, Any]) -> Iterator[Refusal]:
         if keyword in _COMBINED:
             fault = f"`{keyword}` at the top level of a schema"
             fix = "move it into a property, or state it in the description"
-            yield Refusal(("parameters", keyword), _COMBINED[keyword], fault, fix)
+            yield ModelRefusal(("parameters", keyword), _COMBINED[keyword], fault, fix)
     properties = parameters.get("properties")
     for argument in cast("Mapping[str, Any]", properties) if isinstance(properties, Mapping) else ():
         if not _ARGUMENT.fullmatch(argument):
             fix = "use 1 to 64 ASCII letters, digits, '_', '.' and '-'"
-            yield Refusal(("parameters", "properties", argument), ("Anthropic",), "an argument of this name", fix)
+            yield ModelRefusal(("parameters", "properties", argument), ("Anthropic",), "an argument of this name", fix)
     for place in _arrays_without_items(parameters, ("parameters",)):
         fix = "add `items`, such as {type: string}"
-        yield Refusal(place, ("OpenAI", "Gemini"), "an array without `items`", fix)
+        yield ModelRefusal(place, ("OpenAI", "Gemini"), "an array without `items`", fix)
 
 
 def _agents(settings: Settings, tool: str) -> str:

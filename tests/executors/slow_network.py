@@ -10,7 +10,7 @@ async def delayed(port: int, seconds: float) -> AsyncGenerator[int]:
     """Forward a free port of this machine to another one, `seconds` later in each direction; gives the free port."""
     tasks: set[asyncio.Task[None]] = set()
 
-    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         loop = asyncio.get_running_loop()
         arrived: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
 
@@ -41,7 +41,7 @@ async def delayed(port: int, seconds: float) -> AsyncGenerator[int]:
         task.add_done_callback(tasks.discard)
         try:
             away_reader, away_writer = await asyncio.open_connection("127.0.0.1", port)
-            await asyncio.gather(pump(reader, away_writer), pump(away_reader, writer))
+            await asyncio.gather(forward(reader, away_writer), forward(away_reader, writer))
         except asyncio.CancelledError:
             pass
         finally:

@@ -34,6 +34,7 @@ async def test_no_call_is_lost_to_a_gunicorn_that_closes_idle_connections_after_
         async with make_executor(url) as executor:
             assert isinstance(await executor.execute(make_request()), Answered)
             # The pause is what is tested: around the moment in which gunicorn closes.
+            # The time between two calls is the point: the server closes the connection meanwhile.
             await asyncio.sleep(pause)
             return await executor.execute(make_request())
 
@@ -63,6 +64,7 @@ async def test_no_call_is_lost_to_a_server_that_announces_a_second() -> None:
     async def ask_twice(client: HttpClient, pause: float) -> Exchange:
         async with client:
             assert isinstance(await post(client), HttpAnswer)
+            # The time between two calls is the point: the server closes the connection meanwhile.
             await asyncio.sleep(pause)
             return await post(client)
 

@@ -15,5 +15,5 @@ async def dsn() -> AsyncIterator[str]:
         await link.execute(f"CREATE SCHEMA {schema}")
     finally:
         await link.close()
-    yield f"{server}{'&' if '?' in server else '?'}search_path={schema}"
+    yield f"{server}{'&' if '?' in server else '?'}options=-csearch_path%3D{schema}"
     await postgres_server.drop_schema(schema)

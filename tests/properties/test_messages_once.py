@@ -91,6 +91,7 @@ class Side(PlainRuntime):
     @asynccontextmanager
     async def _connect(self, receiver: Receiver) -> AsyncGenerator[Link]:
         if self.dead or not self.peer.up:
+            # As long as a refused connection takes.
             await asyncio.sleep(0.01)
             raise LinkLost("nobody is there")
         self.receiver = receiver
@@ -281,6 +282,7 @@ class World:
         """Let everything that is under way end, as far as it does."""
         for _ in range(20):
             await asyncio.sleep(0)
+        # Timers of a few milliseconds are due then; nothing is asserted about what has not come by now.
         await asyncio.sleep(0.005)
 
     async def rows(self, engine: Any = None) -> list[tuple[str, Send]]:

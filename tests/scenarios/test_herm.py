@@ -349,7 +349,7 @@ async def test_an_answer_that_comes_too_late_is_moot_and_no_dead_letter(
         approval = environment.agent.ask_approval("terminal", {})
         [waiting] = await questions(gateway)
         await answer(gateway, waiting, {"decision": "allow"})
-        await questions(gateway, state="answered")
+        await questions(gateway, state="moot")
         assert (await gateway.get("/v1/dead-letters"))["data"] == []
         assert (call.answers, approval.answers) == ([], [])
         # The link has borne it.

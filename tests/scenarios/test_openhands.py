@@ -171,6 +171,7 @@ async def test_what_the_server_drops_without_a_word_is_called_unknown_and_listed
 async def test_frames_beyond_the_usual_limit_get_through(environment: OpenHandsEnvironment) -> None:
     # A message is in its event twice.
     big = "x" * (5 * 1024 * 1024 // 2)
+    environment.configure({"limits": {"frame": "32MiB"}})
     async with environment.running() as gateway:
         await ready(environment, gateway)
         connections = environment.agent.connections
@@ -185,6 +186,7 @@ async def test_a_message_that_comes_back_six_times_as_large_is_confirmed(environ
     text = "\u00e9" * (1_900 * 1024)
     # Four megabytes there and twenty-three back take their time on a busy machine.
     environment.options(ack_timeout="60s")
+    environment.configure({"limits": {"frame": "32MiB"}})
     async with environment.running() as gateway:
         await ready(environment, gateway)
         [sent] = await send(gateway, message(text))
@@ -195,6 +197,7 @@ async def test_a_message_that_comes_back_six_times_as_large_is_confirmed(environ
 async def test_an_event_larger_than_the_inbox_does_not_keep_the_next_ones_out(
     environment: OpenHandsEnvironment,
 ) -> None:
+    environment.configure({"limits": {"frame": "16MiB"}})
     async with environment.running() as gateway:
         await ready(environment, gateway)
         await environment.agent.agent_says("x" * (5 * 1024 * 1024), waits=False)

@@ -9,7 +9,7 @@ from fastapi import Response
 from tests.scenarios.environment import GOOD, Running, Scene, ended, plain_http
 from tests.scenarios.hooks import SECRET, Asked, success, update
 
-TOKEN, REALM, PLAIN = "told-canary-7Hq2", 'told "canary"\\/Pw3', "told-by-everybody"
+TOKEN, REALM, PLAIN = "told-canary-7Hq2", 'told "canary"\\/Pw3', "public"
 HEADERS = {"X-Token": TOKEN, "X-Realm": "${REALM}", "X-Plain": PLAIN}
 
 

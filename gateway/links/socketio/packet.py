@@ -48,7 +48,8 @@ def read_event(packet: bytes) -> Arrival:
     if head is not None and int(head["type"]) != EVENT:
         return _malformed(channel, "a binary packet; binary is not spoken here", packet[1:], ack=ack)
     if (reason := FRAMES.why_rejected(len(packet))) is not None:
-        return _malformed(channel, f"the frame {reason}", packet[1 : json.EXCERPT + 1], ack=ack)
+        payload = Malformed(f"the frame {reason}", json.excerpt(packet[start : start + json.EXCERPT]), is_large=True)
+        return Arrival((Frame(channel, payload),), ack)
     namespace = head["namespace"].decode("utf-8", "replace") if head is not None and head["namespace"] else None
     return _read_body(packet[start:], channel, namespace=namespace, ack=ack)
 

@@ -272,7 +272,7 @@ def _rejected(frame: Frame, reason: str) -> Frame:
     if isinstance(frame.payload, Malformed):
         return frame
     written = frame.written if frame.written is not None else orjson.dumps(frame.payload)
-    return Frame(frame.channel, Malformed(f"the frame {reason}", excerpt(written)))
+    return Frame(frame.channel, Malformed(f"the frame {reason}", excerpt(written), is_large=True))
 
 
 def _size_of(frame: Frame) -> int:

@@ -120,8 +120,24 @@ async def test_an_event_without_end_ends_the_link() -> None:
         for number in range(50):
             await server.raw(b"data: " + json.dumps({"id": f"e{number}", "x": "y" * 1_000}).encode() + b"\n\n")
         await record.wait_for(50)
-        await server.raw(b"data: " + b"x" * 10_001)
-        assert "over 10000 bytes" in await within(link.wait_closed())
+        await server.raw(b"data: " + b"x" * 80_001)
+        assert "over 80000 bytes" in await within(link.wait_closed())
+
+
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n"])
+async def test_an_event_over_the_limit_is_rejected_and_the_next_one_arrives(end: bytes) -> None:
+    record, tuning = RecordingBackend(), HermTuning(event_bytes=10_000)
+    async with RawHerm().serve() as server, linked(server, record, tuning=tuning):
+        for size in (9_000, 10_001, 70_000):
+            # In pieces, so that the end comes apart too.
+            text = b"data: " + json.dumps({"id": f"e{size}", "x": "y" * size}).encode() + end
+            for start in range(0, len(text), 4_999):
+                await server.raw(text[start : start + 4_999])
+            await server.raw(b"data: " + json.dumps({"id": f"after{size}"}).encode() + end)
+        frames = await record.wait_for(6)
+        assert [isinstance(frame.payload, Malformed) for frame in frames] == [False, False, True, False, True, False]
+        assert "limits.frame" in frames[2].payload.reason
+        assert [frames[at].payload["id"] for at in (0, 1, 3, 5)] == ["e9000", "after9000", "after10001", "after70000"]
 
 
 @pytest.mark.requirement("H-gg", "H38")

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from typing import Any, cast
@@ -12,8 +12,9 @@ import pytest
 from pydantic import SecretStr
 
 from adapters.openhands import ADAPTER
-from gateway.adapter.port import Connector, Corkable, Frame, McpEndpoint, Order, Resting, RestTimes, Tool
+from gateway.adapter.port import LARGEST_FRAME, Connector, Corkable, Frame, McpEndpoint, Order, Resting, RestTimes, Tool
 from gateway.errors import LinkLost, LinkRefused, MalformedFrame
+from gateway.links.frame_memory import FRAMES
 from gateway.testing.conformance.link import Collector, LinkSuite, Peer, enter, within
 from tests.adapters.openhands.raw_openhands import (
     CONVERSATION,
@@ -485,7 +486,16 @@ async def test_a_server_that_evicts_us_ends_the_link_with_a_reason_and_no_second
         assert len(server.queries) == 1
 
 
+@pytest.fixture
+def large_frames() -> Iterator[None]:
+    """Allow the largest frames."""
+    before, FRAMES.largest = FRAMES.largest, LARGEST_FRAME
+    yield
+    FRAMES.largest = before
+
+
 @pytest.mark.requirement("OH58")
+@pytest.mark.usefixtures("large_frames")
 async def test_an_event_of_over_four_mebibytes_arrives() -> None:
     collector = Collector()
     large = thought(0, "x" * (9 * 1024 * 1024))
