@@ -77,7 +77,7 @@ class Collector:
         self.cursors: list[str | None] = []
         self.is_caught_up = False
         self.is_starting: bool | None = None
-        self.history: list[Frame] = []
+        self.before_caught_up: list[Frame] = []
         """The frames that came before the link had caught up."""
         self._changed = asyncio.Event()
 
@@ -89,7 +89,7 @@ class Collector:
     def caught_up(self, *, starting: bool | None = None) -> None:
         self.is_caught_up, self.is_starting = True, starting
         self.times_caught_up += 1
-        self.history = list(self.frames)
+        self.before_caught_up = list(self.frames)
         self._changed.set()
 
     async def wait_for(self, count: int, *, otherwise: str = "") -> list[Frame]:
@@ -295,8 +295,8 @@ class LinkSuite:
         async with self.serve() as peer, self.connector(peer) as connector:
             stored = self.store(peer, 1, 2, 3)
             collector = await self.follow(peer, connector)
-            assert collector.history == stored, (
-                f"the runtime has {len(stored)} stored messages, the link passed {len(collector.history)} on before"
+            assert collector.before_caught_up == stored, (
+                f"the runtime has {len(stored)} stored messages, the link passed {len(collector.before_caught_up)} on before"
                 " `caught_up`: read the history in `connect` and pass it to `receiver.frame`, in its order, before"
                 " `receiver.caught_up()`; without it, messages from before the connection are lost"
             )
@@ -380,7 +380,7 @@ class LinkSuite:
                 if cursor is None:
                     continue
                 resumed = await self.follow(peer, connector, resume_after=cursor)
-                lost = [frame for frame in (*frames[known:], missed) if frame not in resumed.history]
+                lost = [frame for frame in (*frames[known:], missed) if frame not in resumed.before_caught_up]
                 assert not lost, (
                     f"the link resumed after cursor {cursor!r} of message {known} and did not pass on {len(lost)} later"
                     " messages before `caught_up`: a cursor may only advance past messages that were passed on"

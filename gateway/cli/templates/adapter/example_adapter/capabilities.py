@@ -1,4 +1,4 @@
-"""The capabilities of the protocol. Pure."""
+"""The capabilities of the protocol; no I/O."""
 
 from gateway.adapter.port import Capabilities
 

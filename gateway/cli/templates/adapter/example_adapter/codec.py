@@ -1,4 +1,4 @@
-"""Translate between Example messages and canonical events. Pure.
+"""Translate between Example messages and canonical events. No I/O.
 
 Events of the runtime, on the channel `events`; each has a number:
 

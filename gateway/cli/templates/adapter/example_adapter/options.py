@@ -1,4 +1,4 @@
-"""The options of a runtime in gateway.yaml. Pure."""
+"""The options of a runtime in gateway.yaml; no I/O."""
 
 from datetime import timedelta
 from typing import Annotated
