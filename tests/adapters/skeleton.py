@@ -21,6 +21,6 @@ def _load(name: str, file: Path) -> ModuleType:
     return module
 
 
-package: Any = _load("example_adapter", TEMPLATE / "example_adapter/__init__.py")
-link: Any = import_module("example_adapter.link")
-peer: Any = _load("example_peer", TEMPLATE / "tests/peer.py")
+package: Any = _load("pigeon_adapter", TEMPLATE / "pigeon_adapter/__init__.py")
+link: Any = import_module("pigeon_adapter.link")
+peer: Any = _load("pigeon_peer", TEMPLATE / "tests/peer.py")

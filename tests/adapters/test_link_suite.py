@@ -29,11 +29,11 @@ class SkeletonLinks(LinkSuite):
         self.adapter = adapter
 
     def serve(self) -> AbstractAsyncContextManager[Peer]:
-        return skeleton.peer.ExamplePeer().serve()
+        return skeleton.peer.PigeonPeer().serve()
 
     def connector(self, peer: Peer) -> AbstractAsyncContextManager[Connector]:
         options = {
-            "adapter": "example",
+            "adapter": "pigeon",
             "url": cast("Any", peer).url,
             "api_key": skeleton.peer.KEY,
             "session_id": self.native_id,
@@ -104,7 +104,7 @@ class CursorAhead(Passing):
         super().frame(frame, None if cursor is None else str(int(cursor) + 1))
 
 
-class Repeating(skeleton.link.ExampleLink):
+class Repeating(skeleton.link.PigeonLink):
     """Knows no repeats."""
 
     @property
@@ -259,7 +259,7 @@ LEAVE = "test_frames_leave_as_they_were_given_and_in_their_order"
 
 BROKEN: dict[str, tuple[Any, str, str]] = {
     "history never read": (Broken(receiver=WithoutHistory), HISTORY, "passed 0 on .* read the history in `connect`"),
-    "history after caught_up": (Broken(receiver=HistoryAfterwards), HISTORY, "before `receiver.caught_up"),
+    "history after caught_up": (Broken(receiver=HistoryAfterwards), HISTORY, "then call `receiver.caught_up"),
     "early events lost": (Broken(receiver=SkipsEarly), MEANWHILE, r"was lost: begin to listen before you read"),
     "no cursor": (Broken(receiver=WithoutCursor), CURSOR, r"without a cursor.*`receiver.frame\(frame, cursor\)`"),
     "cursor ahead": (Broken(receiver=CursorAhead), CURSOR, "a cursor may only advance past messages that were passed"),
@@ -283,7 +283,7 @@ async def test_the_suite_fails_on_a_broken_link_and_names_fault_and_fix(fault: s
 
 
 async def test_the_suite_fails_on_a_link_that_passes_repeats_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(skeleton.link, "ExampleLink", Repeating)
+    monkeypatch.setattr(skeleton.link, "PigeonLink", Repeating)
     with pytest.raises(AssertionError, match=r"passed 5 frames on for 3 messages: .* drop a message with a known id"):
         await SkeletonLinks().test_a_message_that_comes_twice_is_passed_on_once()
 

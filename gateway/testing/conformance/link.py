@@ -296,9 +296,9 @@ class LinkSuite:
             stored = self.store(peer, 1, 2, 3)
             collector = await self.follow(peer, connector)
             assert collector.before_caught_up == stored, (
-                f"the runtime has {len(stored)} stored messages, the link passed {len(collector.before_caught_up)} on before"
-                " `caught_up`: read the history in `connect` and pass it to `receiver.frame`, in its order, before"
-                " `receiver.caught_up()`; without it, messages from before the connection are lost"
+                f"the runtime has {len(stored)} stored messages, the link passed {len(collector.before_caught_up)} on"
+                " before `caught_up`: read the history in `connect`, pass it to `receiver.frame` in its order, then"
+                " call `receiver.caught_up()`; otherwise messages from before the connection are lost"
             )
 
     async def test_a_message_that_comes_twice_is_passed_on_once(self) -> None:

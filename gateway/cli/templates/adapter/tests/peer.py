@@ -1,4 +1,4 @@
-"""A runtime that speaks the Example protocol as raw JSON, for the tests and to try a gateway with.
+"""A runtime that speaks the Pigeon protocol as raw JSON, for the tests and to try a gateway with.
 
 `python tests/peer.py` listens on port 9100, calls a tool as soon as a gateway is connected, and prints the result.
 """
@@ -17,11 +17,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-KEY = "example-key-for-tests"
+KEY = "pigeon-key-for-tests"
 SESSION = "session-1"
 
 
-class ExamplePeer:
+class PigeonPeer:
     """One session; implements `gateway.testing.conformance.link.Peer`."""
 
     def __init__(self, port: int = 0) -> None:
@@ -44,7 +44,7 @@ class ExamplePeer:
         return self._served.url
 
     @asynccontextmanager
-    async def serve(self) -> AsyncGenerator["ExamplePeer"]:
+    async def serve(self) -> AsyncGenerator["PigeonPeer"]:
         async with self._served:
             yield self
 
@@ -125,7 +125,7 @@ class ExamplePeer:
 
 async def main() -> None:
     """Play a runtime whose agent calls a tool once."""
-    async with ExamplePeer(port=9100).serve() as peer:
+    async with PigeonPeer(port=9100).serve() as peer:
         print(f"listening on {peer.url}", flush=True)
         await peer.connected()
         call = {"number": 1, "type": "call", "id": "c1", "tool": "ask_for_cards", "arguments": {"rank": "7"}}

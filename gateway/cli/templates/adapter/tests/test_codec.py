@@ -4,10 +4,10 @@ from pathlib import Path
 
 from gateway.testing.conformance.codec import CodecSuite
 
-from example_adapter import ADAPTER
+from pigeon_adapter import ADAPTER
 
 
-class TestExampleCodec(CodecSuite):
+class TestPigeonCodec(CodecSuite):
     adapter = ADAPTER
     channels = ("events", "messages")
     vectors = Path(__file__).parent / "vectors"

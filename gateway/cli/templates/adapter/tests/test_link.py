@@ -5,18 +5,18 @@ from typing import Any
 
 from gateway.adapter.port import Connector, Frame
 from gateway.testing.conformance.link import LinkSuite
-from peer import KEY, SESSION, ExamplePeer
+from peer import KEY, SESSION, PigeonPeer
 
-from example_adapter import ADAPTER
+from pigeon_adapter import ADAPTER
 
 
-class TestExampleLink(LinkSuite):
+class TestPigeonLink(LinkSuite):
     adapter = ADAPTER
     native_id = SESSION
     sends = 50
 
     def serve(self) -> AbstractAsyncContextManager[Any]:
-        return ExamplePeer().serve()
+        return PigeonPeer().serve()
 
     def connector(self, peer: Any) -> AbstractAsyncContextManager[Connector]:
         options = {"adapter": ADAPTER.name, "url": peer.url, "api_key": KEY, "session_id": SESSION}

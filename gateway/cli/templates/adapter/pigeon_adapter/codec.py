@@ -1,4 +1,4 @@
-"""Translate between Example messages and canonical events. No I/O.
+"""Translate between Pigeon messages and canonical events. No I/O.
 
 Events of the runtime, on the channel `events`; each has a number:
 
@@ -37,7 +37,7 @@ from gateway.json_values import find_fault, pointer
 EVENTS, MESSAGES = "events", "messages"
 
 
-class ExampleCodec:
+class PigeonCodec:
     """Implements `gateway.adapter.port.Codec`."""
 
     def decode(self, frame: Frame) -> tuple[Draft, ...]:
@@ -85,7 +85,7 @@ class ExampleCodec:
                     *_wakes_anyway(event),
                 )  # fmt: skip
             case event:
-                raise CannotExpress(f"the Example protocol has no {event.kind}")
+                raise CannotExpress(f"the Pigeon protocol has no {event.kind}")
 
 
 def _read_event(frame: Frame, payload: dict[str, Any]) -> Draft:

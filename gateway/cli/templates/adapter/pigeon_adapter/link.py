@@ -15,13 +15,13 @@ from gateway.links.rest import RestAnswer, RestClient
 from gateway.links.sse import SseStream, open_events
 
 from .codec import EVENTS
-from .options import ExampleOptions
+from .options import PigeonOptions
 
 
 @asynccontextmanager
 async def open_link(
-    client: RestClient, receiver: Receiver, *, native_id: str, options: ExampleOptions, after: str | None
-) -> AsyncGenerator["ExampleLink"]:
+    client: RestClient, receiver: Receiver, *, native_id: str, options: PigeonOptions, after: str | None
+) -> AsyncGenerator["PigeonLink"]:
     """Open the stream behind the event `after`, and read it in a task.
 
     Raises:
@@ -37,10 +37,10 @@ async def open_link(
         idle=options.idle_timeout,
         largest=FRAMES.largest,
     ) as stream:
-        link = ExampleLink(client, receiver, path=f"{path}/messages", options=options, after=after)
+        link = PigeonLink(client, receiver, path=f"{path}/messages", options=options, after=after)
         async with Tasks() as tasks:
             # `guard` logs and counts an exception that nothing else catches; `read` ends the link in every case.
-            guard("example link", partial(link.read, stream), tasks, again=False)
+            guard("pigeon link", partial(link.read, stream), tasks, again=False)
             try:
                 yield link
             finally:
@@ -48,11 +48,11 @@ async def open_link(
                 await tasks.close()
 
 
-class ExampleLink:
+class PigeonLink:
     """Implements `gateway.adapter.port.Link`."""
 
     def __init__(
-        self, client: RestClient, receiver: Receiver, *, path: str, options: ExampleOptions, after: str | None
+        self, client: RestClient, receiver: Receiver, *, path: str, options: PigeonOptions, after: str | None
     ) -> None:
         self._client = client
         self._receiver = receiver

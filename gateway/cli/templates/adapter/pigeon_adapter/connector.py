@@ -9,29 +9,29 @@ from gateway.links.masking import Mask
 from gateway.links.rest import RestClient
 
 from .link import open_link
-from .options import ExampleOptions
+from .options import PigeonOptions
 
 
 @asynccontextmanager
-async def open_connector(options: ExampleOptions) -> AsyncGenerator["ExampleConnector"]:
+async def open_connector(options: PigeonOptions) -> AsyncGenerator["PigeonConnector"]:
     """Open the HTTP client; leaving closes it."""
     key = options.api_key.get_secret_value()
     headers = {"Authorization": f"Bearer {key}"}
     async with RestClient(options.url, headers=headers, mask=Mask((key,))) as client:
-        yield ExampleConnector(options, client)
+        yield PigeonConnector(options, client)
 
 
-class ExampleConnector:
+class PigeonConnector:
     """Implements `gateway.adapter.port.Connector`."""
 
-    def __init__(self, options: ExampleOptions, client: RestClient) -> None:
+    def __init__(self, options: PigeonOptions, client: RestClient) -> None:
         self._options = options
         self._client = client
 
     async def create(self, order: Order) -> Created:
         """Refuse: the protocol cannot create a session."""
         del order
-        raise LinkRefused("NO_CREATION", "the Example protocol cannot create a session", terminal=True)
+        raise LinkRefused("NO_CREATION", "the Pigeon protocol cannot create a session", terminal=True)
 
     async def declared(self, native_id: str) -> tuple[Tool, ...] | None:
         """Return None: the protocol has no request for the tools of a session."""

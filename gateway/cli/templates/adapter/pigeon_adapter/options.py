@@ -9,8 +9,8 @@ from gateway.adapter.port import RuntimeOptions
 from pydantic import AfterValidator, Field
 
 
-class ExampleOptions(RuntimeOptions):
-    """A runtime that speaks the Example protocol."""
+class PigeonOptions(RuntimeOptions):
+    """A runtime that speaks the Pigeon protocol."""
 
     url: Annotated[str, AfterValidator(base_url("http", "https", example="https://agents.test", key="`api_key`"))] = (
         Field(description="Base URL of the runtime.")

@@ -1,4 +1,4 @@
-"""The Example protocol: agents that are reached over HTTP and server-sent events."""
+"""The Pigeon protocol: agents that are reached over HTTP and server-sent events."""
 
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -7,27 +7,27 @@ from typing import Any
 from gateway.adapter.port import PORTS_VERSION, Capabilities, Codec, Connector
 
 from .capabilities import CAPABILITIES
-from .options import ExampleOptions
+from .options import PigeonOptions
 
 
 @dataclass(frozen=True, slots=True)
-class ExampleAdapter:
+class PigeonAdapter:
     """The adapter, which the entry point in pyproject.toml names."""
 
-    name: str = "example"
-    protocol: str = "example/1"
+    name: str = "pigeon"
+    protocol: str = "pigeon/1"
     ports: int = PORTS_VERSION
-    options: type[ExampleOptions] = ExampleOptions
+    options: type[PigeonOptions] = PigeonOptions
     capabilities: Capabilities = CAPABILITIES
 
     def codec(self, options: Any = None) -> Codec:
         """Make the codec; no option changes it."""
-        from .codec import ExampleCodec
+        from .codec import PigeonCodec
 
         del options
-        return ExampleCodec()
+        return PigeonCodec()
 
-    def connector(self, options: ExampleOptions) -> AbstractAsyncContextManager[Connector]:
+    def connector(self, options: PigeonOptions) -> AbstractAsyncContextManager[Connector]:
         """Make the connector of one runtime."""
         # Imported here, so that `dragoman check` loads no network library.
         from .connector import open_connector
@@ -35,4 +35,4 @@ class ExampleAdapter:
         return open_connector(options)
 
 
-ADAPTER = ExampleAdapter()
+ADAPTER = PigeonAdapter()
