@@ -11,6 +11,8 @@ from gateway.errors import OperatorError
 _TEMPLATE = files("gateway.cli") / "templates/adapter"
 _NAME = re.compile(r"[a-z][a-z0-9]*([.-][a-z0-9]+)*")
 _LONGEST = 40
+_SOURCES = {"README.md": "readme.txt"}
+"""Files whose template has another name: a page of the template is not one of Dragoman's pages."""
 _PURPOSES = {
     "pyproject.toml": "the package and its entry point",
     "README.md": "how to install, test and try it",
@@ -41,10 +43,11 @@ def files_of_adapter(name: str) -> Mapping[str, StarterFile]:
     if name in {choice.value for choice in RuntimeChoice}:
         raise OperatorError(f"{name!r} is an adapter of Dragoman; choose another name, e.g. acme-{name}")
     made = {
-        _renamed(path, name): StarterFile(_renamed(_TEMPLATE.joinpath(path).read_text(encoding="utf-8"), name), purpose)
+        _renamed(path, name): StarterFile(_renamed(_read(_SOURCES.get(path, path)), name), purpose)
         for path, purpose in _PURPOSES.items()
     }
-    return {**made, ".gitignore": gitignore()}
+    ignored = f"{gitignore().text}.hypothesis/\n.pytest_cache/\n"
+    return {**made, ".gitignore": StarterFile(ignored, "keeps caches out of git")}
 
 
 def commands_of_adapter() -> tuple[StartCommand, StartCommand]:
@@ -53,6 +56,10 @@ def commands_of_adapter() -> tuple[StartCommand, StartCommand]:
         StartCommand("install it with its test libraries", ("pip install -e '.[test]'",)),
         StartCommand("run the conformance suites", ("pytest",)),
     )
+
+
+def _read(path: str) -> str:
+    return _TEMPLATE.joinpath(path).read_text(encoding="utf-8")
 
 
 def _renamed(text: str, name: str) -> str:

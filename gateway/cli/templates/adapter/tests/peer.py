@@ -1,13 +1,14 @@
 """A runtime that speaks the Pigeon protocol as raw JSON, for the tests and to try a gateway with.
 
-`python tests/peer.py` listens on port 9100, calls a tool as soon as a gateway is connected, and prints the result.
+`python tests/peer.py [PORT]` listens on port 9100, calls a tool when a gateway connects, and prints each message.
 """
 
 import asyncio
 import json
+import sys
 from collections import deque
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from gateway.adapter.port import Frame
@@ -123,17 +124,19 @@ class PigeonPeer:
             await self._changed.wait()
 
 
-async def main() -> None:
+async def main(port: int) -> None:
     """Play a runtime whose agent calls a tool once."""
-    async with PigeonPeer(port=9100).serve() as peer:
+    async with PigeonPeer(port).serve() as peer:
         print(f"listening on {peer.url}", flush=True)
         await peer.connected()
         call = {"number": 1, "type": "call", "id": "c1", "tool": "ask_for_cards", "arguments": {"rank": "7"}}
         peer.add_to_history(Frame("events", call))
         await peer.say(Frame("events", call))
         print(f"called {call['tool']}", flush=True)
-        print(f"heard {json.dumps((await peer.hear()).payload)}", flush=True)
+        while True:
+            print(f"heard {json.dumps((await peer.hear()).payload)}", flush=True)
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    with suppress(KeyboardInterrupt):
+        asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 9100))
