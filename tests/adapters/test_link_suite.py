@@ -1,4 +1,4 @@
-"""The suite for links fails on broken links, and its message names the fault and the fix."""
+"""The suites fail on broken links and on codecs that do not mark echoes; the message names the fault and the fix."""
 
 import re
 from collections.abc import AsyncGenerator
@@ -12,6 +12,7 @@ from adapters.huma import HUMA_0_2
 from gateway.adapter.port import Adapter, Codec, Connector, Encoded, Frame, Link, Receipt, Receiver
 from gateway.errors import LinkLost
 from gateway.events import Draft, Envelope
+from gateway.testing.conformance.codec import CodecSuite
 from gateway.testing.conformance.link import LinkSuite, Peer
 from tests.adapters import skeleton
 from tests.adapters.test_huma_links import TestHuma02Link as HumaLinks
@@ -284,7 +285,7 @@ async def test_the_suite_fails_on_a_broken_link_and_names_fault_and_fix(fault: s
 
 async def test_the_suite_fails_on_a_link_that_passes_repeats_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(skeleton.link, "PigeonLink", Repeating)
-    with pytest.raises(AssertionError, match=r"passed 5 frames on for 3 messages: .* drop a message with a known id"):
+    with pytest.raises(AssertionError, match=r"passed 6 frames on for 4 messages: .* drop a message with a known id"):
         await SkeletonLinks().test_a_message_that_comes_twice_is_passed_on_once()
 
 
@@ -330,3 +331,20 @@ async def test_a_rejection_may_also_end_the_link() -> None:
             return receipt
 
     await SkeletonLinks(cast("Any", Broken(link=Lost))).test_a_rejected_frame_is_not_delivered()
+
+
+@pytest.mark.parametrize(
+    ("echo", "echoes", "message"),
+    [(False, True, "no vector is read with `echo=True`: mark"), (True, False, "do not say `echoes`.*set both")],
+)
+def test_the_suite_for_codecs_fails_where_echoes_and_capabilities_differ(
+    echo: bool, echoes: bool, message: str
+) -> None:
+    class Codecs(CodecSuite):
+        vectors = skeleton.TEMPLATE / "tests/vectors"
+
+    able = replace(GOOD.capabilities, echoes=echoes)
+    suite = Codecs()
+    suite.adapter = cast("Any", Broken(replace(GOOD, capabilities=able), drafts={"echo": echo}))
+    with pytest.raises(AssertionError, match=message):
+        suite.test_echoes_are_marked_where_the_runtime_sends_them()
