@@ -1,4 +1,4 @@
-"""`dragoman init`: a gateway and a backend of one's own in a folder, and the three commands that start them."""
+"""`dragoman init`: write a gateway and a backend, or the package of an adapter, into a folder."""
 
 import os
 import shlex
@@ -26,7 +26,8 @@ def register(app: typer.Typer) -> None:
     app.command(
         epilog=f"{RAW}Examples:\n  dragoman init                     in the folder where you are\n"
         "  dragoman init cards               in a new one\n"
-        "  dragoman init cards --runtime herm --backend express\n\n"
+        "  dragoman init cards --runtime herm --backend express\n"
+        "  dragoman init acme --adapter acme-1\n\n"
         "Asks nothing, and never overwrites a file. Prints three commands that make a simulated\n"
         "agent's call answer."
     )(init)
@@ -39,20 +40,52 @@ def init(
     *,
     runtime: Annotated[RuntimeChoice, typer.Option(help="Which agents you have.")] = RuntimeChoice.HUMA_0_2,
     backend: Annotated[BackendChoice, typer.Option(help="What you write your tools in.")] = BackendChoice.FASTAPI,
+    adapter: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Write the package of an adapter for your own protocol instead."),
+    ] = None,
 ) -> None:
     """Begin a gateway and a backend of your own."""
+    if adapter is not None:
+        _init_adapter(folder, adapter)
+        return
     from gateway.cli.starter import commands_of, files_of, gitignore
-    from gateway.errors import OperatorError
 
     with explained():
         made = dict(files_of(runtime, backend))
-        if taken := [name for name in made if os.path.lexists(folder / name)]:
-            there = f"{' and '.join(taken)} {'is' if len(taken) == 1 else 'are'} there already"
-            raise OperatorError(f"{there}, so nothing was written; begin in a new folder: dragoman init cards")
+        _check_absent(folder, made, "dragoman init cards")
         if not os.path.lexists(folder / ".gitignore"):
             made[".gitignore"] = gitignore()
         write_new(folder, made)
         _show(folder, made, commands_of(runtime, backend))
+
+
+def _init_adapter(folder: Path, name: str) -> None:
+    """Write the package of an adapter, and print the commands that install and test it."""
+    from gateway.cli.skeleton import commands_of_adapter, files_of_adapter
+
+    with explained():
+        made = dict(files_of_adapter(name))
+        if os.path.lexists(folder / ".gitignore"):
+            del made[".gitignore"]
+        _check_absent(folder, made, f"dragoman init {name} --adapter {name}")
+        write_new(folder, made)
+        _show_files(folder, made)
+        _print("\nIt speaks a small protocol over HTTP: replace it by yours, file by file. Run:", "bold")
+        for line in _first_lines(folder):
+            _print(f"  {line}")
+        for command in commands_of_adapter():
+            _print(f"\n  # {command.purpose}", "dim")
+            for line in command.lines:
+                _print(f"  {line}")
+
+
+def _check_absent(folder: Path, made: "Mapping[str, StarterFile]", command: str) -> None:
+    from gateway.errors import OperatorError
+
+    if taken := [name for name in made if os.path.lexists(folder / name)]:
+        there = f"{' and '.join(taken)} {'is' if len(taken) == 1 else 'are'} there already"
+        raise OperatorError(f"{there}, so nothing was written; begin in a new folder: {command}")
 
 
 def write_new(folder: Path, made: "Mapping[str, StarterFile]") -> None:
@@ -62,9 +95,14 @@ def write_new(folder: Path, made: "Mapping[str, StarterFile]") -> None:
         OSError: nothing was written.
     """
     written: list[Path] = []
-    fresh = not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
+    folders = [
+        folder,
+        *sorted({parent for name in made for parent in (folder / name).parents if folder in parent.parents}),
+    ]
+    fresh = [path for path in folders if not path.exists()]
     try:
+        for path in folders:
+            path.mkdir(parents=True, exist_ok=True)
         for name, one in made.items():
             opened = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if one.secret else 0o666)
             with os.fdopen(opened, "w", encoding="utf-8") as file:
@@ -73,26 +111,35 @@ def write_new(folder: Path, made: "Mapping[str, StarterFile]") -> None:
     except OSError:
         for path in written:
             path.unlink()
-        if fresh:
-            folder.rmdir()
+        for path in reversed(fresh):
+            if path.exists():
+                path.rmdir()
         raise
+
+
+def _print(text: str = "", style: str = "") -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    Console(highlight=False).print(Text(text, style), soft_wrap=True)
+
+
+def _show_files(folder: Path, made: "Mapping[str, StarterFile]") -> None:
+    """List the written files with their purposes."""
+    from rich.console import Console
+    from rich.text import Text
+
+    _print(f"Written {'here' if folder == Path() else f'in {folder}'}:\n", "bold")
+    width = max(map(len, made))
+    for name, one in made.items():
+        text = Text.assemble((f"  {name:{width}}", "green"), f"  {one.purpose}")
+        Console(highlight=False).print(text, soft_wrap=True)
 
 
 def _show(folder: Path, made: "Mapping[str, StarterFile]", commands: "Sequence[StartCommand]") -> None:
     """Say what was written, and print the commands so that they can be pasted."""
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(highlight=False)
-
-    def say(text: str = "", style: str = "") -> None:
-        console.print(Text(text, style), soft_wrap=True)
-
-    where = "here" if folder == Path() else f"in {folder}"
-    say(f"Written {where}:\n", "bold")
-    width = max(map(len, made))
-    for name, one in made.items():
-        console.print(Text.assemble((f"  {name:{width}}", "green"), f"  {one.purpose}"), soft_wrap=True)
+    say = _print
+    _show_files(folder, made)
     say("\nStart it in three terminals, one command each, in this order:", "bold")
     if first := _first_lines(folder):
         say("\n  # in each of them", "dim")

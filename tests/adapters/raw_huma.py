@@ -38,6 +38,7 @@ class RawHuma:
         """What the server does as soon as a client has come in."""
         self.refusal: BaseException | None = None
         self.rest: Request | None = None
+        self._rejects_next = False
         self.acknowledged = asyncio.Event()
         self._heard: asyncio.Queue[Frame] = asyncio.Queue()
         self._sid: str | None = None
@@ -66,7 +67,12 @@ class RawHuma:
             self._sid = sid
             self._changed.notify_all()
 
-    async def _hear(self, event: str, _sid: str, *arguments: Any) -> None:
+    async def _hear(self, event: str, sid: str, *arguments: Any) -> None:
+        if self._rejects_next:
+            self._rejects_next = False
+            error = {"type": "error", "code": "INVALID_EVENT", "message": "not accepted"}
+            await self.io.emit("event", error, to=sid)
+            return
         self._heard.put_nowait(Frame(event, arguments[0] if arguments else None))
 
     async def say(self, frame: Frame) -> None:
@@ -102,6 +108,16 @@ class RawHuma:
 
     def refuse_next(self) -> None:
         self.refusal = socketio.exceptions.ConnectionRefusedError("UNAUTHORIZED", {"code": "UNAUTHORIZED"})
+
+    def reject_next_send(self, *, busy: bool = False) -> None:
+        assert not busy, "HUMA has no busy runtimes"
+        self._rejects_next = True
+
+    def add_to_history(self, frame: Frame) -> None:
+        raise NotImplementedError(f"HUMA has no history to store {frame} in")
+
+    async def echo(self, frame: Frame) -> None:
+        raise NotImplementedError(f"HUMA has no echo of {frame}")
 
     async def stop(self) -> None:
         if self._server is not None:

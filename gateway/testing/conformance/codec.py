@@ -185,6 +185,16 @@ class CodecSuite:
         read = {draft["event"]["kind"] for vector in load_vectors(self.vectors) for draft in vector.get("drafts", [])}
         assert self.adapter.capabilities.emits <= read
 
+    def test_echoes_are_marked_where_the_runtime_sends_them(self) -> None:
+        drafts = [draft for frame in self.known_frames() for draft in decode_or_refuse(self.codec, frame)]
+        marked = any(draft.echo for draft in drafts)
+        assert marked or not self.adapter.capabilities.echoes, (
+            "the capabilities say `echoes`, and no vector is read with `echo=True`: mark clients' messages in `decode`"
+        )
+        assert not marked or self.adapter.capabilities.echoes, (
+            "a draft has `echo=True`, and the capabilities do not say `echoes`, so it would be recorded twice: set both"
+        )
+
     def test_no_kind_is_beyond_encoding_without_saying_so(self) -> None:
         for vector in load_vectors(self.vectors):
             for kind in (draft["event"] for draft in vector.get("drafts", [])):

@@ -1,31 +1,34 @@
 """What every link must do, as tests: inherit `LinkSuite`, give it a peer that speaks the protocol raw, run pytest.
 
-The peer is a real server on loopback, written without the adapter's own codec. Needs pytest with pytest-asyncio
-in auto mode.
+The peer is a real server on loopback, written without the adapter's own codec. The suite reads the adapter's
+capabilities and tests each of them: history and cursors (`resumes`), echoes (`echoes`), refusals (`delivery`), busy
+runtimes (`one_message_per_turn`). Needs pytest with pytest-asyncio in auto mode.
 """
 
 import asyncio
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 import pytest
 
-from gateway.adapter.port import Adapter, Connector, Frame
-from gateway.errors import LinkLost, LinkRefused
+from gateway.adapter.port import Adapter, Connector, Frame, Link, Receipt
+from gateway.errors import LinkLost, LinkRefused, MalformedFrame
+from gateway.events import Author, Draft, FaultReported, MessagePosted, Text, text_of
 
 BOUND = 5.0
 """Seconds within which everything in the suite must have happened."""
 
 
 class Peer(Protocol):
-    """The runtime's side of one link."""
+    """The runtime's side of one link: a server that the suite drives."""
 
     async def say(self, frame: Frame) -> None:
-        """Send one frame to the client."""
+        """Send one frame to the client; do nothing while no client is connected."""
         ...
 
     async def hear(self) -> Frame:
-        """Wait for the next frame of the client."""
+        """Wait for the next frame of the client that was not rejected."""
         ...
 
     async def connected(self) -> None:
@@ -41,11 +44,25 @@ class Peer(Protocol):
         ...
 
     def refuse_next(self) -> None:
-        """Turn the next client away, as for a wrong key."""
+        """Refuse the connection of the next client, as for a wrong key."""
         ...
 
     async def stop(self) -> None:
         """Stop serving; nobody can connect any more."""
+        ...
+
+    def add_to_history(self, frame: Frame) -> None:
+        """Store one frame without sending it. The suite calls it for protocols that resume."""
+        ...
+
+    async def echo(self, frame: Frame) -> None:
+        """Store and send a frame of the client as the runtime shows it. For protocols with echoes."""
+        ...
+
+    def reject_next_send(self, *, busy: bool = False) -> None:
+        """Reject the next frame of the client in the protocol's own way: an error status, no acknowledgement, an error
+        event. `busy`: because a turn is running; only for protocols with one message per turn.
+        """
         ...
 
 
@@ -58,6 +75,8 @@ class Collector:
         self.cursors: list[str | None] = []
         self.is_caught_up = False
         self.is_starting: bool | None = None
+        self.before_caught_up: list[Frame] = []
+        """The frames that came before the link had caught up."""
         self._changed = asyncio.Event()
 
     def frame(self, frame: Frame, cursor: str | None = None) -> None:
@@ -68,22 +87,35 @@ class Collector:
     def caught_up(self, *, starting: bool | None = None) -> None:
         self.is_caught_up, self.is_starting = True, starting
         self.times_caught_up += 1
+        self.before_caught_up = list(self.frames)
         self._changed.set()
 
-    async def wait_for(self, count: int) -> list[Frame]:
-        """Wait until so many frames have come."""
-        async with asyncio.timeout(BOUND):
-            while len(self.frames) < count:
-                self._changed.clear()
-                await self._changed.wait()
+    async def wait_for(self, count: int, *, otherwise: str = "") -> list[Frame]:
+        """Wait until so many frames have come; `otherwise` explains the failure."""
+        fault = otherwise or "the link did not pass on every frame that the peer has sent"
+        await self._wait(lambda: len(self.frames) >= count, fault)
         return self.frames
+
+    async def wait_for_frame(self, frame: Frame, *, otherwise: str = "") -> None:
+        """Wait until this frame has come."""
+        await self._wait(lambda: frame in self.frames, otherwise or f"the link did not pass on {frame}")
 
     async def wait_until_caught_up(self) -> None:
         """Wait until the link has said so."""
-        async with asyncio.timeout(BOUND):
-            while not self.is_caught_up:
-                self._changed.clear()
-                await self._changed.wait()
+        await self._wait(
+            lambda: self.is_caught_up,
+            "the link never called `receiver.caught_up()`, so no call would be executed: call it once after the"
+            " history, also where there is none",
+        )
+
+    async def _wait(self, done: Callable[[], bool], fault: str) -> None:
+        try:
+            async with asyncio.timeout(BOUND):
+                while not done():
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            pytest.fail(f"{fault} (after {BOUND:g} s and {len(self.frames)} frames)")
 
 
 class LinkSuite:
@@ -94,6 +126,8 @@ class LinkSuite:
     takes_large_messages = True
     sends = 500
     """How many frames are sent at once; fewer where each is a request of its own."""
+    overlap = 0
+    """How many messages before its cursor a resumed link may pass on again; each of them needs a `native_id`."""
 
     def serve(self) -> AbstractAsyncContextManager[Peer]:
         """Start a raw peer."""
@@ -130,13 +164,18 @@ class LinkSuite:
             given = [self.outbound(number) for number in range(self.sends)]
             # All at once, as several sessions' work may come.
             receipts = await within(asyncio.gather(*(link.send(frame) for frame in given)))
-            assert {receipt.state for receipt in receipts} <= {"sent", "delivered"}
+            assert {receipt.state for receipt in receipts} == {self.accepted}, (
+                f"delivery={self.adapter.capabilities.delivery!r}: a frame that the runtime accepts gets the receipt"
+                f" {self.accepted!r}; `delivered` needs an answer of the runtime, `sent` without one is never delivered"
+                " unless silence is"
+            )
             assert [await within(peer.hear()) for _ in given] == given
 
     async def test_a_message_of_two_megabytes_passes_both_ways(self) -> None:
         if not self.takes_large_messages:
             pytest.skip("the protocol bounds its messages")
-        padding = "é" * 100_000 + "x" * 1_800_000
+        # Two megabytes as UTF-8, and less than four where the peer escapes what is not ASCII.
+        padding = "é" * 300_000 + "x" * 1_400_000
         async with self.serve() as peer, self.connector(peer) as connector:
             collector = Collector()
             async with connector.connect(self.native_id, collector) as link:
@@ -245,6 +284,248 @@ class LinkSuite:
             with pytest.raises(asyncio.CancelledError):
                 await within(following)
             await within(peer.disconnected())
+
+    # History, repeats and cursors: for protocols that resume -----------------------------------------------------
+
+    async def test_history_is_passed_on_before_the_link_has_caught_up(self) -> None:
+        if not self.adapter.capabilities.resumes:
+            return
+        async with self.serve() as peer, self.connector(peer) as connector:
+            stored = self.store(peer, 1, 2, 3)
+            collector = await self.follow(peer, connector)
+            assert collector.before_caught_up == stored, (
+                f"the runtime has {len(stored)} stored messages, the link passed {len(collector.before_caught_up)} on"
+                " before `caught_up`: read the history in `connect`, pass it to `receiver.frame` in its order, then"
+                " call `receiver.caught_up()`; otherwise messages from before the connection are lost"
+            )
+
+    async def test_a_message_that_comes_twice_is_passed_on_once(self) -> None:
+        if not self.adapter.capabilities.resumes:
+            return
+        async with self.serve() as peer, self.connector(peer) as connector:
+            (first, repeated) = self.store(peer, 1, 2)
+            collector = Collector()
+            async with connector.connect(self.native_id, collector):
+                await within(peer.connected())
+                await collector.wait_until_caught_up()
+                await peer.say(repeated)
+                (live, last) = self.store(peer, 3, 4)
+                for frame in (live, live, last):
+                    await peer.say(frame)
+                # Frames come in order, so each repeat would be here before the last one.
+                await collector.wait_for_frame(last)
+            assert collector.frames == [first, repeated, live, last], (
+                f"the link passed {len(collector.frames)} frames on for 4 messages: history and live events overlap,"
+                " so remember the ids that this connection has brought, and drop a message with a known id"
+            )
+
+    async def test_messages_during_the_connection_are_neither_lost_nor_doubled(self) -> None:
+        if not self.adapter.capabilities.resumes:
+            return
+        async with self.serve() as peer, self.connector(peer) as connector:
+            collector, said = Collector(), self.store(peer, 1)
+            follows, ends = asyncio.Event(), asyncio.Event()
+
+            async def follow() -> None:
+                async with connector.connect(self.native_id, collector):
+                    follows.set()
+                    await ends.wait()
+
+            following = asyncio.ensure_future(follow())
+            try:
+                while not (follows.is_set() and collector.is_caught_up):
+                    assert not following.done(), following
+                    assert len(said) < 5_000, "the link never caught up: call `receiver.caught_up()` once"
+                    (frame,) = self.store(peer, len(said) + 1)
+                    said.append(frame)
+                    await peer.say(frame)
+                    await asyncio.sleep(0.001)
+                await within(peer.connected())
+                (last,) = self.store(peer, len(said) + 1)
+                said.append(last)
+                await peer.say(last)
+                lost = (
+                    "a message between the history and the first live event was lost: begin to listen before you read"
+                    " the history, and pass on what came meanwhile behind it"
+                )
+                for frame in said:
+                    await collector.wait_for_frame(frame, otherwise=lost)
+            finally:
+                ends.set()
+                await within(following)
+            assert len(collector.frames) == len(said), "a message was passed on both from history and live: drop one"
+
+    async def test_a_cursor_resumes_behind_its_message(self) -> None:
+        if not self.adapter.capabilities.resumes:
+            return
+        async with self.serve() as peer, self.connector(peer) as connector:
+            self.store(peer, *range(1, 4))
+            collector = Collector()
+            async with connector.connect(self.native_id, collector):
+                await within(peer.connected())
+                await collector.wait_until_caught_up()
+                (live,) = self.store(peer, 4)
+                await peer.say(live)
+                await collector.wait_for_frame(live)
+            await within(peer.disconnected())
+            frames, cursors = collector.frames, collector.cursors
+            assert cursors[-1] is not None, (
+                "the newest message was passed on without a cursor, so each reconnect starts from the beginning: pass"
+                " the place to resume at with each stored message, `receiver.frame(frame, cursor)`"
+            )
+            (missed,) = self.store(peer, 5)
+            for known, cursor in enumerate(cursors, start=1):
+                if cursor is None:
+                    continue
+                resumed = await self.follow(peer, connector, resume_after=cursor)
+                lost = [frame for frame in (*frames[known:], missed) if frame not in resumed.before_caught_up]
+                assert not lost, (
+                    f"the link resumed after cursor {cursor!r} of message {known} and did not pass on {len(lost)} later"
+                    " messages before `caught_up`: a cursor may only advance past messages that were passed on"
+                )
+
+    async def test_a_resumed_link_begins_at_its_cursor(self) -> None:
+        if not self.adapter.capabilities.resumes:
+            return
+        async with self.serve() as peer, self.connector(peer) as connector:
+            stored = self.store(peer, *range(1, self.overlap + 21))
+            cursor = (await self.follow(peer, connector)).cursors[-1]
+            resumed = await self.follow(peer, connector, resume_after=cursor)
+            repeated = [frame for frame in resumed.frames if frame in stored]
+            assert len(repeated) <= self.overlap, (
+                f"the link resumed after cursor {cursor!r} and passed {len(repeated)} known messages on again"
+                f" (`overlap` allows {self.overlap}): give each stored message its cursor and use `resume_after` in"
+                " `connect`"
+            )
+            for frame in repeated:
+                assert all(draft.native_id or draft.live for draft in self.read(frame)), (
+                    f"{frame} is passed on again after a reconnect, and its draft has no `native_id`, so it would be"
+                    " recorded twice: set `Draft.native_id` in the codec"
+                )
+
+    # Echoes, refusals and busy runtimes --------------------------------------------------------------------------
+
+    async def test_an_echo_of_our_message_is_marked(self) -> None:
+        able = self.adapter.capabilities
+        if not able.echoes or "message.posted" not in able.accepts:
+            return
+        async with self.serve() as peer, self.connector(peer) as connector:
+            collector = Collector()
+            async with connector.connect(self.native_id, collector) as link:
+                await within(peer.connected())
+                if able.resumes:
+                    await collector.wait_until_caught_up()
+                before = len(collector.frames)
+                await self.send_message(link, "Play.")
+                await peer.echo(await within(peer.hear()))
+                await collector.wait_for(before + 1, otherwise="the link did not pass on the echo of a message")
+            drafts = [draft for frame in collector.frames[before:] for draft in self.read(frame)]
+            echoes = [draft for draft in drafts if draft.echo]
+            assert echoes, (
+                "the runtime showed our own message, and no draft of it has `echo=True`: it would be recorded as a"
+                " second message; mark messages of clients in `Codec.decode`"
+            )
+            for echo in echoes:
+                assert isinstance(echo.event, MessagePosted), "the echo of a message is read as `message.posted`"
+                assert text_of(echo.event.content) == "Play.", "an echo has the text that was sent, or it is no echo"
+                assert echo.native_id, "the echo of a message needs the id that the runtime gave it: set `native_id`"
+
+    async def test_a_rejected_frame_is_not_delivered(self) -> None:
+        able = self.adapter.capabilities
+        if not able.linked or (able.delivery == "silence" and not able.rejects_with):
+            return
+        async with self.serve() as peer, self.connector(peer) as connector:
+            collector = Collector()
+            async with connector.connect(self.native_id, collector) as link:
+                await within(peer.connected())
+                peer.reject_next_send()
+                try:
+                    receipt = await within(link.send(self.outbound(1)))
+                except LinkLost:
+                    return
+                assert isinstance(receipt, Receipt)
+                if able.delivery == "silence":
+                    swallowed = (
+                        "the runtime rejected a frame with an error, and the gateway would take it for delivered: pass"
+                        " the error on as a frame, and read it as `fault.reported` with a code of `rejects_with`"
+                    )
+                    await collector.wait_for(1, otherwise=swallowed)
+                    drafts = [draft for frame in collector.frames for draft in self.read(frame)]
+                    codes = {draft.event.code for draft in drafts if isinstance(draft.event, FaultReported)}
+                    assert codes & able.rejects_with, swallowed
+                    return
+                self.check_rejection(receipt)
+                accepted = await within(link.send(self.outbound(2)))
+                assert accepted.state == self.accepted, (
+                    "a rejected frame must not stop the next one: go on with the same link, or raise LinkLost"
+                )
+                assert await within(peer.hear()) == self.outbound(2)
+
+    async def test_a_busy_runtime_gets_the_message_again_after_its_turn(self) -> None:
+        able = self.adapter.capabilities
+        if not able.one_message_per_turn or "message.posted" not in able.accepts:
+            return
+        async with (
+            self.serve() as peer,
+            self.connector(peer) as connector,
+            connector.connect(self.native_id, Collector()) as link,
+        ):
+            await within(peer.connected())
+            peer.reject_next_send(busy=True)
+            receipt = await self.send_message(link, "Play.")
+            assert receipt.state == "busy", (
+                f"the runtime rejected a message because a turn is running, and the receipt is {receipt.state!r}:"
+                " return Receipt('busy', reason), so that the message is sent again when the turn ends"
+            )
+
+    # Helpers -----------------------------------------------------------------------------------------------------
+
+    @property
+    def accepted(self) -> str:
+        """The receipt of a frame that the runtime accepts."""
+        return "sent" if self.adapter.capabilities.delivery == "silence" else "delivered"
+
+    def check_rejection(self, receipt: Receipt) -> None:
+        """Check the receipt of a frame that the runtime has rejected, where delivery is answered."""
+        assert receipt.state != "delivered", (
+            "the runtime rejected a frame, and the receipt says `delivered`: read its answer, and return"
+            " Receipt('refused', reason), or raise LinkLost where the frame may be sent again"
+        )
+        if self.adapter.capabilities.delivery == "response":
+            assert receipt.state != "sent", "the runtime's response rejected the frame: `sent` would be read as unknown"
+        assert receipt.reason, "a receipt other than `delivered` needs a reason that an operator can act on"
+
+    def store(self, peer: Peer, *numbers: int) -> list[Frame]:
+        """Let messages with these numbers happen, without a client that sees them live."""
+        frames = [self.inbound(number) for number in numbers]
+        for frame in frames:
+            peer.add_to_history(frame)
+        return frames
+
+    async def follow(self, peer: Peer, connector: Connector, *, resume_after: str | None = None) -> Collector:
+        """Connect, wait until the link has caught up, and leave."""
+        collector = Collector()
+        async with connector.connect(self.native_id, collector, resume_after=resume_after):
+            await within(peer.connected())
+            await collector.wait_until_caught_up()
+        await within(peer.disconnected())
+        return collector
+
+    async def send_message(self, link: Link, text: str) -> Receipt:
+        """Send a message of a user as the codec writes it; returns the last receipt."""
+        message = MessagePosted(author=Author(role="user"), content=(Text(text=text),))
+        frames = self.adapter.codec().encode(Draft(message)).frames
+        assert len(frames) == 1, "a message is one frame"
+        receipt = await within(link.send(frames[0]))
+        assert isinstance(receipt, Receipt)
+        return receipt
+
+    def read(self, frame: Frame) -> tuple[Draft, ...]:
+        """Decode a frame with the adapter's codec; a malformed one has no drafts."""
+        try:
+            return self.adapter.codec().decode(frame)
+        except MalformedFrame:
+            return ()
 
 
 async def within(awaitable: Any) -> Any:

@@ -146,6 +146,17 @@ class RawHerm:
         for queue in self._streams:
             queue.put_nowait(None)
 
+    def add_to_history(self, frame: Frame) -> None:
+        self.stored.append(frame.payload)
+        self._number = max(self._number, frame.payload["sequence"])
+
+    async def echo(self, frame: Frame) -> None:
+        await self.happen(frame.payload)
+
+    def reject_next_send(self, *, busy: bool = False) -> None:
+        error = {"error": "turn_in_progress" if busy else "invalid_event", "message": "Not accepted."}
+        self.posts.append(RestAnswer(409 if busy else 422, error))
+
     def refuse_next(self) -> None:
         self.opens.append(RestAnswer(401, {"error": "unauthorized", "message": "Unknown key."}))
 

@@ -27,7 +27,8 @@ class TestHermLink(LinkSuite):
 
     def inbound(self, number: int, padding: str = "") -> Frame:
         payload = {**text(padding), "number": number}
-        return Frame("stream", {"id": f"evt_{number}", "type": "agent.message", "payload": payload})
+        place = {"id": f"evt_{number}", "sequence": number, "sessionId": SESSION, "status": "complete"}
+        return Frame("stream", {**place, "type": "agent.message", "payload": payload})
 
     def outbound(self, number: int, padding: str = "") -> Frame:
         return Frame("events", {**result(number), "padding": padding})

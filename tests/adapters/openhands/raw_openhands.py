@@ -42,6 +42,7 @@ class RawOpenHands:
         self.answers_once: dict[str, tuple[int, Any]] = {}
         """The same, but each for one request."""
         self.acknowledges = True
+        self._rejects_next = False
         self._silence = asyncio.Event()
         self._heard: asyncio.Queue[Frame] = asyncio.Queue()
         self._sid: str | None = None
@@ -94,6 +95,9 @@ class RawOpenHands:
 
     async def _hear(self, event: str, _sid: str, *arguments: Any) -> Any:
         payload = arguments[0] if arguments else None
+        if self._rejects_next:
+            self._rejects_next = False
+            return self.io.not_handled
         self._heard.put_nowait(Frame(event, payload))
         # The library's own sign for "no answer": what the real server does when its handler raises (OH8).
         return None if self.acknowledges else self.io.not_handled
@@ -132,6 +136,20 @@ class RawOpenHands:
 
     def refuse_next(self) -> None:
         self.refusal = socketio.exceptions.ConnectionRefusedError("invalid_session_api_key")
+
+    # What only the suite for links calls: see `gateway.testing.conformance.link.Peer`.
+
+    def add_to_history(self, frame: Frame) -> None:
+        self.keep(frame.payload)
+
+    async def echo(self, frame: Frame) -> None:
+        number = max((event["id"] for event in self.store), default=-1) + 1
+        said = {"action": "message", "args": frame.payload["args"], "message": frame.payload["args"]["content"]}
+        await self.happen({"id": number, "timestamp": at(number), "source": "user", **said})
+
+    def reject_next_send(self, *, busy: bool = False) -> None:
+        assert not busy, "OpenHands takes messages during a turn"
+        self._rejects_next = True
 
     # REST ------------------------------------------------------------------------------------------------
 

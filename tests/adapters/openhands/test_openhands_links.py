@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from pydantic import SecretStr
 
-from adapters.openhands import ADAPTER
+from adapters.openhands import ADAPTER, wire
 from gateway.adapter.port import LARGEST_FRAME, Connector, Corkable, Frame, McpEndpoint, Order, Resting, RestTimes, Tool
 from gateway.errors import LinkLost, LinkRefused, MalformedFrame
 from gateway.links.frame_memory import FRAMES
@@ -64,12 +64,13 @@ def message(text: str) -> Frame:
 class TestOpenHandsLink(LinkSuite):
     adapter = ADAPTER
     native_id = CONVERSATION
+    overlap = wire.OVERLAP
 
     def serve(self) -> AbstractAsyncContextManager[Peer]:
         return RawOpenHands().serve()
 
     def connector(self, peer: Peer) -> AbstractAsyncContextManager[Connector]:
-        return ADAPTER.connector(options_for(cast("RawOpenHands", peer)))
+        return ADAPTER.connector(options_for(cast("RawOpenHands", peer), ack_timeout="1s"))
 
     def inbound(self, number: int, padding: str = "") -> Frame:
         return Frame("oh_event", thought(number, padding))

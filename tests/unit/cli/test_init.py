@@ -214,3 +214,39 @@ def test_what_has_come_since_one_looked_is_not_overwritten_either(tmp_path: Path
     with pytest.raises(FileExistsError):
         write_new(tmp_path, made)
     assert _contents(tmp_path) == {".env": b"MINE=1\n"}
+
+
+def test_the_package_of_an_adapter_is_written_below_a_folder(tmp_path: Path) -> None:
+    done = _init("acme", "--adapter", "acme-v2.1")
+    assert done.exit_code == 0, done.stderr
+    written = {path.relative_to(tmp_path / "acme").as_posix() for path in (tmp_path / "acme").rglob("*.*")}
+    assert {"pyproject.toml", "README.md", "acme_v2_1_adapter/link.py", "tests/vectors/vectors.json"} <= written
+    assert '"acme-v2.1" = "acme_v2_1_adapter:ADAPTER"' in (tmp_path / "acme/pyproject.toml").read_text()
+    assert "class AcmeV21Link:" in (tmp_path / "acme/acme_v2_1_adapter/link.py").read_text()
+    for name in written:
+        assert name.rpartition("/")[2] in done.stdout
+    assert "pip install -e '.[test]'" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["", "Acme", "1acme", "acme_1", "acme-", "a/b", "../x", "a b", "x" * 41, "herm"])
+def test_a_name_that_no_adapter_can_have_is_refused(tmp_path: Path, name: str) -> None:
+    done = _init("--adapter", name)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "adapter" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_package_of_an_adapter_overwrites_nothing(tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/peer.py").write_text("mine")
+    done = _init("--adapter", "acme")
+    assert done.exit_code == 1
+    assert "tests/peer.py is there already" in done.stderr
+    assert [path.name for path in tmp_path.rglob("*")] == ["tests", "peer.py"]
+
+
+def test_a_package_that_cannot_be_written_leaves_no_folders_behind(tmp_path: Path) -> None:
+    made = {"one.txt": StarterFile("", ""), "deep/er/two.txt": StarterFile("", ""), "one.txt/x": StarterFile("", "")}
+    with pytest.raises(OSError, match=r"one\.txt"):
+        write_new(tmp_path / "new", made)
+    assert list(tmp_path.iterdir()) == []

@@ -183,6 +183,9 @@ def test_init_has_its_files_in_the_wheel_and_names_the_extra_of_the_simulators(
             assert "pip install 'dragoman[demo]'" in done.stdout
             found = {path.name for path in (tmp_path / f"{backend}-{runtime}").iterdir()}
             assert found == {"gateway.yaml", ".env", ".gitignore", *written}
+    done = bare.run("init", "acme", "--adapter", "acme", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert {"README.md", "acme_adapter", "tests"} <= {path.name for path in (tmp_path / "acme").iterdir()}
 
 
 async def test_a_gateway_serves_without_extras(bare: Environment, tmp_path: Path) -> None:

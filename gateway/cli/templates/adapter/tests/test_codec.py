@@ -1,0 +1,13 @@
+"""The codec, against the suite for codecs and the vectors."""
+
+from pathlib import Path
+
+from gateway.testing.conformance.codec import CodecSuite
+
+from pigeon_adapter import ADAPTER
+
+
+class TestPigeonCodec(CodecSuite):
+    adapter = ADAPTER
+    channels = ("events", "messages")
+    vectors = Path(__file__).parent / "vectors"
