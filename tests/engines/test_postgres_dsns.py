@@ -14,6 +14,8 @@ from gateway.store.postgres import PostgresEngine
 from gateway.testing.conformance.engine_words import FakeClock
 from tests.engines import postgres_server
 
+pytestmark = pytest.mark.slow
+
 CERTIFICATE = Path(__file__).parents[1] / "executors" / "localhost.pem"
 
 FORMS = {
