@@ -2,7 +2,7 @@
 
 `L` are the rules of HUMA 0.1, `N` those of 0.2.0, `A` the places where the documents are silent or
 contradict each other, with the reading we chose. `H` and `H-…` are Herm's rules and ambiguities, `OH`
-those of OpenHands. A rule is live unless it says `deferred` (ours, but
+those of OpenHands and `OV` those of its V1. A rule is live unless it says `deferred` (ours, but
 not yet) or `not_ours` (it binds the HUMA server, the author of the application, or nobody). Tests name
 live rules with `@pytest.mark.requirement("L40")`, vectors in their `requirements` list;
 `test_requirements.py` holds both directions.

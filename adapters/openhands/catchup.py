@@ -48,7 +48,9 @@ class HeldEvent(NamedTuple):
 class Tracker:
     """Stands between a link and its session; implements `gateway.adapter.port.Receiver`."""
 
-    def __init__(self, receiver: Receiver, resume: int | None) -> None:
+    def __init__(
+        self, receiver: Receiver, resume: int | None, *, on_newer_state: Callable[[], None] = lambda: None
+    ) -> None:
         self._receiver = receiver
         self._seen: OrderedDict[tuple[int, str], None] = OrderedDict()
         self._resume = resume
@@ -56,7 +58,7 @@ class Tracker:
         """Highest id this link has brought."""
         self.newest_state = -1
         """Highest id of a state this link has brought."""
-        self.call_when_state_told: Callable[[], None] | None = None
+        self._on_newer_state = on_newer_state
         """Called when a state arrives that is newer than those before it."""
         self.is_evicted = False
         """Whether the server has told that it ends the conversation to make room for another."""
@@ -82,8 +84,7 @@ class Tracker:
         self.newest = max(self.newest, mark[0])
         if wire.is_state(frame.payload) and mark[0] > self.newest_state:
             self.newest_state = mark[0]
-            if self.call_when_state_told is not None:
-                self.call_when_state_told()
+            self._on_newer_state()
         if wire.is_never_live(frame.payload):
             # Recorded the same live and replayed: not at all. What it led to is told by events of its own.
             return

@@ -36,14 +36,16 @@ _OWN_CODES = frozenset({"ADDRESS_REFUSED", "REDIRECT_REFUSED", "BAD_CONVERSATION
 
 
 @asynccontextmanager
-async def open_connector(options: OpenHandsOptions) -> AsyncGenerator["OpenHandsConnector"]:
-    """Open the HTTP connections that all links of one runtime share."""
+async def open_connector(
+    options: OpenHandsOptions, *, registered: timedelta = _REGISTERED
+) -> AsyncGenerator["OpenHandsConnector"]:
+    """Open the HTTP connections that all links of one runtime share; tests pass a shorter `registered`."""
     headers = {wire.KEY_HEADER: options.key} if options.key else {}
     async with (
         shared_session() as session,
         RestClient(options.rest_base, headers=headers, mask=Mask((options.key or "",))) as rest,
     ):
-        yield OpenHandsConnector(options, session, rest)
+        yield OpenHandsConnector(options, session, rest, registered=registered)
 
 
 class ConversationLink:
@@ -80,13 +82,16 @@ class ConversationLink:
 class OpenHandsConnector:
     """All connections to one OpenHands server."""
 
-    def __init__(self, options: OpenHandsOptions, session: aiohttp.ClientSession, rest: RestClient) -> None:
+    def __init__(
+        self, options: OpenHandsOptions, session: aiohttp.ClientSession, rest: RestClient, *, registered: timedelta
+    ) -> None:
         self._options = options
         self._session = session
         self._rest = rest
         self._endpoint: McpEndpoint | None = None
         """Our MCP server that the server's settings are to name."""
         self._registering = asyncio.Lock()
+        self._registered = registered
         self._registered_until = 0.0
         """Until when the settings need not be read again, by the loop's clock."""
         self._tools_problem: str | None = "the server's settings were not read yet"
@@ -115,7 +120,7 @@ class OpenHandsConnector:
             except ValueError as exc:
                 self._tools_problem = f"the settings of OpenHands cannot be written back: {exc}"
             else:
-                self._tools_problem, self._registered_until = None, now + _REGISTERED.total_seconds()
+                self._tools_problem, self._registered_until = None, now + self._registered.total_seconds()
 
     async def _write_settings(self, endpoint: McpEndpoint) -> None:
         wanted = with_registered(await self._settings(), endpoint)
@@ -199,13 +204,16 @@ class OpenHandsConnector:
         await self._register()
         resume = _read_cursor(resume_after)
         latest = -1 if resume is None else max(-1, resume - wire.OVERLAP)
-        tracker = Tracker(receiver, resume)
+        newer_state = asyncio.Event()
+        tracker = Tracker(receiver, resume, on_newer_state=newer_state.set)
         async with AsyncExitStack() as stack:
             stack.callback(tracker.give_up)
             try:
                 connecting = open_link(self._target(native_id, latest), tracker, session=self._session)
                 link = await stack.enter_async_context(connecting)
-                starting = await self._catch_up(native_id, tracker, since=latest + 1, resume=resume)
+                starting = await self._catch_up(
+                    native_id, tracker, since=latest + 1, resume=resume, newer_state=newer_state
+                )
                 if link.ended is not None:
                     raise LinkLost(link.ended)
             except (LinkLost, LinkRefused) as exc:
@@ -215,7 +223,9 @@ class OpenHandsConnector:
             tracker.caught_up(starting=starting)
             yield ConversationLink(link, tracker)
 
-    async def _catch_up(self, native_id: str, tracker: Tracker, *, since: int, resume: int | None) -> bool | None:
+    async def _catch_up(
+        self, native_id: str, tracker: Tracker, *, since: int, resume: int | None, newer_state: asyncio.Event
+    ) -> bool | None:
         """Fetch what the replay does not bring; says whether the agent is starting, None where nobody tells."""
         # Asked before the store, which then shows what an agent that has begun meanwhile has said.
         shown, status = tracker.newest_state, await self._status(native_id)
@@ -223,11 +233,10 @@ class OpenHandsConnector:
             await fill(tracker, partial(self._ask, native_id), since=since, resume=resume)
         except NoStore:
             # The replay is all there is. It shows the state before our join, which may begin the agent anew.
-            told = asyncio.Event()
-            tracker.call_when_state_told = told.set
+            newer_state.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(_STATE_WAIT.total_seconds()):
-                    await told.wait()
+                    await newer_state.wait()
             return False
         begins = status == "STARTING" and tracker.newest_state == shown
         return True if begins else False if status == "RUNNING" else None

@@ -111,7 +111,9 @@ async def test_no_redirect_is_followed(name: str, target: str, *, create: bool) 
     assert str(refusal).startswith(f"REDIRECT_REFUSED: {'POST' if create else 'GET'} ")
     assert f"://127.0.0.1:{port}/" in str(refusal)
     assert "HTTP 302" in str(refusal)
-    assert not any(shown in str(refusal) for shown in ("418", "169.254", str(inner.port), "again", "secret"))
+    # The port of the server may contain the digits that are looked for.
+    told = str(refusal).replace(f":{port}/", "/")
+    assert not any(shown in told for shown in ("418", "169.254", f":{inner.port}", "again", "secret"))
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])

@@ -282,6 +282,8 @@ class Scene:
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", self.port))
+        # As in `serve`: a runtime that lists its tools while the gateway starts waits and is not refused.
+        listener.listen()
         self.port = listener.getsockname()[1]
         if public:
             self.configure({"public_url": f"http://127.0.0.1:{self.port}"})

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import mcp.client.streamable_http  # noqa: F401 - loaded before a test waits for it
+import mcp.client.streamable_http  # noqa: F401 # pyright: ignore[reportUnusedImport] - loaded before a test waits for it
 import pytest
 
-import gateway.http.mcp.server  # noqa: F401 - the same
+import gateway.http.mcp.server  # noqa: F401 # pyright: ignore[reportUnusedImport] - the same
 from gateway.cli.doctor_links import look_at_links
 from gateway.serve import read_configuration
 from gateway.testing.runtimes.openhands.progress import Manners
@@ -271,20 +271,6 @@ async def test_settings_that_cannot_be_written_stay_and_the_reason_is_told(tmp_p
             assert THEIRS["api_key"] not in told
             await wait_metric(gateway, 1)
         assert (settings.stored, settings.writes) == (before, 0)
-
-
-async def test_an_entry_that_somebody_removes_is_written_again_at_the_next_link(
-    environment: OpenHandsEnvironment, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("adapters.openhands.connector._REGISTERED", timedelta(0))
-    environment.options(tools="settings")
-    async with environment.running() as gateway:
-        await ready(environment, gateway)
-        await registered(environment)
-        environment.server.settings.stored["mcp_config"] = None
-        await environment.agent.drop()
-        await registered(environment)
-        assert environment.server.settings.writes == 2
 
 
 async def test_a_rotated_token_is_written_into_the_settings_and_the_old_one_is_refused(

@@ -30,6 +30,7 @@ async def refused_by(url: str, **more: Any) -> LinkRefused:
 # Which protocol a server speaks ------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("OV2", "OV4")
 async def test_a_v1_server_is_named_as_one_and_not_as_a_wrong_key() -> None:
     async with RawV1().serve() as server:
         refused = await refused_by(server.url)

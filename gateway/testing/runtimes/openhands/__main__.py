@@ -71,7 +71,7 @@ async def _run(given: argparse.Namespace) -> None:
         port=given.port,
         manners=Manners(
             loading=timedelta(seconds=given.loading),
-            listens=frozenset(given.listens_for or Manners.listens),
+            listens=frozenset(given.listens_for or Manners().listens),
             rest_status=404 if given.socket_only else None,
         ),
         max_concurrent_conversations=given.max_concurrent_conversations,
