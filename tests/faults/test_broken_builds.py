@@ -75,6 +75,7 @@ async def test_a_build_that_registers_no_secret_is_found(tmp_path: Path, build: 
 @pytest.mark.parametrize("build", ["none", "folds-twice"])
 async def test_a_build_that_folds_an_event_twice_is_found(tmp_path: Path, build: str) -> None:
     async with environment(tmp_path, "0.1") as scene:
+        scene.configure({"runtimes": {"finn": {"history": "conversationHistory"}}})
         async with running(scene, build) as (served, gateway):
             path = f"/v1/sessions/{await gateway.session()}/events"
             for start in range(0, 600, 100):

@@ -166,9 +166,20 @@ async def test_a_call_where_its_session_is_carried_looks_for_nothing_but_the_epo
     monkeypatch: pytest.MonkeyPatch, *, shared: bool
 ) -> None:
     async with scene_of(shared=SharedMemory(CLOCK) if shared else None) as scene:
+        repeats, left = scene.environment.gateway.repeats, asyncio.Event()
+        leave = repeats.leave
+
+        async def leaving(*asked: Any, **more: Any) -> None:
+            await leave(*asked, **more)
+            left.set()
+
+        monkeypatch.setattr(repeats, "leave", leaving)
         asking = asyncio.create_task(scene.plain.call("ask_for_cards", SEVENS))
         await scene.settle(await scene.stands(1, "accepted"))
         assert texts(await asking) == ["7"]
+        # Its end is put on record behind the response.
+        async with asyncio.timeout(20):
+            await left.wait()
         looked: list[str] = []
 
         def count(name: str) -> None:
