@@ -6,6 +6,7 @@ left. Over REST without a key each request is a call of its own. The runtime mus
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -91,8 +92,12 @@ async def test_a_callers_call_with_a_key_runs_once(tmp_path: Path, store: str, p
     async with CallerScene(tmp_path, store=store) as scene:
         await scene.run(point)
         arguments = {"n": 1, "nonce": new_nonce()}
-        with pytest.raises(httpx.TransportError):
+        told = 2
+        with suppress(httpx.TransportError):
             await scene.ask_from_outside(tool, "order 1", arguments)
+            told = 3
+        # The caller follows the journal, so PostgreSQL may tell it of the commit before the process that dies of it.
+        assert told == 2 or (store, point) == ("postgres", "after-outcome")
         await scene.dead()
         await scene.run()
         for _ in range(2):
@@ -106,7 +111,7 @@ async def test_a_callers_call_with_a_key_runs_once(tmp_path: Path, store: str, p
         (call,) = scene.wanted()
         began = point in {"after-accept", "before-request", "after-request", "before-outcome"}
         assert {one.outcome for one in call.told} == {"failure" if tool == "once" and began else "success"}
-        assert len(call.told) == 2
+        assert len(call.told) == told
         ran = 1 + (tool == "again" and point in {"after-request", "before-outcome"})
         assert len(scene.backend.seen) == (0 if tool == "once" and point in {"after-accept", "before-request"} else ran)
         # The runtime was told nothing of it.
@@ -126,8 +131,11 @@ async def test_a_callers_call_without_a_key(tmp_path: Path, store: str, point: s
     async with CallerScene(tmp_path, store=store) as scene:
         await scene.run(point)
         arguments = {"n": 1, "nonce": new_nonce()}
-        with pytest.raises(httpx.TransportError):
-            await scene.ask_without_key(how, "again", arguments)
+        first: Told | None = None
+        with suppress(httpx.TransportError):
+            first = await scene.ask_without_key(how, "again", arguments)
+        # The caller follows the journal, so PostgreSQL may tell it of the commit before the process that dies of it.
+        assert first is None or (store, point) == ("postgres", "after-outcome")
         await scene.dead()
         await scene.run()
         told = await scene.ask_without_key(how, "again", arguments)
@@ -142,5 +150,6 @@ async def test_a_callers_call_without_a_key(tmp_path: Path, store: str, point: s
         ran = {one.key for one in scene.backend.seen}
         observed().twice += len(ran) - 1
         # What never was on record is a first call.
-        assert len(ran) == 1 + (how == "REST" and point != "before-accept")
+        expected = 1 + (how == "REST" and point != "before-accept")
+        assert len(ran) == expected or (first is not None and len(ran) == 2)
         assert not any("tool-result" in str(frame.payload) for frame in scene.agent.received)
