@@ -177,7 +177,7 @@ async def test_the_first_letters_of_an_id_will_do_where_they_fit_one_only(plain:
     assert (other[:4], other) == (one[:4], alike(native_id=name))
     two = await dragoman(running, "answer", one[:4], "--text", "yes")
     assert (two.code, two.out) == (1, "")
-    assert f"questions that wait begin with '{one[:4]}': give more letters" in two.err
+    assert f"2 waiting questions begin with '{one[:4]}': give more letters" in two.err
     assert one in two.err
     assert other in two.err
     length = next(size for size in range(5, 37) if one[:size] != other[:size])
@@ -377,7 +377,7 @@ async def test_in_a_narrow_terminal_tail_leaves_nothing_out(plain: Plain, words:
 # dead letters --------------------------------------------------------------------------------------------
 
 
-async def test_dead_letters_take_two_lines_each_and_their_ids_can_be_copied(newer: Scene) -> None:
+async def test_dead_letters_show_ids_and_reasons_on_lines_of_their_own(newer: Scene) -> None:
     breaking(newer)
     async with newer.running() as gateway:
         await ended(await newer.agent.call("free", {}))
@@ -386,11 +386,14 @@ async def test_dead_letters_take_two_lines_each_and_their_ids_can_be_copied(newe
             assert await shown.ended() == 0
         lines = [line.rstrip() for line in shown.text.splitlines()]
         assert lines[0] == "ID"
-        assert lines[1].split() == ["WHAT", "STATE", "WHEN", "TRIES", "WHY"]
-        assert [lines[2], lines[4]] == [call["id"], delivery["id"]]
+        assert lines[1].split() == ["WHAT", "STATE", "WHEN", "TRIES"]
+        assert lines[2] == call["id"]
         assert lines[3].startswith("  free → cards                     unknown  ")
-        assert lines[5].startswith("  tool.finished → destination:log  dead     ")
-        assert (len(lines), max(map(len, lines)) <= 80) == (6, True)
+        after = lines.index(delivery["id"])
+        assert " ".join(line.strip() for line in lines[4:after]) == call["error"]
+        assert lines[after + 1].startswith("  tool.finished → destination:log  dead     ")
+        assert " ".join(line.strip() for line in lines[after + 2 :]) == delivery["reason"]
+        assert max(map(len, lines)) <= 80
         async with screen(gateway, "dead-letters", "show", call["id"]) as shown:
             assert await shown.ended() == 0
         # A terminal breaks what is longer wherever its last column is.
@@ -417,7 +420,7 @@ async def test_dead_letters_are_named_by_the_first_letters_of_their_ids(newer: S
             none = await dragoman(gateway, "dead-letters", *words)
             assert none.code == 1
             assert "no dead letter" in none.err
-            assert "  `dragoman dead-letters list` lists what there is\n" in none.err
+            assert "  `dragoman dead-letters list` lists them\n" in none.err
         assert (await dragoman(gateway, "dead-letters", "show", first["id"][:3])).code == 2
         # Event 1 is not event 12, though its letters are the first of it.
         longer = next(one["sequence"] for one in deliveries if one["sequence"] > 9)
@@ -436,7 +439,7 @@ async def test_before_a_redrive_of_many_it_is_said_how_many_may_have_run(newer: 
         for n in range(2):
             await ended(await newer.agent.call("free", {"n": n}))
         await listed(gateway, 4)
-        unsure = "· 2 of 4 may have run already: nobody knows their outcome\n"
+        unsure = "· 2 of 4 may have run already: their outcome is unknown\n"
         async with screen(gateway, "dead-letters", "redrive", "--all") as shown:
             await shown.shows("Go on?")
             shown.type("n\n")

@@ -18,7 +18,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gateway.cli.commands import app
-from gateway.cli.talking import WORDED
+from gateway.cli.send import WORDED
 from gateway.store.sqlite.lock import FileLock
 from tests.ports import free_port
 
