@@ -15,14 +15,14 @@ from gateway.cli.terminal import Output, note, say_json
 from gateway.errors import OperatorError
 
 if TYPE_CHECKING:
-    from gateway.cli.connection import Connection
+    from gateway.cli.connection import GatewayConnection
 
 MOST = 500
 """How many one command may do it to."""
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class BulkOrder:
     """What to do, and in which words to report it."""
 
     noun: str
@@ -37,7 +37,9 @@ class Order:
     as_json: bool = False
 
 
-def run_order(gateway: "Connection", order: Order, ids: Sequence[str], *, unknown: int = 0, more: bool = False) -> None:
+def run_order(
+    gateway: "GatewayConnection", order: BulkOrder, ids: Sequence[str], *, unknown: int = 0, more: bool = False
+) -> None:
     """Do it to each of these, at most `MOST`; exit code 1 if some failed.
 
     `unknown` of them may have run already, and `more` of them match than are given.
@@ -62,7 +64,7 @@ def run_order(gateway: "Connection", order: Order, ids: Sequence[str], *, unknow
         raise typer.Exit(1)
 
 
-def _confirm(order: Order, found: int, warning: str, *, more: bool) -> None:
+def _confirm(order: BulkOrder, found: int, warning: str, *, more: bool) -> None:
     if warning:
         note(warning, "yellow")
     if not sys.stdin.isatty():
@@ -73,7 +75,7 @@ def _confirm(order: Order, found: int, warning: str, *, more: bool) -> None:
 
 
 def _act_on_each(
-    gateway: "Connection", order: Order, ids: Sequence[str], report: dict[str, Any]
+    gateway: "GatewayConnection", order: BulkOrder, ids: Sequence[str], report: dict[str, Any]
 ) -> BaseException | None:
     """Act one by one and count in the report; return what ended it early."""
     from gateway.cli.connection import describe_refusal
@@ -94,7 +96,7 @@ def _act_on_each(
     return None
 
 
-def _show_report(order: Order, report: dict[str, Any]) -> None:
+def _show_report(order: BulkOrder, report: dict[str, Any]) -> None:
     if order.as_json:
         say_json(report)
         return

@@ -3,32 +3,22 @@
 import re
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from gateway.cli.bulk import MOST, Order, run_order
+from gateway.cli.bulk import MOST, BulkOrder, run_order
 from gateway.cli.completion import complete_call
 from gateway.cli.errors import Misused, report_errors
-from gateway.cli.lines import clean, compact, event_line
-from gateway.cli.options import (
-    DEFAULT_URL,
-    SHORT_IDS,
-    JsonOption,
-    KeyOption,
-    LimitOption,
-    RuntimeOption,
-    SessionOption,
-    UrlOption,
-    YesOption,
-    examples,
-)
-from gateway.cli.tables import TABLE, Cell, Column, RowTable, show_facts, show_rows, state_cell
-from gateway.cli.terminal import SHORT, Output, age_of, note, say_json, to_row
+from gateway.cli.help import SHORT_IDS, examples
+from gateway.cli.lines import clean
+from gateway.cli.options import KEY, LIMIT, RUNTIME, SESSION, URL, YES, JsonOption, RowsOption, argument, flag, option
+from gateway.cli.tables import TABLE, Cell, Column, RowTable, show_members, show_rows, state_cell
+from gateway.cli.terminal import SHORT, age_of, note, say_json, to_row
 
 if TYPE_CHECKING:
-    from gateway.cli.connection import Connection
-    from gateway.client import Call, CallWithStory
+    from gateway.cli.connection import GatewayConnection
+    from gateway.client import Call
 
 _WHOLE = re.compile(r"[0-9A-Za-z-]{32,64}")
 _SEARCHED = 2_000
@@ -36,11 +26,9 @@ _SEARCHED = 2_000
 _TURNED_AWAY = re.compile(r"executor answered [34][0-9]{2}\b")
 """How the gateway words a response that is only a status: the executor did not take the request."""
 
-CallArgument = Annotated[
-    str, typer.Argument(metavar="ID", help="Its ID, or the first letters of it.", autocompletion=complete_call)
-]
-NewKeyOption = Annotated[bool, typer.Option("--new-key", help="Give calls a new idempotency key.")]
-DeliverOption = Annotated[bool, typer.Option("--deliver", help="Tell the runtime the new outcome as well.")]
+CALL = argument("ID", "Its ID, or the first letters of it.", autocompletion=complete_call)
+NEW_KEY = flag("--new-key", "Give calls a new idempotency key.")
+DELIVER = flag("--deliver", "Tell the runtime the new outcome as well.")
 
 
 class CallStanding(StrEnum):
@@ -54,6 +42,8 @@ class CallStanding(StrEnum):
     CANCELED = "canceled"
     EXPIRED = "expired"
 
+
+_STATES = f"Only those in this state: {', '.join(CallStanding)}; may be repeated."
 
 group = typer.Typer(
     name="calls",
@@ -78,22 +68,19 @@ group = typer.Typer(
 def list_calls(
     context: typer.Context,
     *,
-    session: SessionOption = None,
-    runtime: RuntimeOption = None,
-    tool: Annotated[str | None, typer.Option(metavar="NAME", help="Only those of this tool.")] = None,
-    state: Annotated[
-        list[CallStanding] | None,
-        typer.Option(metavar="STATE", help=f"Only those in this state: {', '.join(CallStanding)}; may be repeated."),
-    ] = None,
-    failed: Annotated[bool, typer.Option("--failed", help="Only failed and expired calls.")] = False,
-    unknown: Annotated[bool, typer.Option("--unknown", help="Only those whose outcome is unknown.")] = False,
-    limit: LimitOption = 50,
-    redrive: Annotated[bool, typer.Option("--redrive", help="Redrive those that --failed lists; asks first.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show which would be redriven.")] = False,
-    yes: YesOption = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
-    url: UrlOption = DEFAULT_URL,
-    key: KeyOption = None,
+    session: str | None = SESSION,
+    runtime: str | None = RUNTIME,
+    tool: str | None = option("--tool", "NAME", "Only those of this tool."),
+    state: list[CallStanding] | None = option("--state", "STATE", _STATES),
+    failed: bool = flag("--failed", "Only failed and expired calls."),
+    unknown: bool = flag("--unknown", "Only those whose outcome is unknown."),
+    limit: int = LIMIT,
+    redrive: bool = flag("--redrive", "Redrive those that --failed lists; asks first."),
+    dry_run: bool = flag("--dry-run", "Only show which would be redriven."),
+    yes: bool = YES,
+    as_json: RowsOption = False,
+    url: str = URL,
+    key: str | None = KEY,
 ) -> None:
     """List calls, newest first; show, cancel or redrive them."""
     if context.invoked_subcommand is not None:
@@ -123,7 +110,7 @@ def list_calls(
             show_rows(rows, _CALLS, as_json=as_json, more=more)
             return
         ids = [row.call_id for row in rows if unknown or surely_did_not_run(row)]
-        order = Order("calls", "redriven", "tried again", gateway.client.redrive_call, dry_run, yes, as_json)
+        order = BulkOrder("calls", "redriven", "tried again", gateway.client.redrive_call, dry_run, yes, as_json)
         if left := len(rows) - len(ids):
             note(f"{left} left out: their executor reported the failure, so they may have run (`calls redrive ID`)")
         run_order(gateway, order, ids, unknown=len(ids) if unknown else 0, more=more)
@@ -132,9 +119,7 @@ def list_calls(
 @group.command(
     epilog=examples("dragoman calls show b1d5781e", "dragoman calls show b1d5781e --json | jq .outcome", more=SHORT_IDS)
 )
-def show(
-    call: CallArgument, *, as_json: JsonOption = False, url: UrlOption = DEFAULT_URL, key: KeyOption = None
-) -> None:
+def show(call: str = CALL, *, as_json: JsonOption = False, url: str = URL, key: str | None = KEY) -> None:
     """Show one call with its reason and its history."""
     from gateway.cli.connection import connect
 
@@ -143,7 +128,7 @@ def show(
         if as_json:
             say_json(to_row(found))
         else:
-            show_call(found)
+            show_members(found)
 
 
 @group.command(
@@ -154,12 +139,12 @@ def show(
     )
 )
 def cancel(
-    call: CallArgument,
+    call: str = CALL,
     *,
-    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why; the executor is told.")] = None,
+    reason: str | None = option("--reason", "TEXT", "Why; the executor is told."),
     as_json: JsonOption = False,
-    url: UrlOption = DEFAULT_URL,
-    key: KeyOption = None,
+    url: str = URL,
+    key: str | None = KEY,
 ) -> None:
     """Cancel an open call."""
     from gateway.cli.connection import connect
@@ -181,13 +166,13 @@ def cancel(
     )
 )
 def redrive(
-    call: CallArgument,
+    call: str = CALL,
     *,
-    new_key: NewKeyOption = False,
-    deliver: DeliverOption = False,
+    new_key: bool = NEW_KEY,
+    deliver: bool = DELIVER,
     as_json: JsonOption = False,
-    url: UrlOption = DEFAULT_URL,
-    key: KeyOption = None,
+    url: str = URL,
+    key: str | None = KEY,
 ) -> None:
     """Try a call again, whatever became of it."""
     from gateway.cli.connection import connect
@@ -201,7 +186,7 @@ def redrive(
             typer.echo(f"tried again as call {clean(row.call_id)}")
 
 
-def find_call(gateway: "Connection", given: str) -> str:
+def find_call(gateway: "GatewayConnection", given: str) -> str:
     """Return the ID of a call, which may be abbreviated for the newest calls.
 
     Raises:
@@ -224,32 +209,6 @@ def surely_did_not_run(call: "Call") -> bool:
     if call.unknown:
         return False
     return call.dead or call.attempt == 0 or _TURNED_AWAY.match(call.error or "") is not None
-
-
-def show_call(call: "CallWithStory", more: Sequence[tuple[str, Cell]] = ()) -> None:
-    """Print all that is known of a call, then its events."""
-    out = Output()
-    key = "" if call.idempotency_key == call.call_id else f", key {call.idempotency_key}"
-    result = call.outcome.result if call.outcome is not None and call.outcome.outcome == "success" else None
-    facts = [
-        ("id", Cell(call.call_id, style="bold")),
-        ("tool", Cell(call.tool)),
-        ("state", _state_of(call)),
-        ("asked", Cell(f"{call.created_at.isoformat(timespec='seconds')}, {age_of(call.created_at)}")),
-        ("session", Cell(f"{call.session_id}, event {call.request_sequence} ({call.runtime})")),
-        ("executor", Cell(f"{call.executor or 'none'}, attempts: {call.attempt}{key}")),
-        ("why", Cell(call.error or "")),
-        ("result", Cell("" if result is None else compact(result))),
-        ("redrives", Cell(call.redrive_of or "")),
-        *(
-            ("delivery", Cell(f"{one.target}: {one.state}{f', {one.reason}' if one.reason else ''}"))
-            for one in call.deliveries
-        ),
-        *more,
-    ]
-    show_facts([(name, cell) for name, cell in facts if cell.whole], out)
-    for envelope in call.events:
-        out.print(event_line(to_row(envelope), plain=out.plain), soft_wrap=not out.is_terminal)
 
 
 def _state_of(call: "Call") -> Cell:

@@ -115,14 +115,14 @@ def complete_call(ctx: typer.Context) -> list[str]:
 
 
 def _take(ctx: typer.Context, rows: "Callable[[Client], AsyncGenerator[T]]") -> list[T]:
-    from gateway.cli.connection import Connection
+    from gateway.cli.connection import GatewayConnection
     from gateway.cli.errors import Misused
     from gateway.client import ClientError
 
     url = ctx.params.get("url") or os.environ.get("DRAGOMAN_URL") or DEFAULT_URL
     key = ctx.params.get("key") or os.environ.get("DRAGOMAN_KEY")
     try:
-        with Connection(url, key, timeout=PATIENCE) as gateway:
+        with GatewayConnection(url, key, timeout=PATIENCE) as gateway:
             return gateway.take(rows(gateway.client), _MOST)[0]
     except (ClientError, Misused):
         # A shell that is offered nothing shows nothing.

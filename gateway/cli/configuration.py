@@ -8,13 +8,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
 from gateway.cli.config_file import SHOWN_DEFAULT, choose
 from gateway.cli.errors import Misused, Refusal, report_errors
-from gateway.cli.options import examples
+from gateway.cli.help import examples
+from gateway.cli.options import argument, flag, option
 from gateway.cli.terminal import count_problems, plural, show_problems
 
 if TYPE_CHECKING:
@@ -42,23 +43,21 @@ class Format(StrEnum):
     )
 )
 def check(
-    file: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="FILE",
-            envvar="DRAGOMAN_CONFIG",
-            help="The configuration file.",
-            show_default=SHOWN_DEFAULT,
-            # The loader explains better what is wrong with it.
-            readable=False,
-        ),
-    ] = None,
+    # The loader explains better what is wrong with the file.
+    file: Path | None = argument(
+        "FILE",
+        "The configuration file.",
+        default=None,
+        envvar="DRAGOMAN_CONFIG",
+        show_default=SHOWN_DEFAULT,
+        readable=False,
+    ),
     *,
-    strict: Annotated[bool, typer.Option("--strict", help="Fail on warnings too.")] = False,
-    format: Annotated[  # noqa: A002 -- the name of the option
-        Format, typer.Option("--format", help="text for people, json for programs, github for workflows.")
-    ] = Format.TEXT,
-    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    strict: bool = flag("--strict", "Fail on warnings too."),
+    format: Format = typer.Option(  # noqa: A002 -- the name of the option
+        Format.TEXT, "--format", help="text for people, json for programs, github for workflows."
+    ),
+    as_json: bool = flag("--json", "The same as --format json."),
 ) -> None:
     """Say what is wrong or doubtful in a configuration."""
     from gateway.errors import InvalidConfiguration
@@ -105,9 +104,7 @@ def schema() -> None:
     )
 )
 def tools(
-    source: Annotated[
-        str, typer.Option("--from", metavar="MODULE:NAME", help="Where the Tools of gateway.kit are, as for uvicorn.")
-    ],
+    source: str = option("--from", "MODULE:NAME", "Where the Tools of gateway.kit are, as for uvicorn.", default=...),
 ) -> None:
     """Write the YAML's tools from a backend's models."""
     with report_errors():

@@ -25,7 +25,7 @@ _MENDS = {
 """What to do in a terminal, if the gateway's own advice is for callers of its API."""
 
 
-class Connection:
+class GatewayConnection:
     """One gateway: a context manager that owns its client and runs the client's coroutines."""
 
     def __init__(self, url: str, key: str | None, *, timeout: float = 30.0) -> None:
@@ -35,7 +35,7 @@ class Connection:
             raise Misused(str(exc)) from exc
         self._runner = asyncio.Runner()
 
-    def __enter__(self) -> "Connection":
+    def __enter__(self) -> "GatewayConnection":
         return self
 
     def __exit__(
@@ -89,11 +89,11 @@ class Connection:
 
 
 @contextmanager
-def connect(url: str, key: str | None) -> Generator[Connection]:
+def connect(url: str, key: str | None) -> Generator[GatewayConnection]:
     """Connect to a gateway, and report every error of the command."""
     with report_errors():
         try:
-            with Connection(url, key) as gateway:
+            with GatewayConnection(url, key) as gateway:
                 yield gateway
         except ClientError as exc:
             raise explain_error(exc, url) from exc

@@ -3,63 +3,39 @@
 import re
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from gateway.cli.bulk import MOST, Order, run_order
-from gateway.cli.calls import DeliverOption, NewKeyOption, show_call
+from gateway.cli.bulk import MOST, BulkOrder, run_order
+from gateway.cli.calls import DELIVER, NEW_KEY
 from gateway.cli.errors import Misused, Refusal
-from gateway.cli.lines import clean, event_line
-from gateway.cli.options import (
-    DEFAULT_URL,
-    SHORT_IDS,
-    JsonOption,
-    KeyOption,
-    RowsOption,
-    RuntimeOption,
-    UrlOption,
-    YesOption,
-    examples,
-)
-from gateway.cli.tables import Cell, Column, RowTable, show_facts, show_rows, state_cell
-from gateway.cli.terminal import Output, age_of, say_json, to_row
+from gateway.cli.help import SHORT_IDS, examples
+from gateway.cli.lines import clean
+from gateway.cli.options import KEY, RUNTIME, URL, YES, JsonOption, RowsOption, argument, flag, option
+from gateway.cli.tables import Cell, Column, RowTable, show_members, show_rows, state_cell
+from gateway.cli.terminal import age_of, say_json, to_row
 
 if TYPE_CHECKING:
-    from gateway.cli.connection import Connection
-    from gateway.client import DeadCall, DeadCallWithStory, DeadDelivery
+    from gateway.cli.connection import GatewayConnection
+    from gateway.client import DeadCall, DeadDelivery
 
 _LIST = "dragoman dead-letters list"
 _WHOLE = re.compile(r"[^:]{32,}|[^:]+:[0-9]+:.+")
 _SESSION_AND_EVENT = re.compile(r"[^:]+:[0-9]+")
 
-LetterArgument = Annotated[
-    str | None,
-    typer.Argument(metavar="ID", help="Its ID, or the first letters of it; without one, those the filters match."),
-]
-KindOption = Annotated[
-    str | None, typer.Option("--kind", metavar="KIND", help="Only call, or only delivery.", show_default=False)
-]
-ExecutorOption = Annotated[str | None, typer.Option("--executor", metavar="NAME", help="Only calls to this executor.")]
-TargetOption = Annotated[
-    str | None,
-    typer.Option("--target", metavar="TARGET", help="Only deliveries to it: runtime, or destination:NAME."),
-]
-SinceOption = Annotated[
-    str | None,
-    typer.Option("--since", metavar="TIME", help="Only later ones: a span such as 2h, or 2026-11-20T12:00:00Z."),
-]
-UnknownOption = Annotated[
-    bool | None,
-    typer.Option(
-        "--unknown/--known",
-        help="Only calls that may have run, or only those that surely have not.",
-        show_default=False,
-    ),
-]
-AllOption = Annotated[bool, typer.Option("--all", help="All of them, if no filter is given.")]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show which it would be done to.")]
-ManyOption = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=MOST, help="How many at most.")]
+LETTER = argument("ID", "Its ID, or its first letters; without one, those the filters match.", default=None)
+KIND = option("--kind", "KIND", "Only call, or only delivery.")
+EXECUTOR = option("--executor", "NAME", "Only calls to this executor.")
+TARGET = option("--target", "TARGET", "Only deliveries to it: runtime, or destination:NAME.")
+SINCE = option("--since", "TIME", "Only later ones: a span such as 2h, or 2026-11-20T12:00:00Z.")
+UNKNOWN = typer.Option(
+    None, "--unknown/--known", help="Only calls that may have run, or only those that surely have not."
+)
+ALL = flag("--all", "All of them, if no filter is given.")
+DRY_RUN = flag("--dry-run", "Only show which it would be done to.")
+SHOWN = typer.Option(100, "--limit", metavar="N", min=1, max=10_000, help="How many to show at most.")
+MANY = typer.Option(100, "--limit", metavar="N", min=1, max=MOST, help="How many at most.")
 
 group = typer.Typer(
     name="dead-letters",
@@ -86,16 +62,16 @@ group = typer.Typer(
 )
 def list_letters(
     *,
-    kind: KindOption = None,
-    runtime: RuntimeOption = None,
-    executor: ExecutorOption = None,
-    target: TargetOption = None,
-    since: SinceOption = None,
-    unknown: UnknownOption = None,
-    limit: Annotated[int, typer.Option(metavar="N", min=1, max=10_000, help="How many to show at most.")] = 100,
+    kind: str | None = KIND,
+    runtime: str | None = RUNTIME,
+    executor: str | None = EXECUTOR,
+    target: str | None = TARGET,
+    since: str | None = SINCE,
+    unknown: bool | None = UNKNOWN,
+    limit: int = SHOWN,
     as_json: RowsOption = False,
-    url: UrlOption = DEFAULT_URL,
-    key: KeyOption = None,
+    url: str = URL,
+    key: str | None = KEY,
 ) -> None:
     """List what did not get through, calls first, newest first."""
     from gateway.cli.connection import connect
@@ -114,11 +90,11 @@ def list_letters(
     )
 )
 def show(
-    letter: Annotated[str, typer.Argument(metavar="ID", help="Its ID, or the first letters of it.")],
+    letter: str = argument("ID", "Its ID, or the first letters of it."),
     *,
     as_json: JsonOption = False,
-    url: UrlOption = DEFAULT_URL,
-    key: KeyOption = None,
+    url: str = URL,
+    key: str | None = KEY,
 ) -> None:
     """Show one dead letter: what is known, and what to do."""
     from gateway.cli.connection import connect
@@ -128,7 +104,7 @@ def show(
         if as_json:
             say_json(to_row(found))
         else:
-            _show_letter(found)
+            show_members(found)
 
 
 @group.command(
@@ -144,23 +120,23 @@ def show(
     )
 )
 def redrive(
-    letter: LetterArgument = None,
+    letter: str | None = LETTER,
     *,
-    kind: KindOption = None,
-    runtime: RuntimeOption = None,
-    executor: ExecutorOption = None,
-    target: TargetOption = None,
-    since: SinceOption = None,
-    unknown: UnknownOption = None,
-    everything: AllOption = False,
-    limit: ManyOption = 100,
-    dry_run: DryRunOption = False,
-    new_key: NewKeyOption = False,
-    deliver: DeliverOption = False,
-    yes: YesOption = False,
+    kind: str | None = KIND,
+    runtime: str | None = RUNTIME,
+    executor: str | None = EXECUTOR,
+    target: str | None = TARGET,
+    since: str | None = SINCE,
+    unknown: bool | None = UNKNOWN,
+    everything: bool = ALL,
+    limit: int = MANY,
+    dry_run: bool = DRY_RUN,
+    new_key: bool = NEW_KEY,
+    deliver: bool = DELIVER,
+    yes: bool = YES,
     as_json: JsonOption = False,
-    url: UrlOption = DEFAULT_URL,
-    key: KeyOption = None,
+    url: str = URL,
+    key: str | None = KEY,
 ) -> None:
     """Try dead letters again: one by its ID, or many by filters."""
     from gateway.cli.connection import connect
@@ -174,7 +150,7 @@ def redrive(
         which = _filters(kind, runtime, executor, target, since, unknown)
         _check_choice(letter, which, everything=everything, dry_run=dry_run)
         if letter is None:
-            order = Order("dead letters", "redriven", "tried again", act, dry_run, yes, as_json)
+            order = BulkOrder("dead letters", "redriven", "tried again", act, dry_run, yes, as_json)
             _order_many(gateway, order, which, limit, warns=True)
             return
         done = _ask(gateway, act, letter)
@@ -196,21 +172,21 @@ def redrive(
     )
 )
 def dismiss(
-    letter: LetterArgument = None,
+    letter: str | None = LETTER,
     *,
-    kind: KindOption = None,
-    runtime: RuntimeOption = None,
-    executor: ExecutorOption = None,
-    target: TargetOption = None,
-    since: SinceOption = None,
-    unknown: UnknownOption = None,
-    everything: AllOption = False,
-    limit: ManyOption = 100,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
+    kind: str | None = KIND,
+    runtime: str | None = RUNTIME,
+    executor: str | None = EXECUTOR,
+    target: str | None = TARGET,
+    since: str | None = SINCE,
+    unknown: bool | None = UNKNOWN,
+    everything: bool = ALL,
+    limit: int = MANY,
+    dry_run: bool = DRY_RUN,
+    yes: bool = YES,
     as_json: JsonOption = False,
-    url: UrlOption = DEFAULT_URL,
-    key: KeyOption = None,
+    url: str = URL,
+    key: str | None = KEY,
 ) -> None:
     """Leave dead letters as they are, one or many."""
     from gateway.cli.connection import connect
@@ -220,7 +196,7 @@ def dismiss(
         which = _filters(kind, runtime, executor, target, since, unknown)
         _check_choice(letter, which, everything=everything, dry_run=dry_run)
         if letter is None:
-            order = Order("dead letters", "dismissed", "dismissed", act, dry_run, yes, as_json)
+            order = BulkOrder("dead letters", "dismissed", "dismissed", act, dry_run, yes, as_json)
             _order_many(gateway, order, which, limit, warns=False)
             return
         done = _ask(gateway, act, letter)
@@ -270,13 +246,15 @@ def _check_choice(letter: str | None, which: dict[str, Any], *, everything: bool
         raise Misused("give an ID, a filter, or --all")
 
 
-def _order_many(gateway: "Connection", order: Order, which: dict[str, Any], limit: int, *, warns: bool) -> None:
+def _order_many(
+    gateway: "GatewayConnection", order: BulkOrder, which: dict[str, Any], limit: int, *, warns: bool
+) -> None:
     rows, more = gateway.take(gateway.client.dead_letters(**which), limit)
     unknown = sum(bool(getattr(row, "unknown", False)) for row in rows) if warns else 0
     run_order(gateway, order, [row.id for row in rows], unknown=unknown, more=more)
 
 
-def _ask(gateway: "Connection", act: Callable[[str], Coroutine[Any, Any, Any]], given: str) -> Any:
+def _ask(gateway: "GatewayConnection", act: Callable[[str], Coroutine[Any, Any, Any]], given: str) -> Any:
     """Do it to the dead letter with this ID, which may be abbreviated."""
     from gateway.cli.connection import describe_refusal, match_id
     from gateway.client import RequestRefused
@@ -309,24 +287,6 @@ def _what(letter: "DeadCall | DeadDelivery") -> str:
 
 def _reason(letter: "DeadCall | DeadDelivery") -> str:
     return (letter.error if letter.type == "call" else letter.reason) or ""
-
-
-def _show_letter(letter: "DeadCallWithStory | DeadDelivery") -> None:
-    advice = ("advice", Cell(letter.advice, style="yellow"))
-    if letter.type == "call":
-        show_call(letter, [advice])
-        return
-    out = Output()
-    facts = [
-        ("id", Cell(letter.id, style="bold")),
-        ("what", Cell(_what(letter))),
-        ("state", state_cell(letter.state)),
-        ("tries", Cell(str(letter.attempt))),
-        ("why", Cell(_reason(letter))),
-        advice,
-    ]
-    show_facts(facts, out)
-    out.print(event_line(to_row(letter.envelope), plain=out.plain), soft_wrap=not out.is_terminal)
 
 
 def _letter_cells(letter: "DeadCall | DeadDelivery") -> Sequence[Cell]:

@@ -14,8 +14,9 @@ import typer
 from gateway.cli.config_file import DEFAULT_FILES, ConfigOption
 from gateway.cli.configuration import list_problems
 from gateway.cli.errors import Misused, report_errors
+from gateway.cli.help import DEFAULT_URL, examples
 from gateway.cli.lines import clean
-from gateway.cli.options import DEFAULT_URL, RowsOption, examples
+from gateway.cli.options import RowsOption
 from gateway.cli.probes import ProbeTarget, probe, target_of
 from gateway.cli.terminal import Check, count_problems, say_json, show_check, show_heading, show_problems
 
@@ -182,12 +183,12 @@ def _check_network(settings: "Settings") -> Iterator[Check]:
 
 def check_links(env: Mapping[str, str]) -> Iterator[Check]:
     """Ask the running gateway which sessions have no link, and why."""
-    from gateway.cli.connection import Connection, explain_error
+    from gateway.cli.connection import GatewayConnection, explain_error
     from gateway.client import ClientError
 
     url = env.get("DRAGOMAN_URL") or DEFAULT_URL
     try:
-        with Connection(url, env.get("DRAGOMAN_KEY")) as gateway:
+        with GatewayConnection(url, env.get("DRAGOMAN_KEY")) as gateway:
             runtimes = gateway.run(gateway.client.runtimes())
     except ClientError as exc:
         refusal = explain_error(exc, url)

@@ -2,16 +2,17 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.text import Text
 
 from gateway.cli.config_file import ConfigOption, choose
 from gateway.cli.errors import Misused, report_errors
+from gateway.cli.help import examples
 from gateway.cli.inputs import parse_object, read_source
 from gateway.cli.lines import clean, clean_line
-from gateway.cli.options import JsonOption, examples
+from gateway.cli.options import JsonOption, flag, option
 from gateway.cli.terminal import Output, say_json
 from gateway.errors import OperatorError
 
@@ -39,18 +40,12 @@ commands = typer.Typer()
 def explain(
     *,
     config: ConfigOption = None,
-    runtime: Annotated[str, typer.Option(metavar="NAME", help="The runtime that asks, or is told.")],
-    tool: Annotated[str | None, typer.Option(metavar="TOOL", help="Explain a call of this tool.")] = None,
-    arguments: Annotated[
-        str | None, typer.Option(metavar="JSON", help="The call's arguments; - is stdin. Default: {}.")
-    ] = None,
-    event: Annotated[
-        str | None, typer.Option(metavar="JSON", help="Explain an event, with its `kind`; - is stdin.")
-    ] = None,
-    label: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A label of the session; may be repeated.")
-    ] = None,
-    running: Annotated[bool, typer.Option("--running", help="As if a turn were under way.")] = False,
+    runtime: str = option("--runtime", "NAME", "The runtime that asks, or is told.", default=...),
+    tool: str | None = option("--tool", "TOOL", "Explain a call of this tool."),
+    arguments: str | None = option("--arguments", "JSON", "The call's arguments; - is stdin. Default: {}."),
+    event: str | None = option("--event", "JSON", "Explain an event, with its `kind`; - is stdin."),
+    label: list[str] | None = option("--label", "NAME=VALUE", "A label of the session; may be repeated."),
+    running: bool = flag("--running", "As if a turn were under way."),
     as_json: JsonOption = False,
 ) -> None:
     """Say where a call or event would go, and what is lost."""

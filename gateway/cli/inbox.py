@@ -6,56 +6,45 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.text import Text
 
 from gateway.cli.completion import complete_interaction
 from gateway.cli.errors import Misused, Refusal
+from gateway.cli.help import SHORT_IDS, examples
 from gateway.cli.inputs import MOST_BYTES, read_text
 from gateway.cli.lines import clean, facts_of
-from gateway.cli.options import (
-    DEFAULT_URL,
-    SHORT_IDS,
-    JsonOption,
-    KeyOption,
-    LimitOption,
-    RowsOption,
-    SessionOption,
-    UrlOption,
-    examples,
-)
+from gateway.cli.options import KEY, LIMIT, SESSION, URL, JsonOption, RowsOption, argument, flag, option
 from gateway.cli.send import show_losses
 from gateway.cli.terminal import SHORT, Output, complain, note, say_json, to_row
 from gateway.errors import OperatorError
 
 if TYPE_CHECKING:
-    from gateway.cli.connection import Connection
+    from gateway.cli.connection import GatewayConnection
     from gateway.client import Interaction
 
 _WHOLE = re.compile(r"[0-9A-Za-z-]{32,64}")
-_MOST_AT_A_PROMPT = 20
 _MOST_WAITING = 20_000
 _MOST_NAMES = 50
 _FORMS = "--allow, --deny, --text or --secret"
 _LISTS = "`dragoman inbox` lists what waits"
 
 
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """How one kind of question is answered."""
-
-    member: str
-    options: str
-    rule: str
-
-
-_FORM_OF = {
-    "approval.asked": _Form("decision", "--allow | --deny{scopes}", "an approval takes --allow or --deny"),
-    "question.asked": _Form("answer", "--text TEXT", "a question takes --text"),
-    "secret.asked": _Form("value", "--secret", "a secret takes --secret"),
+_OPTIONS = {
+    "approval.asked": "--allow | --deny{scopes}",
+    "question.asked": "--text TEXT",
+    "secret.asked": "--secret",
 }
+"""The options that answer each kind."""
+
+INTERACTION = argument(
+    "INTERACTION",
+    "Its ID, or the first letters of it; without one, asks about each.",
+    default=None,
+    autocompletion=complete_interaction,
+)
 
 commands = typer.Typer()
 
@@ -71,11 +60,11 @@ commands = typer.Typer()
 )
 def inbox(
     *,
-    session: SessionOption = None,
-    limit: LimitOption = 50,
+    session: str | None = SESSION,
+    limit: int = LIMIT,
     as_json: RowsOption = False,
-    url: UrlOption = DEFAULT_URL,
-    key: KeyOption = None,
+    url: str = URL,
+    key: str | None = KEY,
 ) -> None:
     """List what waits for a person, and how to answer it."""
     from gateway.cli.connection import connect
@@ -94,7 +83,7 @@ def inbox(
 
 @commands.command(
     epilog=examples(
-        "dragoman answer                          shows what waits, and asks",
+        "dragoman answer                          shows each question, and asks",
         "dragoman answer b1d5781e --allow --scope session",
         "dragoman answer b1d5781e --text 'the blue one'",
         "dragoman answer b1d5781e --secret        asks without showing it",
@@ -103,30 +92,16 @@ def inbox(
     )
 )
 def answer(
-    interaction: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="INTERACTION",
-            help="Its ID, or the first letters of it; without one, asks which.",
-            autocompletion=complete_interaction,
-            show_default=False,
-        ),
-    ] = None,
+    interaction: str | None = INTERACTION,
     *,
-    allow: Annotated[bool, typer.Option("--allow", help="Allow what approval is asked for.")] = False,
-    deny: Annotated[bool, typer.Option("--deny", help="Deny it.")] = False,
-    scope: Annotated[
-        str | None, typer.Option(metavar="SCOPE", help="How far a decision goes: once, session, always; as offered.")
-    ] = None,
-    text: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Answer a question; '' skips it, - reads stdin.")
-    ] = None,
-    secret: Annotated[
-        bool, typer.Option("--secret", help="Supply a secret: asked for in a terminal, else a line of stdin.")
-    ] = False,
+    allow: bool = flag("--allow", "Allow what approval is asked for."),
+    deny: bool = flag("--deny", "Deny it."),
+    scope: str | None = option("--scope", "SCOPE", "How far a decision goes: once, session, always; as offered."),
+    text: str | None = option("--text", "TEXT", "Answer a question; '' skips it, - reads stdin."),
+    secret: bool = flag("--secret", "Supply a secret: asked for in a terminal, else a line of stdin."),
     as_json: JsonOption = False,
-    url: UrlOption = DEFAULT_URL,
-    key: KeyOption = None,
+    url: str = URL,
+    key: str | None = KEY,
 ) -> None:
     """Answer what an agent asks of a person."""
     from gateway.cli.connection import connect
@@ -144,23 +119,19 @@ def answer(
             return
         found = _find_question(gateway, interaction)
         if body is not None:
-            if isinstance(found, Question):
-                found.check_form(body)
-            _give_answer(gateway, found if isinstance(found, str) else found.row.interaction_id, body, as_json=as_json)
+            _give_answer(gateway, found, body, as_json=as_json)
         elif isinstance(found, str):
             raise Refusal(f"no question {clean(found, 80)!r} waits for an answer", _LISTS)
         else:
-            found.show(Output(stderr=True), name=found.short)
+            found.show(Output(stderr=True))
             _ask_about(gateway, found, as_json=as_json)
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class WaitingQuestion:
     """One waiting question."""
 
     row: "Interaction"
-    short: str
-    """The first letters of its ID that fit no other question."""
     session: str
     """Its session, as commands take it."""
 
@@ -168,6 +139,11 @@ class Question:
     def event(self) -> Mapping[str, Any]:
         """What was asked."""
         return to_row(self.row).get("event") or {}
+
+    @property
+    def short(self) -> str:
+        """The first letters of its ID."""
+        return clean(self.row.interaction_id[:SHORT])
 
     @property
     def scopes(self) -> Sequence[str]:
@@ -178,32 +154,14 @@ class Question:
     def options(self) -> str:
         """The options that answer it."""
         scopes = f" [--scope {' | '.join(self.scopes)}]" if len(self.scopes) > 1 else ""
-        form = _FORM_OF.get(self.row.kind)
-        return form.options.format(scopes=scopes) if form else ""
+        return _OPTIONS.get(self.row.kind, "").format(scopes=scopes)
 
-    def check_form(self, body: Mapping[str, Any]) -> None:
-        """Refuse an answer of another form, in the words of the command.
-
-        Raises:
-            Refusal: it is one.
-        """
-        form = _FORM_OF.get(self.row.kind)
-        if form and form.member not in body:
-            command = f"dragoman answer {clean(self.short)} {self.options}"
-            raise Refusal(f"{form.rule}, so nothing was sent", command)
-
-    def show(self, out: Output, *, name: str) -> None:
+    def show(self, out: Output) -> None:
         """Print it whole, since a person decides about it."""
         left = "" if self.row.expires_at is None else f"  {_time_left(self.row.expires_at)} left"
         kind = (clean(self.row.kind, 40), "yellow")
-        out.say(Text.assemble((clean(name), "bold"), "  ", kind, f"  {clean(self.session, 200)}{left}"))
+        out.say(Text.assemble((self.short, "bold"), "  ", kind, f"  {clean(self.session, 200)}{left}"))
         out.say(Text.assemble("    ", facts_of(dict(self.event))))
-
-
-def shortest_length(ids: Sequence[str]) -> int:
-    """Return how many first letters tell all IDs apart, at least `SHORT`."""
-    longest = max(map(len, ids), default=SHORT)
-    return next((size for size in range(SHORT, longest) if len({one[:size] for one in ids}) == len(set(ids))), longest)
 
 
 def _time_left(moment: datetime) -> str:
@@ -211,12 +169,11 @@ def _time_left(moment: datetime) -> str:
     return f"{minutes}m {rest:02}s"
 
 
-def _name_questions(gateway: "Connection", rows: Sequence["Interaction"]) -> list[Question]:
-    """Give each its short ID and the name of its session."""
+def _name_questions(gateway: "GatewayConnection", rows: Sequence["Interaction"]) -> list[WaitingQuestion]:
+    """Look up the names of their sessions."""
     from gateway.cli.connection import name_session
     from gateway.client import RequestRefused
 
-    size = shortest_length([row.interaction_id for row in rows])
     names: dict[str, str] = {}
     for row in rows:
         if row.session_id not in names and len(names) < _MOST_NAMES:
@@ -227,15 +184,15 @@ def _name_questions(gateway: "Connection", rows: Sequence["Interaction"]) -> lis
                     raise
                 # Retention has removed it since.
                 names[row.session_id] = row.session_id
-    return [Question(row, row.interaction_id[:size], names.get(row.session_id, row.session_id)) for row in rows]
+    return [WaitingQuestion(row, names.get(row.session_id, row.session_id)) for row in rows]
 
 
-def _show_questions(found: Sequence[Question]) -> None:
+def _show_questions(found: Sequence[WaitingQuestion]) -> None:
     out = Output()
     for one in found:
         if out.is_terminal:
-            one.show(out, name=one.short)
-            out.say(Text(f"    dragoman answer {clean(one.short)} {one.options}", "dim"))
+            one.show(out)
+            out.say(Text(f"    dragoman answer {one.short} {one.options}", "dim"))
         else:
             until = one.row.expires_at.isoformat() if one.row.expires_at else ""
             cells = (one.row.interaction_id, one.row.kind, one.session, until, facts_of(dict(one.event)).plain)
@@ -244,7 +201,7 @@ def _show_questions(found: Sequence[Question]) -> None:
         note("nothing waits for an answer")
 
 
-def _find_question(gateway: "Connection", given: str) -> Question | str:
+def _find_question(gateway: "GatewayConnection", given: str) -> WaitingQuestion | str:
     """Find a waiting question by its ID, which may be abbreviated; return a whole ID itself if it does not wait."""
     from gateway.cli.connection import match_id
 
@@ -262,11 +219,7 @@ def _find_question(gateway: "Connection", given: str) -> Question | str:
 def _read_answer(
     *, allow: bool, deny: bool, scope: str | None, text: str | None, secret: bool
 ) -> dict[str, Any] | None:
-    """Make the answer that options give, or None; a secret is asked for without showing it.
-
-    Raises:
-        Misused: they exclude each other. OperatorError: no secret was given.
-    """
+    """Make the answer that options give, or None; a secret is asked for without showing it."""
     given = allow + deny + (text is not None) + secret
     if given > 1:
         raise Misused(f"give exactly one of {_FORMS}")
@@ -285,15 +238,20 @@ def _read_answer(
     return {"decision": "allow" if allow else "deny"} | ({} if scope is None else {"scope": scope})
 
 
-def _give_answer(gateway: "Connection", interaction: str, body: dict[str, Any], *, as_json: bool) -> None:
+def _give_answer(
+    gateway: "GatewayConnection", found: WaitingQuestion | str, body: dict[str, Any], *, as_json: bool
+) -> None:
     from gateway.cli.connection import describe_refusal
     from gateway.client import RequestRefused
 
     try:
+        interaction = found if isinstance(found, str) else found.row.interaction_id
         row = gateway.run(gateway.client.answer(interaction, **body))
     except RequestRefused as exc:
         if exc.type in {"not-found", "conflict"}:
             raise Refusal(describe_refusal(exc), _LISTS) from exc
+        if isinstance(found, WaitingQuestion):
+            raise Refusal(describe_refusal(exc), f"dragoman answer {found.short} {found.options}") from exc
         raise
     if as_json:
         say_json(to_row(row))
@@ -302,43 +260,20 @@ def _give_answer(gateway: "Connection", interaction: str, body: dict[str, Any], 
         show_losses(row.losses)
 
 
-def _ask_about_all(gateway: "Connection", *, as_json: bool) -> None:
-    """Show what waits under numbers, and ask, until nothing waits or the person stops."""
-    while True:
-        rows, _ = gateway.take(gateway.client.interactions(state="waiting"), _MOST_WAITING)
-        if not rows:
-            note("nothing waits for an answer")
-            return
-        shown = _name_questions(gateway, rows)[:_MOST_AT_A_PROMPT]
-        for number, one in enumerate(shown, 1):
-            one.show(Output(stderr=True), name=str(number))
-        if len(rows) > len(shown):
-            note(f"{len(rows) - len(shown)} more wait")
-        chosen = _choose_question(shown)
-        if chosen is None:
-            return
+def _ask_about_all(gateway: "GatewayConnection", *, as_json: bool) -> None:
+    """Show each question and ask for its answer; an empty line leaves it waiting."""
+    rows, _ = gateway.take(gateway.client.interactions(state="waiting"), _MOST_WAITING)
+    for one in _name_questions(gateway, rows):
+        one.show(Output(stderr=True))
         try:
-            _ask_about(gateway, chosen, as_json=as_json)
+            _ask_about(gateway, one, as_json=as_json)
         except Refusal as exc:
-            # It was answered or has expired meanwhile; the next list shows that.
+            # It was answered or has expired meanwhile.
             complain(str(exc))
+    note("no other question waits" if rows else "nothing waits for an answer")
 
 
-def _choose_question(shown: Sequence[Question]) -> Question | None:
-    """Ask for a number of the list, or for the first letters of an ID."""
-    while said := _prompt(f"Answer which? (1{f' to {len(shown)}' if len(shown) > 1 else ''}; Enter ends): "):
-        if said.isdecimal() and said.isascii() and len(said) < 4:
-            if 1 <= int(said) <= len(shown):
-                return shown[int(said) - 1]
-        elif len(said) >= 4:
-            found = [one for one in shown if one.row.interaction_id.startswith(said)]
-            if len(found) == 1:
-                return found[0]
-        note(f"{clean(said, 40)!r} is none of them")
-    return None
-
-
-def _ask_about(gateway: "Connection", one: Question, *, as_json: bool) -> None:
+def _ask_about(gateway: "GatewayConnection", one: WaitingQuestion, *, as_json: bool) -> None:
     """Ask for the answer to one question; an empty line leaves it waiting."""
     match one.row.kind:
         case "approval.asked":
@@ -353,16 +288,15 @@ def _ask_about(gateway: "Connection", one: Question, *, as_json: bool) -> None:
     if body is None:
         note("left as it is")
     else:
-        _give_answer(gateway, one.row.interaction_id, body, as_json=as_json)
+        _give_answer(gateway, one, body, as_json=as_json)
 
 
-def _ask_decision(one: Question) -> dict[str, Any] | None:
+def _ask_decision(one: WaitingQuestion) -> dict[str, Any] | None:
     decision = _ask_one_of("allow or deny? (Enter leaves it): ", ("allow", "deny"))
     if decision is None or len(one.scopes) < 2:
         return None if decision is None else {"decision": decision}
-    least = one.scopes[0]
-    scope = _ask_one_of(f"for how long? {', '.join(one.scopes)} (Enter: {least}): ", one.scopes)
-    return {"decision": decision, "scope": scope or least}
+    scope = _ask_one_of(f"for how long? {', '.join(one.scopes)} (Enter: {one.scopes[0]}): ", one.scopes)
+    return {"decision": decision, "scope": scope or one.scopes[0]}
 
 
 def _ask_one_of(question: str, words: Sequence[str]) -> str | None:
@@ -375,19 +309,13 @@ def _ask_one_of(question: str, words: Sequence[str]) -> str | None:
     return None
 
 
-def _ask_text(one: Question) -> dict[str, Any] | None:
+def _ask_text(one: WaitingQuestion) -> dict[str, Any] | None:
     choices = [str(choice) for choice in one.event.get("choices") or ()]
-    out = Output(stderr=True)
     for number, choice in enumerate(choices, 1):
-        out.say(f"    {number}  {clean(choice)}")
-    numbers = "a number, or " if choices else ""
-    said = _prompt(f"Answer ({numbers}a text; - skips the question, Enter leaves it): ")
-    if not said:
-        return None
-    if said == "-":
-        return {"answer": ""}
+        Output(stderr=True).say(f"    {number}  {clean(choice)}")
+    said = _prompt(f"Answer ({'a number, or ' if choices else ''}a text; - skips the question, Enter leaves it): ")
     by_number = said.isdecimal() and said.isascii() and said not in choices and 1 <= int(said[:9]) <= len(choices)
-    return {"answer": choices[int(said) - 1] if by_number else said}
+    return {"answer": "" if said == "-" else choices[int(said) - 1] if by_number else said} if said else None
 
 
 def _prompt(question: str) -> str:

@@ -7,14 +7,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 from rich.text import Text
 
 from gateway.cli.choices import BackendChoice, RuntimeChoice
 from gateway.cli.errors import report_errors
-from gateway.cli.options import examples
+from gateway.cli.help import examples
+from gateway.cli.options import argument, option
 from gateway.cli.terminal import Output
 
 if TYPE_CHECKING:
@@ -38,16 +39,11 @@ commands = typer.Typer()
     )
 )
 def init(
-    folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="Where to write; made if it is not there.", show_default="here")
-    ] = Path(),
+    folder: Path = argument("FOLDER", "Where to write; made if it is missing.", default=Path(), show_default="here"),
     *,
-    runtime: Annotated[RuntimeChoice, typer.Option(help="Which agents you have.")] = RuntimeChoice.HUMA_0_2,
-    backend: Annotated[BackendChoice, typer.Option(help="What you write your tools in.")] = BackendChoice.FASTAPI,
-    adapter: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Write the package of an adapter for your own protocol instead."),
-    ] = None,
+    runtime: RuntimeChoice = typer.Option(RuntimeChoice.HUMA_0_2, help="Which agents you have."),
+    backend: BackendChoice = typer.Option(BackendChoice.FASTAPI, help="What you write your tools in."),
+    adapter: str | None = option("--adapter", "NAME", "Write the package of an adapter for your own protocol instead."),
 ) -> None:
     """Begin a gateway and a backend of your own."""
     if adapter is not None:

@@ -2,15 +2,17 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 from rich.text import Text
 
+from gateway.cli.completion import complete_session
 from gateway.cli.errors import Misused
+from gateway.cli.help import examples
 from gateway.cli.inputs import parse_object, read_source, read_text
 from gateway.cli.lines import clean
-from gateway.cli.options import DEFAULT_URL, KeyOption, SessionArgument, UrlOption, examples
+from gateway.cli.options import KEY, SESSION_HELP, URL, argument, flag, option
 from gateway.cli.terminal import Output, say_json, to_row
 from gateway.errors import OperatorError
 
@@ -36,27 +38,17 @@ commands = typer.Typer()
     )
 )
 def send(
-    session: SessionArgument,
-    text: Annotated[
-        str | None, typer.Argument(metavar="TEXT", help="What to say; - reads it from stdin.", show_default=False)
-    ] = None,
+    session: str = argument("SESSION", SESSION_HELP, autocompletion=complete_session),
+    text: str | None = argument("TEXT", "What to say; - reads it from stdin.", default=None),
     *,
-    kind: Annotated[
-        str | None,
-        typer.Option(metavar="KIND", help=f"One of {', '.join(WORDED)}. Default: message.posted."),
-    ] = None,
-    event_file: Annotated[
-        str | None,
-        typer.Option("--event", metavar="FILE", help="Post the event, or list of events, in a file; - is stdin."),
-    ] = None,
-    author: Annotated[str | None, typer.Option(metavar="NAME", help="Who says the message.")] = None,
-    context: Annotated[
-        str | None, typer.Option(metavar="JSON", help="The complete state, for context.updated.")
-    ] = None,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="The update's name, for context.updated.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the recorded events, one line of JSON each.")] = False,
-    url: UrlOption = DEFAULT_URL,
-    key: KeyOption = None,
+    kind: str | None = option("--kind", "KIND", f"One of {', '.join(WORDED)}. Default: message.posted."),
+    event_file: str | None = option("--event", "FILE", "Post the event, or list of events, in a file; - is stdin."),
+    author: str | None = option("--author", "NAME", "Who says the message."),
+    context: str | None = option("--context", "JSON", "The complete state, for context.updated."),
+    name: str | None = option("--name", "NAME", "The update's name, for context.updated."),
+    as_json: bool = flag("--json", "Print the recorded events, one line of JSON each."),
+    url: str = URL,
+    key: str | None = KEY,
 ) -> None:
     """Post a message, or another event, to a session."""
     from gateway.cli.connection import connect
@@ -90,11 +82,7 @@ def show_losses(losses: "Iterable[Loss]") -> None:
 def _make_event(
     kind: str, text: str | None, *, author: str | None, context: str | None, name: str | None
 ) -> dict[str, Any]:
-    """Make the event that a text and options express.
-
-    Raises:
-        Misused: they do not fit the kind.
-    """
+    """Make the event that a text and options express."""
     if kind not in WORDED:
         from gateway.events import CLIENT_KINDS
 
@@ -122,11 +110,7 @@ def _make_event(
 
 
 def _read_events(given: str) -> list[Any]:
-    """Read one event, or a list of events, from a file or stdin.
-
-    Raises:
-        OperatorError: it is no JSON of this form.
-    """
+    """Read one event, or a list of events, from a file or stdin."""
     from gateway.http.body import parse_json
     from gateway.http.errors import Refused
 
@@ -141,11 +125,7 @@ def _read_events(given: str) -> list[Any]:
 
 
 def _check_is_text(given: str | None, said: str | None) -> None:
-    """Refuse a file's name, or an event, in place of a text: `--json FILE` posted that file until release 0.2.
-
-    Raises:
-        Misused: it is one.
-    """
+    """Refuse a file's name, or an event, in place of a text: `--json FILE` posted that file until release 0.2."""
     if given is not None and given != "-" and Path(given[:_LONGEST_NAME]).is_file():
         raise Misused(f"{given!r} is a file: --event posts the event in it; --json prints what is on record")
     if given == "-" and (said or "").lstrip().startswith(("{", "[")):

@@ -7,15 +7,17 @@ import sys
 import threading
 from datetime import timedelta
 from importlib.util import find_spec
-from typing import Annotated
 
 import typer
 
 from gateway.cli.config_file import ConfigOption, choose
 from gateway.cli.errors import report_errors
+from gateway.cli.help import examples
 from gateway.cli.init import DEMO_LIBRARIES
-from gateway.cli.options import examples
+from gateway.cli.options import flag, option
 from gateway.errors import OperatorError
+
+_HERE = "127.0.0.1"
 
 commands = typer.Typer()
 
@@ -31,10 +33,8 @@ commands = typer.Typer()
 def serve(
     *,
     config: ConfigOption = None,
-    host: Annotated[
-        str, typer.Option(metavar="HOST", help="Address to listen on; beyond loopback only with API keys.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="Port; 0 takes a free one.")] = 8080,
+    host: str = option("--host", "HOST", "Address to listen on; beyond loopback only with API keys.", default=_HERE),
+    port: int = option("--port", "PORT", "Port; 0 takes a free one.", default=8080, min=0, max=65535),
 ) -> None:
     """Run the gateway until it is told to stop."""
     # SIGHUP would end the process now. The configuration is read after this line, so no reload is lost.
@@ -61,15 +61,12 @@ def serve(
 )
 def demo(
     *,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave everything running until Ctrl-C.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, with all that was sent.")] = False,
-    host: Annotated[str, typer.Option(metavar="HOST", help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[
-        int,
-        typer.Option(
-            metavar="PORT", min=0, max=65_530, help="The gateway's port; the others follow. 0 takes free ones."
-        ),
-    ] = 0,
+    keep: bool = flag("--keep", "Leave everything running until Ctrl-C."),
+    as_json: bool = flag("--json", "One JSON object a line, with all that was sent."),
+    host: str = option("--host", "HOST", "Address to listen on.", default=_HERE),
+    port: int = option(
+        "--port", "PORT", "The gateway's port; the others follow. 0 takes free ones.", default=0, min=0, max=65_530
+    ),
 ) -> None:
     """Play a scripted game through a real gateway."""
     with report_errors():

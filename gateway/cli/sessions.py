@@ -2,11 +2,12 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from gateway.cli.options import DEFAULT_URL, KeyOption, LimitOption, RowsOption, RuntimeOption, UrlOption, examples
+from gateway.cli.help import examples
+from gateway.cli.options import KEY, LIMIT, RUNTIME, URL, RowsOption, flag
 from gateway.cli.tables import TABLE, Cell, Column, RowTable, show_rows, state_cell
 from gateway.cli.terminal import age_of
 
@@ -23,7 +24,7 @@ commands = typer.Typer()
         more=f"{TABLE}\nLinks are those of the gateway that answers.",
     )
 )
-def runtimes(*, as_json: RowsOption = False, url: UrlOption = DEFAULT_URL, key: KeyOption = None) -> None:
+def runtimes(*, as_json: RowsOption = False, url: str = URL, key: str | None = KEY) -> None:
     """List the runtimes and how their links stand."""
     from gateway.cli.connection import connect
 
@@ -42,12 +43,12 @@ def runtimes(*, as_json: RowsOption = False, url: UrlOption = DEFAULT_URL, key: 
 )
 def sessions(
     *,
-    runtime: RuntimeOption = None,
-    open_only: Annotated[bool, typer.Option("--open", help="Without closed sessions.")] = False,
-    limit: LimitOption = 50,
+    runtime: str | None = RUNTIME,
+    open_only: bool = flag("--open", "Without closed sessions."),
+    limit: int = LIMIT,
     as_json: RowsOption = False,
-    url: UrlOption = DEFAULT_URL,
-    key: KeyOption = None,
+    url: str = URL,
+    key: str | None = KEY,
 ) -> None:
     """List the sessions, newest first."""
     from gateway.cli.connection import connect

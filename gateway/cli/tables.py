@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from gateway.cli.lines import clean
+from gateway.cli.lines import clean, compact, event_line
 from gateway.cli.terminal import Output, note, say_json, to_row
 
 if TYPE_CHECKING:
@@ -108,19 +108,24 @@ def show_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], out: O
                 out.print(Padding(Text(clean(row[at].whole), row[at].style), (0, 0, 0, indent + _GAP)))
 
 
-def show_facts(facts: Sequence[tuple[str, Cell]], out: Output) -> None:
-    """Print names and values below each other; a terminal wraps values between words, except IDs, which are copied."""
-    width = max(len(name) for name, _ in facts)
-    for name, cell in facts:
-        value = Text(clean(cell.whole), cell.style)
-        if not out.is_terminal or name == "id":
-            out.say(Text.assemble((f"{name:>{width}}", "dim"), "  ", value))
+def show_members(value: "BaseModel") -> None:
+    """Print the members of one row below each other, then its events; a terminal wraps texts between words."""
+    out, row = Output(), to_row(value)
+    events = row.pop("events", None) or [row.pop("envelope", None)]
+    told = {name: one if isinstance(one, str) else compact(one) for name, one in row.items() if one not in (None, [])}
+    width = max(map(len, told))
+    for name, text in told.items():
+        style = _STYLES.get(text, "") if name == "state" else "yellow" if name in {"error", "advice"} else ""
+        label, shown = f"{name:>{width}}  ", Text(clean(text), style)
+        if not out.is_terminal or name.endswith("id"):
+            # What is copied is not broken.
+            out.say(Text.assemble((label, "dim"), shown))
             continue
-        grid = Table.grid(padding=(0, 2, 0, 0))
-        grid.add_column(justify="right", width=width, style="dim")
-        grid.add_column()
-        grid.add_row(name, value)
+        grid = Table.grid()
+        grid.add_row(Text(label, "dim"), shown)
         out.print(grid)
+    for envelope in filter(None, events):
+        out.print(event_line(envelope, plain=out.plain), soft_wrap=not out.is_terminal)
 
 
 def fit_columns(columns: Sequence[Column], natural: Sequence[int], width: int) -> dict[int, int]:

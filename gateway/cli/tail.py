@@ -5,7 +5,7 @@ import logging
 import math
 from collections.abc import Mapping
 from contextlib import aclosing, contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import typer
@@ -14,14 +14,15 @@ from rich.text import Text
 
 from gateway.cli.completion import complete_session
 from gateway.cli.errors import Misused, Refusal
+from gateway.cli.help import examples
 from gateway.cli.lines import clean, event_line
-from gateway.cli.options import DEFAULT_URL, SESSION_HELP, KeyOption, UrlOption, examples
+from gateway.cli.options import KEY, SESSION_HELP, URL, argument, flag, option
 from gateway.cli.terminal import Output, note, plural, say_json, to_row
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from gateway.cli.connection import Connection
+    from gateway.cli.connection import GatewayConnection
     from gateway.client import Client, Envelope, Gap, Live, Session
 
 MOST_FOLLOWED = 200
@@ -33,6 +34,8 @@ _NARROW = 60
 """Columns below which a cut line would show little."""
 _LONGEST_NAME = 24
 _COLORS = ("cyan", "green", "magenta", "blue", "yellow", "bright_cyan", "bright_green", "bright_magenta")
+
+_SESSION = f"{SESSION_HELP} Default: the open one that was opened last."
 
 commands = typer.Typer()
 
@@ -50,24 +53,13 @@ commands = typer.Typer()
     )
 )
 def tail(
-    session: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="SESSION",
-            help=f"{SESSION_HELP} Default: the open one that was opened last.",
-            autocompletion=complete_session,
-            show_default=False,
-        ),
-    ] = None,
+    session: str | None = argument("SESSION", _SESSION, default=None, autocompletion=complete_session),
     *,
-    everything: Annotated[bool, typer.Option("--all", help="Follow all sessions, the newest and new ones.")] = False,
-    after: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=0, help="Begin after sequence N; 0 begins at the beginning. Default: now."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One line of JSON an event.")] = False,
-    url: UrlOption = DEFAULT_URL,
-    key: KeyOption = None,
+    everything: bool = flag("--all", "Follow all sessions, the newest and new ones."),
+    after: int | None = option("--after", "N", "Begin after sequence N; 0: at the beginning. Default: now.", min=0),
+    as_json: bool = flag("--json", "One line of JSON an event."),
+    url: str = URL,
+    key: str | None = KEY,
 ) -> None:
     """Follow a session, or all, one line an event."""
     from gateway.cli.connection import connect
@@ -86,7 +78,7 @@ def tail(
             raise typer.Exit(0) from None
 
 
-def _tail_one(gateway: "Connection", given: str | None, after: int | None, printer: "_Printer") -> None:
+def _tail_one(gateway: "GatewayConnection", given: str | None, after: int | None, printer: "_Printer") -> None:
     from gateway.cli.connection import name_session
 
     found = _newest(gateway) if given is None else gateway.find_session(given)
@@ -106,7 +98,7 @@ def _tail_one(gateway: "Connection", given: str | None, after: int | None, print
         gateway.run(follow())
 
 
-def _newest(gateway: "Connection") -> "Session":
+def _newest(gateway: "GatewayConnection") -> "Session":
     found, _ = gateway.take(gateway.client.sessions(open_only=True, newest_first=True), 1)
     if not found:
         raise Refusal("no session is open", "POST /v1/sessions opens one; `dragoman sessions` lists the closed ones")

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gateway.cli.calls import CallStanding, surely_did_not_run
-from gateway.cli.inbox import shortest_length
 from gateway.cli.tables import Column, fit_columns
 from gateway.cli.terminal import age_of
 from gateway.http.answers import Call
@@ -46,14 +45,6 @@ def test_what_is_shown_has_room(natural: list[int], width: int) -> None:
 
 def test_calls_can_be_listed_by_each_state() -> None:
     assert set(CallStanding) == set(get_args(CallState))
-
-
-def test_ids_are_as_short_as_tells_them_apart() -> None:
-    assert shortest_length([]) == 8
-    assert shortest_length(["b1d5781e-1", "a1d5781e-1"]) == 8
-    assert shortest_length(["b1d5781e-1x", "b1d5781e-2x"]) == 10
-    assert shortest_length(["b1d5781e-1", "b1d5781e-1"]) == 8
-    assert shortest_length(["b1d5781e-1", "b1d5781e-12"]) == 11
 
 
 @pytest.mark.parametrize(
