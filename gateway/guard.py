@@ -205,11 +205,6 @@ def awaited(name: str, work: Awaitable[T], tasks: Tasks) -> "asyncio.Task[T]":
     return tasks.add(_awaited(work), name)
 
 
-def as_future(name: str, work: Awaitable[T], tasks: Tasks) -> "asyncio.Future[T]":
-    """Await something for whoever gets what it raises; only what is no future already needs a task."""
-    return work if isinstance(work, asyncio.Future) else awaited(name, work, tasks)
-
-
 async def _awaited(work: Awaitable[T]) -> T:
     try:
         return await work

@@ -27,11 +27,11 @@ from gateway.runtime.calls.callbacks import Callbacks, keep_key
 from gateway.runtime.calls.callers import Callers
 from gateway.runtime.calls.calls import Calls
 from gateway.runtime.calls.dead_letters import DeadLetters
+from gateway.runtime.calls.deduplicator import CallDeduplicator
 from gateway.runtime.calls.dispatcher import Dispatcher
 from gateway.runtime.calls.offered import OfferedTool, offered
 from gateway.runtime.calls.quotes import Quotes
 from gateway.runtime.calls.redriving import Redriving
-from gateway.runtime.calls.repeats import Repeats
 from gateway.runtime.calls.slots import Slots
 from gateway.runtime.calls.tickets import Tickets
 from gateway.runtime.calls.tool_tokens import ToolTokens
@@ -229,7 +229,7 @@ class Gateway:
             beat=tuning.beat,
             drain=self.draining,
         )
-        self.repeats = Repeats(engine, clock, ids, self._keeper, self._tasks, read_only=self._is_read_only)
+        self.deduplicator = CallDeduplicator(engine, self._directory, ids, self._keeper)
         self._configuration = Configuration(
             settings,
             self._reread,
@@ -288,7 +288,6 @@ class Gateway:
         """Begin everything, in the order in which one needs the other; what ends it goes on the stack."""
         settings = self.settings
         stack.push_async_callback(self._tasks.close)
-        stack.push_async_callback(lambda: tried("repeats", self.repeats.write()))
         await _enter(stack, "cluster member", self._member.joined())
         stack.callback(guard_call("dispatcher", self._dispatcher.stop))
         await _enter(stack, "backends", self._backends.opened(settings))
@@ -479,10 +478,6 @@ class Gateway:
     def _largest_answer(self, executor: str | None) -> int | None:
         spec = self.settings.executors.get(executor or "")
         return int(spec.max_response) if isinstance(spec, WebhookSpec) else None
-
-    def _is_read_only(self, tool: str) -> bool:
-        spec = self.settings.tools.get(tool)
-        return spec is not None and spec.read_only
 
     def offered(self, session: CalledSession) -> Sequence[OfferedTool]:
         """List the tools that callers of a session may call: those of the catalog that a route leads somewhere."""

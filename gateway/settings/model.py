@@ -304,8 +304,6 @@ class McpSpec(Section):
 
     `auto` follows the client's version of the protocol: it does at 2026-07-28, and does not before.
     """
-    unheard: Duration = timedelta(minutes=2)
-    """For how long an outcome that nobody heard is kept for a repeat of its call without a key; 0s: not at all."""
 
 
 class Backoff(Section):

@@ -6,7 +6,6 @@ from datetime import timedelta
 import pytest
 
 from gateway.errors import LinkLost
-from gateway.guard import Tasks, as_future
 from gateway.links.socketio.pings import Pings
 
 LONG = timedelta(seconds=60)
@@ -60,13 +59,3 @@ async def test_a_ping_has_its_whole_time_whenever_others_were_answered() -> None
     pings.expect()
     await asyncio.wait_for(ended, 5)
     assert loop.time() - asked_at >= 0.06
-
-
-async def test_what_is_a_future_already_needs_no_task() -> None:
-    async def work() -> int:
-        return 2
-
-    async with Tasks() as tasks:
-        ready: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        assert as_future("link", ready, tasks) is ready
-        assert await as_future("link", work(), tasks) == 2

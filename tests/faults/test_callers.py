@@ -1,7 +1,8 @@
 """kill -9 of a real gateway at each point of a caller's call, which asks again with the same words.
 
-With a key it runs once, and its outcome is found again; over MCP without one, too, for the gateway remembers who was
-left. Over REST without a key each request is a call of its own. The runtime must hear nothing of any.
+With a key it runs once, and its outcome is found again. Over MCP without a key the repeat joins the call while it is
+open, and runs again once it has finished. Over REST without a key each request is a call of its own. The runtime must
+hear nothing of any.
 """
 
 import json
@@ -149,7 +150,9 @@ async def test_a_callers_call_without_a_key(tmp_path: Path, store: str, point: s
         assert told.outcome == "success"
         ran = {one.key for one in scene.backend.seen}
         observed().twice += len(ran) - 1
-        # What never was on record is a first call.
-        expected = 1 + (how == "REST" and point != "before-accept")
-        assert len(ran) == expected or (first is not None and len(ran) == 2)
+        # What never was on record is a first call. Over MCP the restarted call may finish before the repeat comes.
+        if how == "MCP" and point not in {"before-accept", "after-outcome"}:
+            assert len(ran) in {1, 2}
+        else:
+            assert len(ran) == 1 + (point != "before-accept")
         assert not any("tool-result" in str(frame.payload) for frame in scene.agent.received)

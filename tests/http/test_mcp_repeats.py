@@ -1,9 +1,8 @@
-"""Repeats of MCP clients that send no keys: what is gone on with, what is answered again, and what runs anew."""
+"""Repeats of MCP calls without a key: which ones join an open call, and which ones run again."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
 from typing import Any
 
 import httpx
@@ -123,18 +122,24 @@ async def test_a_repeat_goes_on_with_an_open_call_to_which_nobody_listens(scene:
     assert len(scene.asked) == 2
 
 
-async def test_a_repeat_takes_an_outcome_that_nobody_heard_once_and_says_so(scene: Scene) -> None:
+async def test_a_finished_outcome_is_never_replayed(scene: Scene) -> None:
     await scene.settle(await scene.hang_up())
-    replayed = await scene.plain.call("ask_for_cards", SEVENS)
-    note, result = texts(replayed)
-    assert (result, replayed["result"]["_meta"]) == ("7", {"dragoman/replayed": True})
-    assert note.startswith("Answer of the same call at ")
-    assert len(scene.asked) == 1
-    assert "Not finished" in texts(await scene.plain.call("ask_for_cards", SEVENS))[0]
-    assert len(scene.asked) == 2
+    repeat = asyncio.create_task(scene.plain.call("ask_for_cards", SEVENS))
+    await scene.settle(await scene.stands(2, "accepted"))
+    answer = await repeat
+    assert texts(answer) == ["7"]
+    assert "dragoman/replayed" not in str(answer)
 
 
-async def test_what_was_heard_runs_anew(scene: Scene) -> None:
+async def test_a_canceled_call_is_not_joined(scene: Scene) -> None:
+    call_id = await scene.hang_up()
+    assert (await scene.http.post(f"/v1/calls/{call_id}/cancel")).status_code < 300
+    repeat = asyncio.create_task(scene.plain.call("ask_for_cards", SEVENS))
+    await scene.settle(await scene.stands(2, "accepted"))
+    assert texts(await repeat) == ["7"]
+
+
+async def test_an_equal_call_after_an_outcome_runs_again(scene: Scene) -> None:
     first = asyncio.create_task(scene.plain.call("ask_for_cards", SEVENS))
     await scene.settle(await scene.stands(1, "accepted"))
     assert texts(await first) == ["7"]
@@ -143,22 +148,24 @@ async def test_what_was_heard_runs_anew(scene: Scene) -> None:
     assert texts(await again) == ["7"]
 
 
-async def test_a_call_that_repeats_none_asks_the_store_for_no_list(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_call_that_repeats_none_queries_no_list(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     scene.environment.backend.answers["ask_for_cards"] = Answered(Outcome(outcome="success", result=7))
-    looked, look = 0, scene.environment.engine.calls
+    queried: list[str] = []
 
-    async def looking(*asked: Any) -> Any:
-        nonlocal looked
-        looked += 1
-        return await look(*asked)
+    def count(name: str) -> None:
+        query = getattr(scene.environment.engine, name)
 
-    monkeypatch.setattr(scene.environment.engine, "calls", looking)
+        async def counted(*asked: Any, **more: Any) -> Any:
+            queried.append(name)
+            return await query(*asked, **more)
+
+        monkeypatch.setattr(scene.environment.engine, name, counted)
+
+    count("calls")
+    count("open_calls")
     for _ in range(3):
         assert texts(await scene.plain.call("ask_for_cards", SEVENS)) == ["7"]
-    # Once, for what an earlier process may have left.
-    assert looked == 1
+    assert queried == []
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -166,14 +173,14 @@ async def test_a_call_where_its_session_is_carried_looks_for_nothing_but_the_epo
     monkeypatch: pytest.MonkeyPatch, *, shared: bool
 ) -> None:
     async with scene_of(shared=SharedMemory(CLOCK) if shared else None) as scene:
-        repeats, left = scene.environment.gateway.repeats, asyncio.Event()
-        leave = repeats.leave
+        deduplicator, left = scene.environment.gateway.deduplicator, asyncio.Event()
+        stop_listening = deduplicator.stop_listening
 
-        async def leaving(*asked: Any, **more: Any) -> None:
-            await leave(*asked, **more)
+        async def leave(*asked: Any, **more: Any) -> None:
+            await stop_listening(*asked, **more)
             left.set()
 
-        monkeypatch.setattr(repeats, "leave", leaving)
+        monkeypatch.setattr(deduplicator, "stop_listening", leave)
         asking = asyncio.create_task(scene.plain.call("ask_for_cards", SEVENS))
         await scene.settle(await scene.stands(1, "accepted"))
         assert texts(await asking) == ["7"]
@@ -233,23 +240,6 @@ async def test_who_waits_beside_others_reads_no_journal(scene: Scene, monkeypatc
     assert looked == 0
 
 
-async def test_that_an_outcome_was_heard_is_known_at_every_instance_at_once() -> None:
-    shared = SharedMemory(CLOCK)
-    async with scene_of(shared=shared) as scene, environment_of(TOOLS, shared=shared) as other:
-        asking = asyncio.create_task(scene.plain.call("ask_for_cards", SEVENS))
-        call_id = CallId(await scene.stands(1, "accepted"))
-        await scene.settle(call_id)
-        assert texts(await asking) == ["7"]
-        again = await other.gateway.repeats.find(
-            (await other.gateway.calls.one(call_id)).session_id,
-            "tool token",
-            "ask_for_cards",
-            SEVENS,
-            timedelta(minutes=1),
-        )
-        assert again is None
-
-
 async def test_two_equal_calls_side_by_side_are_two(scene: Scene) -> None:
     both = [asyncio.create_task(scene.plain.call("ask_for_cards", SEVENS, number=n)) for n in (1, 2)]
     await scene.stands(2, "accepted")
@@ -262,14 +252,16 @@ async def test_one_that_is_just_being_opened_is_not_taken_for_one_to_which_nobod
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorded, go_on = scene.hold_openings(monkeypatch)
-    looked, find = asyncio.Event(), scene.environment.engine.calls
+    deduplicator, looked = scene.environment.gateway.deduplicator, asyncio.Event()
+    join = deduplicator.join_open_call
 
     async def look(*asked: Any) -> Any:
+        joined = await join(*asked)
         if recorded.is_set():
             looked.set()
-        return await find(*asked)
+        return joined
 
-    monkeypatch.setattr(scene.environment.engine, "calls", look)
+    monkeypatch.setattr(deduplicator, "join_open_call", look)
     first = asyncio.create_task(scene.plain.call("ask_for_cards", SEVENS, number=1))
     await recorded.wait()
     second = asyncio.create_task(scene.plain.call("ask_for_cards", SEVENS, number=2))
@@ -320,16 +312,6 @@ async def test_a_caller_that_is_gone_cancels_nothing_that_another_one_waits_for(
         await scene.settle(call_id)
         assert texts(await staying) == ["7"]
         assert not scene.environment.backend.canceled
-
-
-@pytest.mark.parametrize(
-    "over", [{"tools": {"ask_for_cards": {"read_only": True}}}, {"mcp": {"unheard": "0s"}}, {"mcp": {"unheard": "1ms"}}]
-)
-async def test_an_old_outcome_is_not_taken_where_it_must_not_be(over: dict[str, Any]) -> None:
-    async with scene_of(over) as scene:
-        await scene.settle(await scene.hang_up())
-        assert "Not finished" in texts(await scene.plain.call("ask_for_cards", SEVENS))[0]
-        assert len(scene.asked) == 2
 
 
 async def test_calls_with_keys_and_over_the_api_are_never_taken_for_repeats(scene: Scene) -> None:

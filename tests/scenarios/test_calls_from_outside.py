@@ -90,7 +90,7 @@ async def test_a_repeat_behind_a_restart_goes_on_with_what_the_process_before_ha
         repeat = asyncio.create_task(Plain(gateway.http, f"/mcp/{session_id}", token).call("ask", GOOD))
 
         async def attached() -> bool:
-            return gateway.gateway.repeats.listeners(CallId(asked.data["call_id"])) > 0
+            return gateway.gateway.deduplicator.count_listeners(CallId(asked.data["call_id"])) > 0
 
         await until(attached)
         await gateway.http.post(f"/v1/calls/{asked.data['call_id']}/outcome", json=success("seven"))
@@ -209,7 +209,7 @@ async def test_a_replica_that_stops_tells_whoever_is_held_to_wait_on_and_the_oth
             [asked] = await newer.hooks.wait_for(name="ask")
 
             async def listens() -> bool:
-                return leaving.gateway.repeats.listeners(CallId(asked.data["call_id"])) > 0
+                return leaving.gateway.deduplicator.count_listeners(CallId(asked.data["call_id"])) > 0
 
             await until(listens)
             await leaving.gateway.drain()
@@ -244,7 +244,7 @@ async def test_a_repeat_at_another_replica_goes_on_with_what_nobody_listens_to(n
         repeat = asyncio.create_task(there.call("ask", GOOD, number=2))
 
         async def attached() -> bool:
-            return other.gateway.repeats.listeners(CallId(first.data["call_id"])) > 0
+            return other.gateway.deduplicator.count_listeners(CallId(first.data["call_id"])) > 0
 
         await until(attached)
         await one.http.post(f"/v1/calls/{second.data['call_id']}/outcome", json=success("second"))

@@ -8,7 +8,6 @@ import pytest
 
 from gateway.adapter.port import Resting, RestTimes
 from gateway.errors import EngineUnavailable, LinkLost
-from gateway.links.once import Once
 from gateway.runtime.session.resting import STOPPED, Rest
 
 MINUTE = timedelta(seconds=60)
@@ -47,7 +46,7 @@ class Server:
 
 class Session:
     def __init__(self) -> None:
-        self.closed = Once()
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.said = False
         self.broken = False
         self._wake: Callable[[], None] | None = None
@@ -96,7 +95,7 @@ class Scene:
 
 
 @pytest.fixture
-def scene() -> Scene:
+async def scene() -> Scene:
     made = Scene()
     assert isinstance(made.server, Resting)
     return made
@@ -121,7 +120,7 @@ async def test_one_that_runs_is_linked_and_one_that_was_ended_sleeps_until_somet
 
 async def test_the_end_of_the_session_ends_the_sleep(scene: Scene) -> None:
     waiting = await scene.sleeps()
-    scene.session.closed.set()
+    scene.session.closed.set_result(None)
     async with asyncio.timeout(5):
         await waiting
 

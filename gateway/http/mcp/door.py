@@ -15,7 +15,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from gateway.core.callers import is_own
 from gateway.core.own_actions import TICKET
-from gateway.errors import Conflict, Elsewhere, EngineUnavailable, Unauthorized
+from gateway.errors import Conflict, Elsewhere, Unauthorized
 from gateway.events import CallId, SessionId
 from gateway.guard import awaited
 from gateway.http.auth import TOOLS, Caller
@@ -29,7 +29,6 @@ from gateway.http.route import ApiRequest
 from gateway.runtime.app import Gateway
 from gateway.runtime.calls.tickets import Ticket
 from gateway.runtime.views import CalledSession
-from gateway.store.call import Call
 
 _CANCELLED = "notifications/cancelled"
 _CALL = "dragoman/call_id"
@@ -159,7 +158,7 @@ class McpDoor:
                 serving = server.serve(
                     _trimmed(request.scope),
                     _Replayed(raw, left),
-                    exchange.sending(send, left),
+                    exchange.sending(send),
                     streamed=exchange.streamed,
                 )
                 answering = awaited("mcp answer", serving, tasks)
@@ -174,8 +173,6 @@ class McpDoor:
                     answering.cancel()
                 else:
                     await answering
-                    if exchange.call is not None and exchange.ended and exchange.heard:
-                        await self._note_heard(exchange.call)
         finally:
             self._held[place].remove(exchange)
             if not self._held[place]:
@@ -186,19 +183,12 @@ class McpDoor:
         if gone:
             raise ClientDisconnect
 
-    async def _note_heard(self, call: Call) -> None:
-        try:
-            await self._gateway.repeats.note_heard(call, self._gateway.settings.mcp.unheard)
-        except EngineUnavailable as exc:
-            # The answer has left; all that is lost is that a repeat may hear it again.
-            log.warning("not on record that an outcome was heard", call_id=call.call_id, reason=str(exc))
-
     async def _disconnected(self, exchange: Exchange) -> None:
         call = exchange.own_call
         if call is None or not call.is_open:
             return
         # While this listens, no repeat takes the call up; whoever listens already wants its outcome.
-        async with self._gateway.repeats.listening_alone(call.call_id) as alone:
+        async with self._gateway.deduplicator.listening_alone(call.call_id) as alone:
             if alone:
                 await self._cancel(exchange, call.call_id, "the caller has closed its connection")
 

@@ -12,7 +12,6 @@ from starlette.types import Message, Send
 from gateway.adapter.port import Tool
 from gateway.core.arguments import ArgumentValidator
 from gateway.core.callers import CallRequest, id_of, is_own
-from gateway.core.calls import fingerprint
 from gateway.errors import Draining, InvalidRequest, NotFound, UnknownTool
 from gateway.events import CallId, SessionId
 from gateway.guard import Tasks, awaited
@@ -58,21 +57,15 @@ class Exchange:
     """The runtime whose agent asks, by a ticket of its own or by that of the runtime's settings."""
     call: Call | None = None
     """The call that it waits for."""
-    ended: bool = False
-    """Whether its outcome is what is answered."""
-    replayed: bool = False
-    """Whether that had ended before, and nobody heard how."""
     answered: bool = False
     """Whether its answer was handed over to the connection, to the end."""
-    heard: bool = False
-    """Whether the connection had not closed by then."""
     refusal: Draining | None = None
     """Why the request is answered with 503 instead of a message, unless its answer has begun."""
     ends_with_connection: bool = False
     """Whether the client's version of the protocol says that to close the connection cancels the request."""
     tasks: Tasks = field(default_factory=Tasks)
     """What is done for it."""
-    _listens_to: tuple[CallId, str] | None = None
+    _listens_to: CallId | None = None
     _taking: asyncio.Task[Call] | None = None
 
     @property
@@ -103,8 +96,8 @@ class Exchange:
         """What goes with the parameters."""
         return _mapping(self.params.get("_meta"))
 
-    def sending(self, send: Send, left: asyncio.Event) -> Send:
-        """Note when the whole answer has been sent, and whether the client had `left` before."""
+    def sending(self, send: Send) -> Send:
+        """Note when the whole answer has been sent."""
 
         start: Message | None = None
 
@@ -123,11 +116,9 @@ class Exchange:
                     return
                 began, start = start, None
                 await send(began)
-            # Behind the answer, every connection looks closed.
-            there = not left.is_set()
             await send(message)
             if message["type"] == "http.response.body" and not message.get("more_body", False):
-                self.answered, self.heard = True, there
+                self.answered = True
 
         return noting
 
@@ -149,9 +140,7 @@ class Exchange:
     async def leave(self) -> None:
         """Listen no more."""
         if self._listens_to is not None:
-            call_id, sha = self._listens_to
-            unheard = None if self.ended and self.heard else (self.session.session_id, sha)
-            await self.gateway.repeats.leave(call_id, unheard)
+            await self.gateway.deduplicator.stop_listening(self._listens_to)
 
     async def _take(self, tool: str, arguments: dict[str, Any], protocol: str) -> Call:
         if not self.session.on_record:
@@ -161,7 +150,7 @@ class Exchange:
             if fitted.problem is not None:
                 raise CallRefused(fitted.problem)
             self.call = await self.find(fitted.arguments["call_id"])
-            await self._listen(self.call.call_id, self.call.args_sha)
+            await self._listen(self.call.call_id)
         else:
             self.call = await self._open(tool, arguments, protocol)
         return self.call
@@ -186,27 +175,25 @@ class Exchange:
             return f"the request does not say which session of runtime {runtime!r} asks"
         return f"{native_id[:100]!r} is no open session of runtime {runtime!r} here; POST /v1/sessions attaches it"
 
-    async def _listen(self, call_id: CallId, sha: str) -> None:
-        await self.gateway.repeats.listen(call_id)
-        self._listens_to = call_id, sha
+    async def _listen(self, call_id: CallId) -> None:
+        await self.gateway.deduplicator.listen(call_id)
+        self._listens_to = call_id
 
     async def _open(self, tool: str, arguments: dict[str, Any], protocol: str) -> Call:
         size = len(orjson.dumps(arguments))
         if size > LARGEST_ARGUMENTS:
             raise CallRefused(f"the arguments have {size} bytes; at most {LARGEST_ARGUMENTS} are taken")
-        repeats, session, key = self.gateway.repeats, self.session, self._key()
+        deduplicator, session, key = self.gateway.deduplicator, self.session, self._key()
         fresh = key is None
         if key is None:
-            key = repeats.fresh_key()
-            unheard = self.gateway.settings.mcp.unheard
-            known = await repeats.find(session.session_id, self.caller.name, tool, arguments, unheard)
+            key = deduplicator.generate_key()
+            known = await deduplicator.join_open_call(session.session_id, self.caller.name, tool, arguments)
             if known is not None:
-                self.replayed = not known.is_open
-                self._listens_to = (known.call_id, known.args_sha) if known.is_open else None
+                self._listens_to = known.call_id
                 return known
         asked = CallRequest(tool, arguments, self.caller.name, key, protocol, fresh)
-        # Before it is on record, so that an equal one beside it never takes it for one to which nobody listens.
-        await self._listen(id_of(session.runtime, session.native_id, asked), fingerprint(tool, arguments))
+        # Registered before the call is stored, so that no concurrent equal call joins it.
+        await self._listen(id_of(session.runtime, session.native_id, asked))
         opened = await open_call(self.request, session.session_id, asked)
         if not isinstance(opened, Call):
             problem: dict[str, Any] = orjson.loads(bytes(opened.body))

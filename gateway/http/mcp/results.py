@@ -12,7 +12,6 @@ from gateway.store.call import Call
 
 LARGEST = 1024**2
 """Bytes of a result, as text, that a client is told."""
-REPLAYED = "dragoman/replayed"
 ANY_VALUE = "2026-07-28"
 """The first version whose structured content may be any JSON value."""
 
@@ -40,13 +39,6 @@ def told(finished: ToolFinished, call: Call, protocol: str) -> types.CallToolRes
         )
     is_allowed = isinstance(result, dict) or is_version_at_least(protocol, ANY_VALUE)
     return types.CallToolResult(content=[*updates, _text(text)], structured_content=result if is_allowed else None)
-
-
-def replay(result: types.CallToolResult, call: Call) -> types.CallToolResult:
-    """Say that a result is of an equal call before, which nobody heard."""
-    assert call.finished_at is not None
-    note = f"Answer of the same call at {call.finished_at:%H:%M:%S}, whose connection broke"
-    return result.model_copy(update={"content": [_text(note), *result.content], "meta": {REPLAYED: True}})
 
 
 def unfinished(call: Call) -> types.CallToolResult:

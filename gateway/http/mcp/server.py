@@ -18,7 +18,7 @@ from gateway.events import CallProgressed
 from gateway.guard import FAULTS
 from gateway.http.errors import problem_of
 from gateway.http.mcp.exchange import WAIT_ON, CallRefused, Exchange
-from gateway.http.mcp.results import gone, refused, replay, told, unfinished
+from gateway.http.mcp.results import gone, refused, told, unfinished
 from gateway.http.reply import dump
 from gateway.runtime.app import Gateway
 from gateway.settings.lint_tools import GET_RESULT
@@ -122,9 +122,7 @@ class McpServer:
         hears = tell if exchange.streamed else None
         call, finished = await callers.outcome(call, exchange.hold.total_seconds(), hears)
         if finished is not None:
-            exchange.ended = True
-            result = told(finished, call, ctx.protocol_version)
-            return replay(result, call) if exchange.replayed else result
+            return told(finished, call, ctx.protocol_version)
         return unfinished(call) if call.is_open else gone(call)
 
 

@@ -9,6 +9,12 @@ import asyncio
 from gateway.guard import guard_call
 
 
+def finish(future: "asyncio.Future[None]") -> None:
+    """Complete a future that several callers may complete."""
+    if not future.done():
+        future.set_result(None)
+
+
 class Wakeup:
     """Wakes all who wait; where nobody waits it is forgotten."""
 

@@ -74,10 +74,10 @@ class SessionDirectory:
         """
         reply: asyncio.Future[Any] = signal.reply
         worker.put(signal)
-        await asyncio.wait({reply, worker.closed.future()}, timeout=self.patience, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({reply, worker.closed}, timeout=self.patience, return_when=asyncio.FIRST_COMPLETED)
         if reply.done():
             return reply.result()
-        if worker.closed.is_set():
+        if worker.closed.done():
             if worker.lost:
                 raise Elsewhere(worker.view.session_id, "the session has changed hands meanwhile")
             raise Conflict("the session is closed")

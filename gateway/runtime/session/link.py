@@ -4,14 +4,13 @@ import asyncio
 import sys
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Literal
 
 from gateway.adapter.port import Connector, Link, Resting
 from gateway.clock import Clock
 from gateway.errors import LinkCrowded, LinkLost, LinkRefused
-from gateway.guard import FAULTS, Tasks, as_future, guard_call, in_time, is_fault, is_to_end
-from gateway.links.once import Once
+from gateway.guard import FAULTS, Tasks, awaited, guard_call, in_time, is_fault, is_to_end
+from gateway.runtime.feeds.wakeup import finish
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.session.resting import Rest
 from gateway.runtime.session.signals import LinkDown, LinkUp
@@ -58,8 +57,8 @@ class Supervisor:
         self._entrance = entrance
         self._cut: asyncio.Future[str] | None = None
         """Why the present link has ended, or is to end."""
-        self._work = Once()
-        """Set when an event is queued that no attempt to connect has been made for."""
+        self._work: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when an event is queued that no attempt to connect has been made for."""
         self._wake_rest: Callable[[], None] | None = None
         worker.call_when_said(self._note_work)
         self._rest: Rest | None = None
@@ -84,7 +83,7 @@ class Supervisor:
         """Let an event that needs a link end the wait for the next attempt."""
         if self.state == "up" and self._cut is not None and not self._cut.done():
             return
-        self._work.set()
+        finish(self._work)
         if self._wake_rest is not None:
             self._wake_rest()
 
@@ -95,7 +94,7 @@ class Supervisor:
         """Keep the link up until the task is canceled or the session is closed."""
         tries, full_at = 0, self._worker.cursor
         started = self._clock.monotonic()
-        while not self._worker.closed.is_set():
+        while not self._worker.closed.done():
             # A link to a session that cannot decide about what is there already would only be cut again.
             await self._worker.has_room()
             # One each turn of the loop, so that thousands that begin together leave room for everything else.
@@ -117,7 +116,7 @@ class Supervisor:
                 self.gave_up = self._lasts(exc) and exc.until_reload
                 if self.gave_up:
                     self._give_up(exc)
-                    await self._worker.closed.wait()
+                    await asyncio.wait({self._worker.closed})
                     return
                 wait = self._tuning.link_refused if exc.terminal else self._backoff(tries)
             except LinkLost as exc:
@@ -145,11 +144,11 @@ class Supervisor:
         """Wait until there is a reason for a link; says whether one may be made: the lease may run out meanwhile."""
         if self._rest is not None:
             await self._rest.wait()
-        return self._worker.leased and not self._worker.closed.is_set()
+        return self._worker.leased and not self._worker.closed.done()
 
     async def _live(self) -> str:
         self._cut = cut = asyncio.get_running_loop().create_future()
-        self._work = Once()
+        self._work = asyncio.get_running_loop().create_future()
         native_id = self._worker.view.native_id
         self._worker.connecting()
         connecting = self._connector.connect(native_id, self._worker, resume_after=self._worker.cursor)
@@ -170,20 +169,20 @@ class Supervisor:
             self._rest.connected()
         self._worker.log.info("link up")
         self._worker.put(LinkUp(link))
-        lost, closed = as_future("link", link.wait_closed(), self._tasks), self._worker.closed.future()
-        tell = partial(_PASS_ON, cut)
-        lost.add_done_callback(tell, context=self._tasks.context)
-        closed.add_done_callback(tell, context=self._tasks.context)
+        lost = awaited("link", link.wait_closed(), self._tasks)
         telling = self._tell_replay_late() if self._worker.replaying else None
         try:
-            reason = await cut
-            # What the link itself says of its end is more than why it was cut.
+            await asyncio.wait({lost, cut, self._worker.closed}, return_when=asyncio.FIRST_COMPLETED)
+            # The reason that the link itself gives says more than the reason for which it was cut.
             await asyncio.sleep(0)
-            return lost.result() if lost.done() and not lost.cancelled() else reason
+            if lost.cancelled():
+                raise RuntimeError("wait_closed of the link was canceled, and not by the gateway")
+            if lost.done():
+                return lost.result()
+            return cut.result() if cut.done() else "the session is closed"
         finally:
             if telling is not None:
                 telling.cancel()
-            closed.remove_done_callback(tell)
             lost.cancel()
 
     def _tell_replay_late(self) -> asyncio.TimerHandle:
@@ -238,23 +237,7 @@ class Supervisor:
 
     async def _wait(self, seconds: float) -> None:
         """Wait before the next attempt; work for the link ends the wait, but not its first second."""
-        closed = self._worker.closed.future()
+        closed = self._worker.closed
         await asyncio.wait({closed}, timeout=min(seconds, _WAKE_AFTER))
         if seconds > _WAKE_AFTER and not closed.done():
-            woken = {closed, self._work.future()}
-            await asyncio.wait(woken, timeout=seconds - _WAKE_AFTER, return_when=asyncio.FIRST_COMPLETED)
-
-
-def _pass_on(cut: "asyncio.Future[str]", ended: "asyncio.Future[str] | asyncio.Future[None]") -> None:
-    """Pass on how a link has ended, or that the session is closed."""
-    if cut.done():
-        return
-    if ended.cancelled():
-        cut.set_exception(RuntimeError("what waits for the end of the link was canceled, and not by the gateway"))
-    elif (exc := ended.exception()) is not None:
-        cut.set_exception(exc)
-    else:
-        cut.set_result(ended.result() or "the session is closed")
-
-
-_PASS_ON = guard_call("link", _pass_on)
+            await asyncio.wait({closed, self._work}, timeout=seconds - _WAKE_AFTER, return_when=asyncio.FIRST_COMPLETED)

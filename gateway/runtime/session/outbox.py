@@ -21,7 +21,7 @@ from gateway.core.session import RuntimeContext, StepBuilder
 from gateway.core.state import SessionView
 from gateway.errors import CannotExpress, EngineUnavailable, LinkLost
 from gateway.events import Envelope
-from gateway.guard import FAULTS, as_future, guard, guard_call, in_time, is_fault
+from gateway.guard import FAULTS, awaited, guard, guard_call, in_time, is_fault
 from gateway.runtime.observe import excerpt
 from gateway.runtime.session.load import when_posted
 from gateway.runtime.session.outgoing import PAGE, Attempt, Attempts, Idle, Outgoing, Overdue, Read
@@ -431,7 +431,7 @@ class Outbox:
         """Ask the link whether all has come that was said until now."""
         asked_at = self._shared.clock.monotonic()
         try:
-            self._proof = as_future("outbox", link.prove(), self._shared.tasks)
+            self._proof = awaited("outbox", link.prove(), self._shared.tasks)
         except Exception as exc:  # noqa: BLE001 - an adapter's, which ends its link
             self._doubt(exc, asked_at)
         else:

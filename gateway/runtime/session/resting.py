@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from functools import partial
 from typing import Literal
 
 from gateway.adapter.port import Resting
@@ -18,7 +19,7 @@ from gateway.events import (
     ToolFinished,
     interaction_id,
 )
-from gateway.links.once import Once
+from gateway.runtime.feeds.wakeup import finish
 from gateway.store.port import Engine
 from gateway.store.rows import Send
 from gateway.store.step import RUNTIME
@@ -35,7 +36,7 @@ class Rest:
         connector: Resting,
         *,
         native_id: str,
-        closed: Once,
+        closed: "asyncio.Future[None]",
         has_work: Callable[[], Awaitable[bool]],
         call_when_said: Callable[[Callable[[], None] | None], None],
         clock: Clock,
@@ -77,10 +78,11 @@ class Rest:
             LinkLost: the runtime or the store cannot be asked.
             LinkRefused: the runtime does not answer us.
         """
-        said = Once()
+        loop = asyncio.get_running_loop()
         try:
-            while not self._closed.is_set():
-                self._call_when_said(said.set)
+            while not self._closed.done():
+                said: asyncio.Future[None] = loop.create_future()
+                self._call_when_said(partial(finish, said))
                 has_work = await self._asked()
                 left = 0.0 if self._away_until is None else self._away_until - self._clock.monotonic()
                 if left > 0:
@@ -90,11 +92,7 @@ class Rest:
                 else:
                     self._show("asleep", self._reason)
                     left = self._connector.rest_times.look_again.total_seconds() * (1 - 0.25 * self._jitter())
-                await asyncio.wait(
-                    {said.future(), self._closed.future()}, timeout=left, return_when=asyncio.FIRST_COMPLETED
-                )
-                if said.is_set():
-                    said = Once()
+                await asyncio.wait({said, self._closed}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._call_when_said(None)
 

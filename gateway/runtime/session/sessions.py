@@ -221,7 +221,7 @@ class Sessions:
             if not is_to_end():
                 self.begin_again(session_id, after=pause)
         finally:
-            if worker.closed.is_set() and self._carried_by(worker) is not None:
+            if worker.closed.done() and self._carried_by(worker) is not None:
                 del self._carried[session_id]
 
     async def _take_up_again(self, session_id: SessionId, *, after: float) -> None:

@@ -8,6 +8,7 @@ One batch is one step is one commit, and nothing is done about anything before i
 meanwhile is the next batch, so that a busy session shares its disk syncs.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -22,8 +23,8 @@ from gateway.core.state import SessionView
 from gateway.errors import Elsewhere, Fenced, MalformedFrame
 from gateway.events import CallId
 from gateway.guard import is_fault
-from gateway.links.once import Once
 from gateway.runtime.feeds.feed import Feed
+from gateway.runtime.feeds.wakeup import finish
 from gateway.runtime.observe import excerpt
 from gateway.runtime.session import signals as s
 from gateway.runtime.session.due import DueTimer
@@ -67,7 +68,8 @@ class SessionWorker:
         self.left: Left | None = None
         """What it had before it when it failed, or was given up here."""
         self.feed = Feed(view.last_sequence)
-        self.closed = Once()
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the worker has ended; shared by all who wait, so nobody may cancel it."""
         self.replaying = False
         """Whether a link has not said yet that all of the history has come; nothing is acted on until then."""
         self._shared = shared
@@ -139,7 +141,7 @@ class SessionWorker:
     def hand_over(self, frames: Sequence[s.HandedOver]) -> int:
         """Take frames that another instance has heard; returns how many were not here yet."""
         fresh = [one for one in frames if one.sequence > self._handed]
-        if fresh and not self.closed.is_set():
+        if fresh and not self.closed.done():
             self._handed = fresh[-1].sequence
             # They stand in the journal behind what is known here.
             for signal in (s.Reread(), *fresh):
@@ -318,7 +320,7 @@ class SessionWorker:
             for signal in self._runner.under_way:
                 fail(signal, self._elsewhere(unsure=True))
         self.feed.close()
-        self.closed.set()
+        finish(self.closed)
 
     def _tell_unwritten(self) -> None:
         """Say what the runtime has said for the last time, and the store has not taken before the end."""
@@ -334,4 +336,4 @@ class SessionWorker:
         return lifecycle.next_due(self._runner.runtime, self._runner.view)
 
     def _is_open(self, call_id: CallId) -> bool:
-        return call_id in self.view.calls and not self.closed.is_set()
+        return call_id in self.view.calls and not self.closed.done()

@@ -1,0 +1,102 @@
+"""Joins a repeated call without a key to the equal open call that has lost its listener."""
+
+from collections import Counter
+from collections.abc import AsyncGenerator, Collection
+from contextlib import asynccontextmanager
+from typing import Any
+
+from gateway.clock import Ids
+from gateway.core.calls import fingerprint
+from gateway.events import CallId, SessionId
+from gateway.runtime.cluster.lease import LeaseKeeper
+from gateway.runtime.session.directory import SessionDirectory
+from gateway.store.call import CALLER, Call
+from gateway.store.port import Engine
+
+_GENERATED = "unkeyed-"
+"""Prefix of the keys generated for calls without one."""
+
+
+class CallDeduplicator:
+    """Counts the listeners of each call, here and by its lease on other instances."""
+
+    def __init__(self, engine: Engine, directory: SessionDirectory, ids: Ids, keeper: LeaseKeeper) -> None:
+        self._engine = engine
+        self._directory = directory
+        self._ids = ids
+        self._keeper = keeper
+        self._listeners = Counter[CallId]()
+
+    def generate_key(self) -> str:
+        """Generate the key of a call whose caller gives none."""
+        return _GENERATED + self._ids.event_id()
+
+    def count_listeners(self, call_id: CallId) -> int:
+        """Count the requests on this instance that wait for a call."""
+        return self._listeners[call_id]
+
+    async def listen(self, call_id: CallId) -> None:
+        """Register a listener of a call that is stored or about to be."""
+        await self._register(call_id)
+
+    async def stop_listening(self, call_id: CallId) -> None:
+        """Remove a listener; without listeners, a repeat may join the call."""
+        self._unregister(call_id)
+        if self._keeper.shared and not self._listeners[call_id]:
+            await self._keeper.let_go(_lease_name(call_id))
+
+    async def join_open_call(
+        self, session_id: SessionId, caller: str, tool: str, arguments: dict[str, Any]
+    ) -> Call | None:
+        """Find an equal open call of the same caller without listeners, and listen to it."""
+        sha, prefix = fingerprint(tool, arguments), f"{CALLER}:{caller}:{_GENERATED}"
+        for row in await self._open_calls(session_id):
+            if row.tool != tool or row.args_sha != sha or not row.native_call_id.startswith(prefix):
+                continue
+            if not await self._register(row.call_id, only=True):
+                continue
+            call = await self._engine.call(row.call_id)
+            # A canceled call is not wanted any more; the repeat is.
+            if call is not None and call.is_open and call.canceling_until is None:
+                return call
+            await self.stop_listening(row.call_id)
+        return None
+
+    async def _open_calls(self, session_id: SessionId) -> Collection[Call]:
+        carried = self._directory.carried(session_id)
+        if carried is not None:
+            return tuple(carried.worker.view.calls.values())
+        return await self._engine.open_calls(session_id)
+
+    @asynccontextmanager
+    async def listening_alone(self, call_id: CallId) -> AsyncGenerator[bool]:
+        """Listen to a call that has no listener; yield False if it has one."""
+        alone = await self._register(call_id, only=True)
+        try:
+            yield alone
+        finally:
+            if alone:
+                await self.stop_listening(call_id)
+
+    async def _register(self, call_id: CallId, *, only: bool = False) -> bool:
+        """Register a listener; return False if it was to be the `only` one and another exists."""
+        if only and self._listeners[call_id]:
+            return False
+        # Counted before the lease is taken: no other request on this instance may join meanwhile.
+        self._listeners[call_id] += 1
+        registered = False
+        try:
+            registered = not self._keeper.shared or await self._keeper.hold(_lease_name(call_id)) or not only
+        finally:
+            if not registered:
+                self._unregister(call_id)
+        return registered
+
+    def _unregister(self, call_id: CallId) -> None:
+        self._listeners[call_id] -= 1
+        if not self._listeners[call_id]:
+            del self._listeners[call_id]
+
+
+def _lease_name(call_id: CallId) -> str:
+    return f"listen:{call_id}"
