@@ -71,5 +71,6 @@ def test_an_age_is_rounded_down(ago: int, shown: str) -> None:
     ],
 )
 def test_only_calls_that_no_executor_took_surely_did_not_run(members: dict[str, Any], *, sure: bool) -> None:
-    call = Call.model_construct(**{"attempt": 1, "unknown": False, "dead": False, "error": None, **members})
+    standing = {"attempt": 1, "unknown": False, "dead": False, "error": None, **members}
+    call = Call.model_construct(None, **standing)
     assert surely_did_not_run(call) is sure
