@@ -11,7 +11,7 @@ from rich.text import Text
 from gateway.cli.errors import Refusal
 from gateway.cli.lines import clean
 from gateway.cli.progress import Progress, count_of
-from gateway.cli.terminal import Output, note, say_json
+from gateway.cli.terminal import Output, note, plural, say_json
 from gateway.errors import OperatorError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class BulkOrder:
     """What to do, and in which words to report it."""
 
     noun: str
-    """What it is done to, in the plural."""
+    """What it is done to, in the singular."""
     member: str
     """The member of the JSON report that counts successes."""
     done: str
@@ -68,9 +68,9 @@ def _confirm(order: BulkOrder, found: int, warning: str, *, more: bool) -> None:
     if warning:
         note(warning, "yellow")
     if not sys.stdin.isatty():
-        raise OperatorError(f"{found} {order.noun} would be {order.done}; --yes confirms it")
+        raise OperatorError(f"{plural(found, order.noun)} would be {order.done}; --yes confirms it")
     also = " (there are more; --limit takes more of them)" if more else ""
-    if not typer.confirm(f"{found} {order.noun} will be {order.done}{also}. Go on?", err=True):
+    if not typer.confirm(f"{plural(found, order.noun)} will be {order.done}{also}. Go on?", err=True):
         raise Refusal(f"nothing was {order.done}")
 
 
@@ -81,7 +81,7 @@ def _act_on_each(
     from gateway.cli.connection import describe_refusal
     from gateway.client import ClientError, RequestRefused
 
-    with Progress(order.done, count_of(order.noun)) as progress:
+    with Progress(order.done, count_of(f"{order.noun}s")) as progress:
         for number, one in enumerate(ids):
             progress.tell(order.done, number, len(ids))
             try:

@@ -110,7 +110,7 @@ def list_calls(
             show_rows(rows, _CALLS, as_json=as_json, more=more)
             return
         ids = [row.call_id for row in rows if unknown or surely_did_not_run(row)]
-        order = BulkOrder("calls", "redriven", "tried again", gateway.client.redrive_call, dry_run, yes, as_json)
+        order = BulkOrder("call", "redriven", "tried again", gateway.client.redrive_call, dry_run, yes, as_json)
         if left := len(rows) - len(ids):
             note(f"{left} left out: their executor reported the failure, so they may have run (`calls redrive ID`)")
         run_order(gateway, order, ids, unknown=len(ids) if unknown else 0, more=more)

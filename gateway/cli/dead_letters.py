@@ -150,7 +150,7 @@ def redrive(
         which = _filters(kind, runtime, executor, target, since, unknown)
         _check_choice(letter, which, everything=everything, dry_run=dry_run)
         if letter is None:
-            order = BulkOrder("dead letters", "redriven", "tried again", act, dry_run, yes, as_json)
+            order = BulkOrder("dead letter", "redriven", "tried again", act, dry_run, yes, as_json)
             _order_many(gateway, order, which, limit, warns=True)
             return
         done = _ask(gateway, act, letter)
@@ -196,7 +196,7 @@ def dismiss(
         which = _filters(kind, runtime, executor, target, since, unknown)
         _check_choice(letter, which, everything=everything, dry_run=dry_run)
         if letter is None:
-            order = BulkOrder("dead letters", "dismissed", "dismissed", act, dry_run, yes, as_json)
+            order = BulkOrder("dead letter", "dismissed", "dismissed", act, dry_run, yes, as_json)
             _order_many(gateway, order, which, limit, warns=False)
             return
         done = _ask(gateway, act, letter)

@@ -112,7 +112,17 @@ def show_members(value: "BaseModel") -> None:
     """Print the members of one row below each other, then its events; a terminal wraps texts between words."""
     out, row = Output(), to_row(value)
     events = row.pop("events", None) or [row.pop("envelope", None)]
-    told = {name: one if isinstance(one, str) else compact(one) for name, one in row.items() if one not in (None, [])}
+    match row.pop("outcome", None):
+        case {"outcome": "success", "result": result}:
+            # Every other outcome is in `state` and `error`.
+            row["result"] = compact(result)
+        case _:
+            pass
+    row["deliveries"] = "; ".join(
+        f"{one['target']} {one['state']}{': ' if one['reason'] else ''}{one['reason'] or ''}"
+        for one in row.pop("deliveries", ())
+    )
+    told = {name: one if isinstance(one, str) else compact(one) for name, one in row.items() if one}
     width = max(map(len, told))
     for name, text in told.items():
         style = _STYLES.get(text, "") if name == "state" else "yellow" if name in {"error", "advice"} else ""
