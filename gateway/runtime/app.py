@@ -359,13 +359,14 @@ class Gateway:
         """Call a function with each configuration that is reloaded, once it is in force."""
         self._configuration.call_when_reloaded(call)
 
-    async def reload(self) -> Reloaded:
-        """Read the configuration file again; a bad one changes nothing and raises InvalidConfiguration.
+    async def reload(self, *, force: bool = False, dry_run: bool = False) -> Reloaded:
+        """Read the configuration file again and apply it; a dry run only reports the differences.
 
         Raises:
-            Conflict: the gateway drains, and what a change would cut off is what the drain waits for.
+            InvalidConfiguration: the file has errors; nothing was changed.
+            Conflict: the gateway drains, or a runtime that cannot replay would restart without `force`.
         """
-        return await self._configuration.reload()
+        return await self._configuration.reload(force=force, dry_run=dry_run)
 
     def _reread(self) -> Settings:
         self._refuse_while_draining()

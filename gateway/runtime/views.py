@@ -154,6 +154,9 @@ class Readiness:
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """What a reload changed, by YAML path."""
+    """The result of a reload, or of its dry run."""
 
     changed: tuple[str, ...]
+    """YAML paths that differ."""
+    restarted: tuple[str, ...] = ()
+    """Runtimes that connect again because their block changed."""

@@ -280,7 +280,13 @@ async def test_a_call_in_flight_survives_the_reload_of_its_runtimes_options(both
         call = await both.agent.call("ask", GOOD)
         await both.hooks.wait_for()
         both.configure({"runtimes": {"finn": {"connect_timeout": "9s"}}})
-        await gateway.post("/v1/reload", status=200)
+        problem = await gateway.post("/v1/reload", status=409)
+        assert "finn" in problem["detail"]
+        assert "cannot replay" in problem["detail"]
+        wanted = {"changed": ["runtimes.finn"], "restarted": ["finn"]}
+        assert await gateway.post("/v1/reload?dry_run=true", status=200) == wanted
+        assert both.agent.connections == 1
+        assert await gateway.post("/v1/reload?force=true", status=200) == wanted
         await both.agent.wait_connections(2)
         gate.open()
         assert (await ended(call)).result == "asked before"

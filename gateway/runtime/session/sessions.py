@@ -32,6 +32,8 @@ _AT_ONCE = 16
 _END = 30.0
 """Seconds in which a session's tasks have ended, also where the store does not answer."""
 _PAUSE = 1.0
+_RELINK_INTERVAL = 0.1
+"""Seconds between two sessions of a runtime that is reloaded: its server sees ten new links a second."""
 
 
 class Sessions:
@@ -62,9 +64,13 @@ class Sessions:
     # Runtimes --------------------------------------------------------------------------------------------
 
     async def relink(self, runtime: Runtime) -> None:
-        """Let a runtime's sessions go on over links of its new connector, and with them the calls in flight."""
-        for carried in list(self.of_runtime(runtime.name)):
+        """Move a runtime's sessions to links of its new connector, ten per second; calls in flight continue."""
+        for number, carried in enumerate(self.of_runtime(runtime.name)):
+            if number:
+                await asyncio.sleep(_RELINK_INTERVAL)
             worker = carried.worker
+            if self._carried.get(worker.view.session_id) is not carried:
+                continue
             await stopped(carried.links)
             worker.reconfigure(runtime.context)
             worker.put(LinkDown("the runtime's options have changed"))
