@@ -21,8 +21,6 @@ from gateway.store.sqlite.dialect import in_sqlite
 from gateway.testing.conformance.engine_words import ALICE, FakeClock, open_session
 from tests.engines import postgres_server
 
-pytestmark = pytest.mark.slow
-
 FILTERS = {
     "session": CallFilter(session_id=SessionId("nobody")),
     "runtime": CallFilter(runtime="none"),
@@ -115,6 +113,7 @@ def _scans(plan: dict[str, Any]) -> list[int]:
     return mine + [rows for one in plan.get("Plans", ()) for rows in _scans(one)]
 
 
+@pytest.mark.slow
 async def test_a_page_that_matches_nothing_reads_no_more_than_the_window(filled: Filled) -> None:
     for name, which in FILTERS.items():
         found, following = await filled.engine.calls(which, Page())
@@ -124,6 +123,7 @@ async def test_a_page_that_matches_nothing_reads_no_more_than_the_window(filled:
         assert read <= (100 if name in COVERED else WINDOW), (name, read)
 
 
+@pytest.mark.slow
 async def test_a_list_goes_on_behind_windows_without_a_match(filled: Filled) -> None:
     for limit in (1, 2, 50):
         found: list[str] = []
