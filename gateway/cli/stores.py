@@ -21,7 +21,7 @@ from gateway.settings.model import MemoryStore, PostgresStore, SqliteStore, Stor
 from gateway.store.copy import Moved, Sum, TransferSide, move
 from gateway.store.sqlite import backup as sqlite
 from gateway.store.sqlite.lock import locate
-from gateway.store.sqlite.schema import MIGRATIONS as SQLITE_MIGRATIONS
+from gateway.store.sqlite.schema import NEWEST
 from gateway.store.sqlite.transfer import sqlite_source, sqlite_target
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def _migrate(store: Store, *, check: bool) -> tuple[str, int, int]:
     """Say which database it is, its schema, and the one that it has now, or would have."""
     match store:
         case SqliteStore(path=path):
-            place, newest = str(locate(path)), len(SQLITE_MIGRATIONS)
+            place, newest = str(locate(path)), NEWEST
             if check:
                 before, after = sqlite.schema_of(locate(path)), newest
             else:

@@ -16,6 +16,7 @@ from gateway.clock import Clock
 from gateway.errors import EngineUnavailable, InvalidRequest, NotFound
 from gateway.events import CallId, Envelope, SessionId
 from gateway.store.encoding import encode_event
+from gateway.store.questions.answers import AnswersQuestions
 from gateway.store.questions.question import Question, T
 from gateway.store.records import micros
 from gateway.store.retention import RemovedRows
@@ -23,8 +24,6 @@ from gateway.store.roster import Roster
 from gateway.store.rows import NO_NOTES, EngineHealth, Instance, Regained, SessionRow, StoredAnswer
 from gateway.store.shared_probe import SharedProbe
 from gateway.store.sqlite import leases, upkeep
-from gateway.store.sqlite.answers_beside import OWNED, AnswersBeside
-from gateway.store.sqlite.beside import Beside, TablesNeeded, answer_beside
 from gateway.store.sqlite.dialect import answer
 from gateway.store.sqlite.lock import FileLock, check_place, locate
 from gateway.store.sqlite.place import FilePlace
@@ -38,7 +37,7 @@ _LOG_PAUSE = 0.1
 _SYNCHRONOUS = {0: "off", 1: "normal", 2: "full", 3: "extra"}
 
 
-class SqliteEngine(AnswersBeside):
+class SqliteEngine(AnswersQuestions):
     """Keep everything in the file at `path`; its folder must exist and be on a local disk."""
 
     def __init__(self, path: Path, clock: Clock, *, tuning: SqliteTuning = PRODUCTION) -> None:
@@ -101,22 +100,7 @@ class SqliteEngine(AnswersBeside):
         return self._open[2]
 
     async def _answer(self, question: Question[T]) -> T:
-        await self._catch_up()
-        return await self._look(question)
-
-    async def _look(self, question: Question[T]) -> T:
         return await self._read.ask(answer, question)
-
-    async def _beside(self, wanted: Beside[T]) -> T:
-        try:
-            return await self._read.ask(answer_beside, wanted, self._write.behind)
-        except TablesNeeded:
-            return await self._answer(wanted.question)
-
-    async def _catch_up(self) -> None:
-        """Let the tables have all that was committed before."""
-        if self._write.behind.entries:
-            await self._write.run(upkeep.nothing)
 
     def _now(self) -> int:
         return micros(self._clock.now())
@@ -225,7 +209,7 @@ class SqliteEngine(AnswersBeside):
         return next((one for one in await self.instances() if one.alive and one.instance_id == owner), None)
 
     async def instances(self) -> Sequence[Instance]:
-        return self._roster.show(await self._beside(OWNED))
+        return self._roster.show(await self._read.ask(leases.count_owned))
 
     async def hold(self, instance: str, name: str) -> bool:
         return self._roster.hold(instance, name)

@@ -17,12 +17,12 @@ from gateway.store.roster import RESTORED
 from gateway.store.rows import SessionRow
 from gateway.store.sqlite import SqliteEngine
 from gateway.store.sqlite.lock import FileLock
-from gateway.store.sqlite.schema import MIGRATIONS
+from gateway.store.sqlite.schema import NEWEST
 from gateway.store.step import Step
 from gateway.testing.conformance.engine_words import ALICE, FakeClock, open_session, row_of, said
 
 FIRST = Path(__file__).parents[2] / "engines/schema_1.sql"
-NOW = len(MIGRATIONS)
+NOW = NEWEST
 
 
 @pytest.fixture(autouse=True)
