@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from gateway.errors import EngineUnusable, SchemaTooNew
 from gateway.store.sqlite.log import replay
-from gateway.store.sqlite.tuning import PRODUCTION
+from gateway.store.sqlite.tuning import PRODUCTION, SqliteTuning
 
 T = TypeVar("T")
 
@@ -212,11 +212,11 @@ _CHECKPOINT_BYTES = 32 * 1024 * 1024
 
 
 def open_writer(
-    path: Path, *, lock: float = PRODUCTION.lock, replayed: Callable[[int], object] = lambda _: None
+    path: Path, *, tuning: SqliteTuning = PRODUCTION, replayed: Callable[[int], object] = lambda _: None
 ) -> sqlite3.Connection:
     """Open the one connection that writes: WAL, each commit on disk before it returns, tables up to date.
 
-    Its statements wait for another connection's for `lock` seconds. `replayed` gets the number of steps that a killed
+    A statement waits `tuning.lock` seconds for another connection. `replayed` gets the number of steps that a killed
     process left in the log.
 
     Raises:
@@ -225,14 +225,14 @@ def open_writer(
     """
     connection = None
     try:
-        connection = _connect(path, lock=lock)
+        connection = _connect(path, lock=tuning.lock)
         _check_ours(connection, path)
         # Only a new file takes it: what a commit appends is small, and a page is the least that it writes.
         connection.execute("PRAGMA page_size = 2048")
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
             raise EngineUnusable(f"the file system of {str(path)!r} cannot hold a write-ahead log: use a local disk")
-        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(f"PRAGMA synchronous = {tuning.synchronous}")
         # What is freed is overwritten, or erased texts could still be read out of the file.
         connection.execute("PRAGMA secure_delete = ON")
         # Fewer, larger checkpoints write each page of the file less often; the log is cut back after a burst.

@@ -1,12 +1,15 @@
 """How long the SQLite store waits and how much it puts off, where no configuration says so; tests give others."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqliteTuning:
     """Seconds, unless said otherwise; production takes them as they stand here."""
 
+    synchronous: Literal["FULL", "OFF"] = "FULL"
+    """Whether a commit waits until it is on disk."""
     lock: float = 5.0
     """How long a statement waits for another connection."""
     probe: float = 5.0

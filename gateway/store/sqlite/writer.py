@@ -58,7 +58,7 @@ class Writer:
 
     def __init__(self, path: Path, clock: Clock, place: FilePlace, tuning: SqliteTuning = PRODUCTION) -> None:
         self._path = path
-        self._lock = tuning.lock
+        self._tuning = tuning
         self._clock = clock
         self._place = place
         self.behind = Behind(tuning)
@@ -322,7 +322,7 @@ class Writer:
 
     def _open(self) -> Store:
         self._place.refuse_another()
-        connection = open_writer(self._path, lock=self._lock, replayed=self._tell_replayed)
+        connection = open_writer(self._path, tuning=self._tuning, replayed=self._tell_replayed)
         try:
             self._place.remember()
         except EngineUnavailable:
