@@ -28,7 +28,7 @@ from tests.scenarios.environment import API_KEY, Running, Scene, plain_http, unt
 from tests.scenarios.fleet import Environment
 from tests.scenarios.hooks import PATIENCE
 
-LEASE = 3.0
+LEASE = 4.0
 """Seconds; long enough that nobody loses it because the machine stood still for one."""
 
 
