@@ -144,9 +144,7 @@ def _store(settings: Settings) -> Iterator[Check]:
         yield from look_at_postgres(settings.engine)
         return
     if not isinstance(settings.engine, SqliteStore):
-        yield Check(
-            "warning", "memory: nothing survives the process", "engine: {type: sqlite, path: …} keeps everything"
-        )
+        yield Check("warning", "memory: nothing survives a restart", "engine: {type: sqlite, path: …} keeps everything")
         return
     path = settings.engine.path.absolute()
     try:

@@ -251,10 +251,10 @@ class PostgresStore(Section):
 
 
 class MemoryStore(Section):
-    """Everything in memory."""
+    """Everything in a temporary file that is deleted when the gateway stops."""
 
     type: Literal["memory"]
-    """Nothing survives the process: for trials only."""
+    """Nothing survives a restart: for trials only. A killed gateway leaves the file in the temporary folder."""
 
 
 def _sqlite_unless_said(given: object) -> object:

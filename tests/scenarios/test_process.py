@@ -343,6 +343,20 @@ async def test_a_second_process_on_the_same_file_is_turned_away_and_the_first_go
         assert await first.stop() == 0
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+async def test_type_memory_deletes_its_folder_at_the_end_unless_it_is_killed(
+    newer: Scene, number: signal.Signals
+) -> None:
+    newer.configure({"engine": {"type": "memory", "path": None}})
+    folder = newer.folder / "temporary"
+    folder.mkdir()
+    async with serving(newer, environment={"TMPDIR": str(folder)}) as gateway:
+        await until(gateway.ready)
+        assert len([*folder.glob("dragoman-*/dragoman.db")]) == 1
+        await gateway.stop(number)
+    assert bool([*folder.glob("dragoman-*")]) == (number == signal.SIGKILL)
+
+
 async def test_a_reload_that_raises_what_nobody_foresaw_is_told_and_the_next_one_works(newer: Scene) -> None:
     (newer.folder / "odd_tools.py").write_text("def __getattr__(name):\n    raise ValueError('no such thing')\n")
     async with serving(newer, environment={"PYTHONPATH": str(newer.folder)}) as served, plain_http() as http:

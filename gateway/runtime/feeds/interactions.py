@@ -77,7 +77,7 @@ class InteractionFeed:
 
     async def wait(self, place: int, *, ended: Ending, within: float) -> bool:
         """Wait for something behind a place, or the end; False when neither came in so many seconds."""
-        return self._count > place or await woken(self._wakeup, ended, within=within)
+        return self._count > place or ended.is_set() or await woken(self._wakeup, ended, within=within)
 
 
 async def show(engine: Engine, row: InteractionRow) -> InteractionShown | None:

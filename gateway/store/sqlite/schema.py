@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from gateway.errors import EngineUnusable, SchemaTooNew
 from gateway.store.sqlite.migrate_0_2 import LAST, rebuild
-from gateway.store.sqlite.tuning import PRODUCTION
+from gateway.store.sqlite.tuning import PRODUCTION, SqliteTuning
 
 T = TypeVar("T")
 
@@ -171,10 +171,10 @@ NEWEST = FIRST + len(MIGRATIONS) - 1
 _CHECKPOINT_BYTES = 32 * 1024 * 1024
 
 
-def open_writer(path: Path, *, lock: float = PRODUCTION.lock) -> sqlite3.Connection:
+def open_writer(path: Path, *, tuning: SqliteTuning = PRODUCTION) -> sqlite3.Connection:
     """Open the one connection that writes: WAL, each commit on disk before it returns, tables migrated.
 
-    Its statements wait for another connection's for `lock` seconds.
+    A statement waits `tuning.lock` seconds for another connection.
 
     Raises:
         EngineUnusable: the file is not a database of ours, or cannot be opened or written.
@@ -182,14 +182,14 @@ def open_writer(path: Path, *, lock: float = PRODUCTION.lock) -> sqlite3.Connect
     """
     connection = None
     try:
-        connection = _connect(path, lock=lock)
+        connection = _connect(path, lock=tuning.lock)
         _check_ours(connection, path)
         # Only a new file takes it: a commit writes whole pages, so small ones write less.
         connection.execute("PRAGMA page_size = 2048")
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
             raise EngineUnusable(f"the file system of {str(path)!r} cannot hold a write-ahead log: use a local disk")
-        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(f"PRAGMA synchronous = {tuning.synchronous}")
         # What is freed is overwritten, or erased texts could still be read out of the file.
         connection.execute("PRAGMA secure_delete = ON")
         # Fewer, larger checkpoints write each page of the file less often; the log is cut back after a burst.

@@ -1,12 +1,15 @@
 """The waiting times of the SQLite store; tests pass others."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqliteTuning:
     """Seconds, unless said otherwise."""
 
+    synchronous: Literal["FULL", "OFF"] = "FULL"
+    """Whether a commit waits until it is on disk."""
     lock: float = 5.0
     """How long a statement waits for another connection."""
     probe: float = 5.0

@@ -47,7 +47,7 @@ class Writer:
 
     def __init__(self, path: Path, clock: Clock, place: FilePlace, tuning: SqliteTuning = PRODUCTION) -> None:
         self._path = path
-        self._lock = tuning.lock
+        self._tuning = tuning
         self._clock = clock
         self._place = place
         self._loop = asyncio.get_running_loop()
@@ -239,7 +239,7 @@ class Writer:
 
     def _open(self) -> Store:
         self._place.refuse_another()
-        connection = open_writer(self._path, lock=self._lock)
+        connection = open_writer(self._path, tuning=self._tuning)
         try:
             self._place.remember()
         except EngineUnavailable:
