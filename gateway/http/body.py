@@ -251,6 +251,8 @@ def _explain(exc: Unreadable) -> str:
             return f"the body nests deeper than {DEPTH} levels"
         case "integer":
             return "an integer is beyond 64 bits; write such numbers as strings"
+        case "memory":
+            return f"the body {exc}; send less at once"
         case "syntax":
             return _explain_syntax(cast(orjson.JSONDecodeError, exc.__cause__))
 
