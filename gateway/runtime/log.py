@@ -35,6 +35,8 @@ _QUIET = {
     # A line for each request, and what clients did wrong, which they are told.
     "mcp": logging.ERROR,
     "sse_starlette": logging.WARNING,
+    # A line for each request, with its query, where callback tokens are.
+    "uvicorn.access": logging.WARNING,
     "websockets": logging.INFO,
     "aiosqlite": logging.INFO,
 }

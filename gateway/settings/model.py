@@ -213,10 +213,6 @@ class Api(Section):
     """What the request bodies under way may take together; who comes later gets 503."""
     heartbeat: Patience = timedelta(seconds=4)
     """Time between SSE comments on a quiet stream; clients whose read time-out is shorter give it up."""
-    follower_buffer: Size = ByteSize(128 * 1024)
-    """What may wait for one slow SSE follower; it is read no further for, and cut off after 30 s (it can resume)."""
-    followers_memory: Size = ByteSize(64 * 1024**2)
-    """What may wait for all SSE followers together; beyond it the slowest are cut off at once (they can resume)."""
 
 
 class HttpSpec(Section):

@@ -179,10 +179,11 @@ async def test_a_request_without_a_plain_id_gets_one_of_its_own(
     assert [json.loads(line)["request_id"] for line in written.getvalue().splitlines()] == ids
 
 
-async def test_a_library_that_asks_over_http_writes_no_line_of_its_own(
+async def test_the_libraries_of_client_and_server_write_no_line_of_their_own_and_no_query(
     wire: httpx.AsyncClient, written: StringIO
 ) -> None:
-    await wire.get("/v1/sessions")
+    await wire.get("/v1/sessions?limit=17")
+    assert "17" not in json.loads(written.getvalue())["path"]
     assert [json.loads(line)["event"] for line in written.getvalue().splitlines()] == ["request served"]
 
 

@@ -37,7 +37,7 @@ class Watched(TemporaryEngine):
 
 @pytest.mark.parametrize(
     ("length", "pages"),
-    [(10, [4, 8, 16, 32, 64, 128, 200]), (400_000, [4, 1])],
+    [(10, [4, 8, 16, 32, 64, 128, 144]), (400_000, [4, 1])],
     ids=["small events", "large events"],
 )
 async def test_pages_grow_where_events_are_small_and_shrink_where_they_are_large(length: int, pages: list[int]) -> None:
