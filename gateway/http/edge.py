@@ -18,7 +18,6 @@ from gateway.runtime.app import Gateway
 REQUEST_ID = b"x-request-id"
 """Names one request in answers and log lines, here and where it is passed on to."""
 _PLAIN_ID = re.compile(rb"[\w.:/+=@-]{1,128}")
-_QUIET = ("/healthz", "/livez", "/health", "/readyz", "/ready", "/metrics")
 _CLIENT_LEFT = 499
 HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
 NO_STORE = (b"cache-control", b"no-store")
@@ -167,7 +166,5 @@ def _write_line(
         log.error("request failed", **facts, problem=PROBLEMS["internal"].name, exc_info=mistake)
     elif problem is not None:
         getattr(log, problem.level)("request refused", **facts, problem=problem.name)
-    elif path in _QUIET or path.endswith("/events/stream"):
-        log.debug("request served", **facts)
     else:
-        log.info("request served", **facts)
+        log.debug("request served", **facts)
