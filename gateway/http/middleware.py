@@ -20,7 +20,6 @@ BODY_DEADLINE = timedelta(seconds=30)
 REQUEST_ID = b"x-request-id"
 """Names one request in responses, in log lines and at the instance that it is forwarded to."""
 _PLAIN_ID = re.compile(rb"[\w.:/+=@-]{1,128}")
-_QUIET = ("/healthz", "/livez", "/health", "/readyz", "/ready", "/metrics")
 _CLIENT_LEFT = 499
 _HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
 _NO_STORE = (b"cache-control", b"no-store")
@@ -173,7 +172,5 @@ def _write_line(
         log.error("request failed", **facts, problem=PROBLEMS["internal"].name, exc_info=mistake)
     elif problem is not None:
         getattr(log, problem.level)("request refused", **facts, problem=problem.name)
-    elif path in _QUIET or path.endswith("/events/stream"):
-        log.debug("request served", **facts)
     else:
-        log.info("request served", **facts)
+        log.debug("request served", **facts)

@@ -16,7 +16,7 @@ from gateway.links.frame_memory import FRAMES
 from gateway.runtime.bounds import breaker_rules, executor_limits, session_limit
 from gateway.runtime.calls.breaker import Breakers
 from gateway.runtime.calls.callbacks import Callbacks
-from gateway.runtime.calls.quotes import Quotes
+from gateway.runtime.calls.secret_scanner import SecretScanner
 from gateway.runtime.calls.slots import Slots
 from gateway.runtime.calls.tickets import Tickets
 from gateway.runtime.cluster.takeover import Takeover
@@ -39,7 +39,7 @@ class Configured:
     adapters: Mapping[str, Adapter]
     metrics: Metrics
     backends: Backends
-    quotes: Quotes
+    scanner: SecretScanner
     breakers: Breakers
     slots: Slots
     callbacks: Callbacks
@@ -140,7 +140,7 @@ class Configuration:
             if (exc := await self._attempt(None)) is not None:
                 failed.append(exc)
             if failed:
-                log.warning("the configuration is in force, and not all of it is done yet", changed=list(changed))
+                log.warning("configuration in force, but not complete yet", changed=list(changed))
                 raise failed[0]
             self._unfinished = ()
             log.info("configuration reloaded", changed=list(changed), restarted=list(restarted))
@@ -191,9 +191,9 @@ class Configuration:
         """Take note of what failed, and go on trying beside everything else."""
         about: dict[str, Any] = {} if name is None else {"runtime": name}
         if isinstance(exc, DragomanError):
-            log.warning("the configuration cannot be brought about yet, and is tried again", reason=str(exc), **about)
+            log.warning("configuration cannot be applied yet; retrying", reason=str(exc), **about)
         else:
-            FAULTS.note("runtime", exc, text="a runtime cannot be connected, and is tried again", **about)
+            FAULTS.note("runtime", exc, text="runtime cannot be connected; retrying", **about)
         if name not in self._tried_again:
             self._tried_again.add(name)
             guard("runtime", partial(self._again, name), self._parts.tasks, **about)
@@ -234,7 +234,7 @@ class Configuration:
         parts = self._parts
         policy, rules, limits = policy_of(settings), breaker_rules(settings), executor_limits(settings)
         await parts.backends.configure(settings)
-        parts.quotes.configure(settings.executors)
+        parts.scanner.configure(settings.executors)
         parts.breakers.configure(rules, settings.executors)
         parts.slots.configure(limits, session=session_limit(settings))
         self.policy = policy
@@ -261,4 +261,4 @@ def _refuse_what_stays(old: Settings, new: Settings) -> None:
 def _tell_nobody_waited(work: "asyncio.Task[Reloaded]") -> None:
     """Say what became of a reload that whoever asked for it has stopped waiting for."""
     if not work.cancelled() and (exc := work.exception()) is not None:
-        log.error("a reload that nobody waited for any more has failed", reason=str(exc))
+        log.error("reload failed after its client left", reason=str(exc))

@@ -125,7 +125,7 @@ async def test_each_request_is_one_line_without_its_query(
     requests = [line for line in lines if line["event"].startswith("request ")]
     told = [(line["log_level"], line["method"], line["path"], line["status"], line["key"]) for line in requests]
     assert told == [
-        ("info", "POST", f"/v1/calls/{call_id}/outcome", 200, "callback"),
+        ("debug", "POST", f"/v1/calls/{call_id}/outcome", 200, "callback"),
         ("info", "GET", "/v1/sessions", 400, "backend"),
         ("debug", "GET", "/healthz", 200, "-"),
         ("info", "GET", "/v1/sessions", 401, "-"),
@@ -151,7 +151,7 @@ async def test_every_answer_has_the_security_headers(api: httpx.AsyncClient, str
 def written(environment: Environment) -> StringIO:
     """What the gateway's log says from now on, as JSON lines."""
     stream = StringIO()
-    configure(format="json", stream=stream)
+    configure(level="debug", format="json", stream=stream)
     return stream
 
 

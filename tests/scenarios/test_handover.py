@@ -306,7 +306,7 @@ async def test_what_nobody_takes_up_goes_with_the_session_or_in_time(end: str) -
         with capture_logs() as logs:
             async with looking(engine, clock):
                 await until(lambda: _nothing_pending(engine))
-        [dropped] = [entry for entry in logs if entry["event"] == "frames heard by another instance are dropped"]
+        [dropped] = [entry for entry in logs if entry["event"] == "frames of another instance dropped"]
         assert dropped["count"] == 2
         states = [row.state for sequence in (2, 3) for row in await engine.sends_of(ALICE, sequence)]
         assert states == ["moot", "moot"]

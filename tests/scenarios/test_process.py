@@ -243,7 +243,8 @@ def unread(place: Place) -> Generator[tuple[int, int]]:
 
 @pytest.mark.parametrize("place", ["pipe", "socket", "terminal"])
 async def test_a_log_that_nobody_reads_any_more_holds_up_no_call_and_no_end(newer: Scene, place: Place) -> None:
-    newer.configure({"limits": {"drain": "1s"}})
+    # Each request is a line.
+    newer.configure({"limits": {"drain": "1s"}, "logging": {"level": "debug"}})
     with unread(place) as (reader, writer):
         async with serving(newer, out=writer) as served, plain_http() as http:
 

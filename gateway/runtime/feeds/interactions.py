@@ -127,7 +127,7 @@ async def watch_others(engine: Engine, interaction_feed: InteractionFeed, tuning
         try:
             waiting = {row.interaction_id async for row in _rows_waiting(engine)}
         except EngineUnavailable as exc:
-            log.warning("questions of other instances cannot be looked for", reason=str(exc))
+            log.warning("interaction query failed", reason=str(exc))
         else:
             if known is not None:
                 interaction_feed.hear(known ^ waiting)

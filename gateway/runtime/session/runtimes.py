@@ -341,7 +341,7 @@ class Runtimes:
         ]
         losses = (*created.losses, *unsaid)
         for loss in losses:
-            log.warning("not all could be told on creation", runtime=runtime_name, path=loss.path, note=loss.note)
+            log.warning("order narrowed for the runtime", runtime=runtime_name, path=loss.path, note=loss.note)
             self._shared.metrics.loss(runtime.adapter.name, loss.how)
         row, is_new = await self.open(
             runtime_name, created.native_id, labels=labels, losses=losses, ticket=ticket, since=since
