@@ -22,6 +22,7 @@ from gateway.store.sqlite.lock import (
     locate,
     lock_path,
 )
+from gateway.store.sqlite.migrate_0_2 import keep_copy
 from gateway.store.sqlite.replacing import aside_for, growing, partial_of, put, put_over, replacing, set_aside, sync
 from gateway.store.sqlite.schema import APPLICATION, open_writer, refuse_newer
 
@@ -65,7 +66,7 @@ def schema_of(path: Path) -> int:
 
 
 def migrate(path: Path) -> tuple[int, int]:
-    """Bring a database up to date, or make it; answers its schema before and after.
+    """Migrate a database, or create it; returns its schema before and after. A copy of an old one is kept beside it.
 
     Raises:
         EngineLocked: a gateway uses it.
@@ -74,6 +75,7 @@ def migrate(path: Path) -> tuple[int, int]:
     """
     with alone(path):
         before = schema_of(path)
+        keep_copy(path)
         open_writer(path).close()
         return before, schema_of(path)
 

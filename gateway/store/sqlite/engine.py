@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Self
 
 import orjson
+import structlog
 
 from gateway.clock import Clock
 from gateway.errors import EngineUnavailable, InvalidRequest, NotFound
@@ -26,12 +27,15 @@ from gateway.store.shared_probe import SharedProbe
 from gateway.store.sqlite import leases, upkeep
 from gateway.store.sqlite.dialect import answer
 from gateway.store.sqlite.lock import FileLock, check_place, locate
+from gateway.store.sqlite.migrate_0_2 import keep_copy
 from gateway.store.sqlite.place import FilePlace
 from gateway.store.sqlite.privacy import make_private
 from gateway.store.sqlite.readers import Readers
 from gateway.store.sqlite.tuning import PRODUCTION, SqliteTuning
 from gateway.store.sqlite.writer import Writer
 from gateway.store.step import Committed, Step
+
+log = structlog.get_logger(__name__)
 
 _LOG_PAUSE = 0.1
 _SYNCHRONOUS = {0: "off", 1: "normal", 2: "full", 3: "extra"}
@@ -56,6 +60,9 @@ class SqliteEngine(AnswersQuestions):
             make_private(self._path)
             # A new database has its file only now.
             self._lock.take_file()
+            copy = await asyncio.to_thread(keep_copy, self._path)
+            if copy is not None:
+                log.info("the database of an earlier release is migrated", path=str(self._path), copy=str(copy))
             place = FilePlace(self._path)
             writer = Writer(self._path, self._clock, place, self._tuning)
             await writer.start()

@@ -23,7 +23,11 @@ LAST = 6
 """The schema of release 0.2.0."""
 COPY = ".before-0.3"
 
-_PACKED_APART, _PACKED = 2, 3
+_APPLICATION = 0x4472676D
+_PACKED = 3
+_HEADER = ("application_id", "user_version")
+_BYTES_PER_SECOND = 15_000_000
+"""The speed of a migration on two busy cores."""
 _ENTRY, _SLOT = Struct(">HII"), Struct(">Q")
 """An entry begins with its format and the sizes of its JSON and its bytes; a slot begins with its round."""
 
@@ -100,18 +104,39 @@ _SENDS = (
 
 @dataclass(frozen=True, slots=True)
 class MigrationCost:
-    """The bytes of disk and the seconds that the migration of a database takes, about."""
+    """The bytes of free disk and the seconds that a migration takes, about."""
 
     size: int
     seconds: float
 
 
-def keep_copy(path: Path) -> Path:
-    """Write a complete, checked and synced copy of the database beside it, as `PATH.before-0.3`.
+def is_old(path: Path) -> bool:
+    """Say whether a file is a database of release 0.2.0 or earlier."""
+    if not path.is_file() or not path.stat().st_size:
+        return False
+    try:
+        ((application,),), ((version,),) = (_execute(path, f"PRAGMA {name}") for name in _HEADER)
+    except sqlite3.Error:
+        # It is told when the database is opened.
+        return False
+    return application == _APPLICATION and 0 < version <= LAST
+
+
+def estimate(path: Path) -> MigrationCost:
+    """Estimate the migration of an old database: the copy, the new tables, and both in the write-ahead log."""
+    log = path.with_name(path.name + "-wal")
+    size = path.stat().st_size + (log.stat().st_size if log.exists() else 0)
+    return MigrationCost(4 * size, size / _BYTES_PER_SECOND)
+
+
+def keep_copy(path: Path) -> Path | None:
+    """Write a complete, checked and synced copy of an old database as `PATH.before-0.3`; None if it is not old.
 
     Raises:
         EngineUnusable: the copy cannot be written, or the database is damaged.
     """
+    if not is_old(path):
+        return None
     copy = path.with_name(path.name + COPY)
     partial = path.with_name(path.name + COPY + ".partial")
     try:
@@ -216,8 +241,6 @@ def _apply(connection: sqlite3.Connection, form: int, written: bytes, apart: byt
     """Write the rows of one entry into the tables."""
     if form == _PACKED:
         written, _, apart = decompress(written).partition(b"\n")
-    elif form == _PACKED_APART:
-        written, apart = decompress(written), decompress(apart)
     told: Sequence[Any] = orjson.loads(written)
     _, sessions, states, events, opened, moved, sends, changes, interactions, answers, snapshots = told
     at = 0
