@@ -163,7 +163,7 @@ async def _guarded(
                     raise
                 faults += 1
                 over = most is not None and faults >= most
-                FAULTS.note(name, exc, text="a part failed" if over else "a part failed and begins again", **about)
+                FAULTS.note(name, exc, text="a part failed" if over else "part failed and restarts", **about)
                 if over or is_to_end():
                     return
             else:
@@ -220,7 +220,7 @@ async def tried(name: str, work: Awaitable[object], **about: str) -> None:
     except BaseException as exc:
         if not is_fault(exc):
             raise
-        FAULTS.note(name, exc, text="a part failed on its way out", **about)
+        FAULTS.note(name, exc, text="part failed while closing", **about)
 
 
 @asynccontextmanager
@@ -298,4 +298,4 @@ def count_what_is_left() -> None:
 
 def _left(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     exc = context.get("exception") or RuntimeError(context.get("message", "no reason was given"))
-    FAULTS.note(_LOOP, exc, text="something failed that no part was there for", told=context.get("message"))
+    FAULTS.note(_LOOP, exc, text="failure outside all parts", told=context.get("message"))

@@ -28,7 +28,12 @@ _BEFORE_NUMBERS = b"[,: \t\r\n"
 _LONGEST = len(str(2**64))
 
 
-Unfit = Literal["members", "syntax", "depth", "integer"]
+_LARGE = 2 * 1024 * 1024
+"""Bytes of a text from which on the memory for it is tried first; the system gives so much without touching it."""
+_ROOM = 20
+"""Times the length of a text that orjson may reserve: up to 14 to parse it, and 17 to write it again."""
+
+Unfit = Literal["members", "syntax", "depth", "integer", "memory"]
 
 
 class Unreadable(ValueError):
@@ -70,6 +75,8 @@ def read_and_write(text: str | bytes, *, max_depth: int = MAX_DEPTH) -> tuple[An
     """
     if (many := MEMBERS.too_many(text)) is not None:
         raise Unreadable("members", many)
+    if len(text) >= _LARGE:
+        _require_memory(_ROOM * len(text))
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as exc:
@@ -91,6 +98,14 @@ def read_and_write(text: str | bytes, *, max_depth: int = MAX_DEPTH) -> tuple[An
     if written != raw:
         _refuse_huge_integers(raw)
     return value, written
+
+
+def _require_memory(size: int) -> None:
+    """Refuse a text if its memory cannot be reserved (`ulimit -v`): orjson then crashes the process."""
+    try:
+        len(bytes(size))
+    except MemoryError as exc:
+        raise Unreadable("memory", "needs more memory than the process has") from exc
 
 
 def _refuse_huge_integers(raw: bytes) -> None:

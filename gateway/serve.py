@@ -45,9 +45,8 @@ from gateway.settings.model import (
     Store,
     WebhookSpec,
 )
-from gateway.store.memory import MemoryEngine
 from gateway.store.port import Engine
-from gateway.store.sqlite import SqliteEngine
+from gateway.store.sqlite import SqliteEngine, TemporaryEngine
 
 log = structlog.get_logger(__name__)
 
@@ -173,7 +172,7 @@ def make_engine(spec: Store, clock: Clock) -> Engine:
                 connections=spec.connections,
             )
         case MemoryStore():
-            return MemoryEngine(clock)
+            return TemporaryEngine(clock)
 
 
 def make_executor(spec: ExecutorSpec, clock: Clock) -> Executor:

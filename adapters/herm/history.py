@@ -10,6 +10,7 @@ from adapters.herm.options import HermOptions
 from gateway.errors import LinkLost
 from gateway.events.frozen import frozen
 from gateway.events.weight import weight
+from gateway.json_values import Malformed
 from gateway.links.rest import RestClient, refusal
 
 _HEAVY = 256 * 1024
@@ -85,7 +86,8 @@ async def _read_page(client: RestClient, path: str, query: dict[str, str], optio
         raise refusal(answer, client.mask)
     page = wire.read_page(answer.body)
     if page is None:
-        raise LinkLost(client.mask(f"{answer.where}, but what was answered is no list of events"))
+        reason = f": {answer.body.reason}" if isinstance(answer.body, Malformed) else ""
+        raise LinkLost(client.mask(f"{answer.where}, but what was answered is no list of events{reason}"))
     return page
 
 

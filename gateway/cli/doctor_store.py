@@ -31,9 +31,7 @@ def check_store(engine: Store) -> Iterator[Check]:
     elif isinstance(engine, SqliteStore):
         yield from _check_sqlite(engine.path.absolute())
     else:
-        yield Check(
-            "warning", "memory: nothing survives the process", "engine: {type: sqlite, path: …} keeps everything"
-        )
+        yield Check("warning", "memory: nothing survives a restart", "engine: {type: sqlite, path: …} keeps everything")
 
 
 def _check_sqlite(path: Path) -> Iterator[Check]:

@@ -21,7 +21,8 @@ from gateway.settings.model import MemoryStore, PostgresStore, SqliteStore, Stor
 from gateway.store.copy import Moved, Sum, TransferSide, move
 from gateway.store.sqlite import backup as sqlite
 from gateway.store.sqlite.lock import locate
-from gateway.store.sqlite.schema import MIGRATIONS as SQLITE_MIGRATIONS
+from gateway.store.sqlite.migrate_0_2 import COPY, estimate, is_old
+from gateway.store.sqlite.schema import NEWEST
 from gateway.store.sqlite.transfer import sqlite_source, sqlite_target
 
 if TYPE_CHECKING:
@@ -33,19 +34,46 @@ def migrate(config: Path | None, *, check: bool, as_json: bool) -> bool:
     store = _store(config)
     with Progress("looking" if check else "migrating"):
         place, before, after = _migrate(store, check=check)
+        note = _note(store, check=check) if 0 < before < after else ""
     waits = check and before != after
     if as_json:
-        say_json({"database": place, "before": before, "after": after, "waits": waits})
+        say_json({"database": place, "before": before, "after": after, "waits": waits, "note": note})
     else:
         typer.echo(f"{place}: {_moved(before, after, check=check)}")
+        if note:
+            typer.echo(note)
     return waits
+
+
+def _note(store: Store, *, check: bool) -> str:
+    """Describe the copy that a migration keeps, and its cost; or the copy to make before it."""
+    match store:
+        case SqliteStore(path=path):
+            path = locate(path)
+            copy = path.with_name(path.name + COPY)
+            if not check:
+                return f"{copy}: the database before the migration" if copy.exists() else ""
+            if not is_old(path):
+                return ""
+            cost = estimate(path)
+            return (
+                f"The migration needs about {write_bytes(cost.size)} of free disk and {cost.seconds:.0f} s, with every "
+                f"gateway stopped. It keeps a copy as {copy}"
+            )
+        case PostgresStore() as store if check:
+            from gateway.store.postgres import operations as postgres
+
+            command = postgres.dump_command(_address(store), Path("before-0.3.dump"))
+            return f"Stop every gateway and make a copy first: {command}"
+        case _:
+            return ""
 
 
 def _migrate(store: Store, *, check: bool) -> tuple[str, int, int]:
     """Say which database it is, its schema, and the one that it has now, or would have."""
     match store:
         case SqliteStore(path=path):
-            place, newest = str(locate(path)), len(SQLITE_MIGRATIONS)
+            place, newest = str(locate(path)), NEWEST
             if check:
                 before, after = sqlite.schema_of(locate(path)), newest
             else:

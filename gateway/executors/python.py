@@ -77,13 +77,13 @@ class PythonExecutor:
         except (Exception, SystemExit) as exc:  # noqa: BLE001
             traceback = "".join(format_exception(exc))[-_MAX_TRACEBACK:]
             facts = {"call": self._path, "key": request.key, "exception": traceback}
-            limited(_log.warning, "a python executor failed", per=self._path, **facts)
+            limited(_log.warning, "python executor failed", per=self._path, **facts)
             return failure(clean(str(exc)) or f"the tool failed ({type(exc).__name__})")
         try:
             return _read(answer, request.kind)
         except ValueError as exc:
             facts = {"call": self._path, "key": request.key, "reason": str(exc)}
-            limited(_log.warning, "a python executor answered nonsense", per=self._path, **facts)
+            limited(_log.warning, "python executor returned an invalid outcome", per=self._path, **facts)
             return failure(clean(f"the tool answered {exc}"))
 
 

@@ -301,7 +301,9 @@ class Enabled(Shape):
 
 class Changed(Shape):
     changed: list[str]
-    """YAML paths of what is different now."""
+    """YAML paths that differ."""
+    restarted: list[str]
+    """Runtimes that connect again because their block changed."""
 
 
 class Link(Shape):

@@ -10,9 +10,9 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from gateway.errors import DragomanError
-from gateway.http.edge import Edge
 from gateway.http.errors import Refused, problem_of, problem_reply
 from gateway.http.mcp.door import DOORS, McpDoor
+from gateway.http.middleware import BodyLimits, RequestMiddleware
 from gateway.http.openapi import make_face, write_openapi
 from gateway.http.route import Face
 from gateway.http.routes import ROUTES
@@ -25,7 +25,8 @@ def build_app(gateway: Gateway) -> FastAPI:
     app = describe(gateway.version)
     app.state.face = Face(gateway)
     app.state.door = McpDoor(gateway)
-    app.add_middleware(Edge, gateway=gateway)
+    app.add_middleware(BodyLimits, gateway=gateway)
+    app.add_middleware(RequestMiddleware, gateway=gateway)
     for raised in (DragomanError, Refused, HTTPException):
         app.add_exception_handler(raised, _tell)
     return app

@@ -1,11 +1,9 @@
 """The door for request bodies and queries: bounded, strict JSON, with an error that names the place."""
 
-import asyncio
 import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import Any, cast, get_origin
 
 import orjson
@@ -21,7 +19,6 @@ from gateway.json_values import find_fault
 
 DEPTH = 64
 """How deep a body may nest."""
-BODY_DEADLINE = timedelta(seconds=30)
 _MOST_ERRORS = 10
 _LOOKED_THROUGH = 256 * 1024
 """Bytes of a refused body that are read again for the place: nobody else gets a turn meanwhile."""
@@ -40,7 +37,7 @@ class JsonRequest(Request):
         Raises:
             Refused, TooLarge: what is wrong with the body.
         """
-        raw = await self.raw()
+        raw = await self.body()
         if optional and not raw:
             return
         check_type(self)
@@ -58,18 +55,6 @@ class JsonRequest(Request):
         for member in self._value or ():
             place = _pointer([member])
             raise Refused("invalid-request", f"{place}: unknown member; this operation takes none", pointer=place)
-
-    async def raw(self) -> bytes:
-        """Read the body as it came.
-
-        Raises:
-            Refused, TooLarge: it did not come in time, or is too large.
-        """
-        try:
-            async with asyncio.timeout(BODY_DEADLINE.total_seconds()):
-                return await self.body()
-        except TimeoutError as exc:
-            raise Refused("request-timeout", "the body did not arrive within 30 seconds") from exc
 
     async def json(self) -> Any:
         """Return what was read."""
@@ -251,6 +236,8 @@ def _explain(exc: Unreadable) -> str:
             return f"the body nests deeper than {DEPTH} levels"
         case "integer":
             return "an integer is beyond 64 bits; write such numbers as strings"
+        case "memory":
+            return f"the body {exc}; send less at once"
         case "syntax":
             return _explain_syntax(cast(orjson.JSONDecodeError, exc.__cause__))
 

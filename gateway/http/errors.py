@@ -41,8 +41,7 @@ _ROWS = (
         "invalid-request",
         400,
         "The request is not of the documented form",
-        "A parameter or a member of the body is missing, unknown, or has a value that is not allowed, or what came is "
-        "not HTTP.",
+        "A parameter or a member of the body is missing, unknown, or has a value that is not allowed.",
         "`pointer` (RFC 6901) or `errors` name the place; compare with the operation in /openapi.json.",
     ),
     ProblemKind(
@@ -200,13 +199,6 @@ _ROWS = (
         "The file has errors, or changes what a reload may not change. The old configuration stays in force.",
         "`errors` lists line, path and mend of each; try the file with `dragoman check FILE`.",
         level="warning",
-    ),
-    ProblemKind(
-        "head-too-large",
-        431,
-        "The request head is too large",
-        "The request line and the headers have over 64 KiB together.",
-        "Send shorter headers, and what is long in the body.",
     ),
     ProblemKind(
         "internal",

@@ -319,7 +319,7 @@ ANSWERS: dict[str, dict[int, Any]] = {
     "streamInteractions": {200: INTERACTION_STREAM},
     "answerInteraction": {200: {**INTERACTION_ANSWERED, "losses": []}},
     "enableDestination": {200: {"name": "chat-log", "enabled": True}},
-    "reloadConfiguration": {200: {"changed": ["routes", "executors.cards"]}},
+    "reloadConfiguration": {200: {"changed": ["routes", "runtimes.finn"], "restarted": ["finn"]}},
     "listInstances": {200: _page(INSTANCE)},
     "listRuntimes": {200: _page(RUNTIME)},
     "listCapabilities": {200: _page(CAPABILITIES)},

@@ -214,6 +214,13 @@ class RotateQuery(Query):
     """A ticket is rotated only with this: there is no way to tell the native session another one."""
 
 
+class ReloadQuery(Query):
+    dry_run: bool = False
+    """Only report what would change."""
+    force: bool = False
+    """Also restart runtimes whose protocol cannot replay: messages that their agents send meanwhile are lost."""
+
+
 class EventsQuery(Query):
     after: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Answer events behind this sequence."""

@@ -15,6 +15,7 @@ from gateway.errors import CannotExpress
 from gateway.json_members import MEMBERS
 from gateway.json_reading import Unreadable, read_and_write
 from gateway.json_values import Malformed, has_more_levels
+from gateway.links.frame_memory import FRAMES
 
 EXCERPT = 256
 MAX_DEPTH = 256
@@ -23,12 +24,15 @@ MAX_DEPTH = 256
 CUT_LENGTH = 64 * 1024
 """The longest text of which the depths are cut off; looking through it takes some milliseconds."""
 
+AT_ONCE = 8 * 1024 * 1024
+"""Letters of an answer that are parsed at once; orjson reserves up to twenty bytes for each."""
+
 _MARKS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)
 _NEXT = re.compile(r'[^"\[\]{}]*+(?:"(?:[^"\\]++|\\.)*+"[^"\[\]{}]*+)*+([\[\]{}])', re.DOTALL)
 """What leads to the next bracket that stands in no text, and the bracket."""
 _SLICE = 2_000
 """Brackets that are looked at before others get their turn; it takes about a millisecond."""
-_SAID = {"members": "has {}", "syntax": "not readable as JSON: {}", "depth": "{}", "integer": "{}"}
+_SAID = {"members": "has {}", "syntax": "not readable as JSON: {}", "depth": "{}", "integer": "{}", "memory": "{}"}
 _OPTIONS = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
 
@@ -82,6 +86,8 @@ def read_frame(text: str | bytes) -> tuple[Any, bytes | None]:
     try:
         return read_and_write(text, max_depth=MAX_DEPTH)
     except Unreadable as exc:
+        if exc.fault == "memory":
+            return Malformed(str(exc), excerpt(text), is_large=True), None
         try:
             salvaged = salvage(text if isinstance(text, str) else text.decode())
         except UnicodeDecodeError:
@@ -92,11 +98,11 @@ def read_frame(text: str | bytes) -> tuple[Any, bytes | None]:
 async def read_answer(content: bytes) -> Any:
     """Read an answer leniently; it may hold a list of events.
 
-    Where there are more members than one value may have, each event of the list is one value, read by itself, and one
-    that cannot be read is `Malformed` in its place, without an excerpt. Others get their turn in between.
+    A long answer, or one with more members than one value may have, is read event by event. An event that cannot be
+    read is `Malformed` in its place, without an excerpt. Other tasks get their turn in between.
     """
     text = content.decode("utf-8", "replace")
-    if MEMBERS.too_many(content) is None:
+    if len(text) <= AT_ONCE and MEMBERS.too_many(content) is None:
         return read(text)
     # In a list the events stand below it, in an object below its lists.
     level = 1 if text.lstrip().startswith("[") else 2
@@ -113,14 +119,22 @@ async def read_answer(content: bytes) -> Any:
             depth -= 1
             if depth == level:
                 await asyncio.sleep(0)
-                event = read(text[start : mark.end()])
+                event = _read_part(text, start, mark.end())
                 events.append(Malformed(event.reason) if isinstance(event, Malformed) else event)
                 start = mark.end()
                 await asyncio.sleep(0)
         if number % _SLICE == 0:
             await asyncio.sleep(0)
-    answer = read("".join((*around, text[start:])))
+    rest = "".join((*around, text[start:]))
+    answer = _read_part(rest, 0, len(rest))
     return answer if isinstance(answer, Malformed) else _put_in(answer, level, events)
+
+
+def _read_part(text: str, start: int, end: int) -> Any:
+    """Read a part of a long answer; one that is longer than any part or frame may be is `Malformed`."""
+    if end - start > max(AT_ONCE, FRAMES.largest):
+        return Malformed(f"has {end - start:,} letters; {AT_ONCE:,} are parsed at once")
+    return read(text[start:end])
 
 
 def _brackets(text: str) -> Iterator[re.Match[str]]:

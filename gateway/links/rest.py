@@ -138,7 +138,7 @@ class RestClient:
                 body = await _read_json(await read_whole(response, most))
         except TimeoutError:
             failure = f"no answer within {within.total_seconds():g} s"
-        except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, OSError, ValueError) as exc:
+        except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, OSError, ValueError, MemoryError) as exc:
             failure = explain(exc, self.mask)
             unsent = isinstance(exc, httpx.ConnectError | httpx.ConnectTimeout)
             refused = isinstance(exc, AddressRefused)

@@ -30,8 +30,8 @@ from gateway.runtime.calls.dead_letters import DeadLetters
 from gateway.runtime.calls.deduplicator import CallDeduplicator
 from gateway.runtime.calls.dispatcher import Dispatcher
 from gateway.runtime.calls.offered import OfferedTool, offered
-from gateway.runtime.calls.quotes import Quotes
 from gateway.runtime.calls.redriving import Redriving
+from gateway.runtime.calls.secret_scanner import SecretScanner
 from gateway.runtime.calls.slots import Slots
 from gateway.runtime.calls.tickets import Tickets
 from gateway.runtime.calls.tool_tokens import ToolTokens
@@ -153,7 +153,7 @@ class Gateway:
         self.tool_tokens = ToolTokens(engine, ids, key=key, shared=parts.shared)
         self.tickets = Tickets(engine, clock, ids, key=key)
         self.tool_watch = ToolWatch(engine, clock, self.tickets, self._tasks, late=tuning.tools_late)
-        quotes = Quotes(metrics, settings.executors)
+        scanner = SecretScanner(metrics, settings.executors)
         self._dispatcher = Dispatcher(
             clock=clock,
             metrics=metrics,
@@ -161,7 +161,7 @@ class Gateway:
             breakers=breakers,
             jitter=jitter,
             callbacks=self._callbacks,
-            quotes=quotes,
+            scanner=scanner,
             backends=self._backends,
             tasks=self._tasks,
         )
@@ -237,7 +237,7 @@ class Gateway:
                 adapters=parts.adapters,
                 metrics=metrics,
                 backends=self._backends,
-                quotes=quotes,
+                scanner=scanner,
                 breakers=breakers,
                 slots=self._slots,
                 callbacks=self._callbacks,
@@ -359,13 +359,14 @@ class Gateway:
         """Call a function with each configuration that is reloaded, once it is in force."""
         self._configuration.call_when_reloaded(call)
 
-    async def reload(self) -> Reloaded:
-        """Read the configuration file again; a bad one changes nothing and raises InvalidConfiguration.
+    async def reload(self, *, force: bool = False, dry_run: bool = False) -> Reloaded:
+        """Read the configuration file again and apply it; a dry run only reports the differences.
 
         Raises:
-            Conflict: the gateway drains, and what a change would cut off is what the drain waits for.
+            InvalidConfiguration: the file has errors; nothing was changed.
+            Conflict: the gateway drains, or a runtime that cannot replay would restart without `force`.
         """
-        return await self._configuration.reload()
+        return await self._configuration.reload(force=force, dry_run=dry_run)
 
     def _reread(self) -> Settings:
         self._refuse_while_draining()

@@ -9,14 +9,14 @@ from typing import Any
 import structlog
 
 from gateway.adapter.port import Adapter
-from gateway.errors import DragomanError, InvalidConfiguration, Problem
+from gateway.errors import Conflict, DragomanError, InvalidConfiguration, Problem
 from gateway.guard import FAULTS, Tasks, awaited, guard, guard_call, in_thread, is_fault
 from gateway.json_members import MEMBERS
 from gateway.links.frame_memory import FRAMES
 from gateway.runtime.bounds import breaker_rules, executor_limits, session_limit
 from gateway.runtime.calls.breaker import Breakers
 from gateway.runtime.calls.callbacks import Callbacks
-from gateway.runtime.calls.quotes import Quotes
+from gateway.runtime.calls.secret_scanner import SecretScanner
 from gateway.runtime.calls.slots import Slots
 from gateway.runtime.calls.tickets import Tickets
 from gateway.runtime.cluster.takeover import Takeover
@@ -39,7 +39,7 @@ class Configured:
     adapters: Mapping[str, Adapter]
     metrics: Metrics
     backends: Backends
-    quotes: Quotes
+    scanner: SecretScanner
     breakers: Breakers
     slots: Slots
     callbacks: Callbacks
@@ -102,24 +102,30 @@ class Configuration:
         except AdapterFailed as exc:
             self._try_again(name, exc)
 
-    async def reload(self) -> Reloaded:
-        """Read the configuration file again, and go on with that although nobody waits for it any more.
+    async def reload(self, *, force: bool, dry_run: bool) -> Reloaded:
+        """Read the configuration file again and apply it; the reload continues if its caller is canceled.
 
         Raises:
-            InvalidConfiguration: it is a bad one, and changes nothing.
-            Exception: it is in force, and not all of it could be brought about; that is tried again.
+            InvalidConfiguration: the file has errors; nothing was changed.
+            Conflict: a runtime that cannot replay would restart, and `force` is not set; nothing was changed.
+            Exception: the configuration is in force, and a part of it failed; it is retried.
         """
-        work = awaited("reload", self._reload(), self._parts.tasks)
+        work = awaited("reload", self._reload(force=force, dry_run=dry_run), self._parts.tasks)
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
             work.add_done_callback(guard_call("reload", _tell_nobody_waited))
             raise
 
-    async def _reload(self) -> Reloaded:
+    async def _reload(self, *, force: bool, dry_run: bool) -> Reloaded:
         async with self._reloading:
             old, new = self.settings, await self._read()
             _refuse_what_stays(old, new)
+            restarted = self._restarted_by(new)
+            if dry_run:
+                return Reloaded(changed_paths(old, new), restarted)
+            if not force:
+                self._refuse_lossy_restarts(restarted)
             # What an earlier reload has begun and could not finish is finished by this one.
             changed = tuple(dict.fromkeys((*self._unfinished, *changed_paths(old, new))))
             await self._change(new)
@@ -134,11 +140,32 @@ class Configuration:
             if (exc := await self._attempt(None)) is not None:
                 failed.append(exc)
             if failed:
-                log.warning("the configuration is in force, and not all of it is done yet", changed=list(changed))
+                log.warning("configuration in force, but not complete yet", changed=list(changed))
                 raise failed[0]
             self._unfinished = ()
-            log.info("configuration reloaded", changed=list(changed))
-            return Reloaded(changed)
+            log.info("configuration reloaded", changed=list(changed), restarted=list(restarted))
+            return Reloaded(changed, restarted)
+
+    def _restarted_by(self, new: Settings) -> tuple[str, ...]:
+        """List the connected runtimes whose block in the YAML changes."""
+        connected = self._parts.sessions.runtimes
+        return tuple(
+            name for name, options in new.runtimes.items() if name in connected and connected[name].options != options
+        )
+
+    def _refuse_lossy_restarts(self, restarted: tuple[str, ...]) -> None:
+        sessions = self._parts.sessions
+        lossy = [
+            name
+            for name in restarted
+            if not sessions.runtimes[name].adapter.capabilities.resumes
+            and any(one.supervisor is not None and one.supervisor.state == "up" for one in sessions.of_runtime(name))
+        ]
+        if lossy:
+            raise Conflict(
+                f"the links of {', '.join(lossy)} would restart, and this protocol cannot replay: messages that the "
+                "agents send meanwhile are lost. To accept this, reload with force (dragoman reload --force)"
+            )
 
     async def _read(self) -> Settings:
         """Read the file again, beside everything else: it may be long, and a disk may hang."""
@@ -164,9 +191,9 @@ class Configuration:
         """Take note of what failed, and go on trying beside everything else."""
         about: dict[str, Any] = {} if name is None else {"runtime": name}
         if isinstance(exc, DragomanError):
-            log.warning("the configuration cannot be brought about yet, and is tried again", reason=str(exc), **about)
+            log.warning("configuration cannot be applied yet; retrying", reason=str(exc), **about)
         else:
-            FAULTS.note("runtime", exc, text="a runtime cannot be connected, and is tried again", **about)
+            FAULTS.note("runtime", exc, text="runtime cannot be connected; retrying", **about)
         if name not in self._tried_again:
             self._tried_again.add(name)
             guard("runtime", partial(self._again, name), self._parts.tasks, **about)
@@ -193,8 +220,7 @@ class Configuration:
         if carried is None:
             await runtimes.start(name, adapter, new, tools=tools, policy=self.policy)
             return
-        retooled = carried.options.creates and carried.tools != tools
-        if new != carried.options or retooled or runtimes.gave_up(name) or runtimes.is_unfinished(name):
+        if new != carried.options or runtimes.gave_up(name) or runtimes.is_unfinished(name):
             await runtimes.renew(name, adapter, new, tools=tools, policy=self.policy)
         elif runtimes.is_unopened(name):
             await runtimes.populate(name)
@@ -208,11 +234,11 @@ class Configuration:
         parts = self._parts
         policy, rules, limits = policy_of(settings), breaker_rules(settings), executor_limits(settings)
         await parts.backends.configure(settings)
-        parts.quotes.configure(settings.executors)
+        parts.scanner.configure(settings.executors)
         parts.breakers.configure(rules, settings.executors)
         parts.slots.configure(limits, session=session_limit(settings))
         self.policy = policy
-        parts.runtimes.change_policy(policy)
+        parts.runtimes.change_policy(policy, declared_tools(settings))
         self.use(settings)
 
 
@@ -235,4 +261,4 @@ def _refuse_what_stays(old: Settings, new: Settings) -> None:
 def _tell_nobody_waited(work: "asyncio.Task[Reloaded]") -> None:
     """Say what became of a reload that whoever asked for it has stopped waiting for."""
     if not work.cancelled() and (exc := work.exception()) is not None:
-        log.error("a reload that nobody waited for any more has failed", reason=str(exc))
+        log.error("reload failed after its client left", reason=str(exc))

@@ -1,177 +1,162 @@
-"""Log lines: one for each thing that happens, JSON or coloured, with secrets masked whoever wrote them.
+"""Log lines: JSON, or short lines for a terminal, without registered secrets.
 
-Our own loggers (structlog) and those of libraries (the standard `logging`) run through the same steps
-and end in one stream. What is masked is decided in `gateway.runtime.masking`.
+The gateway's own loggers (structlog) and those of libraries (`logging`) share one handler and one formatter.
 """
 
 import logging
 import sys
 import traceback
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import suppress
 from datetime import UTC, datetime
-from threading import Lock
-from typing import Literal, TextIO, cast
+from typing import Any, Literal, TextIO, cast
 
 import orjson
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
-from gateway.runtime.log_lines import FileLines, ReaderLines, lines_for
-from gateway.runtime.masking import mask_facts, masked, register_secret as register_secret
+from gateway.runtime.log_queue import LineQueue, find_reader
+from gateway.runtime.masking import clean, clean_traceback, register_secret as register_secret
 
 Level = Literal["debug", "info", "warning", "error"]
 Format = Literal["auto", "json", "console"]
 
-_LEVELS: Mapping[Level, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
-_FIRST = ("level", "logger", "event")
+_LEVELS: Mapping[str, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
+_FIRST = ("level", "logger", "event", "reason")
+_COLORS = {"debug": 36, "info": 32, "warning": 33, "error": 31, "critical": 31}
 _QUIET = {
-    # These write whole packets, headers or bodies below these levels, and secrets travel in them.
+    # These log whole packets, headers or bodies below these levels.
     "engineio": logging.WARNING,
     "socketio": logging.WARNING,
     "httpcore": logging.INFO,
-    # A line for each request of ours, which our own lines tell already.
+    # One line for each of our requests, which our own lines already describe.
     "httpx": logging.WARNING,
-    # A line for each request, and what clients did wrong, which they are told.
+    # One line for each request, and errors of clients, which the response explains.
     "mcp": logging.ERROR,
     "sse_starlette": logging.WARNING,
+    # A line for each request, with its query, where callback tokens are.
+    "uvicorn.access": logging.WARNING,
     "websockets": logging.INFO,
     "aiosqlite": logging.INFO,
 }
 _OWN_HANDLERS = ("uvicorn", "uvicorn.error", "uvicorn.access", "engineio", "socketio", "asyncio", "aiohttp")
 
 
+class _Formatter(logging.Formatter):
+    """Writes a record as one line; `msg` of a record of our own holds its facts."""
+
+    def __init__(self, *, console: bool, colors: bool) -> None:
+        super().__init__()
+        self._console, self._colors = console, colors
+
+    def format(self, record: logging.LogRecord) -> str:
+        facts = _read(record)
+        level = record.levelname.lower()
+        facts = {"level": level, "logger": record.name, **facts}
+        ordered = {name: facts.pop(name) for name in _FIRST if name in facts} | facts
+        line = clean({name: fact for name, fact in ordered.items() if fact is not None})
+        exception = _write_traceback(record)
+        moment = datetime.fromtimestamp(record.created, UTC)
+        if self._console:
+            return self._write_short(level, moment, line) + (f"\n{exception}" if exception else "")
+        timestamp = moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+        if exception:
+            line["exception"] = exception
+        return orjson.dumps({"timestamp": timestamp, **line}).decode()
+
+    def _write_short(self, level: str, moment: datetime, line: dict[str, Any]) -> str:
+        label = f"\x1b[{_COLORS[level]}m{level:<8}\x1b[0m" if self._colors else f"{level:<8}"
+        reason = f": {line['reason']}" if "reason" in line else ""
+        text = f"{line['event']}{reason}".replace("\n", " ")
+        facts = (f"  {name}={_write_fact(fact)}" for name, fact in line.items() if name not in _FIRST)
+        return f"{moment.astimezone():%H:%M:%S} {label} {text}{''.join(facts)}"
+
+
+def _write_fact(fact: Any) -> str:
+    if isinstance(fact, str) and fact and not set(fact) & set(' "=\n'):
+        return fact
+    return orjson.dumps(fact).decode()
+
+
+def _read(record: logging.LogRecord) -> dict[str, Any]:
+    own: object = record.msg
+    if isinstance(own, dict):
+        return cast("dict[str, Any]", own)
+    # A library may pass arguments that do not fit its message.
+    message = str(record.msg)
+    with suppress(TypeError, ValueError, KeyError):
+        message = record.getMessage()
+    return {"event": message, **structlog.contextvars.get_contextvars()}
+
+
+def _write_traceback(record: logging.LogRecord) -> str | None:
+    if not record.exc_info or record.exc_info[1] is None:
+        return None
+    return clean_traceback("".join(traceback.format_exception(record.exc_info[1])))
+
+
+class _StreamHandler(logging.StreamHandler[TextIO]):
+    """Writes lines to a file or to a stream of Python."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        encoding = getattr(self.stream, "encoding", None) or "utf-8"
+        return super().format(record).encode(encoding, "backslashreplace").decode(encoding)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name is that of `logging`
+        """Drop a line that cannot be written: there is no other place for it."""
+
+
+def _make_handler(stream: TextIO, *, console: bool) -> logging.Handler:
+    file = find_reader(stream)
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    handler = _StreamHandler(stream) if file is None else LineQueue(file, encoding, _note_dropped)
+    handler.setFormatter(_Formatter(console=console, colors=stream.isatty()))
+    return handler
+
+
+def _note_dropped(count: int) -> logging.LogRecord:
+    facts = {"event": "log lines dropped", "reason": "the reader of the log was too slow", "count": count}
+    return logging.makeLogRecord({"name": __name__, "levelname": "WARNING", "msg": facts})
+
+
 class _Output:
-    """Where all lines go; exchanged by `configure`, so that loggers made earlier follow."""
+    """The handler of every line, made at the first one and exchanged by `configure`."""
 
     def __init__(self) -> None:
-        self._lock = Lock()
-        self._stream: TextIO | None = None
-        self._console: structlog.dev.ConsoleRenderer | None = None
-        self._place: tuple[TextIO | None, FileLines | ReaderLines | None] = (None, None)
-        """The stream that was written to last, and how."""
+        self._handler: logging.Handler | None = None
 
-    def direct(self, stream: TextIO | None, *, console: bool) -> None:
-        renderer = None
-        if console:
-            renderer = structlog.dev.ConsoleRenderer(
-                colors=(stream or sys.stderr).isatty(),
-                exception_formatter=structlog.dev.plain_traceback,
-                sort_keys=False,
-            )
-        with self._lock:
-            self._stream, self._console = stream, renderer
+    @property
+    def handler(self) -> logging.Handler:
+        if self._handler is None:
+            self._handler = _make_handler(sys.stderr, console=False)
+        return self._handler
 
-    def write(self, facts: EventDict) -> None:
-        level = facts["level"]
-        line = self._rendered(facts)
-        stream = self._stream or sys.stderr
-        known, place = self._place
-        if place is None or known is not stream:
-            place = self._place_for(stream)
-        place.write(line, level)
-
-    def flush(self) -> None:
-        """Wait for lines to be read that wait for that, for a moment."""
-        place = self._place[1]
-        if place is not None:
-            place.flush()
-
-    def _rendered(self, facts: EventDict) -> bytes:
-        exception = facts.pop("exception", None)
-        timestamp = facts.pop("timestamp")
-        ordered = {name: facts.pop(name) for name in _FIRST if name in facts}
-        line = {"timestamp": timestamp, **mask_facts({**ordered, **facts})}
-        if exception is not None:
-            line["exception"] = masked(exception, keep_end=True)
-        console = self._console
-        if console is None:
-            return orjson.dumps(line, default=repr, option=orjson.OPT_APPEND_NEWLINE)
-        line["event"] = str(line["event"]).replace("\n", " ")
-        return f"{console(None, '', line)}\n".encode(errors="backslashreplace")
-
-    def _place_for(self, stream: TextIO) -> FileLines | ReaderLines:
-        with self._lock:
-            known, place = self._place
-            if place is not None:
-                if known is stream:
-                    return place
-                place.close()
-            place = lines_for(stream, self._dropped)
-            self._place = stream, place
-            return place
-
-    def _dropped(self, count: int) -> bytes:
-        return self._rendered(
-            {
-                "timestamp": _iso(datetime.now(UTC)),
-                "level": "warning",
-                "logger": __name__,
-                "event": "log lines were dropped: nobody read those before them",
-                "count": count,
-            }
-        )
+    def exchange(self, handler: logging.Handler) -> None:
+        old, self._handler = self._handler, handler
+        if old is not None:
+            logging.getLogger().removeHandler(old)
+            old.close()
 
 
 _output = _Output()
 
 
-class _Wrapped:
-    """What structlog wraps: only the logger's name, since `_write` has already written the line."""
+class _Named:
+    """The logger that structlog wraps; `_write` needs only its name."""
 
     def __init__(self, name: str = "gateway") -> None:
         self.name = name
 
 
-class _Records(logging.Handler):
-    """Takes the records of libraries into our lines."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        facts: EventDict = {
-            "timestamp": _iso(datetime.fromtimestamp(record.created, UTC)),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "event": _message(record),
-            **structlog.contextvars.get_contextvars(),
-        }
-        if record.exc_info and record.exc_info[1] is not None:
-            facts["exception"] = _traceback(record.exc_info[1])
-        _output.write(facts)
-
-
-def _message(record: logging.LogRecord) -> str:
-    try:
-        return record.getMessage()
-    except (TypeError, ValueError, KeyError):
-        # A library's own mistake in its arguments must not cost the line, nor print the arguments elsewhere.
-        return str(record.msg)
-
-
-def _iso(moment: datetime) -> str:
-    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def _traceback(exc: BaseException) -> str:
-    return "".join(traceback.format_exception(exc))
-
-
 def _write(logger: WrappedLogger, method: str, facts: EventDict) -> EventDict:
-    facts["timestamp"] = _iso(datetime.now(UTC))
-    facts["level"] = method
-    facts.setdefault("logger", logger.name)
-    match facts.pop("exc_info", None):
-        case BaseException() as exc:
-            facts["exception"] = _traceback(exc)
-        case None | False:
-            pass
-        case _:
-            exc = sys.exc_info()[1]
-            if exc is not None:
-                facts["exception"] = _traceback(exc)
-    _output.write(facts)
+    name, given = facts.pop("logger", logger.name), facts.pop("exc_info", None)
+    exc = given if isinstance(given, BaseException) else sys.exc_info()[1] if given else None
+    info = None if exc is None else (type(exc), exc, exc.__traceback__)
+    record = logging.LogRecord(name, _LEVELS[method], "", 0, cast("Any", facts), None, info)
+    _output.handler.handle(record)
     if method == "critical":
-        # The last word of a process that ends without going the usual way.
-        _output.flush()
+        # The process is about to end without its usual steps.
+        _output.handler.flush()
     raise structlog.DropEvent
 
 
@@ -180,21 +165,23 @@ _STEPS: list[Processor] = [structlog.contextvars.merge_contextvars, _write]
 
 # `format` is the name of the key in the YAML.
 def configure(*, level: Level = "info", format: Format = "auto", stream: TextIO | None = None) -> None:  # noqa: A002
-    """Send every line, ours and those of libraries, to one stream (standard error by default); may be repeated."""
+    """Send the lines of the gateway and of libraries to one stream, standard error by default; call it again to change.
+
+    `auto` writes short lines to a terminal and JSON to anything else.
+    """
     target = stream or sys.stderr
-    _output.direct(stream, console=format == "console" or (format == "auto" and target.isatty()))
+    handler = _make_handler(target, console=format == "console" or (format == "auto" and target.isatty()))
+    _output.exchange(handler)
     number = _LEVELS[level]
     structlog.configure(
         processors=_STEPS,
-        logger_factory=_Wrapped,
+        logger_factory=_Named,
         wrapper_class=structlog.make_filtering_bound_logger(number),
         # A cached logger would keep the level of its first line.
         cache_logger_on_first_use=False,
     )
     root = logging.getLogger()
-    for handler in [one for one in root.handlers if isinstance(one, _Records)]:
-        root.removeHandler(handler)
-    root.addHandler(_Records())
+    root.addHandler(handler)
     root.setLevel(number)
     for name in _OWN_HANDLERS:
         library = logging.getLogger(name)
@@ -206,23 +193,8 @@ def configure(*, level: Level = "info", format: Format = "auto", stream: TextIO 
 
 
 def get_logger(name: str) -> FilteringBoundLogger:
-    """Make a logger that masks even before `configure`, and follows it; plain `structlog.get_logger` only follows.
+    """Make a logger that masks even before `configure`.
 
     In a loop that logs at debug for every frame, `.bind()` it once: a bound logger costs nothing below its level.
     """
-    return cast("FilteringBoundLogger", structlog.wrap_logger(_Wrapped(name), processors=_STEPS))
-
-
-def context(
-    *,
-    session_id: str | None = None,
-    runtime: str | None = None,
-    call_id: str | None = None,
-    attempt: int | None = None,
-) -> AbstractContextManager[None]:
-    """Put these facts on every line written inside, by this task and what it waits for."""
-    facts = {"session_id": session_id, "runtime": runtime, "call_id": call_id, "attempt": attempt}
-    return cast(
-        "AbstractContextManager[None]",
-        structlog.contextvars.bound_contextvars(**{name: fact for name, fact in facts.items() if fact is not None}),
-    )
+    return cast("FilteringBoundLogger", structlog.wrap_logger(_Named(name), processors=_STEPS))

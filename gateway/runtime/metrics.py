@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, disabl
 from gateway.events import OutcomeKind
 from gateway.guard import FAULTS
 from gateway.runtime.counters import Buckets, Counter, KeptElsewhere
-from gateway.runtime.log_lines import DROPPED
+from gateway.runtime.log_queue import DROPPED
 from gateway.settings.model import UNDECLARED as OTHER
 
 AttemptResult = Literal["answered", "accepted", "refused", "never_sent", "not_processed", "uncertain", "canceled"]
@@ -131,7 +131,7 @@ class Metrics:
             "part", FAULTS.total, registry=here,
         )  # fmt: skip
         KeptElsewhere(
-            "dragoman_log_lines_dropped", "Log lines that found no room behind those that nobody read.",
+            "dragoman_log_lines_dropped", "Log lines dropped because the reader of the log is too slow.",
             "level", DROPPED, registry=here,
         )  # fmt: skip
 

@@ -1,18 +1,31 @@
 """Counts and logs what was recorded or came and went; off the path of anything that waits."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from logging import INFO, WARNING
 
 import structlog
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core.state import SessionView
-from gateway.events import CallId, Envelope
+from gateway.events import CallId, Envelope, OutcomeKind
 from gateway.log_limit import limited
 from gateway.runtime.metrics import Metrics
+from gateway.store.rows import SessionRow
 
 _log = structlog.get_logger(__name__)
 
 _EXCERPT = 500
+_SETTLED: Mapping[OutcomeKind, tuple[int, str]] = {
+    "success": (INFO, "call succeeded"),
+    "canceled": (INFO, "call canceled"),
+    "failure": (WARNING, "call failed"),
+    "expired": (WARNING, "call expired"),
+}
+
+
+def label_session(session: SessionView | SessionRow) -> str:
+    """Name a session in the log: its runtime, and its id there."""
+    return f"{session.runtime}/{session.native_id}"
 
 
 def excerpt(payload: object) -> str:
@@ -46,14 +59,15 @@ def note(
                 # The call is counted itself.
                 continue
             case "tool.finished":
-                log.info(
-                    "call settled",
+                level, text = _SETTLED[event.outcome]
+                log.log(
+                    level,
+                    text,
+                    reason=None if event.error is None else event.error[:_EXCERPT],
                     call_id=event.call_id,
                     tool=event.tool,
-                    outcome=event.outcome,
                     sequence=envelope.sequence,
                     unknown=event.unknown or None,
-                    error=None if event.error is None else event.error[:_EXCERPT],
                 )
                 call = before.calls.get(CallId(event.call_id or ""))
                 seconds = (envelope.recorded_at - call.created_at).total_seconds() if call else 0.0
@@ -69,6 +83,6 @@ def note(
                 limited(log.warning, "frame rejected", per=session, **facts)
             case "fault.reported":
                 facts = {"code": event.code, "message": event.message[:500]}
-                limited(log.warning, "the runtime reports a fault", per=session, **facts)
+                limited(log.warning, "fault reported by the runtime", per=session, **facts)
             case _:
                 pass

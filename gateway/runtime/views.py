@@ -11,8 +11,8 @@ from gateway.events.weight import weight
 from gateway.store.call import Call
 from gateway.store.rows import InteractionRow, Send
 
-NEWS_BYTES = 40 * 1024
-"""Weight from which on what happens leaves in pieces; written, it is some two thirds of that."""
+NEWS_BYTES = 80 * 1024
+"""Weight from which on what happens leaves in pieces; encoded, it is some two thirds of that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +23,12 @@ class Heartbeat:
 class News:
     """What happened, in a row, as far as it leaves together; all who follow a feed get the same object."""
 
-    __slots__ = ("first", "items", "last", "weight")
+    __slots__ = ("encoded", "first", "items", "last", "weight")
 
     def __init__(self, items: Iterable[Envelope | Live] = ()) -> None:
         self.items: list[Envelope | Live] = []
+        self.encoded: bytes | None = None
+        """The news as the first follower encoded them, for all others."""
         self.weight = 0
         self.first: int | None = None
         """Sequence of the first of them that is recorded."""
@@ -154,6 +156,9 @@ class Readiness:
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """What a reload changed, by YAML path."""
+    """The result of a reload, or of its dry run."""
 
     changed: tuple[str, ...]
+    """YAML paths that differ."""
+    restarted: tuple[str, ...] = ()
+    """Runtimes that connect again because their block changed."""

@@ -213,10 +213,6 @@ class Api(Section):
     """What the request bodies under way may take together; who comes later gets 503."""
     heartbeat: Patience = timedelta(seconds=4)
     """Time between SSE comments on a quiet stream; clients whose read time-out is shorter give it up."""
-    follower_buffer: Size = ByteSize(128 * 1024)
-    """What may wait for one slow SSE follower; it is read no further for, and cut off after 30 s (it can resume)."""
-    followers_memory: Size = ByteSize(64 * 1024**2)
-    """What may wait for all SSE followers together; beyond it the slowest are cut off at once (they can resume)."""
 
 
 class HttpSpec(Section):
@@ -251,10 +247,10 @@ class PostgresStore(Section):
 
 
 class MemoryStore(Section):
-    """Everything in memory."""
+    """Everything in a temporary file that is deleted when the gateway stops."""
 
     type: Literal["memory"]
-    """Nothing survives the process: for trials only."""
+    """Nothing survives a restart: for trials only. A killed gateway leaves the file in the temporary folder."""
 
 
 def _sqlite_unless_said(given: object) -> object:

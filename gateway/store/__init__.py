@@ -1,1 +1,1 @@
-"""The store: its port, and the engines that keep a ledger in memory, in SQLite and in PostgreSQL."""
+"""The store: its port, and the engines for SQLite and PostgreSQL."""

@@ -106,7 +106,7 @@ class Ledger(Protocol):
         ...
 
     async def calls(self, which: CallFilter, page: Page) -> tuple[Sequence[Call], str | None]:
-        """List calls, newest first."""
+        """List calls, newest first. A page may be short, or empty, though more follow: the cursor says so."""
         ...
 
     async def open_calls(self, session_id: SessionId) -> Sequence[Call]: ...
@@ -122,7 +122,7 @@ class Ledger(Protocol):
         due_before: datetime | None = None,
         limit: int = 500,
     ) -> Sequence[Send]:
-        """List pending rows of a target in order of session and sequence; those due, where a time is given.
+        """List pending rows of a target, session by session in order of sequence; only due ones if a time is given.
 
         A row that is not due holds back the later ones of its session, so that none overtakes it.
         """

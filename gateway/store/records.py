@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from gateway.errors import InvalidRequest
 from gateway.events import Direction, Envelope, EventId, InteractionId, SessionId
-from gateway.events.frozen import replace
 from gateway.store.call import Call
 from gateway.store.rows import InteractionRow, Send
 from gateway.store.step import InteractionState, Lane, SendState
@@ -217,12 +216,6 @@ def send_from(row: Sequence[Any], envelope: Envelope) -> Send:
 def send_row_after(row: Sequence[Any], change: Sequence[Any]) -> tuple[Any, ...]:
     """Say what the row of a change makes of a send's row."""
     return (*row[:_SEND_STATE], *change[:4], *row[_SEND_STATE + 4 :])
-
-
-def send_after(send: Send, change: SendChangeRow) -> Send:
-    """Say what the row of a change makes of a send."""
-    state, attempt, due_at, reason, *_ = change
-    return replace(send, state=state, attempt=attempt, due_at=moment_or_none(due_at), reason=reason)
 
 
 def interaction_row(record: InteractionRecord) -> InteractionRow:

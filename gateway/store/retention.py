@@ -6,7 +6,7 @@ an open call, a pending send or a waiting question still needs.
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from gateway.events import SessionId
@@ -48,9 +48,6 @@ class Cut(NamedTuple):
     until: int
 
 
-Peek = Callable[[SessionId, int, int], Sequence[Item]]
-"""Reads up to n items of a session from a sequence on."""
-
 Chosen = tuple[dict[SessionId, Cut], bool]
 """What each session may lose, and whether the budget ran out."""
 
@@ -60,24 +57,13 @@ PORTION = 500
 _CHUNK = 200
 
 
-def choose(
-    shelves: Sequence[Shelf], peek: Peek, policy: RetentionPolicy, *, now: int, total: int, budget: int
-) -> Chosen:
-    """Say what may go."""
-    choosing = consider(shelves, policy, now=now, total=total, budget=budget)
-    items: Sequence[Item] | None = None
-    while True:
-        try:
-            wanted = next(choosing) if items is None else choosing.send(items)
-        except StopIteration as end:
-            return end.value
-        items = peek(*wanted)
-
-
 def consider(
     shelves: Sequence[Shelf], policy: RetentionPolicy, *, now: int, total: int, budget: int
 ) -> Generator[tuple[SessionId, int, int], Sequence[Item], Chosen]:
-    """Say what may go, for who cannot answer a `Peek` at once: yields its arguments, is sent its answer."""
+    """Choose the events to remove.
+
+    Yields (session, first sequence, limit) and expects the items from there to be sent.
+    """
     closed_before = now - whole_micros(policy.closed_age)
     open_before = now - whole_micros(policy.open_age)
     over = total - policy.max_bytes

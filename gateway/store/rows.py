@@ -31,6 +31,8 @@ class SessionRow:
     """Grows by one each time the session changes hands; `Step.fence` expects it."""
     owner: str | None = None
     """The instance that carries it, or carried it last; nobody where None."""
+    previous_owner: str | None = field(default=None, compare=False)
+    """The instance whose expired lease `take` or `take_over` ended; only a shared store knows it."""
     cursor: str | None = None
     snapshot: bytes | None = None
 

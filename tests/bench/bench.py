@@ -1,14 +1,14 @@
 """Runs workloads against gateways and floors in turn, and keeps what they said."""
 
+import shutil
 import sys
 import tempfile
 from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tests.bench import node_floor
 from tests.bench.figures import Measurement, Series, Workload
 from tests.bench.load import GRACE
 from tests.bench.machine import Cores
@@ -22,6 +22,9 @@ from tests.scenarios.releases import build
 
 _RAMP = 0.2
 """Seconds of a turn before its latencies count."""
+_STORED = "stored"
+"""Begins the names of the agents whose calls the stored database holds."""
+_STORING = Workload("storing", 256)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +41,25 @@ class Effort:
     followers: int = 1_000
     burst: int = 200
     soak_minutes: float = 1.0
+    stored: int = 300_000
+    """Calls that the database holds which is not fresh."""
     alone: bool = True
     """Whether a subject waits for the rest of the one before, which matters to throughput and latency."""
 
 
 THOROUGH = Effort(repetitions=5, seconds=1.5, warmup=1.0, burst=500)
-QUICK = Effort(repetitions=2, seconds=1.0, warmup=0.5, restarted=1_000, soak_minutes=0.25)
+QUICK = Effort(repetitions=2, seconds=1.0, warmup=0.5, restarted=1_000, soak_minutes=0.25, stored=20_000)
 TINY = Effort(
-    repetitions=1, seconds=0.4, warmup=0.1, many=3, sessions=5, restarted=5, followers=10, burst=10, soak_minutes=0.05
+    repetitions=1,
+    seconds=0.4,
+    warmup=0.1,
+    many=3,
+    sessions=5,
+    restarted=5,
+    followers=10,
+    burst=10,
+    soak_minutes=0.05,
+    stored=50,
 )
 """Says nothing about speed: whether the benchmark itself works."""
 
@@ -67,6 +81,7 @@ class Bench:
         self.absent: dict[str, str] = {}
         """Subjects that cannot run here, and why."""
         self._floors: dict[str, Subject] = {}
+        self._stored: Path | None = None
         self._stack = stack
         self._gateways = 0
 
@@ -107,9 +122,9 @@ class Bench:
                 more |= destination(self.peers)
             if variant.engine == "postgres":
                 more["engine"] = await stack.enter_async_context(_schema())
-            options = {} if variant.delivery_window is None else {"delivery_window": variant.delivery_window}
+            stored = await self.stored_database() if variant.stored else None
             subject = await stack.enter_async_context(
-                self.gateway(name=name, sessions=sessions, checkout=checkout, options=options, **more)
+                self.gateway(name=name, sessions=sessions, checkout=checkout, stored=stored, **more)
             )
             if variant.watched:
                 await stack.enter_async_context(watched(subject))
@@ -125,8 +140,9 @@ class Bench:
             for subject in subjects:
                 if number:
                     self._close(series, subject, *taken[subject.name], number=number)
-                seconds = self.effort.seconds * workload.lasts
-                taken[subject.name] = subject.look(), await self.play(subject, workload, seconds=seconds)
+                before = subject.look()
+                said = await self.play(subject, workload, seconds=self.effort.seconds)
+                taken[subject.name] = before, said
         await settle_wholly(subjects)
         for subject in subjects:
             self._close(series, subject, *taken[subject.name], number=self.effort.repetitions)
@@ -166,26 +182,32 @@ class Bench:
             seconds=seconds,
             warmup=ramp,
             pid=subject.pid,
+            rate=workload.rate,
         )
         if self.effort.alone:
             await settle(subject)
         return said
 
-    async def floor(self, name: str) -> Subject | None:
-        """Start a floor, or say that it cannot run here."""
-        if name in self.absent:
-            return None
+    async def floor(self, name: str) -> Subject:
+        """Start a floor: its kind, and for how many sessions (`httpx, 16 sessions`)."""
         if name not in self._floors:
-            command: tuple[str, ...] = ()
-            if name == "node":
-                found = await node_floor.prepare(ROOT / ".cache" / "bench-node")
-                if isinstance(found, str):
-                    self._leave_out(name, found)
-                    return None
-                command = found
-            running = floor(name, self.peers, cores=self.cores.subject, folder=self.folder, command=command)
-            self._floors[name] = await self._stack.enter_async_context(running)
+            kind, _, count = name.partition(", ")
+            count = min(int(count.partition(" ")[0] or 1), self.effort.many)
+            running = floor(kind, self.peers, cores=self.cores.subject, folder=self.folder, count=count)
+            self._floors[name] = replace(await self._stack.enter_async_context(running), name=name)
         return self._floors[name]
+
+    async def stored_database(self) -> Path:
+        """Fill a database with `Effort.stored` calls, once, and return its file."""
+        if self._stored is None:
+            made, folder = 0, self.new_folder()
+            async with self.gateway(sessions=self.effort.many, folder=folder, agents=_STORED) as subject:
+                while made < self.effort.stored:
+                    made += (await self.play(subject, _STORING, seconds=min(10.0, 4 * self.effort.seconds)))["made"]
+                    tell(f"{made:,} of {self.effort.stored:,} calls are stored")
+                await settle_wholly([subject])
+            self._stored = folder / "dragoman.db"
+        return self._stored
 
     @asynccontextmanager
     async def gateway(
@@ -197,17 +219,23 @@ class Bench:
         env: dict[str, str] | None = None,
         folder: Path | None = None,
         options: Mapping[str, Any] | None = None,
+        stored: Path | None = None,
+        agents: str | None = None,
         **more: Any,
     ) -> AsyncGenerator[Subject]:
-        """Run a fresh gateway, of this checkout or another, on a fresh database.
+        """Run a gateway, of this checkout or another, on a fresh database or on a copy of a `stored` one.
 
-        `more` are settings, and `options` those of its runtime.
+        `more` are settings, `options` those of its runtime, and `agents` begins the names of its agents.
         """
         folder = folder or self.new_folder()
-        agents = [f"{folder.name}-{number}" for number in range(sessions)]
-        settings = configure(folder, self.peers, agent=f"{folder.name}-0", **(options or {})) | more
+        prefix = _STORED if stored is not None else agents or folder.name
+        names = [f"{prefix}-{number}" for number in range(sessions)]
+        settings = configure(folder, self.peers, agent=f"{prefix}-0", **(options or {})) | more
+        if stored is not None:
+            folder.mkdir(parents=True)
+            shutil.copy(stored, folder)
         run = gateway(
-            name, settings, folder, self.peers, cores=self.cores.subject, agents=agents, env=env, checkout=checkout
+            name, settings, folder, self.peers, cores=self.cores.subject, agents=names, env=env, checkout=checkout
         )
         async with run as subject:
             await settle(subject)

@@ -23,8 +23,8 @@ class Workload:
     """Whether they are a list of objects, or one long string."""
     delay: float = 0.0
     """Seconds that the webhook takes."""
-    lasts: float = 1.0
-    """How many times as long as the others a turn of it lasts."""
+    rate: float = 0.0
+    """Calls per second of an open loop, which starts calls whether or not earlier ones have ended; 0: a closed loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +144,21 @@ def p50(one: Measurement) -> float:
 def p99(one: Measurement) -> float:
     """Latency of the slowest hundredth."""
     return one.p99
+
+
+def p99_ms(one: Measurement) -> float:
+    """Latency of the slowest hundredth, in milliseconds."""
+    return one.p99 * 1000
+
+
+def p999_ms(one: Measurement) -> float:
+    """Latency of the slowest thousandth, in milliseconds."""
+    return one.quantiles[QUANTILES.index(999)] * 1000
+
+
+def tail(one: Measurement) -> float:
+    """Latency of the slowest hundredth over the median."""
+    return one.p99 / one.p50
 
 
 def cpu(one: Measurement) -> float:

@@ -19,6 +19,7 @@ import uvloop
 from httpx_sse import aconnect_sse
 
 from tests.bench.raw_floor import raw
+from tests.bench.runtime import floor_agents
 
 # Untyped library.
 socketio: Any = import_module("socketio")
@@ -106,13 +107,13 @@ async def chunks(herm: str, _webhook: str, _agents: list[str]) -> None:
 
 
 FLOORS = {"httpx": direct_httpx, "best": best_direct, "raw": raw, "chunks": chunks}
-"""Each is the agent of its own name, or with a number behind it each of several."""
+"""The agents of each are those of `floor_agents`."""
 
 
 def main(name: str, runtime: str, webhook: str, count: int) -> None:
     """Run one floor until stdin ends."""
     factory = None if name == "httpx" else uvloop.new_event_loop
-    agents = [f"{name}-{number}" for number in range(count)] if count > 1 else [name]
+    agents = floor_agents(name, count)
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(FLOORS[name](runtime, webhook, agents))
 

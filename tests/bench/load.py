@@ -5,8 +5,9 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count, cycle
+from itertools import cycle
 from typing import Any
+from uuid import UUID
 
 from tests.bench.figures import QUANTILES
 from tests.bench.runtime import AgentConnection, FakeRuntime, tool_call
@@ -17,8 +18,8 @@ GRACE = 15.0
 """How long results may still take once no more calls are made."""
 LATE = 0.1
 """How long a second result is waited for behind the last one."""
-
-_NUMBERS = count(1)
+_TICK = 0.001
+"""Seconds between two looks at which calls of an open loop are due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,8 @@ class Order:
     warmup: float
     pid: int
     """The subject's process."""
+    rate: float = 0.0
+    """Calls per second of an open loop; 0: a closed loop of `window` calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +71,12 @@ _CARDS = (
 
 
 def make_call_id() -> str:
-    """Make an id as long as a UUID; none is ever used twice, not even by another run against the same database."""
-    return f"{_STAMP}-4000-8000-{next(_NUMBERS):012d}"
-
-
-_STAMP = f"{time.time_ns() // 1_000_000 % 2**48:012x}"[:8] + f"-{os.getpid() % 65_536:04x}"
+    """Make a random id, as runtimes do: unique indexes are touched everywhere."""
+    return str(UUID(bytes=os.urandom(16), version=4))
 
 
 class Load:
-    """One closed loop: each result makes the next call."""
+    """A closed loop, in which each result makes the next call, or an open loop at a fixed rate."""
 
     def __init__(self, runtime: FakeRuntime, webhook: Webhook, order: Order, *, grace: float = GRACE) -> None:
         self._webhook = webhook
@@ -97,13 +97,18 @@ class Load:
         order, webhook = self._order, self._webhook
         posts, signed = webhook.posts, webhook.signed
         self._runtime.heard = self._hear
-        for _ in range(order.window):
-            self._call()
+        arrivals = asyncio.create_task(self._arrive(order.rate)) if order.rate else None
+        for _ in range(0 if order.rate else order.window):
+            self._call(time.perf_counter())
         await asyncio.sleep(order.warmup)
         begin = self._mark()
         await asyncio.sleep(order.seconds)
         end = self._mark()
         self._ending = True
+        if arrivals is not None:
+            arrivals.cancel()
+        if not self._sent:
+            self._drained.set()
         try:
             async with asyncio.timeout(self._grace):
                 await self._drained.wait()
@@ -137,9 +142,19 @@ class Load:
     def _mark(self) -> Mark:
         return Mark(time.perf_counter(), len(self._latencies), cpu_seconds(self._order.pid), time.process_time())
 
-    def _call(self) -> None:
+    async def _arrive(self, rate: float) -> None:
+        """Make calls at a rate; each is timed from the moment at which it was due."""
+        begun, made = time.perf_counter(), 0
+        while True:
+            due = int((time.perf_counter() - begun) * rate)
+            for number in range(made, due):
+                self._call(begun + number / rate)
+            made = due
+            await asyncio.sleep(_TICK)
+
+    def _call(self, at: float) -> None:
         call = make_call_id()
-        self._sent[call] = time.perf_counter()
+        self._sent[call] = at
         next(self._connections).write(tool_call(call, self._arguments))
 
     def _hear(self, _connection: AgentConnection, message: dict[str, Any]) -> None:
@@ -154,6 +169,7 @@ class Load:
         self._settled.add(call)
         self._different += message["outcome"] != "success" or message.get("result") != result_of(call)
         if not self._ending:
-            self._call()
+            if not self._order.rate:
+                self._call(time.perf_counter())
         elif not self._sent:
             self._drained.set()

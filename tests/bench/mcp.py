@@ -47,7 +47,7 @@ async def compare_mcp(bench: Bench, report: Report) -> None:
                 taken[name].append(await _play(bench, target, report))
                 tell(f"MCP, {number + 1} of {bench.effort.repetitions}, {name}: {taken[name][-1]:.0f} µs CPU per call")
     pairs = zip(taken["gateway"], taken["library"], strict=True)
-    report.judge("T17", "added", [(ours - theirs) / 1000 for ours, theirs in pairs])
+    report.judge("T17", "call", [ours / theirs for ours, theirs in pairs])
     for name, values in taken.items():
         report.note_value("T17", f"{name}_us", what=f"µs of CPU of the {name} for a call", value=Spread.of(values))
 

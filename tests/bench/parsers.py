@@ -35,7 +35,6 @@ from tests.bench.table import Table, show
 from tests.http.environment import environment_of
 
 PARSERS: dict[str, Any] = {"h11": "h11", "httptools": PlainHttp}
-_HEAD_BYTES = 64 * 1024
 _EVENTS = 50
 _OUTCOME = {
     "outcome": "success",
@@ -56,7 +55,6 @@ async def _serve(parser: str) -> None:
         listener = socket.create_server(("127.0.0.1", 0))
         server = make_server(build_app(environment.gateway), Limits())
         server.config.http = PARSERS[parser]
-        server.config.h11_max_incomplete_event_size = _HEAD_BYTES
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         port: int = listener.getsockname()[1]
         address = f"http://127.0.0.1:{port}"

@@ -7,9 +7,9 @@ from typing import Any
 from tests.bench.figures import QUANTILES
 from tests.bench.plot import Axis, Panel, draw
 from tests.bench.report import Report
-from tests.bench.targets import C1, C16, C64, C256, MANY, ONE, SOME
+from tests.bench.targets import C1, C64, MANY, ONE, SOME
 
-_FLIGHT = (C1, C16, C64, C256)
+_FLIGHT = (C1, C64)
 _SESSIONS = {ONE: "1", SOME: "16", MANY: "256"}
 _SHOWN = (ONE, "old", "httpx", "best")
 _MEASURES: Sequence[tuple[str, str]] = (

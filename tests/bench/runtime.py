@@ -14,6 +14,11 @@ TOOL = "ask_for_cards"
 Hear = Callable[["AgentConnection", dict[str, Any]], None]
 
 
+def floor_agents(name: str, count: int) -> list[str]:
+    """Name the agents of a floor that serves `count` of them; floors of several sizes share none."""
+    return [f"{name}-{count}-{number}" for number in range(count)]
+
+
 class FakeRuntime:
     """All agents; whoever connects with an `agentId` is that agent's host."""
 

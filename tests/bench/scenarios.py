@@ -9,6 +9,7 @@ from tests.bench.bursts import compare_streams
 from tests.bench.chunks import compare_chunks
 from tests.bench.commits import measure_commits
 from tests.bench.figures import Spread
+from tests.bench.lists import measure_lists
 from tests.bench.mcp import compare_mcp
 from tests.bench.processes import module, read_line, running
 from tests.bench.report import Report
@@ -68,6 +69,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "T15": restart,
     "T16": measure_commits,
     "T17": compare_mcp,
+    "T20": measure_lists,
     "disk": disk,
 }
 """By the name that `--only` takes; T16 is a load as well."""

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 
 from tests.bench.processes import ROOT, START, BenchProblem, Peers, module, running, tail
-from tests.bench.runtime import TOOL
+from tests.bench.runtime import TOOL, floor_agents
 from tests.bench.usage import Usage, cpu_seconds, look
 from tests.ports import free_port
 
@@ -88,7 +88,6 @@ def configure(folder: Path, peers: Peers, *, agent: str, **options: Any) -> dict
         },
         "routes": ROUTES,
         "limits": {"session_concurrency": 4096, "inbound_frames": 10_000, "inbound_bytes": "64MiB"},
-        "logging": {"level": "warning"},
     }
 
 
@@ -136,7 +135,7 @@ async def serving(
 
 def write(settings: dict[str, Any], folder: Path) -> Path:
     """Write a configuration into a new folder."""
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     config = folder / "gateway.yaml"
     # JSON is YAML.
     config.write_text(json.dumps(settings))
@@ -183,7 +182,7 @@ async def floor(
 ) -> AsyncGenerator[Subject]:
     """Run one of the hand-written integrations, for one agent or more."""
     command = (*(command or module("tests.bench.floors", name)), peers.runtime, peers.webhook, str(count))
-    agents = [f"{name}-{number}" for number in range(count)] if count > 1 else [name]
+    agents = floor_agents(name, count)
     async with running(*command, cores=cores, log=folder / f"{name}.log") as process:
         try:
             await peers.ask("connected", agents=agents, patience=_CONNECTED, within=_CONNECTED + 5)

@@ -13,7 +13,6 @@ from gateway.errors import EngineLocked
 from gateway.events import SessionId
 from gateway.store.port import Engine
 from gateway.store.sqlite import SqliteEngine, writer
-from gateway.store.sqlite.tuning import PRODUCTION, SqliteTuning
 from gateway.store.step import RUNTIME, Enqueue, SendChange, Step
 from gateway.testing.conformance.engine_words import FakeClock, answered, asked, call, open_session, settled
 
@@ -54,19 +53,19 @@ async def commit_in_groups(engine: Engine) -> None:
             sys.stdout.flush()
 
 
-def die_in_a_spread(tick: int) -> None:
-    """Let the process kill itself in the first transaction that writes calls into their table.
+def die_in_a_commit(tick: int) -> None:
+    """Let the process kill itself in the thirtieth transaction that writes events.
 
-    SQLite counts what it does in it: it is over at the given tick, and at COMMIT at the latest.
+    SQLite counts its instructions: the process dies at the given tick, and at COMMIT at the latest.
     """
     opened, left = writer.open_writer, tick
 
     def open_writer(path: Path, **more: Any) -> sqlite3.Connection:
         connection = opened(path, **more)
-        inside = False
+        inside, before = False, 30
 
         def die() -> None:
-            os.write(1, b"in a spread\n")
+            os.write(1, b"in a commit\n")
             os.kill(os.getpid(), signal.SIGKILL)
 
         def count_down() -> int:
@@ -77,10 +76,11 @@ def die_in_a_spread(tick: int) -> None:
             return 0
 
         def saw(statement: str) -> None:
-            nonlocal inside
+            nonlocal inside, before
             if inside and statement == "COMMIT":
                 die()
-            if statement.startswith("INSERT INTO events") and not inside:
+            before -= statement.startswith("INSERT INTO events")
+            if not before and not inside:
                 inside = True
                 connection.set_progress_handler(count_down, 40)
 
@@ -92,15 +92,10 @@ def die_in_a_spread(tick: int) -> None:
 
 async def main(path: Path, mode: str) -> int:
     mode, _, tick = mode.partition(":")
-    tuning = PRODUCTION
-    if mode == "spread":
-        tuning = SqliteTuning(spread_after=0.2)
-        die_in_a_spread(int(tick))
-    elif mode == "groups":
-        # What is added to SQLite's log is synced too.
-        tuning = SqliteTuning(wal_bytes=0)
+    if mode == "die":
+        die_in_a_commit(int(tick))
     try:
-        async with SqliteEngine(path, FakeClock(), tuning=tuning) as engine:
+        async with SqliteEngine(path, FakeClock()) as engine:
             if mode == "groups":
                 await commit_in_groups(engine)
             elif mode != "once":

@@ -165,6 +165,29 @@ def new_schema() -> str:
     return f"test_{os.getpid()}_{next(_NUMBERS)}"
 
 
+def temporary_schema() -> str:
+    """Name a schema that is dropped when this process ends."""
+    schema = new_schema()
+    # Found before the handler is registered, so that a server of our own still runs when it is called.
+    server = dsn()
+    atexit.register(lambda: asyncio.run(drop_schema(schema, server=server)))
+    return schema
+
+
+async def rows_of(schema: str) -> list[tuple[Any, ...]]:
+    """Read all rows of all tables of a schema."""
+    connection = await reach(dsn())
+    try:
+        tables = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = $1", schema)
+        return [
+            tuple(row)
+            for table in tables
+            for row in await connection.fetch(f'SELECT * FROM "{schema}"."{table[0]}"')  # noqa: S608 - our own schema
+        ]
+    finally:
+        await connection.close()
+
+
 async def reach(server: str) -> "asyncpg.Connection[Any]":
     """Connect to a server, also to one that is just being started."""
     async with asyncio.timeout(30):

@@ -7,8 +7,6 @@ from collections.abc import Generator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from gateway.store.sqlite.backup import settle
-
 _LOOK = """
 import sqlite3, sys
 connection = sqlite3.connect(sys.argv[1])
@@ -23,9 +21,8 @@ def look_and_close(path: Path) -> None:
 
 @contextmanager
 def all_of(path: Path) -> Generator[sqlite3.Connection]:
-    """Look into a copy of a database in which all that was committed is in its tables; the database stays as it is."""
+    """Look into a copy of a database; the database stays as it is."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as copy:
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5)) as source:
             source.backup(copy)
-        settle(copy)
         yield copy

@@ -180,7 +180,7 @@ async def test_a_commit_whose_fate_cannot_be_asked_waits_and_says_so_once(proxy:
         assert await texts(engine) == ["a"]
         told = [line for line in logged if "fate" in line["event"]]
         assert [(line["log_level"], line["event"]) for line in told] == [
-            ("warning", "the fate of a commit cannot be asked yet"),
-            ("info", "the fate of a commit is known"),
+            ("warning", "commit outcome query failed"),
+            ("info", "commit outcome known"),
         ]
         assert "127.0.0.1" in told[0]["reason"]

@@ -24,7 +24,7 @@ from gateway.events import SessionId
 from gateway.store.roster import RESTORED
 from gateway.store.sqlite import SqliteEngine
 from gateway.store.sqlite.backup import back_up, bump_fences, migrate, restore, schema_of
-from gateway.store.sqlite.schema import MIGRATIONS
+from gateway.store.sqlite.schema import NEWEST
 from gateway.store.step import Step
 from gateway.testing.conformance.engine_words import (
     ALICE,
@@ -80,15 +80,15 @@ def an_old_database(path: Path) -> None:
 
 async def test_migrating_makes_a_database_or_brings_it_up_to_date(path: Path, tmp_path: Path) -> None:
     assert schema_of(path) == 0
-    assert migrate(path) == (0, len(MIGRATIONS))
-    assert migrate(path) == (len(MIGRATIONS), len(MIGRATIONS))
+    assert migrate(path) == (0, NEWEST)
+    assert migrate(path) == (NEWEST, NEWEST)
     old = tmp_path / "old.db"
     an_old_database(old)
     assert schema_of(old) == 1
-    assert migrate(old) == (1, len(MIGRATIONS))
+    assert migrate(old) == (1, NEWEST)
     assert await words_of(old) == ["a word", "who?"]
     async with SqliteEngine(path, FakeClock()):
-        assert schema_of(path) == len(MIGRATIONS)
+        assert schema_of(path) == NEWEST
         with pytest.raises(EngineLocked):
             migrate(path)
 
@@ -114,7 +114,7 @@ async def test_a_backup_made_under_load_is_of_one_moment(path: Path, target: Pat
         writing = asyncio.ensure_future(pairs())
         for number in range(5):
             made = await asyncio.to_thread(back_up, path, target, force=number > 0)
-            assert (made.sessions, made.schema) == (2, len(MIGRATIONS))
+            assert (made.sessions, made.schema) == (2, NEWEST)
         ended.set()
         written = await writing
         assert await texts(engine) == [str(number) for number in range(written)]
@@ -487,7 +487,7 @@ def test_what_root_restores_belongs_to_the_user_of_the_gateway(path: Path, targe
 async def test_a_backup_of_an_earlier_release_is_brought_up_to_date(path: Path, target: Path) -> None:
     an_old_database(target)
     made, _ = restore(path, target)
-    assert made.schema == len(MIGRATIONS)
+    assert made.schema == NEWEST
     assert schema_of(target) == 1
     assert await words_of(path) == ["a word", "who?"]
 
@@ -508,7 +508,7 @@ def _another_program(path: Path) -> None:
 def _newer(path: Path) -> None:
     migrate(path)
     with closing(sqlite3.connect(path)) as newer:
-        newer.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+        newer.execute(f"PRAGMA user_version = {NEWEST + 1}")
 
 
 def _damaged(path: Path) -> None:
@@ -707,7 +707,7 @@ def test_an_empty_database_is_begun_where_what_was_set_aside_is_moved_away(path:
     assert aside is not None
     path.unlink()
     aside.rename(path.with_name("old.db"))
-    assert migrate(path) == (0, len(MIGRATIONS))
+    assert migrate(path) == (0, NEWEST)
 
 
 def test_the_newest_database_that_was_set_aside_is_the_one_to_put_back(path: Path, target: Path) -> None:

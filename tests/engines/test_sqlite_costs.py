@@ -15,10 +15,8 @@ from gateway.store.questions.question import Question
 from gateway.store.questions.retention import shelves
 from gateway.store.questions.sends import next_send_due, pending_sends
 from gateway.store.rows import RetentionPolicy
-from gateway.store.sqlite import SqliteEngine, sends_beside
-from gateway.store.sqlite.beside import Beside
+from gateway.store.sqlite import SqliteEngine
 from gateway.store.sqlite.dialect import answer, in_sqlite
-from gateway.store.sqlite.held import HeldRows
 from gateway.store.sqlite.jobs import Turn
 from gateway.store.sqlite.place import FilePlace
 from gateway.store.sqlite.upkeep import cut
@@ -102,26 +100,11 @@ WAYS_OUT: dict[str, Callable[[sqlite3.Connection], None]] = {
     "pending, of all": lambda connection: _ask_for(connection, pending_sends(None, RUNTIME, LATER, 50)),
     "pending, of one": lambda connection: _ask_for(connection, pending_sends(ALICE, RUNTIME, LATER, 50)),
     "when the next is due": lambda connection: _ask_for(connection, next_send_due(RUNTIME)),
-    "pending, some not in their table": lambda connection: _ask_beside(
-        connection, sends_beside.pending_sends(None, RUNTIME, LATER, 50)
-    ),
-    "next due, some not in their table": lambda connection: _ask_beside(
-        connection, sends_beside.next_send_due(RUNTIME)
-    ),
 }
 
 
 def _ask_for(connection: sqlite3.Connection, question: Question[Any]) -> None:
     assert answer(connection, question)
-
-
-def _ask_beside(connection: sqlite3.Connection, question: Beside[Any]) -> None:
-    held = HeldRows()
-    held.changes[RUNTIME] = {(ALICE, 5): ("delivered", 1, None, None, ALICE, 5, RUNTIME)}
-    part = question.concerns(held)
-    assert part is not None
-    assert question.ask is not None
-    assert question.ask(connection, part)
 
 
 @pytest.mark.parametrize("asked", WAYS_OUT)

@@ -22,7 +22,7 @@ from gateway.store.call import Claim, Settle
 from gateway.store.rows import CallFilter, Page, RetentionPolicy
 from gateway.store.sqlite import SqliteEngine
 from gateway.store.sqlite.lock import file_system_of
-from gateway.store.sqlite.schema import MIGRATIONS
+from gateway.store.sqlite.schema import NEWEST
 from gateway.store.sqlite.tuning import SqliteTuning
 from gateway.store.step import RUNTIME, Enqueue, Step
 from gateway.testing.conformance.engine_words import (
@@ -50,7 +50,7 @@ async def test_the_log_is_written_ahead_and_synced_at_every_commit(path: Path) -
     async with SqliteEngine(path, FakeClock()) as engine:
         health = await engine.health()
     assert (health.extra["journal_mode"], health.extra["synchronous"]) == ("wal", "full")
-    assert health.extra["schema"] == str(len(MIGRATIONS))
+    assert health.extra["schema"] == str(NEWEST)
     free = shutil.disk_usage(path.parent).free
     assert abs(int(health.extra["disk_free_bytes"]) - free) < free / 2
 
@@ -225,13 +225,13 @@ async def test_a_newer_schema_is_refused_and_left_alone(path: Path) -> None:
     async with SqliteEngine(path, FakeClock()) as engine:
         await open_session(engine)
     with sqlite3.connect(path) as newer:
-        newer.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+        newer.execute(f"PRAGMA user_version = {NEWEST + 1}")
     newer.close()
     with pytest.raises(SchemaTooNew, match="run the newer release, or restore the backup from before the upgrade"):
         async with SqliteEngine(path, FakeClock()):
             pass
     with sqlite3.connect(path) as older:
-        older.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+        older.execute(f"PRAGMA user_version = {NEWEST}")
     older.close()
     async with SqliteEngine(path, FakeClock()) as engine:
         assert (await row_of(engine)).last_sequence == 1
@@ -376,7 +376,7 @@ async def test_a_file_of_the_first_schema_opens_with_all_it_holds(path: Path) ->
     old.executescript((HERE / "schema_1.sql").read_text(encoding="utf-8"))
     old.close()
     async with SqliteEngine(path, FakeClock()) as engine:
-        assert (await engine.health()).extra["schema"] == str(len(MIGRATIONS))
+        assert (await engine.health()).extra["schema"] == str(NEWEST)
         row = await row_of(engine)
         assert (row.state, row.labels, row.cursor, row.snapshot) == ("running", {"team": "a"}, "7", b"folded")
         assert (row.owner, row.fence, row.last_sequence) == (None, 0, 6)

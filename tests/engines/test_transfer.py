@@ -14,7 +14,7 @@ from gateway.store.copy import PAGE, TABLES, Row, Sum, Table, move
 from gateway.store.port import Engine
 from gateway.store.rows import CallFilter, RetentionPolicy, StoredAnswer
 from gateway.store.sqlite import SqliteEngine
-from gateway.store.sqlite.schema import MIGRATIONS
+from gateway.store.sqlite.schema import NEWEST
 from gateway.store.sqlite.transfer import SqliteSide, sqlite_source, sqlite_target
 from gateway.store.step import RUNTIME, Enqueue, InteractionChange, Step
 from gateway.testing.conformance.engine_words import (
@@ -197,7 +197,7 @@ async def test_a_running_gateway_or_an_older_schema_is_no_source(old: Path, tmp_
     first = tmp_path / "first.db"
     with closing(sqlite3.connect(first)) as file:
         file.executescript((HERE / "schema_1.sql").read_text(encoding="utf-8"))
-    with pytest.raises(EngineUnusable, match=f"has schema 1, not {len(MIGRATIONS)}: run `dragoman migrate`"):
+    with pytest.raises(EngineUnusable, match=f"has schema 1, not {NEWEST}: run `dragoman migrate`"):
         async with sqlite_source(first):
             pass
 

@@ -75,7 +75,7 @@ async def test_an_exception_is_a_failure_with_its_message_and_the_traceback_stay
     with capture_logs() as lines:
         answer = await answer_of("refuses")
     assert failed(answer) == "No cards are left on the table."
-    [line] = [line for line in lines if line["event"] == "a python executor failed"]
+    [line] = [line for line in lines if line["event"] == "python executor failed"]
     assert line["call"] == "python_tools:refuses"
     assert "Traceback" in line["exception"]
     assert "LookupError" in line["exception"]

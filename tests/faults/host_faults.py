@@ -29,9 +29,8 @@ from gateway.runtime.tuning import Tuning
 from gateway.serve import parts_for
 from gateway.settings.load import load
 from gateway.settings.model import DestinationSpec, ExecutorSpec
-from gateway.store.memory import MemoryEngine
-from gateway.store.memory_tables import SharedMemory
 from gateway.store.port import Engine
+from gateway.store.sqlite import TemporaryEngine
 from gateway.testing.change import Change
 from tests.scenarios.environment import API_KEY, Running, plain_http, until
 from tests.scenarios.hooks import PATIENCE, SECRET
@@ -315,7 +314,7 @@ class FaultyDestination:
         self._traps.step_on("destination.leave")
 
 
-class FaultyEngine(MemoryEngine):
+class FaultyEngine(TemporaryEngine):
     """A store of which each method can fail: before it has done anything (`commit`, or `commit, away` in a way that is
     foreseen), or after it (`commit, done`).
     """
@@ -356,7 +355,7 @@ class Host(Running):
     finn: FaultyRuntime = field(default_factory=FaultyRuntime)
     sound: FaultyRuntime = field(default_factory=FaultyRuntime)
     config: Path = Path()
-    engine: MemoryEngine = field(default_factory=lambda: MemoryEngine(SystemClock()))
+    engine: TemporaryEngine = field(default_factory=lambda: TemporaryEngine(SystemClock()))
     copies: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     logged: StringIO = field(default_factory=StringIO)
     before: Counter[str] = field(default_factory=Counter[str])
@@ -484,7 +483,7 @@ class Made:
     traps: Traps
     finn: FaultyRuntime
     sound: FaultyRuntime
-    engine: MemoryEngine
+    engine: TemporaryEngine
     copies: list[dict[str, Any]]
     config: Path
     listener: socket.socket
@@ -514,7 +513,7 @@ def made(
         traps.step_on("destination.make")
         return FaultyDestination(traps, copies)
 
-    engine = FaultyEngine(SystemClock(), SharedMemory(SystemClock()))
+    engine = FaultyEngine(SystemClock())
     engine.traps = traps
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -14,7 +14,6 @@ from gateway.runtime.system_clock import SystemClock
 from gateway.store.port import Engine
 from gateway.store.postgres import PostgresEngine
 from gateway.store.sqlite import SqliteEngine
-from gateway.store.sqlite.backup import settle
 from tests.engines import postgres_server
 from tests.engines.sqlite_looker import all_of
 from tests.faults.proxy import Proxy
@@ -84,7 +83,6 @@ class SqliteFile:
                 shutil.copy(source, copy / source.name)
         connection = sqlite3.connect(copy / self.path.name, isolation_level=None)
         try:
-            settle(connection)
             return {row[0] for row in connection.execute("SELECT native_call_id FROM calls")}
         finally:
             connection.close()

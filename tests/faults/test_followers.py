@@ -188,8 +188,8 @@ DEAF, WORDS = 600, 20_000
 AT_ONCE = 0.1
 """Seconds within which a follower that reads sees an event, whatever the others do."""
 GROWN = 250 * 1024
-"""KiB by which the process may grow: what may wait for all followers (64 MiB), what one write takes for each, their
-connections and tasks, and what the allocator keeps of pages of history that were read and given up."""
+"""KiB by which the process may grow: for each follower a page of history, two pieces on their way to its client, its
+connection and its tasks, and what the allocator keeps."""
 
 
 @pytest.mark.fault("600 followers that never read beside one that does")

@@ -31,7 +31,7 @@ class Disk:
 
 async def refusals(scene: Scene, more: int) -> None:
     """Wait until the gateway is not ready, and the session was refused a write so many more times."""
-    line = "the engine is unavailable"
+    line = "store unavailable"
     before = scene.gateway.whole_log().count(line)
 
     async def so() -> bool:

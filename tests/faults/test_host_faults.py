@@ -444,7 +444,7 @@ async def test_a_replay_without_an_end_is_told_of(tmp_path: Path) -> None:
         one.traps.set("link.wait_closed")
 
         def told() -> set[str]:
-            lines = [line for line in one.logged.getvalue().splitlines() if "the replay goes on" in line]
+            lines = [line for line in one.logged.getvalue().splitlines() if "replay still running" in line]
             return {json.loads(line)["session_id"] for line in lines}
 
         async def is_told() -> bool:

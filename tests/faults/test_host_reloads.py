@@ -36,7 +36,7 @@ def change(running: Host) -> None:
 
 async def is_changed(running: Host) -> None:
     """All of it is in use, and there is nothing left to do."""
-    assert (await running.post("/v1/reload", status=200))["changed"] == []
+    assert (await running.post("/v1/reload?force=true", status=200))["changed"] == []
     sessions = (await running.get("/v1/sessions"))["data"]
     assert "room-other" in {one["native_id"] for one in sessions}
     assert running.finn.open == 3
@@ -48,11 +48,11 @@ async def test_a_reload_whose_backends_cannot_be_opened_changes_nothing(running:
     before = running.gateway.settings
     change(running)
     running.traps.set(place)
-    await running.post("/v1/reload", status=500)
+    await running.post("/v1/reload?force=true", status=500)
     assert running.gateway.settings is before
     assert running.finn.open == 2
     await running.is_well()
-    assert {*(await running.post("/v1/reload", status=200))["changed"]} >= CHANGED
+    assert {*(await running.post("/v1/reload?force=true", status=200))["changed"]} >= CHANGED
     await is_changed(running)
 
 
@@ -60,9 +60,9 @@ async def test_a_reload_whose_backends_cannot_be_opened_changes_nothing(running:
 async def test_what_a_reload_could_not_finish_the_next_one_does_and_says_so(running: Host, place: str) -> None:
     change(running)
     running.traps.set(place)
-    await running.post("/v1/reload", status=500)
+    await running.post("/v1/reload?force=true", status=500)
     await running.others_go_on()
-    assert {*(await running.post("/v1/reload", status=200))["changed"]} >= CHANGED
+    assert {*(await running.post("/v1/reload?force=true", status=200))["changed"]} >= CHANGED
     await is_changed(running)
 
 
@@ -70,7 +70,7 @@ async def test_what_a_reload_could_not_finish_the_next_one_does_and_says_so(runn
 async def test_what_was_in_use_and_cannot_be_closed_keeps_a_reload_from_nothing(running: Host, place: str) -> None:
     change(running)
     running.traps.set(place)
-    assert {*(await running.post("/v1/reload", status=200))["changed"]} >= CHANGED
+    assert {*(await running.post("/v1/reload?force=true", status=200))["changed"]} >= CHANGED
     await running.traps.springs(place)
     await is_changed(running)
 
@@ -82,9 +82,9 @@ async def test_a_runtime_that_cannot_be_let_go_is_gone_all_the_same(tmp_path: Pa
         del settings["runtimes"]["finn"]
         running.config.write_text(yaml.safe_dump(settings))
         running.traps.set(place)
-        assert "runtimes.finn" in (await running.post("/v1/reload", status=200))["changed"]
+        assert "runtimes.finn" in (await running.post("/v1/reload?force=true", status=200))["changed"]
         await running.traps.springs(place)
-        assert (await running.post("/v1/reload", status=200))["changed"] == []
+        assert (await running.post("/v1/reload?force=true", status=200))["changed"] == []
         assert [one["name"] for one in (await running.get("/v1/runtimes"))["data"]] == ["sound"]
         assert running.finn.open == 0
         await until(lambda: _is_free(running, "finn"))
@@ -100,7 +100,7 @@ async def test_an_adapter_that_fails_keeps_no_runtime_behind_it_from_its_change(
     del settings["runtimes"]["sound"]
     running.config.write_text(yaml.safe_dump(settings))
     running.traps.set("adapter.connector", 3)
-    await running.post("/v1/reload", status=500)
+    await running.post("/v1/reload?force=true", status=500)
     assert [one["name"] for one in (await running.get("/v1/runtimes"))["data"]] == ["finn"]
     assert running.sound.open == 0
     # Nobody reloads again.
@@ -113,9 +113,9 @@ async def test_what_the_store_interrupts_is_in_force_and_is_finished_by_itself(
 ) -> None:
     change(running)
     running.traps.set("engine.open_session, away", 2)
-    await running.post("/v1/reload", status=503)
+    await running.post("/v1/reload?force=true", status=503)
     assert running.gateway.settings.executors["echo"].model_dump()["result"] == 2
-    assert "the configuration is in force, and not all of it is done yet" in capfd.readouterr().err
+    assert "configuration in force, but not complete yet" in capfd.readouterr().err
     await until(lambda: _has_session(running, "room-other"), within=4 * PATIENCE)
     await running.is_well()
 
@@ -129,7 +129,7 @@ async def test_a_reload_goes_on_though_nobody_waits_for_it_any_more(tmp_path: Pa
         del settings["runtimes"]["finn"]
         running.config.write_text(yaml.safe_dump(settings))
         running.traps.set("link.close, hangs")
-        await running.post("/v1/reload", status=503)
+        await running.post("/v1/reload?force=true", status=503)
         await until(lambda: _is_free(running, "finn"), within=4 * PATIENCE)
         assert running.finn.open == 0
         assert [one["name"] for one in (await running.get("/v1/runtimes"))["data"]] == ["sound"]
@@ -142,7 +142,7 @@ async def test_a_connector_that_hangs_when_it_is_closed_ends_no_reload(tmp_path:
     async with host(tmp_path, runtimes=runtimes, tuning=Tuning(sweep=0.5)) as running:
         change(running)
         running.traps.set("connector.close, hangs")
-        assert {*(await running.post("/v1/reload", status=200))["changed"]} >= CHANGED
+        assert {*(await running.post("/v1/reload?force=true", status=200))["changed"]} >= CHANGED
         assert running.faults()["connector"]
         await is_changed(running)
 
@@ -151,9 +151,9 @@ async def test_a_reload_that_changed_nothing_leaves_nothing_to_finish(running: H
     before = running.config.read_text()
     change(running)
     running.traps.set("executor.make")
-    await running.post("/v1/reload", status=500)
+    await running.post("/v1/reload?force=true", status=500)
     running.config.write_text(before)
-    assert (await running.post("/v1/reload", status=200))["changed"] == []
+    assert (await running.post("/v1/reload?force=true", status=200))["changed"] == []
 
 
 async def test_a_file_that_cannot_be_read_in_time_holds_up_nothing_and_changes_nothing(tmp_path: Path) -> None:
@@ -162,14 +162,14 @@ async def test_a_file_that_cannot_be_read_in_time_holds_up_nothing_and_changes_n
         running.config.unlink()
         # As a disk that hangs: it is waited for until somebody writes to it.
         os.mkfifo(running.config)
-        reloading = asyncio.create_task(running.http.post("/v1/reload"))
+        reloading = asyncio.create_task(running.http.post("/v1/reload?force=true"))
         await running.is_well()
         answer = await reloading
         assert (answer.status_code, "longer than 0.5 s" in answer.text) == (422, True)
         await asyncio.to_thread(running.config.write_text, before)
         running.config.unlink()
         running.config.write_text(before)
-        assert (await running.post("/v1/reload", status=200))["changed"] == []
+        assert (await running.post("/v1/reload?force=true", status=200))["changed"] == []
 
 
 async def _has_session(running: Host, native_id: str) -> bool:

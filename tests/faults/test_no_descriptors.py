@@ -44,7 +44,7 @@ async def test_without_a_descriptor_left_nothing_is_lost_and_the_log_says_why(
                 async def told() -> bool:
                     assert scene.gateway.alive, scene.log()
                     text = scene.gateway.whole_log()
-                    return "Too many open files" in text and "nobody is let in" in text
+                    return "Too many open files" in text and "new connections are refused" in text
 
                 await until(told)
                 assert scene.agent.connections == links
@@ -56,4 +56,4 @@ async def test_without_a_descriptor_left_nothing_is_lost_and_the_log_says_why(
             return "can be opened again" in scene.gateway.whole_log()
 
         await until(well)
-        assert scene.gateway.whole_log().count("nobody is let in") == 1
+        assert scene.gateway.whole_log().count("new connections are refused") == 1

@@ -162,7 +162,7 @@ async def test_an_owner_that_wakes_up_too_late_says_and_writes_nothing_more(tmp_
 
         async def said_so() -> bool:
             lost = (await late.metrics())["dragoman_leases_lost_total"]
-            return lost >= 1 and "the lease is lost" in late.whole_log()
+            return lost >= 1 and "lease lost" in late.whole_log()
 
         await until(said_so)
         await both.finish()

@@ -45,7 +45,7 @@ async def _not_ready(scene: Scene, because: str = "put it back") -> None:
 
 async def _refused(scene: Scene, more: int) -> None:
     """Wait until the session was refused a write so many more times."""
-    line = "the engine is unavailable"
+    line = "store unavailable"
     before = scene.gateway.whole_log().count(line)
 
     async def so() -> bool:

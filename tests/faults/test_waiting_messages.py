@@ -15,6 +15,7 @@ import pytest
 from gateway.testing.runtimes.openhands.progress import Manners
 from tests.faults.environment import FaultEnvironment, until
 from tests.faults.fleet import HermScene, OpenHandsScene
+from tests.faults.instance import START
 from tests.faults.scene import Scene
 
 pytestmark = pytest.mark.faults
@@ -37,10 +38,7 @@ class Runtime:
 def _of_huma(scene: Scene) -> list[str]:
     """The message frames of 0.1, and the contexts of 0.2 that a message came with; other contexts carry the history."""
     said = [json.dumps(frame.payload) for frame in scene.agent.received]
-    found = [
-        re.search(r'"type": "new-message".*?"(one|two|three)"|sent a message: \\"(one|two|three)\\"', one)
-        for one in said
-    ]
+    found = [_OF_HUMA.search(one) for one in said]
     return [one[1] or one[2] for one in found if one is not None]
 
 
@@ -180,3 +178,82 @@ async def test_messages_that_wait_for_an_agent_to_start_are_delivered_by_the_nex
         await scene.run()
         scene.agent.end_loading()
         await all_told(scene, OPENHANDS)
+
+
+@pytest.mark.fault("SIGTERM or SIGKILL while three messages wait for a conversation that is asleep (OpenHands)")
+@SIGNALS
+async def test_messages_that_wait_for_a_stopped_conversation_are_delivered_by_the_next_process(
+    tmp_path: Path, store: str, number: signal.Signals
+) -> None:
+    async with waiting(OPENHANDS, tmp_path, store=store, through={"runtime"}) as scene:
+        await scene.agent.stop()
+        await _is_linked(scene, "asleep")
+        # A message wakes the conversation, unless its server cannot be reached.
+        scene.wires["runtime"].refuse()
+        await post(scene, *TEXTS)
+        await end(scene, number)
+        assert OPENHANDS.texts(scene) == []
+        scene.wires["runtime"].heal()
+        await scene.run()
+        await all_told(scene, OPENHANDS)
+
+
+async def _is_linked(scene: FaultEnvironment, state: str) -> None:
+    async def so() -> bool:
+        (row,) = await scene.rows("/v1/runtimes")
+        return [link["state"] for link in row["links"]] == [state]
+
+    await until(so)
+
+
+@pytest.mark.fault("SIGKILL of the instance in which three messages wait for a link", on="PostgreSQL, two instances")
+@pytest.mark.parametrize(
+    "runtime", [HUMA_0_1, HUMA_0_2, HERM, OPENHANDS], ids=["huma-0.1", "huma-0.2", "herm", "openhands"]
+)
+async def test_messages_that_wait_for_a_link_are_delivered_by_the_instance_that_takes_over(
+    tmp_path: Path, runtime: Runtime
+) -> None:
+    async with waiting(runtime, tmp_path, store="postgres", through={"runtime"}) as scene:
+        await _second(scene)
+        scene.wires["runtime"].refuse()
+        await scene.noticed()
+        await post(scene, *TEXTS)
+        await _take_over(scene)
+        assert runtime.texts(scene) == []
+        scene.wires["runtime"].heal()
+        await all_told(scene, runtime, each=_end_turns(scene))
+
+
+@pytest.mark.fault(
+    "SIGKILL of the instance in which three messages wait for the end of a turn (Herm)", on="PostgreSQL, two instances"
+)
+async def test_messages_that_wait_for_a_turn_are_delivered_by_the_instance_that_takes_over(tmp_path: Path) -> None:
+    async with waiting(HERM, tmp_path, store="postgres") as scene:
+        await _second(scene)
+        scene.agent.begin_turn()
+        await _runs(scene)
+        await post(scene, *TEXTS)
+        await _take_over(scene)
+        assert HERM.texts(scene) == []
+        await all_told(scene, HERM, each=_end_turns(scene))
+
+
+async def _second(scene: FaultEnvironment) -> None:
+    """Start the instance that takes over."""
+    other = await scene.another("other")
+    other.fork()
+    await until(other.ready, within=START)
+
+
+async def _take_over(scene: FaultEnvironment) -> None:
+    """Kill the instance that has the session, and wait until the other one has it."""
+    first, other = scene.instances
+    scene.kill()
+    await first.died()
+    scene.gateway = other
+
+    async def taken() -> bool:
+        (row,) = await scene.rows("/v1/runtimes")
+        return bool(row["links"])
+
+    await until(taken, within=START)

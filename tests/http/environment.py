@@ -1,4 +1,4 @@
-"""The real gateway on the memory engine, between a plain runtime and a backend that promises every outcome."""
+"""The real gateway on a temporary store, between a plain runtime and a backend that promises every outcome."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -30,9 +30,11 @@ from gateway.runtime.system_clock import SystemClock, SystemIds
 from gateway.runtime.tuning import Tuning
 from gateway.settings.model import Settings
 from gateway.store.call import Call
-from gateway.store.memory import MemoryEngine
-from gateway.store.memory_tables import SharedMemory
+from gateway.store.port import Engine
+from gateway.store.postgres import PostgresEngine
 from gateway.store.rows import CallFilter, Page, RetentionPolicy
+from gateway.store.sqlite import TemporaryEngine
+from tests.engines.postgres_server import dsn
 from tests.scenarios.environment import merge
 from tests.scenarios.hooks import PATIENCE
 from tests.scenarios.plain_runtime import PlainRuntime
@@ -166,7 +168,7 @@ async def until(look: Callable[[], Awaitable[Found | None]]) -> Found:
 class Environment:
     """A gateway at work, and what stands around it."""
 
-    engine: MemoryEngine
+    engine: Engine
     runtime: Rooms
     backend: Backend
     configuration: dict[str, Any]
@@ -289,12 +291,13 @@ async def environment_of(
     over: Mapping[str, Any] | None = None,
     *,
     runtime: Rooms | None = None,
-    shared: SharedMemory | None = None,
+    schema: str | None = None,
     tuning: Tuning | None = None,
     autostart: bool = False,
 ) -> AsyncGenerator[Environment]:
-    """Run a gateway, alone or as one of several on one `shared` store; `desks` stand among its runtimes."""
-    engine, runtime, backend = MemoryEngine(CLOCK, shared), runtime or Rooms(), Backend()
+    """Run a gateway, alone or as one of several on one PostgreSQL `schema`; `desks` stand among its runtimes."""
+    engine = TemporaryEngine(CLOCK) if schema is None else PostgresEngine(dsn(), CLOCK, schema=schema)
+    runtime, backend = runtime or Rooms(), Backend()
     configuration = merge(CONFIGURATION, over or {})
 
     def reread() -> Settings:
@@ -315,7 +318,7 @@ async def environment_of(
         reread=lambda: made.reread(),  # noqa: PLW0108
         version=VERSION,
         url="http://127.0.0.1",
-        shared=shared is not None,
+        shared=schema is not None,
         tuning=tuning or Tuning(),
     )
     made = Environment(engine, runtime, backend, configuration, reread)

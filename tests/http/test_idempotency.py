@@ -12,9 +12,9 @@ import pytest
 from gateway.errors import EngineUnavailable, LinkLost
 from gateway.events import SessionId
 from gateway.runtime.tuning import Tuning
-from gateway.store.memory_tables import SharedMemory
+from tests.engines.postgres_server import temporary_schema
 from tests.http.conftest import bearer, in_process
-from tests.http.environment import CLOCK, Environment, environment_of, until
+from tests.http.environment import Environment, environment_of, until
 
 HELLO = {"kind": "message.posted", "content": "hello"}
 
@@ -60,10 +60,10 @@ class Instance(NamedTuple):
 @asynccontextmanager
 async def two_instances(tuning: Tuning | None = None) -> AsyncGenerator[tuple[Instance, Instance]]:
     """Two gateways on one store; the `tuning` is the first one's."""
-    shared = SharedMemory(CLOCK)
+    schema = temporary_schema()
     async with (
-        environment_of(shared=shared, tuning=tuning) as first,
-        environment_of(shared=shared) as second,
+        environment_of(schema=schema, tuning=tuning) as first,
+        environment_of(schema=schema) as second,
         in_process(first.gateway, bearer("all-of-it")) as one,
         in_process(second.gateway, bearer("all-of-it")) as other,
     ):

@@ -11,10 +11,10 @@ import pytest
 from gateway.events import CallId, Outcome
 from gateway.executors.port import Answered
 from gateway.store.call import Open
-from gateway.store.memory_tables import SharedMemory
 from gateway.store.step import Committed, Step
+from tests.engines.postgres_server import temporary_schema
 from tests.http.conftest import plain_client, serving
-from tests.http.environment import CLOCK, Environment, environment_of, until
+from tests.http.environment import Environment, environment_of, until
 from tests.http.mcp_clients import Plain
 from tests.http.test_calls_from_outside import TOOLS
 from tests.scenarios.environment import merge
@@ -88,10 +88,10 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene_of(over: dict[str, Any] | None = None, *, shared: SharedMemory | None = None) -> AsyncGenerator[Scene]:
+async def scene_of(over: dict[str, Any] | None = None, *, schema: str | None = None) -> AsyncGenerator[Scene]:
     configuration = merge({**TOOLS, "mcp": {"hold": "2s"}}, over or {})
     async with (
-        environment_of(configuration, shared=shared) as environment,
+        environment_of(configuration, schema=schema) as environment,
         serving(environment.gateway) as (_, url),
         plain_client(url) as http,
     ):
@@ -172,7 +172,7 @@ async def test_a_call_that_repeats_none_queries_no_list(scene: Scene, monkeypatc
 async def test_a_call_where_its_session_is_carried_looks_for_nothing_but_the_epoch_of_its_token(
     monkeypatch: pytest.MonkeyPatch, *, shared: bool
 ) -> None:
-    async with scene_of(shared=SharedMemory(CLOCK) if shared else None) as scene:
+    async with scene_of(schema=temporary_schema() if shared else None) as scene:
         deduplicator, left = scene.environment.gateway.deduplicator, asyncio.Event()
         stop_listening = deduplicator.stop_listening
 
@@ -274,7 +274,7 @@ async def test_one_that_is_just_being_opened_is_not_taken_for_one_to_which_nobod
 
 
 async def test_of_two_repeats_side_by_side_one_goes_on_with_the_call_and_the_other_is_another() -> None:
-    async with scene_of(shared=SharedMemory(CLOCK)) as scene:
+    async with scene_of(schema=temporary_schema()) as scene:
         await scene.hang_up()
         both = [asyncio.create_task(scene.plain.call("ask_for_cards", SEVENS, number=n)) for n in (1, 2)]
         await scene.stands(2, "accepted")

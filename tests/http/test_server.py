@@ -1,18 +1,16 @@
-"""The server's own walls: the size of request heads, and rude clients."""
+"""The server under rude clients, and its limits."""
 
 import asyncio
-import gc
-import json
-from weakref import ReferenceType, ref
+from datetime import timedelta
 
 import httpx
 import pytest
-import uvloop
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from gateway.guard import FAULTS
-from gateway.http.server import BoundedHttp, most_connections
-from gateway.http.sse import WIRE, Wire
+from gateway.http.errors import Refused
+from gateway.http.middleware import BodyLimits
+from gateway.http.server import most_connections
 from gateway.runtime.tuning import Tuning
 from gateway.settings.model import Limits
 from gateway.store.rows import EngineHealth
@@ -37,42 +35,10 @@ async def exchange(port: int, raw: bytes) -> bytes:
         writer.close()
 
 
-def refusal(answer: bytes) -> dict[str, object]:
-    """Read the problem in the answer to what is no request, which is as long as its head says, and the last one."""
-    head, _, body = answer.partition(b"\r\n\r\n")
-    status, *lines = head.decode().split("\r\n")
-    headers = dict(line.split(": ", 1) for line in lines)
-    assert headers["content-type"] == "application/problem+json"
-    assert headers["content-length"] == str(len(body))
-    assert (headers["connection"], headers["cache-control"]) == ("close", "no-store")
-    problem: dict[str, object] = json.loads(body)
-    assert status.startswith(f"HTTP/1.1 {problem['status']} ")
-    assert {"type", "title", "status", "detail"} <= set(problem)
-    return problem
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b"GET /healthz HTTP/1.1\r\nX-Long: " + b"x" * 2_000_000,
-        b"GET /" + b"x" * 2_000_000,
-        b"GET /healthz HTTP/1.1\r\n" + b"X-Many: 1\r\n" * 200_000,
-    ],
-)
-async def test_an_endless_request_head_is_cut_off(url: str, wire: httpx.AsyncClient, raw: bytes) -> None:
-    assert (await exchange(port_of(url), raw))[:12] in {b"HTTP/1.1 431", b""}
-    assert (await wire.get("/healthz")).status_code == 200
-
-
-@pytest.mark.parametrize(
-    ("size", "status"), [(60_000, b"HTTP/1.1 200"), (100_000, b"HTTP/1.1 431")], ids=["60 KB", "100 KB"]
-)
-async def test_a_whole_request_head_in_one_read_is_bounded_as_well(url: str, size: int, status: bytes) -> None:
-    head = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-Long: " + b"x" * size + b"\r\n\r\n"
-    answer = await exchange(port_of(url), head)
-    assert answer.startswith(status)
-    if size == 100_000:
-        assert refusal(answer)["type"] == "/problems/head-too-large"
+def is_refused(response: bytes) -> bool:
+    """Whether bytes that are no request got a 400, and the connection ended with it."""
+    head, _, body = response.partition(b"\r\n\r\n")
+    return head.startswith(b"HTTP/1.1 400") and b"connection: close" in head and b"HTTP/1.1" not in body
 
 
 _POST = b"POST /v1/sessions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer all-of-it\r\n"
@@ -94,63 +60,8 @@ _POST = b"POST /v1/sessions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer all-of-
     ],
 )
 async def test_what_is_not_http_gets_a_400_and_the_server_lives(url: str, wire: httpx.AsyncClient, raw: bytes) -> None:
-    problem = refusal(await exchange(port_of(url), raw))
-    assert (problem["status"], problem["type"]) == (400, "/problems/invalid-request")
+    assert is_refused(await exchange(port_of(url), raw))
     assert (await wire.get("/healthz")).status_code == 200
-
-
-_PING = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [
-        _PING,
-        _PING * 200,
-        _PING + b"GET /healthz HTTP/1.1\r\nHo",
-        _POST + b"Expect: 100-continue\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{",
-        b"GET\r\n\r\n",
-    ],
-    ids=["a request", "pipelined", "half a head", "half a body", "no HTTP"],
-)
-@pytest.mark.parametrize("rudely", [False, True])
-async def test_nothing_of_a_connection_waits_for_the_collector(
-    monkeypatch: pytest.MonkeyPatch, url: str, raw: bytes, *, rudely: bool
-) -> None:
-    made: list[ReferenceType[BoundedHttp]] = []
-    make = BoundedHttp.connection_made
-
-    def note(connection: BoundedHttp, transport: asyncio.Transport) -> None:
-        made.append(ref(connection))
-        make(connection, transport)
-
-    monkeypatch.setattr(BoundedHttp, "connection_made", note)
-    gc.disable()
-    try:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port_of(url))
-        writer.write(raw)
-        async with asyncio.timeout(5):
-            assert await reader.readline()
-            if rudely:
-                writer.transport.abort()
-            else:
-                writer.close()
-            # Nobody tells when the server has let go.
-            while made[0]() is not None:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-    finally:
-        gc.enable()
-
-
-async def test_what_is_not_http_behind_a_stream_is_not_written_into_it(url: str, session_id: str) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port_of(url))
-    path = f"/v1/sessions/{session_id}/events/stream"
-    writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer all-of-it\r\n\r\n".encode())
-    async with asyncio.timeout(5):
-        await reader.readuntil(b": heartbeat\n\r\n")
-        writer.write(b"\x00\x00\r\n\r\n")
-        assert b"HTTP/1.1" not in await reader.read()
-    writer.close()
 
 
 async def test_many_requests_on_one_connection_are_answered(url: str) -> None:
@@ -178,30 +89,17 @@ def test_followers_leave_connections_to_requests() -> None:
     assert allowed == [8_192, 8_192, 8_193, 13_192]
 
 
-async def test_who_comes_when_too_many_are_there_is_told_so_as_by_every_refusal(environment: Environment) -> None:
+async def test_more_connections_than_allowed_are_refused(environment: Environment) -> None:
     async with serving(environment.gateway) as (server, url):
         server.config.limit_concurrency = 2
         first = await asyncio.open_connection("127.0.0.1", port_of(url))
-        request = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
-        problem = refusal(await exchange(port_of(url), request))
-        assert (problem["status"], str(problem["type"]).rsplit("/", 1)[1]) == (503, "overloaded")
+        closing = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        assert (await exchange(port_of(url), closing)).startswith(b"HTTP/1.1 503")
         first[1].close()
         await first[1].wait_closed()
-        closing = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
         async with asyncio.timeout(5):
             while not (await exchange(port_of(url), closing)).startswith(b"HTTP/1.1 200"):
                 continue
-
-
-async def test_no_line_of_the_server_itself_shows_a_query(
-    wire: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level("DEBUG"):
-        await wire.get("/healthz?token=sesame")
-    assert not [
-        record for record in caplog.records if record.name.startswith("uvicorn") and "sesame" in record.getMessage()
-    ]
-    assert "uvicorn.access" not in {record.name for record in caplog.records}
 
 
 async def test_paths_with_odd_bytes_are_unknown_paths(url: str) -> None:
@@ -231,6 +129,41 @@ async def test_bodies_that_take_more_memory_together_than_allowed_are_refused_un
             continue
 
 
+async def test_a_body_that_does_not_come_in_time_is_refused_and_one_that_came_has_no_deadline(
+    environment: Environment,
+) -> None:
+    never = asyncio.Event()
+    pieces: list[Message] = [{"type": "http.request", "body": b"{", "more_body": True}]
+
+    async def receive() -> Message:
+        if not pieces:
+            await never.wait()
+        return pieces.pop(0)
+
+    async def send(message: Message) -> None:
+        raise AssertionError(message)
+
+    async def read(_scope: Scope, receive: Receive, _send: Send) -> None:
+        while (await receive()).get("more_body"):
+            pass
+
+    async def read_and_watch(scope: Scope, receive: Receive, send: Send) -> None:
+        await read(scope, receive, send)
+        watching = asyncio.ensure_future(receive())
+        # Longer than the deadline of the body.
+        await asyncio.sleep(0.1)
+        assert not watching.done()
+        watching.cancel()
+
+    scope: Scope = {"type": "http", "headers": []}
+    deadline = timedelta(seconds=0.05)
+    with pytest.raises(Refused) as caught:
+        await BodyLimits(read, gateway=environment.gateway, deadline=deadline)(scope, receive, send)
+    assert caught.value.problem == "request-timeout"
+    pieces.append({"type": "http.request", "body": b"{}", "more_body": False})
+    await BodyLimits(read_and_watch, gateway=environment.gateway, deadline=deadline)(scope, receive, send)
+
+
 async def test_a_request_that_gets_no_answer_is_told_so_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     async with environment_of(tuning=Tuning(answer=0.05)) as made:
 
@@ -256,23 +189,3 @@ async def test_what_takes_too_long_inside_is_a_mistake_and_no_late_answer(monkey
             answer = await stranger.get("/readyz")
         assert (answer.status_code, answer.json()["type"].rsplit("/", 1)[1]) == (500, "internal")
         assert FAULTS.total["http"] == before + 1
-
-
-def test_a_connection_that_is_gone_is_written_nothing() -> None:
-    wires: list[Wire] = []
-
-    def noting(app: ASGIApp) -> ASGIApp:
-        async def noted(scope: Scope, receive: Receive, send: Send) -> None:
-            wires.append(scope["extensions"][WIRE])
-            await app(scope, receive, send)
-
-        return noted
-
-    async def write_late() -> None:
-        async with environment_of() as environment, serving(environment.gateway, within=noting) as (_, url):
-            await exchange(port_of(url), b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-            wires[0].write(b"too late")
-
-    # Its connections mind what is written when they are closed; asyncio's own do not.
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(write_late())

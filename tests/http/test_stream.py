@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncGenerator, MutableMapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from itertools import count
 from typing import Any
 
 import httpx
@@ -13,13 +12,12 @@ from starlette.types import Message
 
 from gateway.errors import EngineUnavailable
 from gateway.events import Envelope, Gap, Live, Missed, SessionId, TurnSteered, TypingChanged
-from gateway.http.app import build_app, followers_of
-from gateway.http.room import Room
-from gateway.http.sse import WIRE, EventStream, Followers, Frames, chunk_of, frame_of
+from gateway.http.sse import EventStream, Followers, encode
 from gateway.runtime.views import Heartbeat, News
 from gateway.store.rows import SessionRow
 from tests.http.conftest import bearer, plain_client, serving
 from tests.http.environment import CONFIGURATION, Environment, environment_of, until
+from tests.http.test_server import port_of
 
 
 class Reader:
@@ -350,25 +348,16 @@ async def test_a_stream_whose_key_is_taken_away_on_its_way_in_ends_at_once(
         await end_of(reader)
 
 
-@pytest.mark.parametrize(("most", "most_bytes"), [(10, 10**9), (10**9, 5_000)])
-def test_an_item_is_written_once_and_forgotten_within_bounds(most: int, most_bytes: int) -> None:
-    frames = Frames(most=most, most_bytes=most_bytes)
-    first = News([Live(TurnSteered(text="first"), 1)])
-    kept = frames.write(first)
-    assert frames.write(first) is kept
-    for number in range(20):
-        frames.write(News([Live(TurnSteered(text=f"{number}" * 100), number)]))
-    assert frames.write(first) is not kept
-    assert frames.write(first) == kept
+def test_news_are_encoded_once_for_all_followers() -> None:
+    news = News([Live(TurnSteered(text=text), 1) for text in ("first", "second")])
+    encoded = encode(news)
+    assert encode(news) is encoded
+    assert encoded.count(b"event: turn.steered") == 2
 
 
 def test_gaps_and_heartbeats_are_written_plainly() -> None:
-    assert Frames().write(Gap(3)) == chunk_of(b'event: gap\ndata: {"first_sequence":3}\n\n')
-    assert Frames().write(Heartbeat()) == chunk_of(b": heartbeat\n")
-
-
-def test_a_chunk_has_its_length_before_it() -> None:
-    assert chunk_of(b"x" * 26) == b"1a\r\n" + b"x" * 26 + b"\r\n"
+    assert encode(Gap(3)) == b'event: gap\ndata: {"first_sequence":3}\n\n'
+    assert encode(Heartbeat()) == b": heartbeat\n"
 
 
 async def test_questions_to_people_are_streamed_as_in_the_list(
@@ -389,282 +378,117 @@ async def test_questions_to_people_are_streamed_as_in_the_list(
 
 
 def test_a_reader_of_questions_who_has_missed_some_is_told_so() -> None:
-    assert frame_of(Missed()) == b"event: gap\ndata: {}\n\n"
+    assert encode(Missed()) == b"event: gap\ndata: {}\n\n"
 
 
-async def test_for_a_client_that_does_not_read_no_more_is_read_ahead_than_its_buffer_holds() -> None:
+class Client:
+    """A client of one stream without a socket; it takes a piece each time it is allowed to."""
+
+    def __init__(self, items: AsyncGenerator[News], followers: Followers) -> None:
+        self.stream = EventStream(items, followers, subject="session")
+        self.taken: list[bytes] = []
+        self.allowed = asyncio.Semaphore(0)
+        self.started = asyncio.Event()
+        self.left = asyncio.Event()
+        self.task = asyncio.create_task(
+            self.stream({"type": "http", "state": {"head": False}}, self._receive, self._send)
+        )
+
+    async def _send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.started.set()
+        elif message.get("more_body"):
+            await self.allowed.acquire()
+            self.taken.append(message["body"])
+
+    async def _receive(self) -> Message:
+        await self.left.wait()
+        return {"type": "http.disconnect"}
+
+
+async def test_nothing_is_read_ahead_for_a_client_that_does_not_read() -> None:
     read = 0
 
     async def items() -> AsyncGenerator[News]:
         nonlocal read
-        while read < 1_000:
+        while True:
             read += 1
-            yield News([Live(TurnSteered(text="x" * 10_000), 0)])
-        await asyncio.Event().wait()
-
-    async def send(message: Message) -> None:
-        assert message["type"] in {"http.response.start", "http.response.body"}
-
-    async def receive() -> Message:
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    stream = EventStream(items(), Followers(), about="session", buffer=200_000)
-    sending = asyncio.create_task(stream({"state": {"head": False}, "extensions": {WIRE: Unread()}}, receive, send))
-    for _ in range(50):
-        await asyncio.sleep(0)
-    sending.cancel()
-    await asyncio.wait({sending})
-    # What the first write took, the buffer, and the item that was one too many.
-    assert 20 <= read <= 28
-
-
-class Unread:
-    """A connection whose kernel takes nothing more."""
-
-    def __init__(self) -> None:
-        self.dropped = False
-        self.gone = asyncio.Event()
-        self.written: list[bytes] = []
-        self.came = asyncio.Event()
-
-    def write(self, chunks: bytes) -> None:
-        self.written.append(chunks)
-        self.came.set()
-
-    def is_full(self) -> bool:
-        return True
-
-    async def drained(self) -> None:
-        await asyncio.Event().wait()
-
-    def abort(self) -> None:
-        self.dropped = True
-        self.gone.set()
-
-
-class Read(Unread):
-    """A connection whose client takes all there is."""
-
-    def is_full(self) -> bool:
-        return False
-
-
-class Follower:
-    """A follower without a socket: what it was sent, and how its stream ended."""
-
-    def __init__(self, followers: Followers, wire: Unread, *texts: str, buffer: int = 100_000) -> None:
-        self.wire = wire
-        self.again: list[int] = []
-        self._texts = texts
-        self.stream = EventStream(self._items(0), followers, about="session", buffer=buffer, again=self._resume)
-        self.task = asyncio.create_task(
-            self.stream({"state": {"head": False}, "extensions": {WIRE: wire}}, self._receive, self._send)
-        )
-
-    async def _items(self, after: int) -> AsyncGenerator[News]:
-        for number, text in enumerate(self._texts[after:], after + 1):
-            yield News([Live(TurnSteered(text=text), number)])
-        await asyncio.Event().wait()
-
-    def _resume(self, after: int) -> AsyncGenerator[News]:
-        self.again.append(after)
-        return self._items(after)
-
-    @property
-    def sent(self) -> bytes:
-        return b"".join(self.wire.written)
-
-    async def _send(self, message: Message) -> None:
-        assert message["type"] in {"http.response.start", "http.response.body"}
-
-    async def _receive(self) -> Message:
-        await self.wire.gone.wait()
-        return {"type": "http.disconnect"}
-
-    async def until(self, count: int) -> None:
-        async with asyncio.timeout(10):
-            while self.sent.count(b"event: ") < count:
-                self.wire.came.clear()
-                await self.wire.came.wait()
-
-
-async def test_what_several_are_told_is_written_and_joined_once_for_all_of_them() -> None:
-    class Told(Follower):
-        async def _items(self, after: int) -> AsyncGenerator[News]:
-            for news in shared[after:]:
-                yield news
-                await asyncio.sleep(0.01)
-            await asyncio.Event().wait()
-
-    shared = [News([Live(TurnSteered(text=text), 1), Live(TurnSteered(text=text), 1)]) for text in ("first", "second")]
-    followers = Followers()
-    both = [Told(followers, Read()) for _ in range(2)]
-    for one in both:
-        await one.until(4)
-        one.task.cancel()
-    await asyncio.wait([one.task for one in both])
-    seconds = [piece for one in both for piece in one.wire.written if b"second" in piece]
-    assert len(seconds) == 2
-    assert seconds[0] is seconds[1]
-    assert seconds[0].count(b"event: turn.steered") == 2
-
-
-@pytest.mark.parametrize("path", ["/v1/sessions/{session_id}/events/stream", "/v1/interactions/stream"])
-async def test_what_may_wait_for_all_of_them_is_what_the_settings_say(
-    environment: Environment, session_id: str, path: str
-) -> None:
-    app = build_app(environment.gateway)
-    room = followers_of(app).room
-    api = environment.gateway.settings.api
-    assert room.most == api.followers_memory == 64 * 1024**2
-    assert api.follower_buffer == 128 * 1024
-    await environment.reload({"api": {"followers_memory": 300_000}})
-    transport = httpx.ASGITransport(app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://x", headers=bearer("all-of-it")) as http:
-        assert (await http.head(path.format(session_id=session_id))).status_code == 200
-    assert room.most == 300_000
-
-
-async def test_what_several_wait_for_counts_once() -> None:
-    room = Room(most=1_000)
-    shared, other = b"x" * 800, b"y" * 300
-    assert all(room.try_hold(shared) for _ in range(100))
-    assert (room.bytes, room.try_hold(other)) == (800, False)
-    for _ in range(99):
-        room.let_go(shared)
-    assert room.bytes == 800
-    room.let_go(shared)
-    assert (room.bytes, room.try_hold(other), room.bytes) == (0, True, 300)
-    # However large: half of all is free.
-    assert room.try_hold(b"z" * 5_000)
-
-
-async def test_the_slowest_is_cut_off_where_another_needs_the_room_and_the_large_event_arrives() -> None:
-    followers = Followers()
-    followers.room.most = 200_000
-    stuck = [Follower(followers, Unread(), *(f"{n}" * 40_000 for n in range(9))) for _ in range(2)]
-    async with asyncio.timeout(10):
-        while min(one.stream.waiting for one in stuck) < 60_000:  # noqa: ASYNC110
-            await asyncio.sleep(0)
-    reading = Follower(followers, Read(), "a" * 1_000_000, "b" * 90_000, "c" * 90_000)
-    await reading.until(3)
-    assert max(map(len, reading.wire.written)) == 32 * 1024
-    async with asyncio.timeout(10):
-        while not any(one.wire.dropped for one in stuck):  # noqa: ASYNC110
-            await asyncio.sleep(0)
-    assert not reading.task.done()
-    assert followers.room.bytes <= 200_000
-    for one in (*stuck, reading):
-        one.task.cancel()
-    await asyncio.wait([one.task for one in (*stuck, reading)])
-    assert (followers.room.bytes, len(followers)) == (0, 0)
-
-
-async def test_nothing_is_kept_for_a_follower_that_has_stopped_reading_and_it_goes_on_where_it_was() -> None:
-    class Gated(Unread):
-        async def drained(self) -> None:
-            await gate.wait()
-
-    gate = asyncio.Event()
-    texts = [f"{number}" * 50_000 for number in range(1, 10)]
-    follower = Follower(Followers(), Gated(), *texts)
-    async with asyncio.timeout(10):
-        # The items are closed after a while; they are asked for again once there is room.
-        while not follower.stream.rests:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-    gate.set()
-    await follower.until(9)
-    assert follower.again
-    assert [text[:1] for text in follower.sent.decode().split('"text":"')[1:]] == [str(n) for n in range(1, 10)]
-    follower.task.cancel()
-    await asyncio.wait({follower.task})
-
-
-async def test_one_that_is_ended_ends_also_where_its_client_is_slow_and_there_is_always_more() -> None:
-    class Slow(Unread):
-        async def drained(self) -> None:
-            await asyncio.sleep(0)
-
-    class Endless(Follower):
-        async def _items(self, after: int) -> AsyncGenerator[News]:
-            for number in count(after + 1):
-                yield News([Live(TurnSteered(text="x" * 5_000), number)])
-                await asyncio.sleep(0)
+            yield News([Live(TurnSteered(text="x"), 0)])
 
     followers = Followers()
-    ended, other = (Endless(followers, Slow()) for _ in range(2))
-    await ended.until(5)
+    client = Client(items(), followers)
+    await client.started.wait()
+    for wanted in range(5):
+        while len(client.taken) < wanted:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert read <= wanted
+        client.allowed.release()
+    client.left.set()
+    async with asyncio.timeout(5):
+        await client.task
+    assert not len(followers)
+
+
+async def test_a_large_event_is_sent_in_pieces() -> None:
+    async def items() -> AsyncGenerator[News]:
+        yield News([Live(TurnSteered(text="x" * 1_000_000), 0)])
+
+    client = Client(items(), Followers())
+    for _ in range(100):
+        client.allowed.release()
+    async with asyncio.timeout(5):
+        await client.task
+    assert max(map(len, client.taken)) == 64 * 1024
+    assert b"".join(client.taken).count(b"x" * 1_000_000) == 1
+
+
+async def test_a_stream_that_is_ended_ends_also_while_its_client_does_not_read_and_there_is_always_more() -> None:
+    closed = asyncio.Event()
+
+    async def items() -> AsyncGenerator[News]:
+        try:
+            while True:
+                yield News([Live(TurnSteered(text="x"), 0)])
+        finally:
+            closed.set()
+
+    followers = Followers()
+    ended, other = (Client(items(), followers) for _ in range(2))
+    ended.allowed.release()
+    async with asyncio.timeout(5):
+        while not ended.taken:  # noqa: ASYNC110
+            await asyncio.sleep(0)
     ended.stream.is_allowed = lambda: False
     followers.end_refused()
     async with asyncio.timeout(5):
         await ended.task
-    assert not ended.wire.dropped
+    # What it followed is closed with it, and not by the collector.
+    assert closed.is_set()
     assert len(followers) == 1
-    await other.until(ended.sent.count(b"event: ") + 5)
-    other.task.cancel()
-    await asyncio.wait({other.task})
+    other.left.set()
+    async with asyncio.timeout(5):
+        await other.task
 
 
-async def test_one_that_was_cut_off_already_is_not_cut_off_again_and_nobody_spins() -> None:
-    followers = Followers()
-    followers.room.most = 100_000
-    stuck = Follower(followers, Unread(), *("x" * 40_000 for _ in range(3)))
-    async with asyncio.timeout(10):
-        while stuck.stream.waiting < 60_000:  # noqa: ASYNC110
-            await asyncio.sleep(0)
-    # Only who has taken nothing for a while is stuck.
-    await asyncio.sleep(0.1)
-    asking = Follower(followers, Read())
-    assert followers.cut_slowest(for_=asking.stream)
-    # Its last write is let go of later; until then there is nobody else to cut.
-    assert stuck.stream.waiting > 0
-    assert not followers.cut_slowest(for_=asking.stream)
-    for one in (stuck, asking):
-        one.task.cancel()
-    await asyncio.wait([one.task for one in (stuck, asking)])
-
-
-async def test_one_that_is_cut_off_as_soon_as_it_takes_no_more_is_not_waited_for() -> None:
-    class Cutting(Unread):
-        def is_full(self) -> bool:
-            if len(self.written) > 1:
-                asyncio.get_running_loop().call_soon(follower.stream.cut)
-            return len(self.written) > 1
-
-    class Later(Follower):
-        async def _items(self, after: int) -> AsyncGenerator[News]:
-            while not self.wire.written:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-            async for news in super()._items(after):
-                yield news
-
-    followers = Followers()
-    follower = Later(followers, Cutting(), "x")
-    async with asyncio.timeout(10):
-        await follower.task
-    assert follower.wire.dropped
-    assert (followers.room.bytes, len(followers)) == (0, 0)
-
-
-async def test_one_that_is_cut_off_is_one_line_that_names_its_session_and_no_error(
+@pytest.mark.slow
+async def test_a_client_that_never_reads_is_dropped_and_no_error_is_logged(
     environment: Environment,
     session_id: str,
     lines: list[MutableMapping[str, Any]],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    asking = EventStream(environment.gateway.follow(SessionId(session_id), after=0), Followers(), about="", buffer=1)
     await environment.post(session_id, 400, text="x" * 20_000)
     path = f"/v1/sessions/{session_id}/events/stream?after=0"
     async with serving(environment.gateway) as (server, base):
-        _, writer = await asyncio.open_connection("127.0.0.1", int(base.rsplit(":", 1)[1]), limit=1)
+        _, writer = await asyncio.open_connection("127.0.0.1", port_of(base), limit=1)
         writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer all-of-it\r\n\r\n".encode())
         async with asyncio.timeout(10):
-            while not server.followers.cut_slowest(for_=asking):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-            while len(server.followers):  # noqa: ASYNC110
+            while not len(server.followers):  # noqa: ASYNC110
                 await asyncio.sleep(0)
+        async with asyncio.timeout(90):
+            while len(server.followers) or server.server_state.connections:  # noqa: ASYNC110
+                # The kernel tells only the server, after 30 s.
+                await asyncio.sleep(0.1)
         writer.close()
-    (line,) = [line for line in lines if line["event"] == "follower cut off"]
-    assert (line["log_level"], line["session_id"]) == ("info", session_id)
+    assert not [line for line in lines if line["log_level"] in {"warning", "error"}]
     assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []

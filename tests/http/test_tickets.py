@@ -13,9 +13,9 @@ from gateway.adapter.port import Order
 from gateway.cli.doctor import check_links
 from gateway.errors import LinkLost, LinkRefused
 from gateway.events import CallId, SessionId
-from gateway.store.memory_tables import SharedMemory
+from tests.engines.postgres_server import temporary_schema
 from tests.http.conftest import bearer, plain_client, serving
-from tests.http.environment import CLOCK, Environment, Options, Rooms, environment_of, until
+from tests.http.environment import Environment, Options, Rooms, environment_of, until
 from tests.http.mcp_clients import MODES, Mode, Plain, call, connected, texts
 from tests.http.test_calls_from_outside import SEVEN, TOOLS
 
@@ -318,10 +318,10 @@ async def age(environment: Environment, session_id: str) -> None:
 
 
 async def test_a_ticket_counts_on_every_instance() -> None:
-    shared = SharedMemory(CLOCK)
+    schema = temporary_schema()
     async with (
-        environment_of(TOOLS, runtime=rooms(), shared=shared) as one,
-        environment_of(TOOLS, runtime=rooms(), shared=shared) as two,
+        environment_of(TOOLS, runtime=rooms(), schema=schema) as one,
+        environment_of(TOOLS, runtime=rooms(), schema=schema) as two,
         serving(one.gateway) as (_, first),
         serving(two.gateway) as (_, second),
         plain_client(first) as wire,

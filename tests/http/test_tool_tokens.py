@@ -8,9 +8,9 @@ import pytest
 
 from gateway.events import SessionId
 from gateway.http.auth import ACCESS
-from gateway.store.memory_tables import SharedMemory
+from tests.engines.postgres_server import temporary_schema
 from tests.http.conftest import bearer, in_process
-from tests.http.environment import CLOCK, Environment, environment_of
+from tests.http.environment import Environment, environment_of
 
 TOOLS = {"tools": {"ask_for_cards": {"description": "Ask.", "parameters": {"type": "object"}}}}
 ASK = {"tool": "ask_for_cards"}
@@ -128,8 +128,8 @@ def test_only_three_operations_take_it() -> None:
 
 
 async def test_rotating_counts_on_every_instance_of_a_store() -> None:
-    shared = SharedMemory(CLOCK)
-    async with environment_of(TOOLS, shared=shared) as one, environment_of(TOOLS, shared=shared) as other:
+    schema = temporary_schema()
+    async with environment_of(TOOLS, schema=schema) as one, environment_of(TOOLS, schema=schema) as other:
         session_id = await one.attach()
         async with in_process(one.gateway, bearer("all-of-it")) as here:
             old = await token_of(here, session_id)

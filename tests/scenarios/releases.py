@@ -21,7 +21,7 @@ VERSION, COMMIT = "0.2.0", "90b69c7ab7925335139a07aba71365dfa86bd691"
 NO_HISTORY = (
     f"release {VERSION} is made from its commit, which is not here: git fetch --unshallow, or git fetch origin {COMMIT}"
 )
-_OFTEN = """
+OFTEN = """
 import asyncio, sys
 from pathlib import Path
 from gateway.runtime.tuning import Tuning
@@ -55,7 +55,7 @@ class Release:
         return replace(self, program=("-c", self.often.replace("EVENTS", str(events))))
 
 
-THIS = Release(ROOT, _OFTEN)
+THIS = Release(ROOT, OFTEN)
 
 
 def release_before(commit: str = COMMIT) -> Release:

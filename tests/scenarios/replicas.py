@@ -1,4 +1,4 @@
-"""Several gateways of one process on one store in memory, each with an HTTP face of its own."""
+"""Several gateways of one process on one PostgreSQL schema, each with an HTTP server of its own."""
 
 import asyncio
 import socket
@@ -20,23 +20,23 @@ from gateway.serve import parts_for, read_configuration
 from gateway.settings.load import load
 from gateway.settings.model import Settings
 from gateway.store.call import Call
-from gateway.store.memory import MemoryEngine
-from gateway.store.memory_tables import SharedMemory
+from gateway.store.postgres import PostgresEngine
 from gateway.store.rows import SessionRow
 from gateway.store.step import Committed, Step
+from tests.engines.postgres_server import dsn, temporary_schema
 from tests.scenarios.environment import API_KEY, Running, Scene, plain_http, until
 from tests.scenarios.fleet import Environment
 from tests.scenarios.hooks import PATIENCE
 
-LEASE = 3.0
+LEASE = 4.0
 """Seconds; long enough that nobody loses it because the machine stood still for one."""
 
 
-class Faulty(MemoryEngine):
+class Faulty(PostgresEngine):
     """The store as one instance sees it: it can be cut off, and its notifications can get lost."""
 
-    def __init__(self, clock: SystemClock, shared: SharedMemory) -> None:
-        super().__init__(clock, shared)
+    def __init__(self, schema: str) -> None:
+        super().__init__(dsn(), SystemClock(), schema=schema)
         self.cut_off = False
         self.broken = False
         self.deaf = False
@@ -108,10 +108,10 @@ class Replica(Running):
 
 @dataclass
 class Cluster:
-    """A store in memory and the gateways on it."""
+    """A schema and the gateways on it."""
 
     scene: Scene | Environment
-    shared: SharedMemory
+    schema: str
     adapters: Mapping[str, Adapter] | None = None
     """Instead of those that are installed."""
     clock: Clock | None = None
@@ -131,7 +131,7 @@ class Cluster:
             {"engine": {"type": "memory", "path": None}, "instance": {"lease": f"{round(lease * 1000)}ms"}, **settings}
         )
         config = self.read()
-        engine = Faulty(SystemClock(), self.shared)
+        engine = Faulty(self.schema)
         if prepare is not None:
             prepare(engine)
         listener = socket.create_server(("127.0.0.1", 0))
@@ -168,7 +168,7 @@ class Cluster:
 def cluster(scene: Scene | Environment) -> Cluster:
     """Make an empty store for gateways of a scene; all of them know the same callback address."""
     scene.configure({"public_url": "http://127.0.0.1:9"})
-    return Cluster(scene, SharedMemory(SystemClock()))
+    return Cluster(scene, temporary_schema())
 
 
 async def owner_and_other(session_id: str, replicas: Sequence[Replica]) -> tuple[Replica, Replica]:

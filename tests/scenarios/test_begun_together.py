@@ -14,10 +14,9 @@ from gateway.runtime.system_clock import SystemClock
 from gateway.runtime.tuning import Tuning
 from gateway.serve import parts_for
 from gateway.settings.load import load
-from gateway.store.memory import MemoryEngine
-from gateway.store.memory_tables import SharedMemory
 from gateway.store.port import Engine
 from gateway.store.rows import SessionRow
+from gateway.store.sqlite import SqliteEngine
 from tests.scenarios.hooks import PATIENCE
 from tests.scenarios.plain_runtime import PlainRuntime
 
@@ -57,11 +56,11 @@ class Watched(PlainRuntime):
             await asyncio.sleep(0)
 
 
-class Watching(MemoryEngine):
+class Watching(SqliteEngine):
     """Remembers how many links had been begun when sessions were last read."""
 
-    def __init__(self, clock: SystemClock, shared: SharedMemory, runtime: Watched) -> None:
-        super().__init__(clock, shared)
+    def __init__(self, folder: Path, runtime: Watched) -> None:
+        super().__init__(folder / "dragoman.db", SystemClock())
         self._runtime = runtime
         self.portions: list[int] = []
         self.links_at_reads: list[int] = []
@@ -92,15 +91,13 @@ async def served(folder: Path, engine: Engine, runtime: Watched) -> AsyncGenerat
 
 
 async def test_no_link_is_begun_before_all_sessions_are_taken_up_and_then_one_each_turn(tmp_path: Path) -> None:
-    clock = SystemClock()
-    shared = SharedMemory(clock)
     first = Watched()
-    async with served(tmp_path, Watching(clock, shared, first), first) as gateway:
+    async with served(tmp_path, Watching(tmp_path, first), first) as gateway:
         for number in range(1, MANY):
             await gateway.opening.open("finn", native_id=f"room-{number}", labels={})
         await first.all_stand()
     again = Watched()
-    engine = Watching(clock, shared, again)
+    engine = Watching(tmp_path, again)
     turns = asyncio.create_task(again.count_turns())
     async with served(tmp_path, engine, again):
         # One was opened by name, as the options say; the others came in portions.
@@ -113,9 +110,9 @@ async def test_no_link_is_begun_before_all_sessions_are_taken_up_and_then_one_ea
 
 
 async def test_links_that_break_together_are_begun_again_one_each_turn(tmp_path: Path) -> None:
-    clock, runtime = SystemClock(), Watched()
+    runtime = Watched()
     turns = asyncio.create_task(runtime.count_turns())
-    async with served(tmp_path, Watching(clock, SharedMemory(clock), runtime), runtime) as gateway:
+    async with served(tmp_path, Watching(tmp_path, runtime), runtime) as gateway:
         for number in range(1, MANY):
             await gateway.opening.open("finn", native_id=f"room-{number}", labels={})
         await runtime.all_stand()

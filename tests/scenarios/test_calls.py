@@ -227,7 +227,7 @@ async def test_members_of_an_outcome_that_nobody_knows_are_ignored_and_logged_on
         row = await gateway.call_of(call.call_id)
         answer = await gateway.http.post(f"/v1/calls/{row['call_id']}/outcome", json=more)
         assert answer.status_code == 400
-    told = [line for line in capsys.readouterr().err.splitlines() if "unknown and ignored" in line]
+    told = [line for line in capsys.readouterr().err.splitlines() if "unknown members" in line]
     assert len(told) == 1
     assert "trace_id" in told[0]
 

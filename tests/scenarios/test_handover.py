@@ -20,10 +20,10 @@ from gateway.runtime.session.inbox import Inbox
 from gateway.runtime.session.left import Left
 from gateway.runtime.session.signals import FrameArrived, Signal
 from gateway.runtime.system_clock import SystemClock, SystemIds
-from gateway.store.memory import MemoryEngine
-from gateway.store.memory_tables import SharedMemory
 from gateway.store.port import Engine
+from gateway.store.postgres import PostgresEngine
 from gateway.store.rows import Send
+from gateway.store.sqlite import TemporaryEngine
 from gateway.store.step import HANDOVER, Committed, Step
 from gateway.testing.conformance.engine_words import ALICE, FakeClock, close_session, open_session
 from tests.scenarios.environment import GOOD, Scene, ended, until
@@ -66,7 +66,7 @@ async def steal(one: Replica, session_id: SessionId) -> None:
     """Let others take a session over, without a word to its owner."""
     owner = await one.owner(session_id)
     assert owner is not None
-    await MemoryEngine.release(one.faults, owner, [session_id])
+    await PostgresEngine.release(one.faults, owner, [session_id])
 
 
 async def test_what_an_owner_hears_while_it_is_cut_off_is_decided_about_by_the_next_one(newer: Scene) -> None:
@@ -116,13 +116,13 @@ async def test_what_a_session_had_before_it_that_failed_and_goes_on_elsewhere_is
         await steal(one, session_id)
         among = (await other.get("/v1/instances"))["data"]
         [instance] = [each["instance_id"] for each in among if each["url"] == other.url]
-        assert await MemoryEngine.take(other.faults, instance, session_id) is not None
+        assert await PostgresEngine.take(other.faults, instance, session_id) is not None
         one.faults.broken = True
         call = await newer.agent.call("free", {"n": 1})
         connections = newer.agent.connections
         # It fails, and finds that the session is not its own any more; only then the other one makes its link.
         await until(lambda: _let_go(newer))
-        MemoryEngine.notify(one.faults, f"orphans:{session_id}")
+        PostgresEngine.notify(one.faults, f"orphans:{session_id}")
         await newer.agent.wait_connections(connections + 1)
         assert not call.results
         one.faults.broken = False
@@ -268,7 +268,7 @@ async def looking(engine: Engine, clock: FakeClock) -> AsyncGenerator[None]:
         await asyncio.wait({task})
 
 
-class LookedAt(MemoryEngine):
+class LookedAt(TemporaryEngine):
     """A store that tells when somebody has looked for what was left."""
 
     looked: asyncio.Event
@@ -286,7 +286,7 @@ async def _nothing_pending(engine: Engine, session_id: SessionId | None = None) 
 @pytest.mark.parametrize("end", ["closed", "erased", "late"])
 async def test_what_nobody_takes_up_goes_with_the_session_or_in_time(end: str) -> None:
     clock = FakeClock()
-    async with LookedAt(SystemClock(), SharedMemory(SystemClock())) as engine:
+    async with LookedAt(SystemClock()) as engine:
         engine.looked = asyncio.Event()
         await open_session(engine)
         await stranger(engine, clock).leave(ALICE, left([heard(tool_call("far")), heard(tool_call("further"))]))
@@ -306,13 +306,13 @@ async def test_what_nobody_takes_up_goes_with_the_session_or_in_time(end: str) -
         with capture_logs() as logs:
             async with looking(engine, clock):
                 await until(lambda: _nothing_pending(engine))
-        [dropped] = [entry for entry in logs if entry["event"] == "frames heard by another instance are dropped"]
+        [dropped] = [entry for entry in logs if entry["event"] == "frames of another instance dropped"]
         assert dropped["count"] == 2
         states = [row.state for sequence in (2, 3) for row in await engine.sends_of(ALICE, sequence)]
         assert states == ["moot", "moot"]
 
 
-class FaultyFor(MemoryEngine):
+class FaultyFor(TemporaryEngine):
     """A store that takes no word about what was left for one session."""
 
     session_id: SessionId
@@ -325,7 +325,7 @@ class FaultyFor(MemoryEngine):
 
 async def test_what_one_session_fails_on_keeps_no_other_from_what_was_left_for_it() -> None:
     clock, other = FakeClock(), SessionId("bob")
-    async with FaultyFor(SystemClock(), SharedMemory(SystemClock())) as engine:
+    async with FaultyFor(SystemClock()) as engine:
         engine.session_id = ALICE
         for session_id in (ALICE, other):
             await open_session(engine, session_id, native_id=session_id)

@@ -65,7 +65,7 @@ async def test_what_was_heard_and_is_not_on_record_at_the_end_is_told(newer: Sce
     newer.configure({"limits": {"drain": "100ms"}})
     newer.hooks.scripts["ask"] = success("7")
     newer.engine = SqliteEngine(newer.folder / "dragoman.db", SystemClock(), tuning=SqliteTuning(lock=FOR_EVER))
-    told = "frames heard here are dropped: they were not on record at the end"
+    told = "unrecorded frames dropped"
     leaving = AsyncExitStack()
     gateway = await leaving.enter_async_context(newer.running())
     with structlog.testing.capture_logs() as logs:

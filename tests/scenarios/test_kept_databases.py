@@ -13,7 +13,7 @@ from gateway.store.postgres.connection import Address
 from gateway.store.postgres.operations import schema_of as postgres_schema_of
 from gateway.store.postgres.tables import MIGRATIONS as POSTGRES_MIGRATIONS
 from gateway.store.sqlite.backup import schema_of as sqlite_schema_of
-from gateway.store.sqlite.schema import MIGRATIONS as SQLITE_MIGRATIONS
+from gateway.store.sqlite.schema import NEWEST
 from tests.engines import postgres_server
 from tests.scenarios.environment import until
 from tests.scenarios.hooks import SECRET, Hooks
@@ -75,7 +75,7 @@ async def test_a_store_of_the_first_release_is_gone_on_with(tmp_path: Path, engi
             [copied] = await hooks.wait_for(1, name="message.posted")
             assert copied.data["event"]["content"] == [{"type": "text", "text": "to be copied"}]
     if engine["type"] == "sqlite":
-        assert sqlite_schema_of(Path(engine["path"])) == len(SQLITE_MIGRATIONS)
+        assert sqlite_schema_of(Path(engine["path"])) == NEWEST
     else:
         address = Address(engine["dsn"], engine["schema"])
         assert await postgres_schema_of(address) == len(POSTGRES_MIGRATIONS)

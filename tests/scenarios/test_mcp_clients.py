@@ -167,7 +167,10 @@ async def test_a_reload_of_the_file_lets_clients_in_and_ends_them(desk: Scene) -
     async with desk.running() as gateway:
         assert said(await ada(gateway).call("ask", GOOD)) == ["seven"]
         desk.configure({"runtimes": {"desk": {"clients": [{"name": "bob", "token": fresh}]}}})
-        assert await gateway.post("/v1/reload", status=200) == {"changed": ["runtimes.desk"]}
+        assert await gateway.post("/v1/reload", status=200) == {
+            "changed": ["runtimes.desk"],
+            "restarted": ["desk"],
+        }
         assert (await ada(gateway).send({})).status_code == 401
         async with connected(f"{gateway.url}/mcp/r/desk", fresh, "auto") as client:
             assert texts(await client.call_tool("ask", GOOD)) == ["seven"]

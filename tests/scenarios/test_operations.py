@@ -134,7 +134,7 @@ async def test_no_secret_is_in_any_line_of_anybody_at_the_most_talkative_level(
         await both.agent.drop()
         await gateway.wait_events("link.changed", state="down")
     said = capsys.readouterr().err
-    assert "call settled" in said
+    assert "call succeeded" in said
     assert "link up" in said
     for secret in (API_KEY, AGENT_KEY, SECRET, SECRET.removeprefix("whsec_"), token, "stray-canary-key"):
         assert secret not in said, next(line for line in said.splitlines() if secret in line)
@@ -280,7 +280,13 @@ async def test_a_call_in_flight_survives_the_reload_of_its_runtimes_options(both
         call = await both.agent.call("ask", GOOD)
         await both.hooks.wait_for()
         both.configure({"runtimes": {"finn": {"connect_timeout": "9s"}}})
-        await gateway.post("/v1/reload", status=200)
+        problem = await gateway.post("/v1/reload", status=409)
+        assert "finn" in problem["detail"]
+        assert "cannot replay" in problem["detail"]
+        wanted = {"changed": ["runtimes.finn"], "restarted": ["finn"]}
+        assert await gateway.post("/v1/reload?dry_run=true", status=200) == wanted
+        assert both.agent.connections == 1
+        assert await gateway.post("/v1/reload?force=true", status=200) == wanted
         await both.agent.wait_connections(2)
         gate.open()
         assert (await ended(call)).result == "asked before"

@@ -39,7 +39,7 @@ def nothing_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Forget, for one test, the secrets that other tests of this process have registered."""
     with monkeypatch.context() as patched:
         # There is no way to unregister a secret, and no process wants one.
-        patched.setattr(masking, "_known", [Hidden()])
+        patched.setattr(masking, "_registered", [Hidden()])
         yield
 
 

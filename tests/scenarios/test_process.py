@@ -243,7 +243,8 @@ def unread(place: Place) -> Generator[tuple[int, int]]:
 
 @pytest.mark.parametrize("place", ["pipe", "socket", "terminal"])
 async def test_a_log_that_nobody_reads_any_more_holds_up_no_call_and_no_end(newer: Scene, place: Place) -> None:
-    newer.configure({"limits": {"drain": "1s"}})
+    # Each request is a line.
+    newer.configure({"limits": {"drain": "1s"}, "logging": {"level": "debug"}})
     with unread(place) as (reader, writer):
         async with serving(newer, out=writer) as served, plain_http() as http:
 
@@ -341,6 +342,20 @@ async def test_a_second_process_on_the_same_file_is_turned_away_and_the_first_go
         assert (await ended(await newer.agent.call("ask", GOOD))).outcome == "success"
         newer.port, first.log = port, log
         assert await first.stop() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+async def test_type_memory_deletes_its_folder_at_the_end_unless_it_is_killed(
+    newer: Scene, number: signal.Signals
+) -> None:
+    newer.configure({"engine": {"type": "memory", "path": None}})
+    folder = newer.folder / "temporary"
+    folder.mkdir()
+    async with serving(newer, environment={"TMPDIR": str(folder)}) as gateway:
+        await until(gateway.ready)
+        assert len([*folder.glob("dragoman-*/dragoman.db")]) == 1
+        await gateway.stop(number)
+    assert bool([*folder.glob("dragoman-*")]) == (number == signal.SIGKILL)
 
 
 async def test_a_reload_that_raises_what_nobody_foresaw_is_told_and_the_next_one_works(newer: Scene) -> None:

@@ -2,17 +2,20 @@
 
 import asyncio
 import json
+import sqlite3
 import subprocess
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.engines import postgres_server
+from tests.scenarios.killed import COMMIT, release_0_2_0
 from tests.scenarios.releases import THIS, Release, release_before
 from tests.scenarios.terminal import dragoman
-from tests.scenarios.upgrade import go_on, kept, upgrade
+from tests.scenarios.upgrade import go_on, kept, upgrade, write
 
 pytestmark = pytest.mark.slow
 
@@ -72,11 +75,32 @@ async def test_the_release_before_refuses_a_database_of_this_one(
     assert "newer release" in refused, refused
 
 
+async def test_a_store_of_0_2_0_that_was_killed_is_gone_on_with_and_refused_by_it(tmp_path: Path) -> None:
+    release = release_0_2_0() or release_before(COMMIT)
+    path = tmp_path / "kept.db"
+    engine = {"type": "sqlite", "path": str(path)}
+    async with upgrade(tmp_path / "before", engine) as here:
+        written = await write(here, release)
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as file:
+        # Its last commits are in its log alone.
+        assert file.execute("SELECT count(*) FROM steps WHERE id > 0").fetchone() != (0,)
+    async with upgrade(tmp_path / "now", engine) as here:
+        await go_on(here, written, THIS)
+    assert path.with_name("kept.db.before-0.3").is_file()
+    for command in ("migrate", "serve"):
+        refused = await _run(command, tmp_path, engine, release)
+        assert "newer release" in refused, refused
+
+
 async def _migrate(folder: Path, engine: dict[str, Any], release: Release) -> str:
-    """Let a release bring a database up to date, by its command; answers what it says."""
+    """Let a release migrate a database by its command; returns its output."""
+    return await _run("migrate", folder, engine, release)
+
+
+async def _run(name: str, folder: Path, engine: dict[str, Any], release: Release) -> str:
     config = folder / "migrate.json"
     config.write_text(json.dumps({"engine": engine, "api": {"keys": [{"name": "me", "key": "k" * 32}]}}))
-    command = [*release.command, "migrate", "--config", str(config)]
+    command = [*release.command, name, "--config", str(config)]
     process = await asyncio.create_subprocess_exec(
         *command, cwd=release.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )

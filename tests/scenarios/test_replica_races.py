@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from collections import Counter
+from itertools import count
 from typing import Any
 
 import httpx
@@ -11,7 +12,7 @@ from fastapi import Response
 
 from tests.faults.proxy import Proxy
 from tests.scenarios.environment import GOOD, EventSource, Scene, ended, until
-from tests.scenarios.hooks import SECRET, Gate, success
+from tests.scenarios.hooks import PATIENCE, SECRET, Gate, success
 from tests.scenarios.replica_processes import Fleet, Serving, fleet
 from tests.scenarios.replicas import cluster
 from tests.scenarios.test_api import CREATED
@@ -166,17 +167,18 @@ async def test_a_letter_that_is_redriven_while_it_is_looked_up_is_not_redriven_a
         [letter] = (await gateway.get("/v1/dead-letters"))["data"]
         path = f"/v1/dead-letters/{letter['id']}/redrive"
         newer.hooks.scripts["ask"] = success("at last")
-        looked, other_done = asyncio.Event(), asyncio.Event()
+        found, other_done, looks = asyncio.Event(), asyncio.Event(), count(1)
 
         async def wait_for_the_other() -> None:
-            # The first look finds the letter; before the next one somebody else redrives it.
-            if looked.is_set():
+            # The first look finds the letter; before the next one another request redrives it.
+            if next(looks) == 2:
+                found.set()
                 await other_done.wait()
-            looked.set()
 
         gateway.faults.before_call = wait_for_the_other
         late = asyncio.create_task(gateway.http.post(path))
-        await looked.wait()
+        async with asyncio.timeout(PATIENCE):
+            await found.wait()
         gateway.faults.before_call = None
         assert (await gateway.http.post(path)).status_code == 202
         other_done.set()

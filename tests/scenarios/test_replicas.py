@@ -12,8 +12,6 @@ from gateway.events import SessionId
 from gateway.runtime.calls.callbacks import keep_key
 from gateway.runtime.system_clock import SystemClock, SystemIds
 from gateway.runtime.tuning import Tuning
-from gateway.store.memory import MemoryEngine
-from gateway.store.memory_tables import SharedMemory
 from gateway.store.postgres import PostgresEngine
 from gateway.store.step import Step
 from gateway.testing.conformance.engine_words import said
@@ -215,7 +213,7 @@ async def test_a_request_is_passed_on_once_and_waits_for_an_owner_in_vain(newer:
         # Somebody who lives and answers nobody owns it from now on.
         owner = await one.owner(session_id)
         assert owner is not None
-        await _steal(store.shared, session_id, owner, lives=20.0)
+        await _steal(store.schema, session_id, owner, lives=20.0)
         answer = await other.http.post(path, json=MESSAGE)
         assert (answer.status_code, answer.json()["type"]) == (503, "/problems/elsewhere")
         assert (await other.metrics())['dragoman_forwards_total{result="unreachable"}'] > 1
@@ -228,7 +226,7 @@ async def test_a_session_that_changed_hands_is_let_go_before_anything_is_said(ne
         await a.wait_carries(session_id)
         owner = await a.owner(session_id)
         assert owner is not None
-        await _steal(store.shared, session_id, owner, lives=1.0)
+        await _steal(store.schema, session_id, owner, lives=1.0)
         connections = newer.agent.connections
         # It waits until the thief is dead and the session is carried here again.
         await a.post(f"/v1/sessions/{session_id}/events", MESSAGE, status=202)
@@ -312,7 +310,7 @@ async def test_a_session_whose_history_went_on_meanwhile_is_begun_anew_from_the_
         session_id = SessionId(await one.session())
         one.faults.cut_off = True
         await silent(one)
-        await MemoryEngine.commit(one.faults, Step(session_id, (said("by somebody else"),)))
+        await PostgresEngine.commit(one.faults, Step(session_id, (said("by somebody else"),)))
         one.faults.cut_off = False
         await newer.agent.wait_connections(2)
         await one.wait_link("up")
@@ -432,9 +430,9 @@ async def test_two_first_starts_agree_on_the_key_of_callbacks() -> None:
         await drop_schema(schema)
 
 
-async def _steal(shared: SharedMemory, session_id: Any, owner: str, *, lives: float) -> None:
+async def _steal(schema: str, session_id: Any, owner: str, *, lives: float) -> None:
     """Let an instance that nobody can reach own a session."""
-    async with MemoryEngine(SystemClock(), shared) as thief:
+    async with PostgresEngine(dsn(), SystemClock(), schema=schema) as thief:
         await thief.release(owner, {session_id})
         await thief.beat("thief", url="http://127.0.0.1:1", ttl=timedelta(seconds=lives))
         assert await thief.take("thief", session_id) is not None

@@ -44,7 +44,7 @@ async def test_a_result_with_a_secret_is_passed_on_counted_and_logged_once(
             newer.hooks.scripts["ask"] = success(harmless)
             await ended(await newer.agent.call("ask", GOOD))
         assert await counted(gateway) == 5
-    told = [line for line in capsys.readouterr().err.splitlines() if "tells a secret" in line]
+    told = [line for line in capsys.readouterr().err.splitlines() if "result contains a secret" in line]
     assert len(told) == 1
     assert "canary" not in told[0]
 

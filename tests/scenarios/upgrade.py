@@ -16,7 +16,7 @@ import sqlite3
 import subprocess
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, closing
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
@@ -107,7 +107,13 @@ async def upgrade(folder: Path, engine: Mapping[str, Any] | None = None) -> Asyn
         assert made.hooks.unsigned == 0
 
 
-async def write(here: Upgrade, release: Release) -> Written:
+async def _stay_idle(one: Serving) -> None:
+    del one
+
+
+async def write(
+    here: Upgrade, release: Release, *, before_kill: Callable[[Serving], Awaitable[None]] = _stay_idle
+) -> Written:
     """Let a release put everything into an empty store that one can hold, and kill it."""
     hooks, agent, gate = here.scene.hooks, here.scene.agent, Gate()
     hooks.scripts |= {
@@ -142,6 +148,7 @@ async def write(here: Upgrade, release: Release) -> Written:
     await until(lambda: _is_down(one))
     await one.post(path, WAITED, status=202)
     await _dead(one, 3)
+    await before_kill(one)
     one.signal(signal.SIGKILL)
     await one.ended()
     callback = httpx.URL(accepted.data["callback_url"]).raw_path.decode()

@@ -12,8 +12,8 @@ from gateway.guard import Tasks, guard
 from gateway.runtime.delivery.subscriptions import EventDelivery, target_of
 from gateway.runtime.policy import copying_of
 from gateway.settings.model import DestinationSpec
-from gateway.store.memory import MemoryEngine
 from gateway.store.rows import Page, Send
+from gateway.store.sqlite import TemporaryEngine
 from gateway.store.step import Committed, Enqueue, Step
 from gateway.testing.conformance.engine_words import ALICE, BOB, FakeClock, open_session, said
 
@@ -24,8 +24,8 @@ WITHIN = timedelta(hours=1)
 POLICY: RetryPolicy = copying_of(DestinationSpec.model_validate({"url": "http://127.0.0.1:9/", "attempts": 3}))
 
 
-class CountingEngine(MemoryEngine):
-    """The one in memory, which says which steps have marked something."""
+class CountingEngine(TemporaryEngine):
+    """A store that notes the steps that change sends."""
 
     def __init__(self, clock: FakeClock) -> None:
         super().__init__(clock)
@@ -33,9 +33,10 @@ class CountingEngine(MemoryEngine):
         self.marks: list[list[int]] = []
 
     async def commit(self, step: Step) -> Committed:
+        committed = await super().commit(step)
         if step.send_changes:
             self.marks.append([change.sequence for change in step.send_changes])
-        return await super().commit(step)
+        return committed
 
 
 class Receiver:

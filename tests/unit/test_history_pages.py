@@ -15,12 +15,12 @@ from gateway.runtime.feeds.follow import follow
 from gateway.runtime.feeds.wakeup import Ending
 from gateway.runtime.tuning import Tuning
 from gateway.runtime.views import News, StreamItem
-from gateway.store.memory import MemoryEngine
+from gateway.store.sqlite import TemporaryEngine
 from gateway.store.step import Step
 from gateway.testing.conformance.engine_words import ALICE, FakeClock, open_session, said
 
 
-class Watched(MemoryEngine):
+class Watched(TemporaryEngine):
     """A store that notes how many events were asked for at once."""
 
     asked: list[int]
@@ -37,7 +37,7 @@ class Watched(MemoryEngine):
 
 @pytest.mark.parametrize(
     ("length", "pages"),
-    [(10, [4, 8, 16, 32, 64, 128, 200]), (400_000, [4, 1])],
+    [(10, [4, 8, 16, 32, 64, 128, 144]), (400_000, [4, 1])],
     ids=["small events", "large events"],
 )
 async def test_pages_grow_where_events_are_small_and_shrink_where_they_are_large(length: int, pages: list[int]) -> None:
@@ -126,9 +126,9 @@ async def a_followed_session(engine: Watched, length: int) -> Feed:
     return Feed(length)
 
 
-async def recorded(engine: MemoryEngine, sequence: int) -> Sequence[Envelope]:
+async def recorded(engine: TemporaryEngine, sequence: int) -> Sequence[Envelope]:
     await engine.commit(Step(ALICE, (said(f"number {sequence}"),)))
-    return await MemoryEngine.read(engine, ALICE, after=sequence - 1)
+    return await TemporaryEngine.read(engine, ALICE, after=sequence - 1)
 
 
 def follows(engine: Watched, feed: Feed, *, after: int | None, ended: Ending) -> AsyncGenerator[StreamItem]:

@@ -10,8 +10,8 @@ from gateway.events import InteractionId, Missed, QuestionAsked
 from gateway.runtime.feeds.interactions import TAIL, InteractionFeed, follow_interactions
 from gateway.runtime.feeds.wakeup import Ending
 from gateway.runtime.views import Heartbeat, InteractionItem, InteractionShown
-from gateway.store.memory import MemoryEngine
 from gateway.store.port import Engine
+from gateway.store.sqlite import TemporaryEngine
 from gateway.store.step import InteractionChange, InteractionState, Step
 from gateway.testing.conformance.engine_words import ALICE, FakeClock, new, open_session, row_of
 
@@ -20,7 +20,7 @@ LONG = 60.0
 
 @pytest.fixture
 async def engine() -> AsyncIterator[Engine]:
-    async with MemoryEngine(FakeClock()) as made:
+    async with TemporaryEngine(FakeClock()) as made:
         await open_session(made)
         yield made
 

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.core.state import SessionView
 from gateway.events import ContextUpdated, Envelope, EventId, Loss, SessionId
 from gateway.guard import FAULTS
-from gateway.runtime.log_lines import DROPPED
+from gateway.runtime.log_queue import DROPPED
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.observe import note
 

@@ -6,8 +6,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 _BEGINS = frozenset({"__aenter__", "__enter__", "start"})
 _ENTERED = frozenset(
-    {"GuardedTransport", "HttpClient", "MemoryEngine", "Owner", "PostgresCallStore", "PostgresEngine", "Served",
-     "SqliteCallStore", "SqliteEngine"}
+    {"GuardedTransport", "HttpClient", "Owner", "PostgresCallStore", "PostgresEngine", "Served", "SqliteCallStore",
+     "SqliteEngine"}
 )  # fmt: skip
 """What is public as a context manager that opens a file, a connection or a port, and can do nothing before."""
 

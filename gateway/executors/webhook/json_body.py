@@ -9,6 +9,7 @@ _SAID = {
     "syntax": "that is not JSON",
     "depth": "{}",
     "integer": "with a whole number beyond 64 bits",
+    "memory": "that {}",
 }
 
 

@@ -129,7 +129,7 @@ class McpDoor:
         agent_of: str | None = None,
     ) -> None:
         """Answer a request that is let in, and has a token of the session's, by which another instance lets it in."""
-        raw = await request.raw()
+        raw = await request.body()
         check_type(request)
         try:
             message = read_message(raw)

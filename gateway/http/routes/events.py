@@ -136,18 +136,15 @@ async def stream_events(
     # A browser that reconnects keeps its old URL, so the header is the fresher of the two.
     after = query.after if last_event_id is None else last_event_id
     last = (await gateway.session(session_id)).last_sequence
-    followers = request.face.followers
-    api, limits = gateway.settings.api, gateway.settings.limits
-    memory = int(api.followers_memory)
-    followers.admit(session_id, most=limits.followers, most_each=limits.session_followers, memory=memory)
+    followers, limits = request.face.followers, gateway.settings.limits
+    followers.check_limits(session_id, most=limits.followers, most_each=limits.session_followers)
     is_beyond = after is not None and after > last
-    items = gateway.follow(session_id, after=last if is_beyond else after)
+    # From a known place, so that nothing is missed while the response starts.
+    items = gateway.follow(session_id, after=last if after is None or is_beyond else after)
     return EventStream(
         _behind(Beyond(last + 1), items) if is_beyond else items,
         followers,
-        about=session_id,
-        buffer=int(api.follower_buffer),
-        again=lambda after: gateway.follow(session_id, after=after),
+        subject=session_id,
         is_allowed=partial(request.face.authenticator.still_admits, caller, "streamEvents"),
     )
 

@@ -40,17 +40,12 @@ async def stream_interactions(request: ApiRequest, gateway: GatewayDep, caller: 
     moot, as it now stands. `data` is the interaction as in the list. After an event `gap` (this reader was too slow)
     all that wait are sent again, as after a reconnect.
     """
-    followers, most, api = (
-        request.face.followers,
-        gateway.settings.limits.followers,
-        gateway.settings.api,
-    )
-    followers.admit("interactions", most=most, most_each=most, memory=int(api.followers_memory))
+    followers, most = request.face.followers, gateway.settings.limits.followers
+    followers.check_limits("interactions", most=most, most_each=most)
     return EventStream(
         gateway.interactions.follow(),
         followers,
-        about="interactions",
-        buffer=int(api.follower_buffer),
+        subject="interactions",
         is_allowed=partial(request.face.authenticator.still_admits, caller, "streamInteractions"),
     )
 

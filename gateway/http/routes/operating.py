@@ -1,10 +1,13 @@
 """What operators look after: destinations, reload, runtimes and their capabilities."""
 
-from fastapi import APIRouter, Response
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
 
 from gateway.http import answers
 from gateway.http.openapi import problems
 from gateway.http.reply import Reply, listing
+from gateway.http.requests import ReloadQuery
 from gateway.http.route import GatewayDep, NamePath, OperationRoute
 from gateway.http.views import show, show_capabilities, show_runtime, show_unconnected
 
@@ -30,14 +33,15 @@ async def enable_destination(gateway: GatewayDep, name: NamePath) -> Response:
     "/v1/reload",
     response_model=answers.Changed,
     response_description="What has changed.",
-    responses=problems("invalid-configuration"),
+    responses=problems("invalid-configuration", "conflict"),
 )
-async def reload_configuration(gateway: GatewayDep) -> Response:
-    """Read the configuration file again.
+async def reload_configuration(gateway: GatewayDep, query: Annotated[ReloadQuery, Query()]) -> Response:
+    """Read the configuration file again and apply it.
 
-    As SIGHUP does. A file with errors changes nothing.
+    As SIGHUP does. A file with errors changes nothing. A runtime restarts only if its block changed.
     """
-    return Reply({"changed": (await gateway.reload()).changed})
+    result = await gateway.reload(force=query.force, dry_run=query.dry_run)
+    return Reply({"changed": result.changed, "restarted": result.restarted})
 
 
 @router.get("/v1/instances", response_model=answers.Listing[answers.Instance], response_description="All of them.")

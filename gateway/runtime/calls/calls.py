@@ -67,7 +67,7 @@ class Calls:
             CallOver: it ended too long ago. TooLarge: its executor may not answer so much.
         """
         row = await self._answerable(call_id, size)
-        answer = self._dispatcher.look_through(row.executor, answer)
+        answer = self._dispatcher.scan_answer(row.executor, answer)
         if row.outcome_sha == outcome_fingerprint(answer.outcome):
             return row
         worker = await self._directory.worker(row.session_id)

@@ -8,7 +8,7 @@ before its first step, or dies of a fault of ours, reports as well.
 import asyncio
 from asyncio import Future, Task
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import partial
 from logging import INFO, WARNING
@@ -36,8 +36,8 @@ from gateway.executors.port import (
 from gateway.guard import FAULTS, Tasks, awaited, guard, guard_call, is_fault
 from gateway.runtime.calls.breaker import Breakers
 from gateway.runtime.calls.callbacks import Callbacks
-from gateway.runtime.calls.quotes import Quotes
 from gateway.runtime.calls.reports import Report
+from gateway.runtime.calls.secret_scanner import SecretScanner
 from gateway.runtime.calls.slots import Slots
 from gateway.runtime.delivery.backends import Backends
 from gateway.runtime.metrics import AttemptResult, Metrics
@@ -57,6 +57,16 @@ _FAIR = 0.5
 _NAME = 64
 """How much of a member's name is logged."""
 
+_FAILED = frozenset({"refused", "not_processed", "uncertain"})
+"""The results that use up an attempt."""
+_ATTEMPTS: Mapping[AttemptResult, str] = {
+    "accepted": "attempt accepted",
+    "refused": "attempt refused",
+    "never_sent": "attempt not sent",
+    "not_processed": "attempt not processed",
+    "uncertain": "attempt failed",
+}
+
 
 class Dispatcher:
     """Runs every request to an executor."""
@@ -70,7 +80,7 @@ class Dispatcher:
         breakers: Breakers,
         jitter: Callable[[], float],
         callbacks: Callbacks,
-        quotes: Quotes,
+        scanner: SecretScanner,
         backends: Backends,
         tasks: Tasks,
     ) -> None:
@@ -80,7 +90,7 @@ class Dispatcher:
         self._breakers = breakers
         self._jitter = jitter
         self._callbacks = callbacks
-        self._quotes = quotes
+        self._scanner = scanner
         self._backends = backends
         self._tasks = tasks
         self._attempts: dict[Inbox, dict[CallId, Future[Answer]]] = {}
@@ -94,8 +104,6 @@ class Dispatcher:
         self._telling = 0
         self._noted: set[str] = set()
         """Executors of which it was logged that they say more than anybody knows."""
-        self._refused: dict[str, str | None] = {}
-        """Why executors have refused calls last, until they answer one."""
         self._unaddressed: set[str] = set()
         """Executors that have answered 202 while the gateway had no callback address."""
 
@@ -149,7 +157,7 @@ class Dispatcher:
         executor, policy = found
         if call.state == "accepted":
             log.warning(
-                "an accepted call is sent again",
+                "accepted call sent again",
                 call_id=call.call_id,
                 attempt=call.attempt,
                 executor=call.executor,
@@ -238,27 +246,20 @@ class Dispatcher:
                 fix="set `public_url`",
             )
         if isinstance(answer, Answered) and (answer.may_quote or answer.ignored):
-            answer = self.look_through(call.executor, answer)
+            answer = self.scan_answer(call.executor, answer)
         if result != "answered":
             reason = answer.outcome.error if isinstance(answer, Answered) else getattr(answer, "reason", None)
-            # What an operator has to mend is said aloud, and the same reason of an executor once.
-            is_news = result == "refused" and self._refused.get(name) != reason
-            if is_news:
-                self._refused[name] = reason
             log.log(
-                WARNING if is_news else INFO,
-                "attempt ended",
+                WARNING if result in _FAILED else INFO,
+                _ATTEMPTS[result],
+                reason=reason,
                 call_id=call.call_id,
                 attempt=call.attempt,
                 executor=call.executor,
-                result=result,
-                reason=reason,
             )
-        elif self._refused:
-            self._refused.pop(name, None)
         session.put(Attempted(call.call_id, call.attempt, answer))
 
-    def look_through(self, executor: str | None, answer: Answered) -> Answered:
+    def scan_answer(self, executor: str | None, answer: Answered) -> Answered:
         """Note what is strange in an answer, and mask what its error quotes."""
         if executor is None:
             return answer
@@ -266,8 +267,8 @@ class Dispatcher:
             # Once for each executor.
             self._noted.add(executor)
             members = [name[:_NAME] for name in answer.ignored]
-            log.warning("members of an outcome are unknown and ignored", executor=executor, members=members)
-        return self._quotes.look_through(executor, answer)
+            log.warning("unknown members of an outcome ignored", executor=executor, members=members)
+        return self._scanner.scan(executor, answer)
 
     def release(self, session: Inbox, effect: Release) -> None:
         """A call is over, or should be: break its attempt off and tell the executor."""
@@ -283,7 +284,7 @@ class Dispatcher:
             return
         cancellation = Cancellation(key=f"{effect.key}.cancel", data=effect.tell, timeout=_CANCEL_TIMEOUT)
         if self._telling >= MOST_TOLD:
-            log.warning("an executor was not told of a cancel", key=cancellation.key, reason="too many at once")
+            log.warning("cancel not sent", key=cancellation.key, reason="too many at once")
             return
         self._telling += 1
         telling = guard("cancel", partial(self._tell, found[0], cancellation), self._tasks, again=False)
@@ -388,7 +389,7 @@ def _is_telling(timeout: timedelta, policy: RetryPolicy) -> bool:
 
 
 def _failed(exc: BaseException, **about: str | None) -> Uncertain:
-    FAULTS.note("executor", exc, text="an executor failed", **about)
+    FAULTS.note("executor", exc, text="executor failed", **about)
     return Uncertain(f"the executor failed inside the gateway ({type(exc).__name__})")
 
 

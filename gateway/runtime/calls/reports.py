@@ -46,7 +46,7 @@ class Report:
         except ValueError as exc:
             limited(
                 log.warning,
-                "a report of progress is ignored",
+                "progress ignored",
                 per=self._call_id,
                 call_id=self._call_id,
                 reason=str(exc),
@@ -82,7 +82,7 @@ class Report:
         """It is on record, or was not taken."""
         problem = None if reply.cancelled() else reply.exception()
         if problem is not None:
-            log.warning("a report of progress is not on record", call_id=self._call_id, reason=str(problem))
+            log.warning("progress not recorded", call_id=self._call_id, reason=str(problem))
         if reply.cancelled() or isinstance(problem, TooLarge) or (problem is None and not reply.result()):
             self._over = True
         self.session.loop.call_later(PACE, guard_call("dispatcher", self._pass_on))

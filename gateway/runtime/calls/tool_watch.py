@@ -103,7 +103,7 @@ class ToolWatch:
                 await self._write(_listing(session_id))
                 self._mark(session_id, started_at)
         except EngineUnavailable as exc:
-            log.warning("start of an agent is not on record", session_id=session_id, reason=str(exc))
+            log.warning("agent start not recorded", session_id=session_id, reason=str(exc))
 
     def _mark(self, session_id: SessionId, started_at: datetime | None) -> None:
         watched = self._sessions.get(session_id)

@@ -151,7 +151,7 @@ class Forwarder:
             answered = exchange.result()
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as exc:
             self._metrics.forwarded("unreachable")
-            log.warning("the owner of a session cannot be reached", instance=owner.instance_id, reason=str(exc))
+            log.warning("session owner unreachable", instance=owner.instance_id, reason=str(exc))
             raise Unreached(str(exc)) from exc
         except (aiohttp.ClientError, TimeoutError) as exc:
             raise self._unsure(owner, session_id, str(exc)) from exc
@@ -174,6 +174,6 @@ class Forwarder:
 
     def _unsure(self, owner: Instance, session_id: SessionId, reason: str) -> Elsewhere:
         self._metrics.forwarded("unsure")
-        log.warning("a forwarded request was not answered", instance=owner.instance_id, reason=reason)
+        log.warning("forwarded request unanswered", instance=owner.instance_id, reason=reason)
         text = "the instance that carries the session gave no answer; the request may be on record or not"
         return Elsewhere(session_id, text, unsure=True)

@@ -74,7 +74,7 @@ def worth_handing_over(left: Left, codec: Codec) -> list[Heard]:
             try:
                 text = json.dumps(signal.frame.payload)
             except (TypeError, ValueError, RecursionError) as exc:
-                log.warning("a frame heard here cannot be handed over", reason=str(exc))
+                log.warning("frame handover failed", reason=str(exc))
             else:
                 found.append(Heard(text, signal.frame.channel, signal.overloaded))
     return found
@@ -180,7 +180,7 @@ class Handover:
                 more = await self._look(carried) or shared
             except EngineUnavailable as exc:
                 more = True
-                log.warning("frames that others have left cannot be looked for", reason=str(exc))
+                log.warning("orphaned frame query failed", reason=str(exc))
 
     async def _look(self, carried: Callable[[], Mapping[SessionId, SessionWorker]]) -> bool:
         """Hand what is left to the sessions; says whether there may be more."""
@@ -242,7 +242,7 @@ class Handover:
         if count:
             session_id, runtime = worker.view.session_id, worker.view.runtime
             log.warning(
-                "frames heard by another instance are decided about",
+                "frames of another instance processed",
                 session_id=session_id,
                 runtime=runtime,
                 count=count,
@@ -251,9 +251,7 @@ class Handover:
     async def _drop(self, session_id: SessionId, rows: Sequence[Send], reason: str) -> None:
         changes = tuple(SendChange(row.sequence, HANDOVER, "moot", reason=reason) for row in rows)
         await self._engine.commit(Step(session_id, send_changes=changes))
-        log.warning(
-            "frames heard by another instance are dropped", session_id=session_id, count=len(rows), reason=reason
-        )
+        log.warning("frames of another instance dropped", session_id=session_id, count=len(rows), reason=reason)
 
 
 def _portion(waiting: Sequence[Heard]) -> int:

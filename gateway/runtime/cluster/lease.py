@@ -129,7 +129,7 @@ class LeaseKeeper:
         try:
             await self._engine.release(lease.instance)
         except EngineUnavailable as exc:
-            log.warning("what was owned is free when the lease has run out", reason=str(exc))
+            log.warning("lease release failed; the sessions become free when it expires", reason=str(exc))
 
     async def _begin(self) -> None:
         began = self._clock.timestamp()
@@ -138,7 +138,7 @@ class LeaseKeeper:
             raise EngineUnavailable("the store did not take a new lease")
         self._lease = lease
         self._prolong(lease, began)
-        log.info("a lease has begun", instance=lease.instance, url=self.url)
+        log.info("lease acquired", instance=lease.instance, url=self.url)
 
     async def _keep(self) -> None:
         told = False
@@ -151,7 +151,7 @@ class LeaseKeeper:
                 # Once is enough where nothing is left of it.
                 if not told or self._lease is not None:
                     log.warning(
-                        "the lease cannot be renewed",
+                        "lease renewal failed",
                         reason=str(exc) or "no answer",
                         seconds_left=round(self.seconds_left, 2),
                     )
@@ -180,7 +180,7 @@ class LeaseKeeper:
         mine = await self._engine.regain(lease.instance, former=former)
         if self._lease is lease and self.seconds_left > 0:
             self._former -= former
-            log.info("sessions go on under the new lease", instance=lease.instance, count=len(mine))
+            log.info("sessions resumed under a new lease", instance=lease.instance, count=len(mine))
             await self._regained(mine)
 
     def _prolong(self, lease: Lease, began: float) -> None:
@@ -200,7 +200,7 @@ class LeaseKeeper:
         self._end(lease)
         self._former.add(lease.instance)
         self._metrics.lease_lost()
-        log.error("the lease is lost, and all sessions fall silent", instance=lease.instance, reason=reason)
+        log.error("lease lost; all sessions are suspended", instance=lease.instance, reason=reason)
         self._lost()
 
     def _end(self, lease: Lease) -> None:

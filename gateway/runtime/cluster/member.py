@@ -97,7 +97,7 @@ class ClusterMember:
         try:
             return self._shared.keeper.shared and bool(await self._shared.keeper.others())
         except EngineUnavailable as exc:
-            log.warning("other instances cannot be looked for", reason=str(exc))
+            log.warning("instance query failed", reason=str(exc))
             return False
 
     async def leave(self) -> None:

@@ -99,7 +99,7 @@ class RemoteFeeds:
             live = Live(EVENT.validate_python(told["event"]), int(told["after_sequence"]))
         except (ValueError, KeyError, TypeError) as exc:
             # Another release may show what this one does not know.
-            log.debug("a live item cannot be shown", session_id=name, reason=type(exc).__name__)
+            log.debug("live item not shown", session_id=name, reason=type(exc).__name__)
         else:
             found[0].tell(live)
 
@@ -138,7 +138,7 @@ class RemoteFeeds:
                     if await self._is_closed(session_id, feed):
                         return
             except EngineUnavailable as exc:
-                log.warning("a followed session cannot be read", session_id=session_id, reason=str(exc))
+                log.warning("followed session cannot be read", session_id=session_id, reason=str(exc))
             try:
                 quiet = loop.time() - news_at >= _IDLE_AFTER
                 async with asyncio.timeout(self._tuning.feed_look_idle if quiet else self._tuning.feed_look):

@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
+from logging import INFO, WARNING
 
 import structlog
 
@@ -12,7 +13,7 @@ from gateway.events import SessionId
 from gateway.guard import FAULTS
 from gateway.runtime.cluster.lease import LeaseKeeper
 from gateway.runtime.metrics import Metrics
-from gateway.runtime.observe import tell_left
+from gateway.runtime.observe import label_session, tell_left
 from gateway.runtime.session.sessions import Sessions
 from gateway.runtime.tuning import Tuning
 from gateway.store.port import Engine
@@ -73,10 +74,26 @@ class Takeover:
                 return
             for row in rows:
                 self._metrics.taken_up(takeover=row.fence > 1)
-            if pause:
-                log.info("sessions adopted", count=len(rows))
+            self._log_taken(rows)
             await self._sessions.take_up(rows)
             await asyncio.sleep(pause * (0.5 + self._jitter()))
+
+    def _log_taken(self, rows: Sequence[SessionRow]) -> None:
+        """Log sessions that another instance had, one line for each former owner."""
+        lease = self._keeper.lease
+        taken: dict[str | None, list[str]] = {}
+        for row in rows:
+            if self._keeper.shared and row.fence > 1:
+                taken.setdefault(row.previous_owner, []).append(label_session(row))
+        for previous, sessions in taken.items():
+            log.log(
+                INFO if previous is None else WARNING,
+                "sessions taken over",
+                reason="their owner released them" if previous is None else "the lease of their owner expired",
+                sessions=sessions,
+                owner=None if lease is None else lease.instance,
+                previous_owner=previous,
+            )
 
     async def tell_left(self) -> None:
         """Warn of open sessions whose runtime no instance has, as after a start with another configuration."""
@@ -92,7 +109,7 @@ class Takeover:
             for name, sessions in left.items():
                 tell_left(name, sessions=sessions, calls=calls.get(name, 0))
         except EngineUnavailable as exc:
-            log.warning("sessions that no runtime is there for cannot be looked for", reason=str(exc))
+            log.warning("query for sessions without a runtime failed", reason=str(exc))
 
     def hear(self, names: Sequence[str]) -> None:
         """Look at these sessions first: nobody owns them, as others say."""
@@ -120,7 +137,7 @@ class Takeover:
             except EngineUnavailable as exc:
                 # An answer that was lost may have made this instance the owner of something.
                 self._doubt = True
-                log.warning("sessions that nobody owns cannot be looked for", reason=str(exc))
+                log.warning("query for sessions without an owner failed", reason=str(exc))
 
     async def _take_named(self) -> None:
         while self._named:
@@ -137,6 +154,7 @@ class Takeover:
                 if row is not None and self._sessions.carried(session_id) is None:
                     self._metrics.taken_up(takeover=row.fence > 1)
                     taken.append(row)
+            self._log_taken(taken)
             await self._sessions.take_up(taken)
 
     async def _compare(self) -> None:
@@ -154,7 +172,7 @@ class Takeover:
             for row in rows:
                 carried = self._sessions.carried(row.session_id)
                 if row.owner == lease.instance and carried is None:
-                    log.warning("a session was owned and not carried", session_id=row.session_id)
+                    log.warning("session was owned but did not run", session=label_session(row))
                     await self._sessions.take_up([row])
                 elif carried is not None and carried.worker.permit.fence < row.fence:
                     self._sessions.lose(carried, "it is owned elsewhere")

@@ -170,7 +170,7 @@ class Backends:
         try:
             return await self._keeper.hold(target_of(name))
         except EngineUnavailable as exc:
-            log.warning("a destination cannot be held now", destination=name, reason=str(exc))
+            log.warning("destination lock failed", destination=name, reason=str(exc))
             # What is held stays so as long as the lease runs.
             return name in self._held
 

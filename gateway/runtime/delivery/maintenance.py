@@ -68,7 +68,7 @@ class Maintenance:
             try:
                 await self._measure_store()
             except EngineUnavailable as exc:
-                log.warning("the engine cannot be measured", reason=str(exc))
+                log.warning("store measurement failed", reason=str(exc))
             await asyncio.sleep(self._tuning.gauges)
 
     def _try_to_open(self) -> None:
@@ -80,7 +80,7 @@ class Maintenance:
                 mend = "raise `ulimit -Hn` (LimitNOFILE, `ulimits`), and see what holds them: `ls -l /proc/<pid>/fd`"
                 reason = exc.strerror or str(exc)
                 # The machine's limit and nobody's slip: where it was noticed tells nothing.
-                log.error("no file or socket can be opened: nobody is let in", reason=reason, mend=mend)  # noqa: TRY400
+                log.error("no file or socket can be opened; new connections are refused", reason=reason, mend=mend)  # noqa: TRY400
             self._opens = False
         else:
             if not self._opens:
@@ -112,7 +112,7 @@ class Maintenance:
                     swept = await self._engine.sweep(policy)
                     lost.update(swept.copies)
             except EngineUnavailable as exc:
-                log.warning("retention must wait", reason=str(exc))
+                log.warning("retention postponed", reason=str(exc))
             self._tell_lost(lost)
 
     def _tell_lost(self, lost: Counter[str]) -> None:

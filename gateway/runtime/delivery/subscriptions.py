@@ -100,7 +100,7 @@ class EventDelivery:
                 # Where there is something new already, it is looked for next, whenever the others are due.
                 wait = 0.0 if self._wakeup.is_set() else await self._sleep_time()
             except DragomanError as exc:
-                log.warning("copies must wait", destination=self._name, reason=str(exc))
+                log.warning("copies postponed", destination=self._name, reason=str(exc))
                 wait = 1.0
             # What is written meanwhile shares the next look.
             await asyncio.sleep(_LOOK_PAUSE)
@@ -248,7 +248,7 @@ class EventDelivery:
                 state, due_at = "pending", now + wait
         if state in {"refused", "dead"}:
             log.warning(
-                "a copy was given up",
+                "copy not delivered",
                 destination=self._name,
                 session_id=row.session_id,
                 sequence=row.sequence,

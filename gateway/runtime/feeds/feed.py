@@ -149,13 +149,19 @@ class Feed:
         if self._wakeup is not None:
             self._wakeup.wake()
 
-    def since(self, place: int) -> tuple[list[News], int, bool]:
-        """Read what came after a place: the news, the new place, and whether some were missed."""
-        self._is_read = True
-        log = self._log or ()
-        more = self._count - place
-        # From the end, where a deque is quick: a follower who keeps up reads a few of many.
-        return [log[-back] for back in range(min(more, len(log)), 0, -1)], self._count, more > len(log)
+    def since(self, place: int) -> tuple[News | None, int, bool]:
+        """Read the next news behind a place; returns them, the place behind them, and whether some were missed.
+
+        One at a time, so that a follower that stops reading holds no more than these.
+        """
+        more, kept = self._count - place, len(self._log or ())
+        if not more or not self._log:
+            return None, self._count, more > 0
+        if more > kept:
+            return None, self._count - kept, True
+        # From the end, where a deque is quick: a follower that keeps up reads the last ones.
+        self._is_read = self._is_read or more == 1
+        return self._log[-more], place + 1, False
 
     def waiting(self, ended: Ending, *, within: float) -> Waits:
         """Prepare, having joined, to wait for what comes or for the end, for so many seconds each time."""

@@ -19,9 +19,9 @@ from gateway.store.port import Engine
 
 _FIRST_PAGE, _LARGEST_PAGE = 4, 200
 _PAGE_BYTES = 128 * 1024
-"""A page of history that weighs more makes the next ones smaller."""
+"""Weight that a follower holds of a page of history, or one event; a heavier page makes the next ones smaller."""
 PAGES = 64
-"""How many followers may have a page of history at a time; one that does not read it gives it up."""
+"""How many pages of history are read at a time."""
 
 
 async def follow(
@@ -78,22 +78,23 @@ async def _from_feed(
         # What was recorded up to now stands in the journal alone, everything else is still to come.
         missed = last < feed.last_sequence
         while True:
-            news, place, behind = feed.since(place)
+            some, place, behind = feed.since(place)
             if missed or behind:
                 async with aclosing(_history(engine, session_id, last, pages)) as history:
                     async for item in history:
                         last = _place_of(item, last)
                         yield item
-                missed = False
-            for some in news:
+            if some is not None:
                 fresh = some if some.first is None or some.first > last else _behind(some, last)
                 if fresh.items:
                     last = _place_of(fresh, last)
                     yield fresh
-            if feed.closed or ended.is_set():
-                return
-            if not await feed.wait(place, waiting):
-                yield Heartbeat()
+            elif not (missed or behind):
+                if feed.closed or ended.is_set():
+                    return
+                if not await feed.wait(place, waiting):
+                    yield Heartbeat()
+            missed = False
     finally:
         waiting.end()
         feed.leave()
@@ -123,22 +124,30 @@ async def _history(
             try:
                 page = await engine.read(session_id, after=after, limit=limit)
                 page = await with_links(engine, session_id, page, more=len(page) == limit)
+                gap = None
             except Truncated as exc:
-                yield Gap(exc.first_sequence)
-                after = exc.first_sequence - 1
-                continue
-            heavy, news = 0, News()
-            for envelope in page:
-                size = weight(envelope.event)
-                heavy += size
-                if not news.takes(size):
-                    yield news
-                    news = News()
-                news.add(envelope, size)
-            if page:
+                page, gap = (), Gap(exc.first_sequence)
+        if gap is not None:
+            yield gap
+            after = gap.first_sequence - 1
+            continue
+        count, heavy, taken, is_whole = 0, 0, [News()], True
+        for count, envelope in enumerate(page, 1):
+            size = weight(envelope.event)
+            heavy += size
+            if count > 1 and heavy > _PAGE_BYTES:
+                # From here on it is read again: a follower that stops reading holds no more than this.
+                is_whole = False
+                break
+            if not taken[-1].takes(size):
+                taken.append(News())
+            taken[-1].add(envelope, size)
+            after = envelope.sequence
+        is_last = is_whole and len(page) < limit
+        del page
+        for news in taken:
+            if news.items:
                 yield news
-            if len(page) < limit:
-                return
-            after = page[-1].sequence
-            del page, news
-        limit = max(1, limit * _PAGE_BYTES // heavy) if heavy > _PAGE_BYTES else min(limit * 2, _LARGEST_PAGE)
+        if is_last:
+            return
+        limit = max(1, min(limit * 2, count * _PAGE_BYTES // heavy, _LARGEST_PAGE))

@@ -77,7 +77,7 @@ class InteractionFeed:
 
     async def wait(self, place: int, *, ended: Ending, within: float) -> bool:
         """Wait for something behind a place, or the end; False when neither came in so many seconds."""
-        return self._count > place or await woken(self._wakeup, ended, within=within)
+        return self._count > place or ended.is_set() or await woken(self._wakeup, ended, within=within)
 
 
 async def show(engine: Engine, row: InteractionRow) -> InteractionShown | None:
@@ -127,7 +127,7 @@ async def watch_others(engine: Engine, interaction_feed: InteractionFeed, tuning
         try:
             waiting = {row.interaction_id async for row in _rows_waiting(engine)}
         except EngineUnavailable as exc:
-            log.warning("questions of other instances cannot be looked for", reason=str(exc))
+            log.warning("interaction query failed", reason=str(exc))
         else:
             if known is not None:
                 interaction_feed.hear(known ^ waiting)

@@ -9,7 +9,7 @@ from gateway.core.session import Policy, RuntimeContext, StepBuilder
 from gateway.core.snapshots import to_snapshot
 from gateway.errors import Elsewhere
 from gateway.events import Envelope
-from gateway.runtime.observe import note
+from gateway.runtime.observe import label_session, note
 from gateway.runtime.session.load import load_view
 from gateway.runtime.session.sessions import Sessions
 from gateway.runtime.session.shared import Shared
@@ -88,6 +88,6 @@ class Closing:
                 shared.dispatcher.tell(effect)
         if policy.routes.copying:
             shared.backends.wake()
-        about = log.bind(session_id=taken.session_id, runtime=taken.runtime)
+        about = log.bind(session=label_session(taken))
         note(committed.envelopes, view, adapter="", metrics=shared.metrics, log=about)
-        about.info("a session is closed without its runtime", calls=len(view.calls))
+        about.info("session closed without its runtime", calls=len(view.calls))

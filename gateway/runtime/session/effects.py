@@ -54,7 +54,7 @@ class EffectRunner:
                 row = await self._shared.engine.call(call_id)
             except EngineUnavailable as exc:
                 # Looked up again behind the next batch.
-                self.log.warning("late answers cannot be looked up yet", reason=str(exc))
+                self.log.warning("late answer query failed", reason=str(exc))
                 return
             del self.late[0]
             if row is not None and row.outcome_sha != outcome_fingerprint(answered.outcome):

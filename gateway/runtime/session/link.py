@@ -12,6 +12,7 @@ from gateway.errors import LinkCrowded, LinkLost, LinkRefused
 from gateway.guard import FAULTS, Tasks, awaited, guard_call, in_time, is_fault, is_to_end
 from gateway.runtime.feeds.wakeup import finish
 from gateway.runtime.metrics import Metrics
+from gateway.runtime.observe import label_session
 from gateway.runtime.session.resting import Rest
 from gateway.runtime.session.signals import LinkDown, LinkUp
 from gateway.runtime.session.worker import SessionWorker
@@ -192,7 +193,7 @@ class Supervisor:
         """Let an adapter that never says the end of a replay be seen: to its session nothing else looks wrong."""
         if self._worker.replaying:
             seconds = self._tuning.replay_told
-            self._worker.log.warning("the replay goes on, and nothing is acted on until its end", seconds=seconds)
+            self._worker.log.warning("replay still running; calls wait for its end", seconds=seconds)
 
     def _down(self, reason: str) -> None:
         self._same_refusal = None
@@ -203,14 +204,14 @@ class Supervisor:
 
     def _failed(self, exc: BaseException) -> float:
         """Somebody else's code raised what nobody foresaw: the link is dropped; says when it is made again."""
-        FAULTS.note("link", exc, session_id=self._worker.view.session_id, runtime=self._worker.view.runtime)
+        FAULTS.note("link", exc, session=label_session(self._worker.view))
         self._down(f"the adapter failed inside the gateway ({type(exc).__name__})")
         return FAULTS.pause("link", self, now=asyncio.get_running_loop().time())
 
     def _refused(self, problem: LinkRefused) -> None:
         if self.reason != str(problem):
             self._worker.log.error(
-                "the runtime refuses the link", code=problem.code, reason=str(problem), terminal=problem.terminal
+                "link refused by the runtime", code=problem.code, reason=str(problem), terminal=problem.terminal
             )
         self._move("refused", str(problem))
         self._worker.put(LinkDown(str(problem), refused=True))

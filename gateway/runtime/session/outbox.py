@@ -351,7 +351,7 @@ class Outbox:
                 self._ripening.cancel()
                 self._ripen()
         if isinstance(result, LinkLost):
-            self._log.info("a send was cut off", sequence=item.sequence, reason=str(result))
+            self._log.info("send interrupted", sequence=item.sequence, reason=str(result))
             self._drop_link(str(result))
             return False
         if isinstance(result, Receipt):
@@ -397,7 +397,7 @@ class Outbox:
             page = await engine.pending_sends(session_id=self._session_id, target=RUNTIME, limit=reading.limit)
             posted = await when_posted(engine, self._session_id, page)
         except EngineUnavailable as exc:
-            self._log.warning("pending sends cannot be read", reason=str(exc))
+            self._log.warning("pending send query failed", reason=str(exc))
             self.outgoing.reading_failed(reading)
             await asyncio.sleep(_RETRY_LOAD)
             return
@@ -463,7 +463,7 @@ class Outbox:
 
     def _doubt(self, exc: BaseException, asked_at: float) -> None:
         if isinstance(exc, LinkLost):
-            self._log.info("silence was no delivery", reason=str(exc))
+            self._log.info("delivery not confirmed", reason=str(exc))
             self._drop_link(str(exc))
         else:
             self._link_failed(self.outgoing.way.proven(asked_at=asked_at, window=self.outgoing.window), exc)

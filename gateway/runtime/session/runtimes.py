@@ -174,11 +174,11 @@ class Runtimes:
         supervisors = (carried.supervisor for carried in self._sessions.of_runtime(name))
         return any(one is not None and one.gave_up for one in supervisors)
 
-    def change_policy(self, policy: Policy) -> None:
-        """Use another configuration for calls from now on."""
+    def change_policy(self, policy: Policy, tools: tuple[Tool, ...]) -> None:
+        """Use other routes, tools and limits for calls and new native sessions from now on."""
         for name, runtime in self._sessions.runtimes.items():
             context = replace(runtime.context, policy=policy)
-            self._sessions.runtimes[name] = replace(runtime, context=context)
+            self._sessions.runtimes[name] = replace(runtime, context=context, tools=tools)
             for carried in self._sessions.of_runtime(name):
                 carried.worker.reconfigure(context)
             self._share_soon(name)
@@ -341,7 +341,7 @@ class Runtimes:
         ]
         losses = (*created.losses, *unsaid)
         for loss in losses:
-            log.warning("not all could be told on creation", runtime=runtime_name, path=loss.path, note=loss.note)
+            log.warning("order narrowed for the runtime", runtime=runtime_name, path=loss.path, note=loss.note)
             self._shared.metrics.loss(runtime.adapter.name, loss.how)
         row, is_new = await self.open(
             runtime_name, created.native_id, labels=labels, losses=losses, ticket=ticket, since=since

@@ -15,6 +15,7 @@ from gateway.guard import FAULTS, Tasks, guard, guard_call, is_fault, is_to_end
 from gateway.runtime.cluster.handover import Handover
 from gateway.runtime.cluster.lease import Lease
 from gateway.runtime.feeds.feed import Feed
+from gateway.runtime.observe import label_session
 from gateway.runtime.session.carried import STOP, Carried, Runtime, stopped
 from gateway.runtime.session.left import Left, worth_deciding
 from gateway.runtime.session.link import Supervisor
@@ -32,6 +33,8 @@ _AT_ONCE = 16
 _END = 30.0
 """Seconds in which a session's tasks have ended, also where the store does not answer."""
 _PAUSE = 1.0
+_RELINK_INTERVAL = 0.1
+"""Seconds between two sessions of a runtime that is reloaded: its server sees ten new links a second."""
 
 
 class Sessions:
@@ -62,9 +65,13 @@ class Sessions:
     # Runtimes --------------------------------------------------------------------------------------------
 
     async def relink(self, runtime: Runtime) -> None:
-        """Let a runtime's sessions go on over links of its new connector, and with them the calls in flight."""
-        for carried in list(self.of_runtime(runtime.name)):
+        """Move a runtime's sessions to links of its new connector, ten per second; calls in flight continue."""
+        for number, carried in enumerate(self.of_runtime(runtime.name)):
+            if number:
+                await asyncio.sleep(_RELINK_INTERVAL)
             worker = carried.worker
+            if self._carried.get(worker.view.session_id) is not carried:
+                continue
             await stopped(carried.links)
             worker.reconfigure(runtime.context)
             worker.put(LinkDown("the runtime's options have changed"))
@@ -106,13 +113,13 @@ class Sessions:
         try:
             await self._take_up(row, lease)
         except EngineUnavailable as exc:
-            log.warning("a session cannot be taken up yet", session_id=row.session_id, reason=str(exc))
+            log.warning("session cannot be read yet", reason=str(exc), session=label_session(row))
             pause = _PAUSE
         except BaseException as exc:
             if not is_fault(exc):
                 raise
             # One session's fault must not keep the others, or the process, from their work.
-            pause = self._failed(row.session_id, exc, "a session cannot be taken up")
+            pause = self._failed(row.session_id, exc, "session cannot be started")
         else:
             return
         self.begin_again(row.session_id, after=pause)
@@ -233,7 +240,7 @@ class Sessions:
             try:
                 row = await self._keeper.take(session_id)
             except EngineUnavailable as exc:
-                log.warning("a session cannot be taken up yet", session_id=session_id, reason=str(exc))
+                log.warning("session cannot be owned yet", reason=str(exc), session_id=session_id)
             else:
                 if row is None:
                     self._leave(session_id)
@@ -252,7 +259,7 @@ class Sessions:
         session_id = carried.worker.view.session_id
         if self._carried_by(carried.worker) is carried:
             del self._carried[session_id]
-        log.warning("a session is let go", session_id=session_id, runtime=carried.runtime.name, reason=reason)
+        log.warning("session released", reason=reason, session=label_session(carried.worker.view))
         self._drop(carried)
         hand_over = partial(self._hand_over_heard, carried)
         guard("handover", hand_over, self._tasks, again=False, session_id=session_id)
@@ -327,7 +334,7 @@ class Sessions:
                     for carried in ready:
                         await self._hand_over_heard(carried)
             except TimeoutError:
-                log.warning("not all that was heard could be handed over", sessions=len(ready))
+                log.warning("frames not handed over in time", sessions=len(ready))
             await self.release([carried.worker.view.session_id for carried in ready])
         return len(ready)
 
@@ -348,11 +355,11 @@ class Sessions:
         try:
             await self._keeper.release(session_ids)
         except EngineUnavailable as exc:
-            log.warning("sessions are free when the lease has run out", reason=str(exc))
+            log.warning("session release failed; the sessions become free when the lease expires", reason=str(exc))
         except BaseException as exc:
             if not is_fault(exc):
                 raise
-            FAULTS.note("lease", exc, text="sessions are free when the lease has run out")
+            FAULTS.note("lease", exc, text="session release failed; the sessions become free when the lease expires")
         self._shared.notifications.tell("orphans", session_ids)
 
     async def let_go_of_links(self) -> None:

@@ -287,7 +287,7 @@ class StepRunner:
             try:
                 await self._carry_alone(signal, aside=times >= FAULTS_AN_INPUT)
             except EngineUnavailable as exc:
-                self.log.error("the engine is unavailable", reason=str(exc))  # noqa: TRY400
+                self.log.error("store unavailable", reason=str(exc))  # noqa: TRY400
                 await asyncio.sleep(RETRY_AFTER)
                 continue
             del kept[0]
@@ -324,7 +324,7 @@ class StepRunner:
                 raise
             except Stale as exc:
                 if tries >= STALE_PATIENCE:
-                    self.log.warning("a decision stays stale", signal=type(signal).__name__, reason=str(exc))
+                    self.log.warning("decision stays stale", signal=type(signal).__name__, reason=str(exc))
                     await asyncio.sleep(RETRY_AFTER)
                 await self._reload()
             else:
@@ -340,7 +340,7 @@ class StepRunner:
 
     async def _wait_for_engine(self, batch: Iterable[s.Signal], problem: EngineUnavailable) -> None:
         """The store takes no writes: clients are told at once, everything else waits for it."""
-        self.log.error("the engine is unavailable", reason=str(problem))
+        self.log.error("store unavailable", reason=str(problem))
         kept = without_requests(batch, problem)
         await asyncio.sleep(RETRY_AFTER)
         self._inbox.put_back([signal for signal in kept if not self._steps.requeued(signal)])

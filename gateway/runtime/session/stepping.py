@@ -11,6 +11,7 @@ from gateway.core.state import SessionView
 from gateway.errors import DragomanError
 from gateway.events import FaultReported, FrameRejected
 from gateway.guard import FAULTS, is_fault
+from gateway.runtime.observe import label_session
 from gateway.runtime.session import signals as s
 from gateway.runtime.session.deciding import decide
 from gateway.runtime.session.due import DueTimer
@@ -159,7 +160,7 @@ class StepMaker:
 
     def _note(self, signal: s.Signal, exc: BaseException, view: SessionView) -> None:
         if not isinstance(exc, DragomanError):
-            FAULTS.note("decision", exc, session_id=view.session_id, signal=type(signal).__name__)
+            FAULTS.note("decision", exc, session=label_session(view), signal=type(signal).__name__)
 
     def _failed(self, builder: StepBuilder, signal: s.Signal, exc: BaseException) -> None:
         """Nothing of a decision is left; it is on record that it failed, unless that is the answer to a client."""

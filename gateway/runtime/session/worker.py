@@ -25,7 +25,7 @@ from gateway.events import CallId
 from gateway.guard import is_fault
 from gateway.runtime.feeds.feed import Feed
 from gateway.runtime.feeds.wakeup import finish
-from gateway.runtime.observe import excerpt
+from gateway.runtime.observe import excerpt, label_session
 from gateway.runtime.session import signals as s
 from gateway.runtime.session.due import DueTimer
 from gateway.runtime.session.effects import EffectRunner
@@ -80,7 +80,7 @@ class SessionWorker:
             is_live=self._is_live,
             overflow=drop_link,
         )
-        self.log = log.bind(session_id=view.session_id, runtime=view.runtime)
+        self.log = log.bind(session=label_session(view))
         self._outbox = Outbox(
             view,
             runtime=runtime,
@@ -215,7 +215,7 @@ class SessionWorker:
     def reconfigure(self, runtime: RuntimeContext) -> None:
         """Use another configuration from the next decision on."""
         # A bound logger keeps the level it was bound under.
-        self.log = log.bind(session_id=self.view.session_id, runtime=self.view.runtime)
+        self.log = log.bind(session=label_session(self.view))
         self._runner.runtime, self._runner.log = runtime, self.log
         self._effects.log = self.log
         self._outbox.reconfigure(runtime, self.log)
@@ -326,7 +326,7 @@ class SessionWorker:
         """Say what the runtime has said for the last time, and the store has not taken before the end."""
         unwritten = len(self._runner.what_is_left(self._kept, self._said_again).frames)
         if unwritten:
-            self.log.warning("frames heard here are dropped: they were not on record at the end", heard=unwritten)
+            self.log.warning("unrecorded frames dropped", heard=unwritten)
 
     def _elsewhere(self, *, unsure: bool = False) -> Elsewhere:
         what = "; the request may be on record or not" if unsure else ""

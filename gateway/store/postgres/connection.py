@@ -20,6 +20,7 @@ from gateway.guard import guard_call
 from gateway.settings.postgres_dsn import asyncpg_dsn
 from gateway.store.postgres.faults import ConnectionLost, ReadOnly, place_of, translate, unanswered
 from gateway.store.postgres.tuning import PRODUCTION, PostgresTuning
+from gateway.store.questions.question import write_references
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 10.0
@@ -47,8 +48,9 @@ class Address:
         return place_of(self.dsn)
 
     def name(self, statement: str) -> str:
-        """Fill in the schema: tables are written as `@events`."""
-        return statement.replace("@", f'"{self.schema}".')
+        """Write a statement for PostgreSQL: rows refer to a session by its id, and `@events` is in the schema."""
+        written = write_references(statement, key="{}", name="{}", column="session_id")
+        return written.replace("@", f'"{self.schema}".')
 
 
 class Connection:

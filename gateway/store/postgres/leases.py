@@ -5,8 +5,8 @@ first and looks in a statement of its own, so that it sees what others decided b
 """
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from datetime import timedelta
-from typing import Any
 
 import structlog
 
@@ -45,6 +45,7 @@ _TAKE = f"""
 UPDATE @sessions s SET owner = $1, fence = s.fence + 1
 WHERE s.session_id = $2 AND s.state <> 'closed' AND s.owner IS DISTINCT FROM $1 AND {_LIVES} AND NOT {_OWNER_LIVES}
 """
+_LAST_OWNER = "SELECT owner FROM @sessions WHERE session_id = $1"
 _OWN = f"""
 {SESSION}
 WHERE s.session_id = ANY ($2::text[]) AND s.owner = $1 AND s.state <> 'closed' AND {_LIVES} ORDER BY s.id
@@ -59,7 +60,7 @@ _COUNT = """
 SELECT count(*), count(*) FILTER (WHERE owner = $1) FROM @sessions WHERE state <> 'closed'
 """
 _LOCK_ORPHANS = f"""
-SELECT s.session_id FROM @sessions s WHERE {_IS_ORPHAN} ORDER BY s.id LIMIT $3 FOR UPDATE SKIP LOCKED
+SELECT s.session_id, s.owner FROM @sessions s WHERE {_IS_ORPHAN} ORDER BY s.id LIMIT $3 FOR UPDATE SKIP LOCKED
 """
 _TAKE_OVER = "UPDATE @sessions SET owner = $1, fence = fence + 1 WHERE session_id = ANY ($2::text[])"
 # Sessions in sorted order, as every batch of steps locks them; one that went to somebody meanwhile is left alone.
@@ -116,10 +117,14 @@ async def take(pool: Pool, instance: str, session_id: SessionId) -> SessionRow |
     """Own one open session, where nobody who lives does."""
 
     async def work(turn: Transaction) -> SessionRow | None:
+        owners = await turn.link.ask(_LAST_OWNER, session_id)
         await turn.link.ask(_TAKE, instance, session_id)
         rows = await turn.link.ask(_OWN, instance, [session_id])
         turn.idle = not rows
-        return session_row(rows[0]) if rows else None
+        if not rows:
+            return None
+        previous = owners[0][0]
+        return replace(session_row(rows[0]), previous_owner=None if previous == instance else previous)
 
     return await pool.transact(work, begin=lock([session_id]))
 
@@ -133,15 +138,15 @@ def take_over(instance: str, runtimes: Collection[str], limit: int) -> Work[Sequ
 
     async def work(turn: Transaction) -> Sequence[SessionRow]:
         for pid, name, _ in await turn.link.ask(_END_STUCK, turn.link.address.schema):
-            log.warning("a client stood still in a transaction, which was ended", process=pid, application=name)
+            log.warning("stuck transaction of a client ended", process=pid, application=name)
         rows = await _take_over(turn, instance, [*runtimes], limit)
         turn.idle = not rows
-        return [session_row(row) for row in rows]
+        return rows
 
     return work
 
 
-async def _take_over(turn: Transaction, instance: str, runtimes: Sequence[str], limit: int) -> Sequence[Any]:
+async def _take_over(turn: Transaction, instance: str, runtimes: Sequence[str], limit: int) -> Sequence[SessionRow]:
     ask = turn.link.ask
     ((lives, living, dead),) = await ask(_ROLL, instance)
     # Counting all sessions is the costly part, and most of the time there is no orphan.
@@ -149,11 +154,12 @@ async def _take_over(turn: Transaction, instance: str, runtimes: Sequence[str], 
         return []
     ((total, owned),) = await ask(_COUNT, instance)
     room = room_for(limit, owned=owned, total=total, living=living)
-    found = [row[0] for row in await ask(_LOCK_ORPHANS, runtimes, dead, room)]
-    if not found:
+    owners: dict[str, str | None] = {row[0]: row[1] for row in await ask(_LOCK_ORPHANS, runtimes, dead, room)}
+    if not owners:
         return []
-    await ask(_TAKE_OVER, instance, found)
-    return await ask(_OWN, instance, found)
+    await ask(_TAKE_OVER, instance, [*owners])
+    rows = [session_row(row) for row in await ask(_OWN, instance, [*owners])]
+    return [replace(row, previous_owner=owners[row.session_id]) for row in rows]
 
 
 def regain(instance: str, former: Collection[str]) -> Work[Sequence[Regained]]:

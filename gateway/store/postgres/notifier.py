@@ -79,13 +79,13 @@ class PostgresNotifier:
             except DragomanError as exc:
                 if not told:
                     told = True
-                    log.warning("notifications have no connection yet", reason=str(exc))
+                    log.warning("notification connection failed", reason=str(exc))
             else:
                 told = False
                 try:
                     await self._serve(link)
                 except DragomanError as exc:
-                    log.warning("the connection for notifications was lost", reason=str(exc))
+                    log.warning("notification connection lost", reason=str(exc))
                     pause = self._tuning.pause_first
                 finally:
                     link.drop()

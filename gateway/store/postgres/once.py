@@ -205,13 +205,13 @@ class ExactlyOnce:
                 # It has always written something, so its own COMMIT waits for whatever the other one waited for.
                 if await link.run("COMMIT") == "COMMIT":
                     if told:
-                        log.info("the fate of a commit is known", fate=fate)
+                        log.info("commit outcome known", fate=fate)
                     return fate == "committed"
             except DragomanError as exc:
                 reason = str(exc)
                 line.drop()
             if pause == tuning.pause_longest and not told:
                 told = True
-                log.warning("the fate of a commit cannot be asked yet", reason=reason)
+                log.warning("commit outcome query failed", reason=reason)
             await asyncio.sleep(pause)
             pause = min(pause * 2, tuning.pause_longest)

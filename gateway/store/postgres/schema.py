@@ -102,6 +102,8 @@ async def migrate(link: Connection) -> None:
             script.append(f"INSERT INTO @{OURS} (n, at) VALUES ({number}, clock_timestamp())")
         if script:
             if done:
+                # Nobody gets a lease before the migration is over.
+                await link.run("LOCK TABLE @instances IN EXCLUSIVE MODE", seconds=_MIGRATION_SECONDS)
                 await _refuse_live(link)
             await link.run(";\n".join(script), seconds=_MIGRATION_SECONDS)
         await link.run("COMMIT")

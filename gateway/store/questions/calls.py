@@ -1,22 +1,40 @@
-"""Questions about calls. Pure."""
+"""Questions about calls. Pure.
+
+A list with a filter reads at most `WINDOW` calls: the newest open, unknown or dead ones by their partial indexes, or
+the newest of all. If no more match among them, `next` continues behind them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
 
 from gateway.events import CallId, SessionId
-from gateway.store.call import Call
-from gateway.store.encoding import read_cursor
-from gateway.store.questions.question import Question, Where, columns, each, last, one, page_of
+from gateway.store.call import OPEN_STATES, Call
+from gateway.store.encoding import read_cursor, write_cursor
+from gateway.store.questions.question import Question, Row, Where, columns, each, last, one, page_of
 from gateway.store.records import CALL_COLUMNS, call_from, micros
 from gateway.store.rows import CallFilter, Page
 from gateway.store.states import OPEN_CALL, PENDING
 
-_CALL = columns(CALL_COLUMNS)
+WINDOW = 20_000
+
+_CALL = columns(CALL_COLUMNS, "calls")
 _LIST = f"SELECT {_CALL}, id FROM @calls"
 _BY_ID = f"SELECT {_CALL} FROM @calls WHERE call_id = $1"
 _LATEST = f"""
 SELECT {_CALL} FROM @calls
-WHERE session_id = $1 AND native_call_id = $2 AND redrive_of IS NULL ORDER BY n DESC LIMIT 1
+WHERE session_id = @key($1) AND native_call_id = $2 AND redrive_of IS NULL ORDER BY n DESC LIMIT 1
 """
-_OPEN = f"SELECT {_CALL} FROM @calls WHERE session_id = $1 AND {OPEN_CALL} ORDER BY id"
+_OPEN = f"SELECT {_CALL} FROM @calls WHERE session_id = @key($1) AND {OPEN_CALL} ORDER BY id"
 _COUNT_OPEN = f"SELECT runtime, count(*) FROM @calls WHERE {OPEN_CALL} GROUP BY runtime"
+_DEAD, _UNKNOWN = "dead = 1", "unknown = 1"
+_WINDOWED = f"""
+WITH reach (id) AS MATERIALIZED (
+    SELECT coalesce((SELECT id FROM @calls WHERE {{window}} ORDER BY id DESC LIMIT 1 OFFSET {WINDOW - 1}), 0)
+)
+SELECT {_CALL}, id, ({{matching}}) AS matches, id = (SELECT id FROM reach) AS is_end FROM @calls
+WHERE {{window}} AND id >= (SELECT id FROM reach) AND (({{matching}}) OR id = (SELECT id FROM reach))
+ORDER BY id DESC LIMIT {{limit}}
+"""
 
 DROP_CALLS = f"""
 DELETE FROM @calls WHERE id IN (
@@ -50,18 +68,55 @@ def count_open_calls() -> Question[dict[str, int]]:
 
 
 def calls(which: CallFilter, page: Page) -> Question[tuple[list[Call], str | None]]:
-    where = Where()
+    window = Where()
     if page.after:
-        where.add("id < {0}", read_cursor(page.after, "calls", int)[0])
-    where.equal(session_id=which.session_id, runtime=which.runtime, tool=which.tool, executor=which.executor)
+        window.add("id < {0}", read_cursor(page.after, "calls", int)[0])
+    # Literal conditions, since no partial index serves a bound parameter.
+    covered = _covered(which)
+    if covered:
+        window.add(covered)
+    matching = Where(window.values)
+    if which.session_id is not None:
+        matching.add("session_id = @key({0})", which.session_id)
+    matching.equal(runtime=which.runtime, tool=which.tool, executor=which.executor)
     if which.since is not None:
-        where.add("created_at >= {0}", micros(which.since))
-    # Written out, so that the small indexes of dead and of unknown calls fit.
-    if which.dead is not None:
-        where.add("dead = 1" if which.dead else "dead = 0")
-    if which.unknown is not None:
-        where.add("unknown = 1" if which.unknown else "unknown = 0")
-    if which.states:
+        matching.add("created_at >= {0}", micros(which.since))
+    if which.dead is not None and covered != _DEAD:
+        matching.add("dead = {0}", int(which.dead))
+    if which.unknown is not None and covered != _UNKNOWN:
+        matching.add("unknown = {0}", int(which.unknown))
+    if which.states and not (covered == OPEN_CALL and which.states.issuperset(OPEN_STATES)):
         marks = ", ".join(f"{{{n}}}" for n in range(len(which.states)))
-        where.add(f"state IN ({marks})", *sorted(which.states))
-    return page_of("calls", page, _LIST, where, order="id DESC", show=call_from, place=last)
+        matching.add(f"state IN ({marks})", *sorted(which.states))
+    if matching.conditions:
+        question = _page_of_window(page, window, matching)
+    else:
+        question = page_of("calls", page, _LIST, window, order="id DESC", show=call_from, place=last)
+    if covered != OPEN_CALL:
+        return question
+    # SQLite otherwise prefers the order of the table to the small index.
+    return replace(question, sqlite=question.text.replace("FROM @calls", "FROM @calls INDEXED BY calls_open"))
+
+
+def _covered(which: CallFilter) -> str:
+    """Choose the condition of the list that has a partial index, if any."""
+    if which.states and which.states.issubset(OPEN_STATES):
+        return OPEN_CALL
+    if which.dead:
+        return _DEAD
+    return _UNKNOWN if which.unknown else ""
+
+
+def _page_of_window(page: Page, window: Where, matching: Where) -> Question[tuple[list[Call], str | None]]:
+    limit = max(page.limit, 1)
+
+    def read(rows: Sequence[Row]) -> tuple[list[Call], str | None]:
+        found = [call_from(row) for row in rows[:limit] if row[-2]]
+        if len(rows) > limit:
+            return found, write_cursor("calls", rows[limit - 1][-3])
+        # The window's end comes last, whether it matches or not.
+        return found, write_cursor("calls", rows[-1][-3]) if rows and rows[-1][-1] else None
+
+    values = [*matching.values, limit + 1]
+    text = _WINDOWED.format(window=window.conditions or "true", matching=matching.conditions, limit=f"${len(values)}")
+    return Question(text, values, read)

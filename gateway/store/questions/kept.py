@@ -5,9 +5,10 @@ from gateway.store.encoding import read_cursor
 from gateway.store.questions.question import Question, Row, Where, columns, last, one, page_of
 from gateway.store.records import InteractionRecord, interaction_row, moment
 from gateway.store.rows import InteractionRow, Page, StoredAnswer
+from gateway.store.states import WAITING
 from gateway.store.step import InteractionState
 
-_INTERACTION = columns(InteractionRecord._fields)
+_INTERACTION = columns(InteractionRecord._fields, "interactions")
 _LIST = f"SELECT {_INTERACTION}, id FROM @interactions"
 _BY_ID = f"SELECT {_INTERACTION} FROM @interactions WHERE interaction_id = $1"
 _ANSWER = """
@@ -24,7 +25,13 @@ def interactions(
 ) -> Question[tuple[list[InteractionRow], str | None]]:
     where = Where()
     where.add("id > {0}", read_cursor(page.after, "interactions", int)[0] if page.after else 0)
-    where.equal(session_id=session_id, state=state)
+    if session_id is not None:
+        where.add("session_id = @key({0})", session_id)
+    if state == "waiting":
+        # Literal, since no partial index serves a bound parameter.
+        where.add(WAITING)
+    else:
+        where.equal(state=state)
     return page_of("interactions", page, _LIST, where, order="id", show=_interaction, place=last)
 
 

@@ -1,9 +1,14 @@
-"""What a question to a database is: one statement, its values, and what the rows that come back mean. Pure.
+"""A question to a database: one statement, its values, and the function that reads the rows. Pure.
 
-Statements are written as PostgreSQL understands them, tables as `@calls` and values as `$1`; SQLite is asked the same
-once both are written its way.
+A statement is written for PostgreSQL with tables as `@calls` and values as `$1`. Rows of PostgreSQL refer to a session
+by its id, rows of SQLite by the integer key of the session's row. The statement marks each place that differs:
+
+- `@key($1)`: the reference to the session with this id;
+- `@name(o.session_id)`: the id of the session that a row refers to;
+- `s.@key`: the column of `sessions` that other tables refer to.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -15,22 +20,37 @@ T = TypeVar("T")
 Row = Sequence[Any]
 
 
+_MARKS = re.compile(r"@key\(([^)]+)\)|@name\(([^)]+)\)|@key\b")
+
+
 @dataclass(frozen=True, slots=True)
 class Question(Generic[T]):
-    """One statement, its values, and what the rows that come back mean."""
+    """One statement, its values, and the function that reads the rows."""
 
     text: str
     values: Sequence[object]
     read: Callable[[Sequence[Row]], T]
     sqlite: str = ""
-    """What SQLite is asked instead, where the text would send it a long way round."""
+    """The statement for SQLite, if its planner needs another one."""
+
+
+def write_references(statement: str, *, key: str, name: str, column: str) -> str:
+    """Replace the marks of a statement; `{}` in `key` and `name` is the text in the parentheses."""
+
+    def write(mark: re.Match[str]) -> str:
+        named, referred = mark.groups()
+        if named is not None:
+            return key.format(named)
+        return column if referred is None else name.format(referred)
+
+    return _MARKS.sub(write, statement)
 
 
 class Where:
-    """Collects the conditions of a list, and their values in order."""
+    """Collect the conditions of a list and their values; `before` are the values of earlier conditions."""
 
-    def __init__(self) -> None:
-        self.values: list[object] = []
+    def __init__(self, before: Sequence[object] = ()) -> None:
+        self.values: list[object] = [*before]
         self._texts: list[str] = []
 
     def add(self, text: str, *values: object) -> None:
@@ -45,13 +65,17 @@ class Where:
             if value is not None:
                 self.add(column + " = {0}", value)
 
+    @property
+    def conditions(self) -> str:
+        return " AND ".join(self._texts)
+
     def text(self) -> str:
-        return f"WHERE {' AND '.join(self._texts)}" if self._texts else ""
+        return f"WHERE {self.conditions}" if self._texts else ""
 
 
-def columns(names: Sequence[str], table: str = "") -> str:
-    """List columns, of a table where one is named."""
-    return ", ".join(f"{table}{name}" for name in names)
+def columns(names: Sequence[str], table: str) -> str:
+    """List columns of a table or its alias; a session is given by its id."""
+    return ", ".join(f"@name({table}.{name})" if name == "session_id" else f"{table}.{name}" for name in names)
 
 
 def one(text: str, values: Sequence[object], show: Callable[[Row], T]) -> Question[T | None]:

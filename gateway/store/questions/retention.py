@@ -24,7 +24,7 @@ def _needed(copies_from: str, *, of: str = "", until: str = "") -> str:
     )
     return " UNION ALL ".join(
         f"SELECT session_id, {seq} AS seq FROM @{table} WHERE "
-        + (f"session_id = {of} AND {seq} < {until} AND ({holds})" if of else holds)
+        + (f"session_id = @key({of}) AND {seq} < {until} AND ({holds})" if of else holds)
         for seq, table, holds in rows
     )
 
@@ -39,8 +39,8 @@ WITH needed AS (
 )
 SELECT s.session_id, s.state = '{CLOSED}', s.min_seq, s.last_seq, coalesce(f.floor, s.last_seq + 1), e.recorded_at
 FROM @sessions s CROSS JOIN @events e
-LEFT JOIN floors f ON f.session_id = s.session_id
-WHERE e.session_id = s.session_id AND e.seq = s.min_seq AND coalesce(f.floor, s.last_seq + 1) > s.min_seq AND (
+LEFT JOIN floors f ON f.session_id = s.@key
+WHERE e.session_id = s.@key AND e.seq = s.min_seq AND coalesce(f.floor, s.last_seq + 1) > s.min_seq AND (
     CAST($1 AS bigint) = 1
     OR e.recorded_at < CASE s.state WHEN '{CLOSED}' THEN CAST($2 AS bigint) ELSE CAST($3 AS bigint) END
     OR (s.state <> '{CLOSED}' AND s.min_seq <= s.last_seq - CAST($4 AS bigint))
@@ -49,7 +49,7 @@ ORDER BY e.recorded_at, s.session_id LIMIT $5
 """
 _ITEMS = """
 SELECT seq, recorded_at, coalesce(length(body), 0) + coalesce(length(about), 0)
-FROM @events WHERE session_id = $1 AND seq >= $2 ORDER BY seq LIMIT $3
+FROM @events WHERE session_id = @key($1) AND seq >= $2 ORDER BY seq LIMIT $3
 """
 
 

@@ -11,10 +11,10 @@ from gateway.store.rows import DeadFilter, Page, Send
 from gateway.store.states import DEAD_SEND, PENDING
 
 _SENDS = f"""
-SELECT {columns(SEND_COLUMNS, "o.")}, {columns(EventRecord._fields, "e.")}
+SELECT {columns(SEND_COLUMNS, "o")}, {columns(EventRecord._fields, "e")}
 FROM @outbound o JOIN @events e ON e.session_id = o.session_id AND e.seq = o.seq
 """
-_SENDS_OF = f"{_SENDS}WHERE o.session_id = $1 AND o.seq = $2 ORDER BY o.target"
+_SENDS_OF = f"{_SENDS}WHERE o.session_id = @key($1) AND o.seq = $2 ORDER BY o.target"
 _BEHIND_ONE_THAT_IS_HELD = f"""
 EXISTS (
     SELECT 1 FROM @outbound e
@@ -42,67 +42,49 @@ _SESSIONS = _WAITING.format(what="session_id")
 _FIRST_IS_DUE = f"coalesce({_OF_FIRST.format(what='f.due_at')}, 0)"
 _NEXT_DUE = _WAITING.format(what=f"min({_OF_FIRST.format(what='coalesce(f.due_at, f.created_at)')})")
 _ROWS = re.compile("@outbound [oewf]")
-_SENDS_AT = f"""
-{_SENDS} WHERE o.session_id = $1 AND o.target = $2 AND o.seq IN (SELECT value FROM json_each($3))
-"""
 UNDELIVERED = f"""
-SELECT target, count(*) FROM @outbound WHERE session_id = $1 AND seq < $2 AND {PENDING} GROUP BY target
+SELECT target, count(*) FROM @outbound WHERE session_id = @key($1) AND seq < $2 AND {PENDING} GROUP BY target
 """
 REVIVE = f"""
 UPDATE @outbound SET state = 'pending', attempt = 0, due_at = $4, reason = NULL
-WHERE session_id = $1 AND seq = $2 AND target = $3 AND {DEAD_SEND} RETURNING 1
+WHERE session_id = @key($1) AND seq = $2 AND target = $3 AND {DEAD_SEND} RETURNING 1
 """
 DISMISS = f"""
 UPDATE @outbound SET state = 'moot', due_at = NULL, reason = $4
-WHERE session_id = $1 AND seq = $2 AND target = $3 AND {DEAD_SEND} RETURNING 1
+WHERE session_id = @key($1) AND seq = $2 AND target = $3 AND {DEAD_SEND} RETURNING 1
 """
 MOOT = f"""
-UPDATE @outbound SET state = 'moot', due_at = NULL, reason = $3 WHERE session_id = $1 AND target = $2 AND {PENDING}
+UPDATE @outbound SET state = 'moot', due_at = NULL, reason = $3
+WHERE session_id = @key($1) AND target = $2 AND {PENDING}
 """
 
 
 def pending_sends(
-    session_id: SessionId | None, target: str, due_before: datetime | None, limit: int, *, apart: str | None = None
+    session_id: SessionId | None, target: str, due_before: datetime | None, limit: int
 ) -> Question[list[Send]]:
-    """Ask for pending rows; of sessions that are not in a JSON list, where SQLite is given one."""
     where, sessions = Where(), _SESSIONS
     where.add(f"o.{PENDING} AND o.target = {{0}}", target)
     if session_id is not None:
-        where.add("o.session_id = {0}", session_id)
+        where.add("o.session_id = @key({0})", session_id)
     if due_before is not None:
         due = micros(due_before)
         where.add("(o.due_at IS NULL OR o.due_at <= {0})", due)
         sessions += f" AND {_FIRST_IS_DUE} <= ${len(where.values)}"
         where.add(f"NOT {_BEHIND_ONE_THAT_IS_HELD}", due)
-    if apart is not None:
-        where.values.append(apart)
-        sessions += _apart(len(where.values))
     if session_id is None:
         where.add(f"o.session_id IN ({sessions})")
     values = [*where.values, max(limit, 0)]
     text = f"{_SENDS} {where.text()} ORDER BY o.session_id, o.seq LIMIT ${len(values)}"
-    return each(text, values, _send, sqlite=_by_what_is_pending(text))
+    return each(text, values, _send, sqlite=_use_pending_index(text))
 
 
-def next_send_due(target: str, *, apart: str | None = None) -> Question[datetime | None]:
-    """Ask when the next pending row is due; of sessions that are not in a JSON list, where SQLite is given one."""
-    values = [target] if apart is None else [target, apart]
-    text = _NEXT_DUE if apart is None else _NEXT_DUE + _apart(len(values))
-    return Question(text, values, lambda rows: moment_or_none(rows[0][0]), _by_what_is_pending(text))
+def next_send_due(target: str) -> Question[datetime | None]:
+    return Question(_NEXT_DUE, (target,), lambda rows: moment_or_none(rows[0][0]), sqlite=_use_pending_index(_NEXT_DUE))
 
 
-def _apart(place: int) -> str:
-    return f" AND session_id NOT IN (SELECT value FROM json_each(${place}))"
-
-
-def _by_what_is_pending(text: str) -> str:
-    """Name the index to SQLite, which goes through all that a session has ever sent otherwise, once for each row."""
+def _use_pending_index(text: str) -> str:
+    """Name the index for SQLite, which otherwise reads all sends of a session once for each pending row."""
     return _ROWS.sub(r"\g<0> INDEXED BY outbound_pending", text)
-
-
-def sends_at(session_id: SessionId, target: str, sequences: str) -> Question[list[Send]]:
-    """Ask SQLite for the rows at the sequences in a JSON list."""
-    return each(_SENDS_AT, (session_id, target, sequences), _send)
 
 
 def sends_of(session_id: SessionId, sequence: int) -> Question[list[Send]]:
@@ -114,9 +96,9 @@ def dead_sends(page: Page, which: DeadFilter) -> Question[tuple[list[Send], str 
     where.add(DEAD_SEND)
     if page.after:
         place = read_cursor(page.after, "sends", int, str, int, str)
-        where.add("(o.created_at, o.session_id, o.seq, o.target) < ({0}, {1}, {2}, {3})", *place)
+        where.add("(o.created_at, o.session_id, o.seq, o.target) < ({0}, @key({1}), {2}, {3})", *place)
     if which.runtime is not None:
-        of_runtime = "SELECT 1 FROM @sessions s WHERE s.session_id = o.session_id AND s.runtime = {0}"
+        of_runtime = "SELECT 1 FROM @sessions s WHERE s.@key = o.session_id AND s.runtime = {0}"
         where.add(f"EXISTS ({of_runtime})", which.runtime)
     if which.target is not None:
         where.add("o.target = {0}", which.target)

@@ -15,13 +15,13 @@ from gateway.store.rows import Page, SessionFilter, SessionRow
 SESSION = """
 SELECT s.session_id, s.runtime, s.protocol, s.native_id, s.state, s.labels, s.last_seq, s.min_seq, s.opened_at,
     s.updated_at, s.fence, s.owner, s.cursor, p.snapshot, s.id
-FROM @sessions s LEFT JOIN @snapshots p ON p.session_id = s.session_id
+FROM @sessions s LEFT JOIN @snapshots p ON p.session_id = s.@key
 """
 """A session with its snapshot, as `session_row` reads it."""
 _BY_ID = f"{SESSION}WHERE s.session_id = $1"
 
 _EVENTS = f"""
-SELECT s.min_seq, {columns(EventRecord._fields, "e.")}
+SELECT s.min_seq, {columns(EventRecord._fields, "e")}
 FROM @sessions s LEFT JOIN (
     SELECT * FROM @events WHERE session_id = $1 AND seq > $2 ORDER BY seq LIMIT $3
 ) e ON true
@@ -29,8 +29,8 @@ WHERE s.session_id = $1 ORDER BY e.seq
 """
 # SQLite would copy all of the inner table first, and PostgreSQL would sort all of the outer one.
 _EVENTS_OF_SQLITE = f"""
-SELECT s.min_seq, {columns(EventRecord._fields, "e.")}
-FROM @sessions s LEFT JOIN @events e ON e.session_id = s.session_id AND e.seq > $2 AND $3 > 0
+SELECT s.min_seq, {columns(EventRecord._fields, "e")}
+FROM @sessions s LEFT JOIN @events e ON e.session_id = s.@key AND e.seq > $2 AND $3 > 0
 WHERE s.session_id = $1 ORDER BY e.seq LIMIT max($3, 1)
 """
 

@@ -22,7 +22,7 @@ from gateway.store.sqlite.lock import (
     locate,
     lock_path,
 )
-from gateway.store.sqlite.log import replay
+from gateway.store.sqlite.migrate_0_2 import keep_copy
 from gateway.store.sqlite.replacing import aside_for, growing, partial_of, put, put_over, replacing, set_aside, sync
 from gateway.store.sqlite.schema import APPLICATION, open_writer, refuse_newer
 
@@ -66,7 +66,7 @@ def schema_of(path: Path) -> int:
 
 
 def migrate(path: Path) -> tuple[int, int]:
-    """Bring a database up to date, or make it; answers its schema before and after.
+    """Migrate a database, or create it; returns its schema before and after. A copy of an old one is kept beside it.
 
     Raises:
         EngineLocked: a gateway uses it.
@@ -75,6 +75,7 @@ def migrate(path: Path) -> tuple[int, int]:
     """
     with alone(path):
         before = schema_of(path)
+        keep_copy(path)
         open_writer(path).close()
         return before, schema_of(path)
 
@@ -105,8 +106,6 @@ def back_up(path: Path, target: Path, *, force: bool, tell: Tell = _tell_nobody)
                 # The copy is of one moment, and holds no page that was freed.
                 connection.execute("VACUUM INTO ?", (str(partial),))
         tell("checking", 0, 0)
-        with _opened(partial, "rw", name=target) as copy:
-            settle(copy)
         partial.chmod(path.stat().st_mode & 0o777)
         contents = examine(partial, name=target)
         sync(partial, name=target)
@@ -199,13 +198,6 @@ def examine(path: Path, *, name: Path) -> Contents:
             raise EngineUnusable(f"{str(name)!r} is damaged ({found[0]}): use another backup")
         sessions, events = connection.execute(_COUNTS).fetchone()
     return Contents(schema, sessions, events, path.stat().st_size)
-
-
-def settle(connection: sqlite3.Connection) -> None:
-    """Put what waits in the log of a database that nobody else uses into its tables."""
-    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'steps'").fetchone():
-        connection.execute("PRAGMA secure_delete = ON")
-        replay(connection)
 
 
 def _used(connection: sqlite3.Connection) -> int:

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Self
 
 import orjson
+import structlog
 
 from gateway.clock import Clock
 from gateway.errors import EngineUnavailable, InvalidRequest, NotFound
 from gateway.events import CallId, Envelope, SessionId
 from gateway.store.encoding import encode_event
+from gateway.store.questions.answers import AnswersQuestions
 from gateway.store.questions.question import Question, T
 from gateway.store.records import micros
 from gateway.store.retention import RemovedRows
@@ -23,10 +25,9 @@ from gateway.store.roster import Roster
 from gateway.store.rows import NO_NOTES, EngineHealth, Instance, Regained, SessionRow, StoredAnswer
 from gateway.store.shared_probe import SharedProbe
 from gateway.store.sqlite import leases, upkeep
-from gateway.store.sqlite.answers_beside import OWNED, AnswersBeside
-from gateway.store.sqlite.beside import Beside, TablesNeeded, answer_beside
 from gateway.store.sqlite.dialect import answer
 from gateway.store.sqlite.lock import FileLock, check_place, locate
+from gateway.store.sqlite.migrate_0_2 import keep_copy
 from gateway.store.sqlite.place import FilePlace
 from gateway.store.sqlite.privacy import make_private
 from gateway.store.sqlite.readers import Readers
@@ -34,11 +35,13 @@ from gateway.store.sqlite.tuning import PRODUCTION, SqliteTuning
 from gateway.store.sqlite.writer import Writer
 from gateway.store.step import Committed, Step
 
+log = structlog.get_logger(__name__)
+
 _LOG_PAUSE = 0.1
 _SYNCHRONOUS = {0: "off", 1: "normal", 2: "full", 3: "extra"}
 
 
-class SqliteEngine(AnswersBeside):
+class SqliteEngine(AnswersQuestions):
     """Keep everything in the file at `path`; its folder must exist and be on a local disk."""
 
     def __init__(self, path: Path, clock: Clock, *, tuning: SqliteTuning = PRODUCTION) -> None:
@@ -57,6 +60,9 @@ class SqliteEngine(AnswersBeside):
             make_private(self._path)
             # A new database has its file only now.
             self._lock.take_file()
+            copy = await asyncio.to_thread(keep_copy, self._path)
+            if copy is not None:
+                log.info("the database of an earlier release is migrated", path=str(self._path), copy=str(copy))
             place = FilePlace(self._path)
             writer = Writer(self._path, self._clock, place, self._tuning)
             await writer.start()
@@ -101,22 +107,7 @@ class SqliteEngine(AnswersBeside):
         return self._open[2]
 
     async def _answer(self, question: Question[T]) -> T:
-        await self._catch_up()
-        return await self._look(question)
-
-    async def _look(self, question: Question[T]) -> T:
         return await self._read.ask(answer, question)
-
-    async def _beside(self, wanted: Beside[T]) -> T:
-        try:
-            return await self._read.ask(answer_beside, wanted, self._write.behind)
-        except TablesNeeded:
-            return await self._answer(wanted.question)
-
-    async def _catch_up(self) -> None:
-        """Let the tables have all that was committed before."""
-        if self._write.behind.entries:
-            await self._write.run(upkeep.nothing)
 
     def _now(self) -> int:
         return micros(self._clock.now())
@@ -225,7 +216,7 @@ class SqliteEngine(AnswersBeside):
         return next((one for one in await self.instances() if one.alive and one.instance_id == owner), None)
 
     async def instances(self) -> Sequence[Instance]:
-        return self._roster.show(await self._beside(OWNED))
+        return self._roster.show(await self._read.ask(leases.count_owned))
 
     async def hold(self, instance: str, name: str) -> bool:
         return self._roster.hold(instance, name)

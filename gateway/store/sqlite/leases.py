@@ -17,7 +17,7 @@ from gateway.store.sqlite.dialect import answer
 from gateway.store.sqlite.jobs import Turn
 from gateway.store.sqlite.upkeep import Run
 
-OWNED = "SELECT owner, count(*) FROM sessions INDEXED BY sessions_owned WHERE state <> 'closed' GROUP BY owner"
+_OWNED = "SELECT owner, count(*) FROM sessions INDEXED BY sessions_owned WHERE state <> 'closed' GROUP BY owner"
 _ORPHANS = """
 SELECT session_id FROM sessions INDEXED BY sessions_owned
 WHERE state <> 'closed' AND runtime IN (SELECT value FROM json_each(?))
@@ -107,7 +107,7 @@ def release(instance: str, session_ids: Collection[SessionId] | None) -> Run:
 
 def count_owned(connection: sqlite3.Connection) -> dict[str | None, int]:
     """Count the open sessions of each owner; those of nobody under None."""
-    return dict(connection.execute(OWNED).fetchall())
+    return dict(connection.execute(_OWNED).fetchall())
 
 
 def read_owner(connection: sqlite3.Connection, session_id: SessionId) -> str | None:

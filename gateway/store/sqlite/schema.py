@@ -1,24 +1,25 @@
-"""Opens a SQLite database the way the gateway needs it, and brings its tables up to date.
+"""Opens a SQLite database with the settings that the gateway needs, and migrates its tables.
 
-Tables and columns are those that the questions in `gateway/store/questions/` ask for, here as in PostgreSQL. Migrations
-are numbered by their place in the list, only go forward and are never changed once released. `PRAGMA user_version` is
-the number of the last one a file has had; a release refuses a file with a higher number than its own.
+Migrations are numbered from `FIRST`, only go forward and are never changed once released. `PRAGMA user_version` is the
+number of the last one that a file has had; a release refuses a file with a higher number than its own.
 """
 
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 from types import NoneType
 from typing import TypeVar
 
 from gateway.errors import EngineUnusable, SchemaTooNew
-from gateway.store.sqlite.log import replay
-from gateway.store.sqlite.tuning import PRODUCTION
+from gateway.store.sqlite.migrate_0_2 import LAST, rebuild
+from gateway.store.sqlite.tuning import PRODUCTION, SqliteTuning
 
 T = TypeVar("T")
 
 # "Drgm", so that `file` and we can tell our databases from others.
 APPLICATION = 0x4472676D
+
+FIRST = 9
+"""The number of the first migration below. Releases up to 0.2.0 had other tables, numbered 1 to 6."""
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
@@ -34,6 +35,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             last_seq INTEGER NOT NULL,
             min_seq INTEGER NOT NULL,
             fence INTEGER NOT NULL,
+            owner TEXT,
             size INTEGER NOT NULL,
             cursor TEXT,
             opened_at INTEGER NOT NULL,
@@ -41,12 +43,16 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             UNIQUE (runtime, native_id)
         ) STRICT
         """,
-        # Apart from sessions, because SQLite writes a whole row anew whenever any column changes.
-        "CREATE TABLE snapshots (session_id TEXT PRIMARY KEY, snapshot BLOB NOT NULL) STRICT",
-        # In order of arrival, not of session: a batch over many sessions then fills few pages instead of touching many.
+        # The sessions of an owner, the sessions without one, and their numbers: leases.
+        "CREATE INDEX sessions_owned ON sessions (owner, runtime) WHERE state <> 'closed'",
+        # In every other table `session_id` is `sessions.id`.
+        # Apart from sessions, because SQLite rewrites a whole row when any column changes.
+        "CREATE TABLE snapshots (session_id INTEGER PRIMARY KEY, snapshot BLOB NOT NULL) STRICT",
+        # Rows in order of arrival: a batch over many sessions fills few pages instead of changing many.
+        # The primary key serves `read` and all that follows an event.
         """
         CREATE TABLE events (
-            session_id TEXT NOT NULL,
+            session_id INTEGER NOT NULL,
             seq INTEGER NOT NULL,
             event_id TEXT NOT NULL,
             kind TEXT NOT NULL,
@@ -58,15 +64,17 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             PRIMARY KEY (session_id, seq)
         ) STRICT
         """,
+        # The look for a repeated event in each batch.
         """
         CREATE UNIQUE INDEX events_once ON events (session_id, direction, dedupe_key)
         WHERE dedupe_key IS NOT NULL
         """,
+        # The unique call_id serves `call` and each change of a call; the id is the order of lists.
         """
         CREATE TABLE calls (
             id INTEGER PRIMARY KEY,
             call_id TEXT NOT NULL UNIQUE,
-            session_id TEXT NOT NULL,
+            session_id INTEGER NOT NULL,
             runtime TEXT NOT NULL,
             native_call_id TEXT NOT NULL,
             n INTEGER NOT NULL,
@@ -87,14 +95,23 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             error TEXT,
             redrive_of TEXT,
             deliver INTEGER NOT NULL,
-            finished_at INTEGER
+            finished_at INTEGER,
+            dead INTEGER NOT NULL,
+            late INTEGER NOT NULL,
+            progressed INTEGER NOT NULL
         ) STRICT
         """,
+        # `latest_call`.
         "CREATE INDEX calls_native ON calls (session_id, native_call_id, n) WHERE redrive_of IS NULL",
+        # `open_calls`, `count_open_calls`, lists of open calls, and the events that retention keeps.
         "CREATE INDEX calls_open ON calls (session_id) WHERE state IN ('queued', 'dispatched', 'accepted')",
+        # Lists of dead and of unknown calls.
+        "CREATE INDEX calls_dead ON calls (id) WHERE dead = 1",
+        "CREATE INDEX calls_unknown ON calls (id) WHERE unknown = 1",
+        # The primary key serves `sends_of` and each change of a send.
         """
         CREATE TABLE outbound (
-            session_id TEXT NOT NULL,
+            session_id INTEGER NOT NULL,
             seq INTEGER NOT NULL,
             target TEXT NOT NULL,
             lane TEXT NOT NULL,
@@ -106,16 +123,19 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             PRIMARY KEY (session_id, seq, target)
         ) STRICT, WITHOUT ROWID
         """,
+        # `pending_sends`, `next_send_due`, and the events that retention keeps.
         "CREATE INDEX outbound_pending ON outbound (target, session_id, seq) WHERE state = 'pending'",
+        # `dead_sends`, newest first.
         """
         CREATE INDEX outbound_dead ON outbound (created_at, session_id, seq, target)
         WHERE state IN ('refused', 'unknown', 'dead')
         """,
+        # The unique interaction_id serves `interaction` and each change.
         """
         CREATE TABLE interactions (
             id INTEGER PRIMARY KEY,
             interaction_id TEXT NOT NULL UNIQUE,
-            session_id TEXT NOT NULL,
+            session_id INTEGER NOT NULL,
             kind TEXT NOT NULL,
             state TEXT NOT NULL,
             request_seq INTEGER NOT NULL,
@@ -123,8 +143,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             answered_by TEXT
         ) STRICT
         """,
-        "CREATE INDEX interactions_of ON interactions (session_id, id)",
+        # `interactions` of one session.
+        "CREATE INDEX interactions_of ON interactions (session_id)",
+        # `interactions` that wait, and the events that retention keeps.
         "CREATE INDEX interactions_waiting ON interactions (session_id) WHERE state = 'waiting'",
+        # The primary key serves `recall`.
         """
         CREATE TABLE idempotency (
             scope TEXT NOT NULL,
@@ -135,89 +158,23 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             PRIMARY KEY (scope, key)
         ) STRICT
         """,
+        # The removal of expired answers.
         "CREATE INDEX idempotency_expiry ON idempotency (expires_at)",
         "CREATE TABLE notes (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT",
         "CREATE TABLE probe (id INTEGER PRIMARY KEY CHECK (id = 1), tried_at INTEGER NOT NULL) STRICT",
     ),
-    (
-        "ALTER TABLE sessions ADD COLUMN owner TEXT",
-        "CREATE INDEX sessions_owned ON sessions (owner, runtime) WHERE state <> 'closed'",
-    ),
-    (
-        "ALTER TABLE calls ADD COLUMN dead INTEGER NOT NULL DEFAULT 0",
-        "UPDATE calls SET dead = 1 WHERE unknown = 1",
-        "CREATE INDEX calls_dead ON calls (id) WHERE dead = 1",
-    ),
-    (
-        "CREATE TABLE schema_version (n INTEGER PRIMARY KEY, readable_from INTEGER NOT NULL) STRICT",
-        # Events from here on must stay: a newer release folds them anew.
-        "ALTER TABLE snapshots ADD COLUMN keep_from INTEGER",
-        "CREATE INDEX snapshots_keep ON snapshots (session_id, keep_from) WHERE keep_from IS NOT NULL",
-        # What only a newer release knows how to go on with is kept and listed; nearly always there is none.
-        "DROP INDEX outbound_dead",
-        """
-        CREATE INDEX outbound_listed ON outbound (created_at, session_id, seq, target)
-        WHERE state NOT IN ('pending', 'delivered', 'moot')
-            OR (state = 'pending' AND reason = 'written by a newer release')
-        """,
-        """
-        CREATE INDEX calls_newer ON calls (session_id, request_seq)
-        WHERE state NOT IN ('queued', 'dispatched', 'accepted', 'succeeded', 'failed', 'canceled', 'expired')
-        """,
-        """
-        CREATE INDEX interactions_newer ON interactions (session_id, request_seq)
-        WHERE state NOT IN ('waiting', 'answered', 'expired', 'moot')
-        """,
-    ),
-    (
-        # Whether a different outcome came after the end, and what was recorded of progress, in bytes.
-        "ALTER TABLE calls ADD COLUMN late INTEGER NOT NULL DEFAULT 0",
-        "ALTER TABLE calls ADD COLUMN progressed INTEGER NOT NULL DEFAULT 0",
-    ),
-    (
-        # What commits append to, and what is spread over the other tables later.
-        "CREATE TABLE steps (id INTEGER PRIMARY KEY, part BLOB NOT NULL) STRICT",
-        # What `readable_from` is once the log is empty again; NULL where it is so now.
-        "ALTER TABLE schema_version ADD COLUMN settled INTEGER",
-    ),
-    (
-        # Release 0.2.0 finds no `readable_from` here any more and refuses the database.
-        "DROP TABLE schema_version",
-        "DROP INDEX snapshots_keep",
-        "ALTER TABLE snapshots DROP COLUMN keep_from",
-        "DROP INDEX calls_newer",
-        "DROP INDEX interactions_newer",
-        # A row that waited for a newer release becomes a dead letter.
-        """
-        UPDATE outbound SET state = 'dead', due_at = NULL
-        WHERE state = 'pending' AND reason = 'written by a newer release'
-        """,
-        "DROP INDEX outbound_listed",
-        """
-        CREATE INDEX outbound_dead ON outbound (created_at, session_id, seq, target)
-        WHERE state IN ('refused', 'unknown', 'dead')
-        """,
-    ),
-    (
-        # A pending event to the runtime may have been sent, except one that 0.2.0 marked as not sent.
-        """
-        UPDATE outbound SET attempt = 1
-        WHERE target = 'runtime' AND state = 'pending' AND reason IS NOT 'held: the runtime has not started yet'
-        """,
-        "UPDATE outbound SET reason = NULL WHERE target = 'runtime' AND state = 'pending'",
-    ),
 )
+
+NEWEST = FIRST + len(MIGRATIONS) - 1
+"""The number of the schema of this release."""
 
 _CHECKPOINT_BYTES = 32 * 1024 * 1024
 
 
-def open_writer(
-    path: Path, *, lock: float = PRODUCTION.lock, replayed: Callable[[int], object] = lambda _: None
-) -> sqlite3.Connection:
-    """Open the one connection that writes: WAL, each commit on disk before it returns, tables up to date.
+def open_writer(path: Path, *, tuning: SqliteTuning = PRODUCTION) -> sqlite3.Connection:
+    """Open the one connection that writes: WAL, each commit on disk before it returns, tables migrated.
 
-    Its statements wait for another connection's for `lock` seconds. `replayed` gets the number of steps that a killed
-    process left in the log.
+    A statement waits `tuning.lock` seconds for another connection.
 
     Raises:
         EngineUnusable: the file is not a database of ours, or cannot be opened or written.
@@ -225,24 +182,21 @@ def open_writer(
     """
     connection = None
     try:
-        connection = _connect(path, lock=lock)
+        connection = _connect(path, lock=tuning.lock)
         _check_ours(connection, path)
-        # Only a new file takes it: what a commit appends is small, and a page is the least that it writes.
+        # Only a new file takes it: a commit writes whole pages, so small ones write less.
         connection.execute("PRAGMA page_size = 2048")
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
             raise EngineUnusable(f"the file system of {str(path)!r} cannot hold a write-ahead log: use a local disk")
-        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(f"PRAGMA synchronous = {tuning.synchronous}")
         # What is freed is overwritten, or erased texts could still be read out of the file.
         connection.execute("PRAGMA secure_delete = ON")
         # Fewer, larger checkpoints write each page of the file less often; the log is cut back after a burst.
         page_size = connection.execute("PRAGMA page_size").fetchone()[0]
         connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_BYTES // page_size}")
         connection.execute("PRAGMA journal_size_limit = 67108864")
-        steps = _replay(connection)
-        _migrate(connection)
-        if steps:
-            replayed(steps)
+        _migrate(connection, path)
     except sqlite3.Error as exc:
         if connection is not None:
             connection.close()
@@ -303,22 +257,21 @@ def refuse_newer(connection: sqlite3.Connection, path: Path) -> None:
         SchemaTooNew: a newer release has migrated it.
     """
     version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version > len(MIGRATIONS):
+    if version > NEWEST:
         raise SchemaTooNew(
-            f"{str(path)!r} has schema {version} and this release supports up to {len(MIGRATIONS)}: "
+            f"{str(path)!r} has schema {version} and this release supports up to {NEWEST}: "
             "run the newer release, or restore the backup from before the upgrade"
         )
 
 
-def _replay(connection: sqlite3.Connection) -> int:
-    """Put the steps of a killed process into the tables before any migration changes these; returns the number."""
-    logged = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'steps'").fetchone()
-    return replay(connection) if logged else 0
-
-
-def _migrate(connection: sqlite3.Connection) -> None:
+def _migrate(connection: sqlite3.Connection, path: Path) -> None:
     done = connection.execute("PRAGMA user_version").fetchone()[0]
-    for number, statements in enumerate(MIGRATIONS[done:], start=done + 1):
+    if LAST < done < FIRST:
+        raise EngineUnusable(f"{str(path)!r} has schema {done}, which no release has made: restore a backup")
+    if 0 < done < FIRST:
+        rebuild(connection, MIGRATIONS[0], FIRST)
+        done = FIRST
+    for number, statements in enumerate(MIGRATIONS[max(done - FIRST + 1, 0) :], start=max(done + 1, FIRST)):
         connection.execute("BEGIN IMMEDIATE")
         try:
             for statement in statements:

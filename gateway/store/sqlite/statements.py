@@ -1,41 +1,39 @@
-"""How rows are written into the SQLite tables, and how statements over a record's columns are put together."""
+"""Writes the rows of a batch into the SQLite tables."""
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from gateway.events import SessionId
+from gateway.store.apply import Writes
 from gateway.store.records import (
     CALL_COLUMNS,
     CALL_MOVE_COLUMNS,
     SEND_COLUMNS,
     EventRecord,
+    Head,
     InteractionMove,
     InteractionRecord,
+    call_move_row,
+    call_row,
 )
-from gateway.store.sqlite.held import HeldRows, Row
 
 T = TypeVar("T")
+Row = Sequence[Any]
 
 _ROWS = (64, 16, 4, 1)
-"""Rows that one statement writes or changes. sqlite3 gives the GIL away for every statement, and the loop is slow to
-return it."""
+"""Rows of one statement. sqlite3 releases the GIL for each statement, and the event loop is slow to return it."""
 
 
-def select(columns: Sequence[str], rest: str) -> str:
-    """Write a SELECT of a record's columns, in its order."""
-    return " ".join(("SELECT", ", ".join(columns), rest))
-
-
-def insert(table: str, columns: Sequence[str], rest: str = "") -> str:
-    """Write an INSERT of a record's columns, in its order."""
+def _insert(table: str, columns: Sequence[str], rest: str = "") -> str:
     marks = ", ".join("?" * len(columns))
     return " ".join(("INSERT INTO", table, "(", ", ".join(columns), ") VALUES (", marks, ")", rest))
 
 
 def _in_rows(table: str, columns: Sequence[str]) -> dict[int, str]:
     more = ", (" + ", ".join("?" * len(columns)) + ")"
-    return {size: insert(table, columns, more * (size - 1)) for size in _ROWS}
+    return {size: _insert(table, columns, more * (size - 1)) for size in _ROWS}
 
 
 _ADD_EVENTS = _in_rows("events", EventRecord._fields)
@@ -49,7 +47,7 @@ _MOVE_SENDS = {
     """  # noqa: S608 - only marks are put in
     for size in _ROWS
 }
-_ADD_INTERACTION = insert(
+_ADD_INTERACTION = _insert(
     "interactions",
     InteractionRecord._fields,
     """
@@ -65,10 +63,10 @@ UPDATE interactions SET state = ?, expires_at = coalesce(?, expires_at), answere
 WHERE interaction_id = ? AND session_id = ?
 """
 _MOVE_SESSION = """
-UPDATE sessions SET last_seq = ?, size = ?, updated_at = ?, cursor = coalesce(?, cursor) WHERE session_id = ?
+UPDATE sessions SET last_seq = ?, size = ?, updated_at = ?, cursor = coalesce(?, cursor) WHERE id = ?
 """
-_CHANGE_STATE = "UPDATE sessions SET state = ? WHERE session_id = ?"
-"""By itself, since most steps change none and an index depends on it."""
+_CHANGE_STATE = "UPDATE sessions SET state = ? WHERE id = ?"
+"""A statement of its own: few steps change the state, and an index contains it."""
 _KEEP_ANSWER = """
 INSERT INTO idempotency (scope, key, request_sha, response, expires_at) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (scope, key) DO UPDATE SET
@@ -81,22 +79,39 @@ ON CONFLICT (session_id) DO UPDATE SET snapshot = excluded.snapshot
 """
 
 
-def write(connection: sqlite3.Connection, rows: HeldRows) -> None:
-    """Write rows into their tables; the transaction is the caller's."""
-    many = connection.executemany
-    # By session, so that what is written next to each other lies next to each other.
-    _add(connection, _ADD_EVENTS, sorted(rows.events.values()))
-    _add(connection, _ADD_CALLS, [*rows.opened.values()])
-    many(_MOVE_CALL, rows.moved.values())
-    _add(connection, _ADD_SENDS, [row for sends in rows.sends.values() for _, row in sorted(sends.items())])
-    for target, changes in rows.changes.items():
-        _move_sends(connection, target, changes.values())
-    for change in rows.interactions:
-        connection.execute(_MOVE_INTERACTION if isinstance(change, InteractionMove) else _ADD_INTERACTION, change)
-    many(_KEEP_ANSWER, rows.answers)
-    many(_KEEP_SNAPSHOT, rows.snapshots.values())
-    many(_MOVE_SESSION, rows.sessions.values())
-    many(_CHANGE_STATE, [(state, session_id) for session_id, state in rows.states.items()])
+def write(
+    connection: sqlite3.Connection, writes: Writes, before: Mapping[SessionId, Head], keys: Mapping[SessionId, int]
+) -> None:
+    """Write a batch in the caller's transaction.
+
+    `before` are the heads as they were, and `keys` the integers that refer to the sessions.
+    """
+    many, calls = connection.executemany, dict(writes.calls)
+    # Sorted by session, so that rows of neighboring index entries are written together.
+    _add(connection, _ADD_EVENTS, sorted([(keys[row[0]], *row[1:]) for row in writes.events]))
+    opened = [call_row(calls.pop(call_id)) for call_id in writes.opened]
+    _add(connection, _ADD_CALLS, [(row[0], keys[SessionId(str(row[1]))], *row[2:]) for row in opened])
+    if calls:
+        many(_MOVE_CALL, [call_move_row(call) for call in calls.values()])
+    _add(connection, _ADD_SENDS, sorted([(keys[row[0]], *row[1:]) for row in writes.sends]))
+    _move_sends(connection, [(*row[:4], keys[row[4]], *row[5:]) for row in writes.send_changes])
+    for change in writes.interactions:
+        if isinstance(change, InteractionMove):
+            connection.execute(_MOVE_INTERACTION, (*change[:-1], keys[change.session_id]))
+        else:
+            connection.execute(_ADD_INTERACTION, (change[0], keys[change.session_id], *change[2:]))
+    for answer in writes.answers:
+        connection.execute(_KEEP_ANSWER, (*answer, writes.now))
+    for session_id, kept in writes.snapshots.items():
+        connection.execute(_KEEP_SNAPSHOT, (keys[session_id], kept.snapshot))
+    now, cursors, heads = writes.now, writes.cursors, writes.heads
+    many(
+        _MOVE_SESSION,
+        [(head.last_seq, head.size, now, cursors.get(name), keys[name]) for name, head in heads.items()],
+    )
+    for name, head in heads.items():
+        if name not in before or before[name].state != head.state:
+            connection.execute(_CHANGE_STATE, (head.state, keys[name]))
 
 
 def _add(connection: sqlite3.Connection, statements: Mapping[int, str], rows: Sequence[Row]) -> None:
@@ -104,14 +119,15 @@ def _add(connection: sqlite3.Connection, statements: Mapping[int, str], rows: Se
         connection.execute(statement, [*chain.from_iterable(part)])
 
 
-def _move_sends(connection: sqlite3.Connection, target: str, changes: Iterable[Row]) -> None:
-    # Nearly all of a session have come to the same end.
+def _move_sends(connection: sqlite3.Connection, changes: Iterable[Row]) -> None:
+    last = {change[4:]: change[:4] for change in changes}
+    # Most sends of a session end in the same state.
     alike: dict[Row, list[int]] = {}
-    for change in changes:
-        alike.setdefault(change[:-2], []).append(change[-2])
-    for said, sequences in alike.items():
+    for (session, sequence, target), change in last.items():
+        alike.setdefault((*change, session, target), []).append(sequence)
+    for values, sequences in alike.items():
         for statement, part in _in_parts(_MOVE_SENDS, sequences):
-            connection.execute(statement, (*said, target, *part))
+            connection.execute(statement, (*values, *part))
 
 
 def _in_parts(statements: Mapping[int, str], rows: Sequence[T]) -> Iterator[tuple[str, Sequence[T]]]:

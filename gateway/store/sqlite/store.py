@@ -1,82 +1,76 @@
-"""The writer's side of the SQLite tables: what a batch must know before it decides, and where its rows go.
+"""The writer's view of the SQLite tables: reads what a batch needs before it decides, and writes its rows.
 
-The file belongs to this process alone, so heads of sessions and open calls are kept in memory; everything
-else a batch asks about is fetched with one statement per table, and what is held is laid over it.
+The file belongs to this process alone, so heads of sessions and open calls stay in memory. A batch reads everything
+else with one statement per table.
 """
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from gateway.events import CallId, SessionId
+from gateway.events import CallId, Direction, SessionId
 from gateway.store.apply import DedupeKey, Writes
 from gateway.store.call import Call
-from gateway.store.records import CALL_COLUMNS, Head
-from gateway.store.sqlite.held import HeldRows, rows_of
-from gateway.store.sqlite.log import Behind, Log
-from gateway.store.sqlite.statements import select, write
+from gateway.store.questions.question import columns
+from gateway.store.records import CALL_COLUMNS, Head, call_from
+from gateway.store.sqlite.dialect import in_sqlite
+from gateway.store.sqlite.statements import write
 from gateway.store.step import Step
 
 _HEADS_KEPT = 20_000
 _SIZES = tuple(2**power for power in range(9))
 
 
-def _wanted(columns: Sequence[str], table: str, *keys: str) -> dict[int, str]:
-    # A join in this order, since for IN SQLite sorts the values first, and for `(…) IN` looks through the whole index.
+def _wanted(selected: str, table: str, *keys: str) -> dict[int, str]:
+    # A join in this order: for IN SQLite sorts the values first, and for `(…) IN` it reads the whole index.
     marks = f"({', '.join('?' * len(keys))})"
     alike = " AND ".join([f"{key} = wanted.column{number}" for number, key in enumerate(keys, 1)])
-    rest = f"FROM wanted CROSS JOIN {table} ON {alike}"
+    rest = in_sqlite(f"SELECT {selected} FROM wanted CROSS JOIN {table} ON {alike}")  # noqa: S608 - names of the schema
     # A few fixed lengths, so that sqlite3's statement cache holds them all.
-    return {size: f"WITH wanted AS (VALUES {', '.join([marks] * size)}) {select(columns, rest)}" for size in _SIZES}
+    return {size: f"WITH wanted AS (VALUES {', '.join([marks] * size)}) {rest}" for size in _SIZES}
 
 
-_HEADS = _wanted(Head._fields, "sessions", "session_id")
-_CALLS = _wanted(CALL_COLUMNS, "calls", "call_id")
-_KEYS = _wanted(("session_id", "direction", "dedupe_key"), "events", "session_id", "direction", "dedupe_key")
+_HEADS = _wanted(f"id, {', '.join(Head._fields)}", "sessions", "session_id")
+_CALLS = _wanted(columns(CALL_COLUMNS, "calls"), "calls", "call_id")
+_SEEN = _wanted("session_id, direction, dedupe_key", "events", "session_id", "direction", "dedupe_key")
 
 
 class Store:
-    """What the writer knows of the tables; `decide` reads it as its `Known`."""
+    """The writer's connection and its memory; `decide` reads it as its `Known`."""
 
-    def __init__(self, connection: sqlite3.Connection, behind: Behind) -> None:
+    def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
-        self.log = Log(connection, behind)
-        self._behind = behind
-        self._held = behind.rows
-        """What is held while the transaction lasts; nothing once it was spread."""
         self._heads: dict[SessionId, Head] = {}
+        self._keys: dict[SessionId, int] = {}
+        """The integers by which other tables refer to the sessions in `_heads`."""
         self._calls: dict[CallId, Call] = {}
-        """The open ones, and those that the batch asks about."""
+        """The open calls, and the ended ones that the batch asks about."""
         self._ended: list[CallId] = []
-        """What is to be forgotten of them with the next batch."""
-        self._seen: set[DedupeKey] = set()
+        """Calls to forget with the next batch."""
+        self._seen: set[tuple[int, Direction, str]] = set()
         self.head = self._heads.get
         self.call = self._calls.get
 
     def seen(self, key: DedupeKey) -> bool:
-        return key in self._seen or key in self._held.keys
+        session_id, direction, dedupe_key = key
+        return (self._keys[session_id], direction, dedupe_key) in self._seen
 
     def begin(self) -> None:
-        """Start a batch: its transaction, and a fresh look at what memory does not hold."""
-        self._held = self._behind.rows
+        """Start the transaction of a batch."""
         for call_id in self._ended:
             self._calls.pop(call_id, None)
         self._ended = []
         self._seen = set()
         if len(self._heads) > _HEADS_KEPT:
             self._heads.clear()
+            self._keys.clear()
         self.connection.execute("BEGIN IMMEDIATE")
-
-    def spread(self) -> None:
-        """Write what is held into the tables, in the batch's own transaction."""
-        self.log.spread()
-        self._held = HeldRows()
 
     def fetch(self, steps: Iterable[Step]) -> None:
         """Read what deciding these steps needs and memory does not hold."""
         sessions: set[SessionId] = set()
         calls: set[CallId] = set()
-        keys: set[DedupeKey] = set()
+        keyed: set[DedupeKey] = set()
         for step in steps:
             session_id = step.session_id
             if session_id not in self._heads:
@@ -87,51 +81,45 @@ class Store:
                     calls.add(call_id)
             for new in step.events:
                 if new.dedupe_key is not None:
-                    keys.add((session_id, new.direction, new.dedupe_key))
+                    keyed.add((session_id, new.direction, new.dedupe_key))
         if sessions:
-            for row in self._find(_HEADS, sessions):
-                self._heads[row[0]] = self._held.head(Head._make(row))
+            self._fetch_heads(sessions)
         if calls:
-            kept = {row[0]: row for row in self._find(_CALLS, calls)}
-            for call_id in calls:
-                call = self._held.call(call_id, kept.get(call_id))
-                if call is not None:
-                    self._calls[call_id] = call
-                    if not call.is_open:
-                        self._ended.append(call_id)
-        if keys:
-            self._seen.update(self._find(_KEYS, keys))
+            for row in self._find(_CALLS, [(call_id,) for call_id in calls]):
+                call = call_from(row)
+                self._calls[call.call_id] = call
+                if not call.is_open:
+                    self._ended.append(call.call_id)
+        if keyed:
+            known = [(self._keys[name], *rest) for name, *rest in keyed if name in self._keys]
+            self._seen.update(self._find(_SEEN, known))
 
     def fetch_head(self, session_id: SessionId) -> None:
-        """Read one session's head, where memory does not hold it."""
+        """Read one session's head, if memory does not hold it."""
         if session_id not in self._heads:
-            for row in self._find(_HEADS, (session_id,)):
-                self._heads[session_id] = self._held.head(Head._make(row))
+            self._fetch_heads((session_id,))
 
-    def _find(self, statements: dict[int, str], wanted: Iterable[str | DedupeKey]) -> Iterator[Any]:
-        waiting = list(wanted)
-        for start in range(0, len(waiting), _SIZES[-1]):
-            part = waiting[start : start + _SIZES[-1]]
+    def key(self, session_id: SessionId) -> int | None:
+        """Say by which integer other tables refer to a session; None if there is no such session."""
+        self.fetch_head(session_id)
+        return self._keys.get(session_id)
+
+    def _fetch_heads(self, sessions: Iterable[SessionId]) -> None:
+        for key, *row in self._find(_HEADS, [(session_id,) for session_id in sessions]):
+            head = Head(*row)
+            self._heads[head.session_id], self._keys[head.session_id] = head, key
+
+    def _find(self, statements: dict[int, str], wanted: list[Any]) -> Iterator[Any]:
+        for start in range(0, len(wanted), _SIZES[-1]):
+            part = wanted[start : start + _SIZES[-1]]
             size = next(size for size in _SIZES if size >= len(part))
             part += [part[-1]] * (size - len(part))
-            values = part if isinstance(part[0], str) else [value for key in part for value in key]
-            yield from self.connection.execute(statements[size], values)
+            yield from self.connection.execute(statements[size], [value for key in part for value in key])
 
-    def keep(self, writes: Writes, *, steps: int, lazily: bool) -> None:
-        """Commit what a batch writes: as an entry of the log, or into the tables where what was held is there too."""
-        rows = rows_of(writes, self._heads)
-        if lazily:
-            # Where every step was refused there is nothing to append.
-            entry = self.log.append(rows, steps) if writes.heads else None
-            self.connection.execute("COMMIT")
-            if entry is not None:
-                self._behind.append(entry)
-        else:
-            held = HeldRows()
-            held.add(rows)
-            write(self.connection, held)
-            self.connection.execute("COMMIT")
-            self._behind.clear()
+    def commit(self, writes: Writes) -> None:
+        """Write the rows of a batch, and commit its transaction."""
+        write(self.connection, writes, self._heads, self._keys)
+        self.connection.execute("COMMIT")
         self._heads.update(writes.heads)
         for call_id, call in writes.calls.items():
             if call.is_open:
@@ -140,10 +128,11 @@ class Store:
                 self._calls.pop(call_id, None)
 
     def forget_head(self, session_id: SessionId) -> None:
-        """Trust memory no more about one session."""
+        """Read one session's head again before it is used."""
         self._heads.pop(session_id, None)
 
     def forget(self) -> None:
-        """Trust memory no more; the tables are asked again, and what is held."""
+        """Read everything again before it is used."""
         self._heads.clear()
+        self._keys.clear()
         self._calls.clear()

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from gateway.errors import EngineUnavailable, EngineUnusable
 from gateway.store.copy import PAGE, Row, Table
+from gateway.store.questions.question import columns
 from gateway.store.sqlite.backup import alone, schema_of
-from gateway.store.sqlite.schema import MIGRATIONS, open_writer
-from gateway.store.sqlite.statements import insert, select
+from gateway.store.sqlite.dialect import KEY, in_sqlite
+from gateway.store.sqlite.schema import NEWEST, open_writer
 
 
 class SqliteSide:
@@ -24,12 +25,17 @@ class SqliteSide:
         return self._connection.execute(f"SELECT count(*) FROM {table.name}").fetchone()[0]  # noqa: S608
 
     async def pages(self, table: Table) -> AsyncIterator[Sequence[Row]]:
-        found = self._connection.execute(select(table.columns, f"FROM {table.name} ORDER BY {', '.join(table.key)}"))
+        selected = ", ".join(table.columns) if table.name == "sessions" else columns(table.columns, table.name)
+        text = f"SELECT {selected} FROM {table.name} ORDER BY {', '.join(table.key)}"  # noqa: S608
+        found = self._connection.execute(in_sqlite(text))
         while rows := found.fetchmany(PAGE):
             yield rows
 
     async def put(self, table: Table, rows: Sequence[Row]) -> None:
-        self._connection.executemany(insert(table.name, table.columns), rows)
+        refers = "" if table.name == "sessions" else "session_id"
+        marks = ", ".join(KEY.format("?") if name == refers else "?" for name in table.columns)
+        text = f"INSERT INTO {table.name} ({', '.join(table.columns)}) VALUES ({marks})"  # noqa: S608
+        self._connection.executemany(text, rows)
 
     async def keep(self) -> None:
         self._connection.execute("COMMIT")
@@ -47,10 +53,9 @@ async def sqlite_source(path: Path) -> AsyncGenerator[SqliteSide]:
         schema = schema_of(path)
         if not schema:
             raise EngineUnusable(f"there is no database at {str(path)!r}")
-        if schema != len(MIGRATIONS):
+        if schema != NEWEST:
             raise EngineUnusable(
-                f"{str(path)!r} has schema {schema}, not {len(MIGRATIONS)}: "
-                "run `dragoman migrate` with its configuration"
+                f"{str(path)!r} has schema {schema}, not {NEWEST}: run `dragoman migrate` with its configuration"
             )
         async with _in_one_transaction(path) as side:
             yield side

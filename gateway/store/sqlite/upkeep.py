@@ -17,8 +17,6 @@ from gateway.store.retention import PORTION, RemovedRows, add_up
 from gateway.store.rows import StoredAnswer
 from gateway.store.sqlite.dialect import in_sqlite
 from gateway.store.sqlite.jobs import Turn
-from gateway.store.sqlite.log import blank
-from gateway.store.sqlite.wal import at_once
 from gateway.store.step import RUNTIME
 
 _ADD_SESSION = """
@@ -30,15 +28,16 @@ _REMEMBER = """
 INSERT OR REPLACE INTO idempotency (scope, key, request_sha, response, expires_at) VALUES (?, ?, ?, ?, ?)
 """
 
+_MEASURE = """
+UPDATE sessions SET size = (SELECT coalesce(sum(length(about)), 0) FROM events WHERE session_id = sessions.id)
+WHERE id = ?
+"""
+
 Run = Callable[[Turn], Any]
 
 
 def _ask(turn: Turn, statement: str, *values: object) -> list[Any]:
     return turn.store.connection.execute(in_sqlite(statement), values).fetchall()
-
-
-def nothing(turn: Turn) -> None:
-    """Do nothing: the tables are up to date once a task has run."""
 
 
 def open_session(
@@ -154,29 +153,20 @@ def erase(session_id: SessionId, after: int) -> Run:
             raise NotFound(f"no session {session_id!r}")
         if head.state != CLOSED:
             raise Conflict(f"session {session_id!r} is open; close it before erasing")
-        connection = turn.store.connection
+        connection, key = turn.store.connection, turn.store.key(session_id)
         rows = connection.execute(
-            "SELECT seq, about FROM events WHERE session_id = ? AND seq > ? ORDER BY seq LIMIT ?",
-            (session_id, after, PORTION),
+            "SELECT seq, about FROM events WHERE session_id = ? AND seq > ? ORDER BY seq LIMIT ?", (key, after, PORTION)
         ).fetchall()
         connection.executemany(
             "UPDATE events SET body = NULL, about = ? WHERE session_id = ? AND seq = ?",
-            [(strip_about(about), session_id, seq) for seq, about in rows],
+            [(strip_about(about), key, seq) for seq, about in rows],
         )
         if len(rows) == PORTION:
             return rows[-1][0]
-        connection.execute("DELETE FROM snapshots WHERE session_id = ?", (session_id,))
-        connection.execute("UPDATE calls SET error = NULL WHERE session_id = ?", (session_id,))
+        connection.execute("DELETE FROM snapshots WHERE session_id = ?", (key,))
+        connection.execute("UPDATE calls SET error = NULL WHERE session_id = ?", (key,))
         _ask(turn, MOOT, session_id, RUNTIME, NOTHING_LEFT)
-        connection.execute(
-            """
-            UPDATE sessions SET size = (
-                SELECT coalesce(sum(length(about)), 0) FROM events WHERE events.session_id = sessions.session_id
-            ) WHERE session_id = ?
-            """,
-            (session_id,),
-        )
-        blank(connection)
+        connection.execute(_MEASURE, (key,))
         turn.store.forget_head(session_id)
         return None
 
@@ -189,8 +179,13 @@ def empty_log(turn: Turn) -> bool:
     False where somebody reads what is in it (a backup does so for as long as it takes); steps do not wait for that.
     """
     connection = turn.store.connection
-    with at_once(connection):
+    ((patience,),) = connection.execute("PRAGMA busy_timeout").fetchall()
+    # No step waits for a reader.
+    connection.execute("PRAGMA busy_timeout = 0")
+    try:
         return not connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+    finally:
+        connection.execute(f"PRAGMA busy_timeout = {patience}")
 
 
 def cut(firsts: Mapping[SessionId, int], copies_from: int) -> Run:
@@ -209,7 +204,7 @@ def _cut_one(turn: Turn, session_id: SessionId, first: int, copies_from: int) ->
     execute = turn.store.connection.execute
     ((floor,),) = _ask(turn, FLOOR, session_id, copies_from, first)
     first = first if floor is None else floor
-    place = (session_id, first)
+    place = (turn.store.key(session_id), first)
     count, size = execute(
         """
         SELECT count(*), coalesce(sum(coalesce(length(body), 0) + coalesce(length(about), 0)), 0)
@@ -219,8 +214,8 @@ def _cut_one(turn: Turn, session_id: SessionId, first: int, copies_from: int) ->
     ).fetchone()
     if count == 0:
         return RemovedRows(0, Counter())
-    copies: Counter[str] = Counter(dict(_ask(turn, UNDELIVERED, *place)))
-    execute("UPDATE sessions SET min_seq = ?, size = size - ? WHERE session_id = ?", (first, size, session_id))
+    copies: Counter[str] = Counter(dict(_ask(turn, UNDELIVERED, session_id, first)))
+    execute("UPDATE sessions SET min_seq = ?, size = size - ? WHERE id = ?", (first, size, place[0]))
     execute("DELETE FROM events WHERE session_id = ? AND seq < ?", place)
     execute("DELETE FROM outbound WHERE session_id = ? AND seq < ?", place)
     execute("DELETE FROM interactions WHERE session_id = ? AND request_seq < ?", place)

@@ -1,9 +1,9 @@
 """The one thread that writes to SQLite, in batches that share a disk sync.
 
-A batch is whatever queued while the one before it was committing. What steps write is appended to a log, which is
-spread over the tables from time to time; a task finds the tables up to date. Futures resolve after COMMIT has
-returned, with one wake-up of the event loop per batch. If SQL fails, the batch is rolled back and each of
-its jobs is tried in a transaction of its own, so that only the one at fault fails.
+A batch is everything that queued while the previous one was committing; it is one transaction with one sync. A stale
+step fails before any of its rows is written. If SQL fails, the batch is rolled back and each of its jobs gets a
+transaction of its own, so that only the job at fault fails. Futures resolve after COMMIT has returned, with one wake-up
+of the event loop per batch.
 """
 
 import asyncio
@@ -12,13 +12,9 @@ import sqlite3
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from math import inf
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from time import monotonic
 from typing import Any
-
-import structlog
 
 from gateway.clock import Clock
 from gateway.errors import DragomanError, EngineUnavailable, OperatorError
@@ -39,18 +35,11 @@ from gateway.store.sqlite.jobs import (
     take,
     translate,
 )
-from gateway.store.sqlite.log import Behind
 from gateway.store.sqlite.place import FilePlace
 from gateway.store.sqlite.schema import open_writer
 from gateway.store.sqlite.store import Store
 from gateway.store.sqlite.tuning import PRODUCTION, SqliteTuning
-from gateway.store.sqlite.wal import Wal
 from gateway.store.step import Committed, Step
-
-log = structlog.get_logger(__name__)
-
-_PAUSE = 1.0
-"""Seconds until the tables are tried again that could not be written."""
 
 
 class Writer:
@@ -58,14 +47,9 @@ class Writer:
 
     def __init__(self, path: Path, clock: Clock, place: FilePlace, tuning: SqliteTuning = PRODUCTION) -> None:
         self._path = path
-        self._lock = tuning.lock
+        self._tuning = tuning
         self._clock = clock
         self._place = place
-        self.behind = Behind(tuning)
-        self._wal = Wal(path, is_ours=place.is_log)
-        self._wal_bytes = tuning.wal_bytes
-        self._told = False
-        """Whether it was said that the tables cannot be brought up to date."""
         self._loop = asyncio.get_running_loop()
         self._started: asyncio.Future[None] = self._loop.create_future()
         self._stopped: asyncio.Future[None] = self._loop.create_future()
@@ -170,33 +154,17 @@ class Writer:
                     waiting.extendleft(reversed(batch))
                     raise
                 self._tell(self._resolve, verdicts)
-                if self.behind.due_at <= monotonic():
-                    self._spread()
-                elif self._wal.may_be_short and not waiting and self._queue.empty():
-                    self._lengthen_wal()
-            self._finish()
         finally:
             # Also when this thread fails: nobody may wait for ever.
             self._closing = True
             self._close()
             self._tell(self._abandon, list(waiting))
 
-    def _finish(self) -> None:
-        """Leave a database behind that every release can read that could before."""
-        try:
-            self._ready().log.spread_and_close()
-        except (OperatorError, EngineUnavailable, sqlite3.Error, MemoryError) as exc:
-            self._put_off(exc)
-
     def _gather(self, waiting: deque[Job]) -> bool:
-        """Move queued jobs over; wait only where there are none, until what is held is due. False ends the thread."""
-        due_at = self.behind.due_at
+        """Move queued jobs over; wait only if there are none. False ends the thread."""
         try:
             while True:
-                if waiting:
-                    jobs = self._queue.get_nowait()
-                else:
-                    jobs = self._queue.get(timeout=None if due_at == inf else max(due_at - monotonic(), 0.0))
+                jobs = self._queue.get_nowait() if waiting else self._queue.get()
                 if jobs is None:
                     return False
                 waiting.extend(jobs)
@@ -229,16 +197,9 @@ class Writer:
         verdicts: list[Verdict] = []
         first = batch[0]
         if isinstance(first, Task) and first.how == "outside":
-            # It may cut the log of SQLite back.
-            self._wal.may_be_short = True
             return [(first, first.run(turn), None)]
-        steps = [job.step for job in batch if isinstance(job, StepJob)]
-        # Tasks look at the tables and change them; where those are too far behind, steps wait until they are not.
-        lazily = len(steps) == len(batch) and not self.behind.is_full
         store.begin()
-        if not lazily:
-            self._spread_in_transaction(store)
-        store.fetch(steps)
+        store.fetch(job.step for job in batch if isinstance(job, StepJob))
         for job in batch:
             try:
                 if isinstance(job, StepJob):
@@ -248,16 +209,8 @@ class Writer:
                 verdicts.append((job, value, None))
             except DragomanError as exc:
                 verdicts.append((job, None, exc))
-        store.keep(writes, steps=len(steps), lazily=lazily)
+        store.commit(writes)
         return verdicts
-
-    def _spread_in_transaction(self, store: Store) -> None:
-        try:
-            store.spread()
-        except (sqlite3.Error, MemoryError) as exc:
-            # Whatever it is: what is asked for now is not at fault.
-            text = f"the tables of {str(self._path)!r} cannot take what was committed before: {exc}"
-            raise EngineUnavailable(text) from exc
 
     def _ready(self) -> Store:
         """Give out the store where it may be written.
@@ -271,42 +224,6 @@ class Writer:
             self._save()
             raise
         return self._store or self._open()
-
-    def _spread(self) -> None:
-        """Bring the tables up to date."""
-        try:
-            store = self._ready()
-            store.begin()
-            store.spread()
-            store.keep(Writes(0), steps=0, lazily=False)
-            self._told = False
-        except (OperatorError, EngineUnavailable, sqlite3.Error, MemoryError) as exc:
-            self._put_off(exc)
-        # The thread goes on, whatever it is: steps are still taken until the tables are too far behind.
-        except Exception as exc:  # noqa: BLE001
-            FAULTS.note("sqlite writer", exc)
-            self._put_off(exc)
-
-    def _lengthen_wal(self) -> None:
-        """Make room for the next commits, while nobody waits; what is wrong is for them to find out and wait for."""
-        if self._store is None or self._place.is_in_doubt:
-            return
-        try:
-            self._wal.lengthen(self._store.connection, self._wal_bytes)
-        except (sqlite3.Error, MemoryError):
-            self._recover()
-        # The thread goes on, whatever it is.
-        except Exception as exc:  # noqa: BLE001
-            FAULTS.note("sqlite writer", exc)
-            self._recover()
-
-    def _put_off(self, exc: Exception) -> None:
-        self._recover()
-        self.behind.due_at = monotonic() + _PAUSE
-        if not self._told:
-            self._told = True
-            text = "what was committed is in the database, and not in its tables yet"
-            log.warning(text, path=str(self._path), reason=str(exc), entries=self.behind.entries)
 
     def _recover(self) -> None:
         """Roll back after a failure; where even that fails, open the file anew at the next try."""
@@ -322,19 +239,14 @@ class Writer:
 
     def _open(self) -> Store:
         self._place.refuse_another()
-        connection = open_writer(self._path, lock=self._lock, replayed=self._tell_replayed)
+        connection = open_writer(self._path, tuning=self._tuning)
         try:
             self._place.remember()
         except EngineUnavailable:
             connection.close()
             raise
-        self.behind.clear()
-        self._wal.may_be_short = True
-        self._store = Store(connection, self.behind)
+        self._store = Store(connection)
         return self._store
-
-    def _tell_replayed(self, steps: int) -> None:
-        log.info("steps that were committed are put into the tables now", path=str(self._path), steps=steps)
 
     def _save(self) -> None:
         """Move what the log holds into the database, wherever that is by now: one of them may come back alone."""

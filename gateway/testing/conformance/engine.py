@@ -43,8 +43,8 @@ class EngineSuite(
 ):
     """Every sentence of `gateway.store.port`, `step` and `rows` as a test; `build` says which engine.
 
-    `durable` says whether it persists, `shared` whether several engines can be on one store at once. An engine
-    that reads the time elsewhere overrides `pass_time` and shortens `ttl`.
+    `shared` says whether several engines can be on one store at once. An engine that reads the time elsewhere
+    overrides `pass_time` and shortens `ttl`.
     """
 
     @pytest.fixture

@@ -41,7 +41,7 @@ class SendSuite:
         assert first.envelope == second.envelope == done.envelopes[1]
         assert await engine.sends_of(ALICE, 2) == []
 
-    async def test_pending_sends_come_in_order_of_session_and_sequence(self, engine: Engine) -> None:
+    async def test_pending_sends_come_session_by_session_in_order_of_sequence(self, engine: Engine) -> None:
         for session_id in (BOB, ALICE):
             await open_session(engine, session_id)
         for session_id in (BOB, ALICE, BOB, ALICE):
@@ -53,8 +53,10 @@ class SendSuite:
                 )
             )
         rows = await engine.pending_sends(target=RUNTIME)
+        first, second = rows[0].session_id, rows[-1].session_id
+        assert {first, second} == {ALICE, BOB}
         assert [(row.session_id, row.sequence) for row in rows] == [
-            (session_id, sequence) for session_id in (ALICE, BOB) for sequence in (2, 3, 4, 5)
+            (session_id, sequence) for session_id in (first, second) for sequence in (2, 3, 4, 5)
         ]
         rows = await engine.pending_sends(target=RUNTIME, session_id=BOB, limit=3)
         assert [(row.session_id, row.sequence) for row in rows] == [(BOB, 2), (BOB, 3), (BOB, 4)]

@@ -45,8 +45,6 @@ class Told:
 class EngineMachine(LeaseRules):
     """One run; a subclass says which engine."""
 
-    durable: bool = True
-
     def build(self, folder: Path) -> Engine:
         """Make the engine under test; twice in one folder is the same store."""
         raise NotImplementedError
@@ -161,12 +159,11 @@ class EngineMachine(LeaseRules):
 
     @rule()
     def restart(self) -> None:
-        if self.durable:
-            # Whether leases outlive the engine is the engine's own affair, so none is left running.
-            for which in ("one", "two"):
-                self.resign(which)
-            self.run(self.stack.aclose())
-            self.run(self.enter())
+        # Whether leases outlive the engine is the engine's own affair, so none is left running.
+        for which in ("one", "two"):
+            self.resign(which)
+        self.run(self.stack.aclose())
+        self.run(self.enter())
 
     @invariant()
     def agrees(self) -> None:
@@ -190,7 +187,6 @@ class EngineMachine(LeaseRules):
 class ModelSuite:
     """The engine against the model."""
 
-    durable: bool = True
     own_clock: bool = False
     """Whether the engine's leases run by a clock that a test cannot turn."""
 
@@ -201,7 +197,6 @@ class ModelSuite:
         suite = self
 
         class Driven(EngineMachine):
-            durable = suite.durable
             own_clock = suite.own_clock
 
             def build(self, folder: Path) -> Engine:

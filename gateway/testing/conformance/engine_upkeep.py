@@ -282,9 +282,6 @@ class LifeSuite:
         """Make the engine under test, not yet entered; twice in one folder is the same store."""
         raise NotImplementedError
 
-    durable: bool = True
-    """Whether what was committed outlives the engine."""
-
     async def test_a_working_store_says_that_it_takes_writes(self, engine: Engine) -> None:
         health = await engine.health()
         assert health.writable
@@ -309,13 +306,10 @@ class LifeSuite:
         results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 5)
         refused = [result for result in results if isinstance(result, BaseException)]
         assert all(isinstance(result, EngineUnavailable) for result in refused)
-        if self.durable:
-            async with self.build(tmp_path, clock) as again:
-                assert len(await texts(again)) == 40 - len(refused)
+        async with self.build(tmp_path, clock) as again:
+            assert len(await texts(again)) == 40 - len(refused)
 
     async def test_everything_outlives_a_restart(self, tmp_path: Path, clock: FakeClock) -> None:
-        if not self.durable:
-            pytest.skip("this engine keeps nothing")
         async with self.build(tmp_path, clock) as engine:
             await open_session(engine, labels={"team": "a"})
             await engine.commit(Step(ALICE, (said("a", dedupe_key="k"),), cursor="c", snapshot=b"s", state="running"))

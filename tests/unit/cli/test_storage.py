@@ -17,12 +17,12 @@ from gateway.store.roster import RESTORED
 from gateway.store.rows import SessionRow
 from gateway.store.sqlite import SqliteEngine
 from gateway.store.sqlite.lock import FileLock
-from gateway.store.sqlite.schema import MIGRATIONS
+from gateway.store.sqlite.schema import NEWEST
 from gateway.store.step import Step
 from gateway.testing.conformance.engine_words import ALICE, FakeClock, open_session, row_of, said
 
 FIRST = Path(__file__).parents[2] / "engines/schema_1.sql"
-NOW = len(MIGRATIONS)
+NOW = NEWEST
 
 
 @pytest.fixture(autouse=True)
@@ -80,9 +80,14 @@ def test_migrate_brings_an_earlier_database_up_to_date(database: Path) -> None:
     with closing(sqlite3.connect(database)) as old:
         old.executescript(FIRST.read_text(encoding="utf-8"))
     before = database.read_bytes()
-    assert _run("migrate", "--check").stdout == f"{database}: schema 1 -> {NOW}, not applied yet\n"
+    needs, note = _run("migrate", "--check").stdout.splitlines()
+    assert needs == f"{database}: schema 1 -> {NOW}, not applied yet"
+    assert note.endswith(f" of free disk and 0 s, with every gateway stopped. It keeps a copy as {database}.before-0.3")
     assert database.read_bytes() == before
-    assert _run("migrate").stdout == f"{database}: schema 1 -> {NOW}\n"
+    copy = f"{database}.before-0.3"
+    assert _run("migrate").stdout == f"{database}: schema 1 -> {NOW}\n{copy}: the database before the migration\n"
+    with closing(sqlite3.connect(copy)) as kept:
+        assert kept.execute("PRAGMA user_version").fetchone() == (1,)
     assert _row(database).state == "running"
 
 
@@ -267,7 +272,9 @@ def test_every_command_about_the_database_speaks_json(database: Path) -> None:
         assert (result.exit_code, result.stderr) == (0, ""), words
         assert result.stdout.isascii()
         said[words[0] + words[1]] = [json.loads(line) for line in result.stdout.splitlines()]
-    assert said["migrate--check"] == [{"database": str(database), "before": NOW, "after": NOW, "waits": False}]
+    assert said["migrate--check"] == [
+        {"database": str(database), "before": NOW, "after": NOW, "waits": False, "note": ""}
+    ]
     (backup,) = said["backupcopy.db"]
     assert (backup["file"], backup["sessions"], backup["events"]) == ("copy.db", 1, 2)
     (restored,) = said["restorecopy.db"]

@@ -1,11 +1,9 @@
-"""What executors send back of the secrets that were sent to them: masked in errors, counted in results."""
+"""Masks the secrets of an executor in the errors that it sends back, and counts them in its results."""
 
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
-import orjson
 import structlog
 
 from gateway.executors.port import Answered
@@ -18,19 +16,19 @@ from gateway.settings.model import ExecutorSpec, WebhookSpec
 log = structlog.get_logger(__name__)
 
 
-class Quotes:
-    """Looks through outcomes, however they came."""
+class SecretScanner:
+    """Scans the outcomes of executors for the secrets that were sent to them."""
 
     def __init__(self, metrics: Metrics, executors: Mapping[str, ExecutorSpec]) -> None:
         self._metrics = metrics
         self._sent: Mapping[str, Hidden] = {}
         self._secret: Mapping[str, Hidden] = {}
         self._noted: set[str] = set()
-        """Executors of which it was logged that they tell secrets back."""
+        """Executors with a secret in a result, which was logged."""
         self.configure(executors)
 
     def configure(self, executors: Mapping[str, ExecutorSpec]) -> None:
-        """Look for what is sent to these executors from now on."""
+        """Use the secrets of these executors from now on."""
         self._sent = {
             name: sent_to(spec.url, spec.secret, spec.headers)
             for name, spec in executors.items()
@@ -40,34 +38,23 @@ class Quotes:
             name: Hidden(value for value in sent.texts if is_registered(value)) for name, sent in self._sent.items()
         }
 
-    def look_through(self, executor: str, answer: Answered) -> Answered:
-        """Mask the error of an outcome; its result is the executor's own word, and is only counted and logged."""
+    def scan(self, executor: str, answer: Answered) -> Answered:
+        """Mask the error of an outcome; pass its result on, and count and log a secret in it."""
         sent = self._sent.get(executor)
         if sent is None or not answer.may_quote:
             return answer
-        self._note(executor, answer)
+        self._count(executor, answer)
         error = answer.outcome.error
         if not error or (masked := sent.mask(error)) == error:
             return answer
         return replace(answer, outcome=answer.outcome.model_copy(update={"error": masked}))
 
-    def _note(self, executor: str, answer: Answered) -> None:
-        secret = self._secret[executor]
-        said = [answer.outcome.result, *(update.model_dump() for update in answer.updates)]
-        if not secret.texts or said == [None]:
-            return
-        written = _write(said)
-        if secret.mask(written) == written:
+    def _count(self, executor: str, answer: Answered) -> None:
+        result = [answer.outcome.result, *(update.model_dump() for update in answer.updates)]
+        written = json.dumps(result, ensure_ascii=False, default=str)
+        if self._secret[executor].mask(written) == written:
             return
         self._metrics.secret_in_result(executor)
         if executor not in self._noted:
             self._noted.add(executor)
-            log.warning("a result tells a secret that was sent to its executor; it is passed on", executor=executor)
-
-
-def _write(value: Any) -> str:
-    try:
-        return orjson.dumps(value).decode()
-    except orjson.JSONEncodeError:
-        # It knows no integers beyond 64 bits.
-        return json.dumps(value, ensure_ascii=False, default=str)
+            log.warning("tool result contains a secret", reason="it was sent to the executor", executor=executor)

@@ -1,0 +1,124 @@
+"""What a large frame costs in memory, and a gateway whose memory is limited (`ulimit -v`)."""
+
+import re
+import resource
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.faults.environment import FaultEnvironment, until
+from tests.faults.fleet import HermScene
+from tests.faults.scene import Scene
+
+pytestmark = pytest.mark.faults
+
+MEGABYTE = 1_000_000
+LARGE = int(3.9 * MEGABYTE)
+"""Letters of a text in a frame just below `limits.frame`."""
+CALLS = 3
+OPEN = 2.5
+"""Copies of a text while its call is open: the value and its JSON; the half is for everything else."""
+PEAK = 10.0
+"""Copies of a text while its frame is parsed, recorded and sent: 8 as config/README.md counts them, and a margin."""
+
+
+class Usage:
+    """The resident memory of a gateway."""
+
+    def __init__(self, scene: FaultEnvironment) -> None:
+        self._folder = Path(f"/proc/{scene.gateway.pid}")
+
+    def now(self) -> int:
+        return self._read("VmRSS")
+
+    def peak(self) -> int:
+        """The most since `restart`."""
+        return self._read("VmHWM")
+
+    def restart(self) -> int:
+        """Forget the peak; returns what is used now."""
+        (self._folder / "clear_refs").write_text("5")
+        return self.now()
+
+    def address_space(self) -> int:
+        return self._read("VmSize")
+
+    def _read(self, key: str) -> int:
+        found = re.search(rf"{key}:\s+(\d+) kB", (self._folder / "status").read_text())
+        assert found is not None
+        return int(found[1]) * 1024
+
+
+async def send(scene: Scene | HermScene) -> None:
+    """Let the agent ask for a tool with a large argument; the backend accepts it, so that the call stays open."""
+    seen = len(scene.backend.seen)
+    if isinstance(scene, Scene):
+        await scene.call("later", text="x" * LARGE)
+    else:
+        scene.call("later", text="x" * LARGE)
+    await scene.backend.wait(lambda one: one.tool == "later", count=seen + 1)
+
+    async def accepted() -> bool:
+        return [row["state"] for row in await scene.rows("/v1/calls")].count("accepted") > seen
+
+    await until(accepted)
+
+
+@pytest.mark.parametrize("make", [partial(Scene, dialect="0.2"), HermScene], ids=["huma", "herm"])
+async def test_how_often_a_large_text_is_in_memory(tmp_path: Path, make: Callable[[Path], Scene | HermScene]) -> None:
+    async with make(tmp_path) as scene:
+        # Freed memory goes back to the system at once, and is not counted.
+        scene.gateway.environment = {"MALLOC_MMAP_THRESHOLD_": "65536"}
+        await scene.serve()
+        usage = Usage(scene)
+        # Buffers that stay, of the store for one, are filled by the first.
+        await send(scene)
+        before = usage.restart()
+        for _ in range(CALLS):
+            await send(scene)
+        peak, after = usage.peak() - before, usage.now() - before
+        assert after / LARGE < CALLS * OPEN
+        assert peak / LARGE < (CALLS - 1) * OPEN + PEAK
+
+
+@pytest.mark.fault("a call of 3.9 MB to a gateway whose `ulimit -v` leaves 48 MiB", on="sqlite")
+async def test_a_frame_beyond_the_memory_limit_is_refused_and_the_gateway_lives(tmp_path: Path) -> None:
+    async with Scene(tmp_path, "0.2") as scene:
+        await scene.run()
+        _limit(scene)
+        large = await scene.agent.call("again", {"text": "x" * LARGE})
+        await large.result(20)
+        assert large.reading is not None
+        assert large.reading.outcome == "failure"
+        assert "more memory" in (large.reading.error or "")
+        small = await scene.ask("again", within=20)
+        assert small.reading is not None
+        assert small.reading.outcome == "success"
+        assert scene.gateway.alive
+
+
+@pytest.mark.fault("a Herm history of 8 events of 3.9 MB, where `ulimit -v` leaves 48 MiB", on="sqlite")
+async def test_a_history_beyond_the_memory_limit_costs_the_link_and_the_gateway_lives(tmp_path: Path) -> None:
+    async with HermScene(tmp_path, through=["runtime"]) as scene:
+        await scene.run()
+        scene.wires["runtime"].refuse()
+        await scene.noticed()
+        for number in range(8):
+            scene.agent.call("again", {"n": number, "text": "x" * LARGE})
+        _limit(scene)
+        scene.wires["runtime"].heal()
+
+        async def told() -> bool:
+            (runtime,) = await scene.rows("/v1/runtimes")
+            return any("no list of events: MemoryError" in (link["reason"] or "") for link in runtime["links"])
+
+        await until(told, within=30)
+        assert await scene.gateway.ready()
+        assert scene.gateway.alive
+
+
+def _limit(scene: FaultEnvironment) -> None:
+    most = Usage(scene).address_space() + 48 * 1024 * 1024
+    resource.prlimit(scene.gateway.pid, resource.RLIMIT_AS, (most, most))
