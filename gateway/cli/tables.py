@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, TypeVar
 import typer
 from rich.cells import cell_len, set_cell_size
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from gateway.cli.lines import clean, compact, event_line
@@ -110,6 +109,8 @@ def show_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], out: O
 
 def show_members(value: "BaseModel") -> None:
     """Print the members of one row below each other, then its events; a terminal wraps texts between words."""
+    from rich.table import Table
+
     out, row = Output(), to_row(value)
     events = row.pop("events", None) or [row.pop("envelope", None)]
     match row.pop("outcome", None):

@@ -1,6 +1,5 @@
 """Follows one session, or all sessions, in the terminal: one line an event, over restarts of the gateway."""
 
-import asyncio
 import logging
 import math
 from collections.abc import Mapping
@@ -175,6 +174,8 @@ async def _tail_all(client: "Client", printer: _Printer) -> None:
     Raises:
         ClientError: there is no gateway at first; later the command waits for it.
     """
+    import asyncio
+
     from gateway.client import ClientError
 
     places = {row.session_id: row.last_sequence for row in await _newest_sessions(client)}
