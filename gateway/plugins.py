@@ -40,8 +40,12 @@ _PORTS_1 = (
     + ", ".join(f"`{new}` for `{old}`" for old, new in _MOVED.items())
     + f", {_CHANGED}; and {_SEND_ALL}"
 )
-_PORTS_2 = f"it is made for ports 2, this gateway has ports {PORTS_VERSION}: write {_SEND_ALL}, without `cork` and `uncork`"
-_HALF_MENDED = f"it says ports {PORTS_VERSION}, but its `connector` cannot be called with the options alone: write {_CHANGED}"
+_PORTS_2 = (
+    f"it is made for ports 2, this gateway has ports {PORTS_VERSION}: write {_SEND_ALL}, without `cork` and `uncork`"
+)
+_HALF_MENDED = (
+    f"it says ports {PORTS_VERSION}, but its `connector` cannot be called with the options alone: write {_CHANGED}"
+)
 
 APART = "give Dragoman an environment of its own (python -m venv), or use its image"
 

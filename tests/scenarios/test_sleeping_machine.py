@@ -25,18 +25,17 @@ class SleepingClock(SystemClock):
 
 
 class SleepyLink:
-    """A link that calls `after_first` once its first event has left."""
+    """A link that calls `after_next` of its adapter once its next event has left."""
 
-    def __init__(self, inner: Link, after_first: Callable[[], None]) -> None:
-        self._inner = inner
-        self._after_first: Callable[[], None] | None = after_first
+    def __init__(self, inner: Link, adapter: "SleepyAdapter") -> None:
+        self._inner, self._adapter = inner, adapter
         self.prove, self.wait_closed = inner.prove, inner.wait_closed
 
     async def send_all(self, frames: Sequence[Frame]) -> Receipt:
         receipt = await self._inner.send_all(frames)
-        if self._after_first is not None:
-            self._after_first()
-            self._after_first = None
+        after, self._adapter.after_next = self._adapter.after_next, None
+        if after is not None:
+            after()
         return receipt
 
 
@@ -45,7 +44,7 @@ class SleepyAdapter:
 
     def __init__(self, inner: Adapter) -> None:
         self._inner = inner
-        self.after_first: Callable[[], None] = lambda: None
+        self.after_next: Callable[[], None] | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -53,18 +52,18 @@ class SleepyAdapter:
     @asynccontextmanager
     async def connector(self, options: Any) -> AsyncGenerator[Connector]:
         async with self._inner.connector(options) as connector:
-            yield cast("Connector", SleepyConnector(connector, lambda: self.after_first()))
+            yield cast("Connector", SleepyConnector(connector, self))
 
 
 class SleepyConnector:
-    def __init__(self, inner: Connector, after_first: Callable[[], None]) -> None:
-        self._inner, self._after_first = inner, after_first
+    def __init__(self, inner: Connector, adapter: SleepyAdapter) -> None:
+        self._inner, self._adapter = inner, adapter
         self.create = inner.create
 
     @asynccontextmanager
     async def connect(self, native_id: str, receiver: Receiver, **more: Any) -> AsyncGenerator[Link]:
         async with self._inner.connect(native_id, receiver, **more) as link:
-            yield SleepyLink(link, self._after_first)
+            yield SleepyLink(link, self._adapter)
 
 
 async def test_an_event_that_waits_behind_another_leaves_only_while_a_lease_runs(newer: Scene) -> None:
@@ -78,7 +77,7 @@ async def test_an_event_that_waits_behind_another_leaves_only_while_a_lease_runs
             one.faults.cut_off = True
             clock.sleep(60)
 
-        adapter.after_first = sleep
+        adapter.after_next = sleep
         path = f"/v1/sessions/{await one.session()}/events"
         messages = [{"kind": "message.posted", "content": text} for text in ("one", "two")]
         await one.post(path, {"events": messages}, status=202)

@@ -1,7 +1,7 @@
 """Socket.IO event packets as bytes. Reading never raises, whatever the peer sent.
 
-The packet classes of the libraries take text and parse it at once. An event stays the bytes that the websocket received,
-so that `limits.frame` is checked before anything is decoded, and JSON that is already written is not written again.
+The packet classes of the libraries take text and parse it at once. An event stays the bytes that the websocket
+received: `limits.frame` is checked before anything is decoded, and JSON that is already written is not written again.
 """
 
 import re

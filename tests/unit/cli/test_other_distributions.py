@@ -78,7 +78,15 @@ def test_an_installed_adapter_of_ports_1_is_refused_with_the_lines_to_change(tmp
     assert "pigeon from dragoman-pigeon 3.1, line `pigeon = dragoman_pigeon:ADAPTER`" in told
     assert "it is made for ports 1, this gateway has ports 3" in told
     assert "upgrade or uninstall dragoman-pigeon" in told
-    assert all(word in told for word in ("`async def declared(self, native_id)`", "`told`", "`takes_tools`", "`async def send_all(self, frames)`"))
+    assert all(
+        word in told
+        for word in (
+            "`async def declared(self, native_id)`",
+            "`told`",
+            "`takes_tools`",
+            "`async def send_all(self, frames)`",
+        )
+    )
     moves = re.findall(r"`(gateway[a-z_.]+)` for `(gateway[a-z_.]+)`", told)
     assert len(moves) == 5
     mended = PORTS_1
