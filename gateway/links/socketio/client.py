@@ -39,8 +39,8 @@ _CONTROL = frozenset({b"0", b"1", b"3", b"4"})
 _TRANSIENT = frozenset({408, 425, 429})
 _SENT = Receipt("sent")
 
-_Answers = dict[int, asyncio.Future[str | None]]
-"""Numbers that await the peer's answer: None once it has come, otherwise the reason why the link ended."""
+_Answer = asyncio.Future[str | None]
+"""An answer of the peer that is waited for: None once it has come, otherwise the reason why the link ended."""
 
 
 def open_link(target: Target, receiver: Receiver, *, session: aiohttp.ClientSession) -> "SocketLink":
@@ -68,19 +68,20 @@ class SocketLink:
         """Seconds without a message of the server that end the link; None before its opening packet."""
         self._max_payload: int | None = None
         """Largest message that the server accepts, if its opening packet says so."""
-        self._admitted = asyncio.Event()
-        """The server has accepted or refused the namespace, or the connection has ended."""
-        self._heard = asyncio.Event()
-        """A frame has arrived, or the connection has ended."""
-        self._over = asyncio.Event()
-        self._reason = ""
+        loop = asyncio.get_running_loop()
+        self._admitted: _Answer = loop.create_future()
+        """Done when the server has accepted or refused the namespace, or the connection has ended."""
+        self._heard: _Answer = loop.create_future()
+        """Done when a frame has arrived, or the connection has ended."""
+        self._over: asyncio.Future[str] = loop.create_future()
+        """Done with the reason when the connection has ended."""
         self._entered = False
         self._hung_up = False
         self._refusal: LinkRefused | None = None
         self._last: Frame | None = None
-        self._acks: _Answers = {}
+        self._acks: dict[int, _Answer] = {}
         self._last_ack = 0
-        self._pings: _Answers = {}
+        self._pings: dict[int, _Answer] = {}
         self._last_ping = 0
 
     # Connecting ------------------------------------------------------------------------------------------
@@ -112,7 +113,7 @@ class SocketLink:
                     max_msg_size=LARGEST_FRAME,
                 )
                 guard("link", self._read, self._tasks, again=False)
-                await self._admitted.wait()
+                await self._admitted
             await self._wait_refusal()
         except TimeoutError:
             failure = self._describe_silence()
@@ -121,15 +122,16 @@ class SocketLink:
         except (aiohttp.ClientError, OSError) as exc:
             failure = refusal_of(exc) or LinkLost(self._mask(f"{type(exc).__name__}: {exc}")[:300])
         self._entered = True
-        if failure is None and self._over.is_set():
-            failure = LinkRefused("DISCONNECTED", self._reason) if self._hung_up else LinkLost(self._reason)
+        if failure is None and self._over.done():
+            reason = self._over.result()
+            failure = LinkRefused("DISCONNECTED", reason) if self._hung_up else LinkLost(reason)
         return self._refusal or failure
 
     async def _wait_refusal(self) -> None:
         """Wait for the first frame or the end, because some servers accept every client and refuse it afterwards."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._target.refusal_grace.total_seconds()):
-                await self._heard.wait()
+                await self._heard
 
     def _describe_silence(self) -> LinkLost | LinkRefused:
         seconds = self._target.connect_timeout.total_seconds()
@@ -149,9 +151,11 @@ class SocketLink:
 
     async def _read(self) -> None:
         """Read until the connection is over."""
+        assert self._socket is not None
         try:
-            while not self._over.is_set():
-                await self._receive()
+            while not self._over.done():
+                # Not assigned: a large message must not stay here until the next one arrives.
+                await self._take(await self._socket.receive(self._patience))
         except LinkLost:
             pass  # an answer of ours could not be written, which has ended the link
         except TimeoutError:
@@ -163,9 +167,8 @@ class SocketLink:
                 self.end(f"the link failed inside the gateway ({type(exc).__name__})")
             raise
 
-    async def _receive(self) -> None:
-        assert self._socket is not None
-        message = await self._socket.receive(self._patience)
+    async def _take(self, message: Any) -> None:
+        """Take one message of aiohttp's websocket."""
         match message.type:
             case WSMsgType.TEXT:
                 await self._take_text(message.data)
@@ -178,7 +181,8 @@ class SocketLink:
             case WSMsgType.ERROR:
                 self.end(f"the connection broke: {type(message.data).__name__}")
             case _:
-                self._hang_up(f"the server closed the connection ({self._socket.close_code})")
+                code = self._socket.close_code if self._socket is not None else None
+                self._hang_up(f"the server closed the connection ({code})")
 
     async def _take_text(self, content: bytes) -> None:
         """Read one Engine.IO packet."""
@@ -213,7 +217,7 @@ class SocketLink:
                 self._patience = min(interval + timeout, _LONGEST_SILENCE) / 1000
             case _:
                 self.end("the server's first message is not an Engine.IO opening")
-                raise LinkLost(self._reason)
+                raise LinkLost(self._over.result())
         match opening.data:
             case {"maxPayload": int(most)} if most > 0:
                 self._max_payload = most
@@ -233,7 +237,7 @@ class SocketLink:
         if packet.namespace not in {None, "/"}:
             return
         if packet.packet_type == _socketio.CONNECT:
-            self._admitted.set()
+            _resolve(self._admitted, None)
         elif packet.packet_type == _socketio.DISCONNECT:
             self._hang_up("the server ended the session")
         elif packet.packet_type == _socketio.ACK:
@@ -249,7 +253,7 @@ class SocketLink:
             self._refuse(code, _message_of(data), terminal=True)
         else:
             self._refuse("REFUSED", _message_of(data))
-        self._admitted.set()
+        _resolve(self._admitted, None)
 
     def _refuse(self, code: str, detail: str, *, terminal: bool = False) -> None:
         """Note a refusal; the first one is kept."""
@@ -264,7 +268,7 @@ class SocketLink:
                 code = find_code(frame.payload, self._target.terminal_codes)
                 if frame.channel in REFUSAL_CHANNELS and code is not None:
                     self._refuse(code, _message_of(frame.payload), terminal=True)
-                self._heard.set()
+                _resolve(self._heard, None)
             last, self._last = self._last, frame
             if last is not None and last.channel != frame.channel and self._mirrors(last, frame):
                 self._last = None
@@ -290,8 +294,8 @@ class SocketLink:
         acks: list[int] = []
         try:
             async with self._writing:
-                if self._over.is_set():
-                    raise LinkLost(f"the link is closed: {self._reason}", unsent=True)
+                if self._over.done():
+                    raise LinkLost(f"the link is closed: {self._over.result()}", unsent=True)
                 for packet in packets:
                     if self._target.ack_timeout is None:
                         await self._write(packet)
@@ -320,8 +324,8 @@ class SocketLink:
 
     async def prove(self) -> None:
         """Let the peer answer a ping of the websocket, which it reads behind everything sent before."""
-        if self._over.is_set():
-            raise LinkLost(f"the link is closed: {self._reason}")
+        if self._over.done():
+            raise LinkLost(f"the link is closed: {self._over.result()}")
         self._last_ping += 1
         number = self._last_ping
         answer = self._pings[number] = asyncio.get_running_loop().create_future()
@@ -369,31 +373,29 @@ class SocketLink:
     @property
     def ended(self) -> str | None:
         """Why the connection is over; None while it is up."""
-        return self._reason if self._over.is_set() else None
+        return self._over.result() if self._over.done() else None
 
     async def wait_closed(self) -> str:
         """Wait until the connection has ended; return the reason."""
-        await self._over.wait()
-        return self._reason
+        return await asyncio.shield(self._over)
 
     def end(self, reason: str) -> None:
         """Note that the connection is over; the first reason is kept."""
-        if self._over.is_set():
+        if self._over.done():
             return
-        self._reason = self._mask(reason)[:300]
-        for event in (self._over, self._admitted, self._heard):
-            event.set()
-        for answer in (*self._acks.values(), *self._pings.values()):
-            _resolve(answer, self._reason)
+        reason = self._mask(reason)[:300]
+        self._over.set_result(reason)
+        for answer in (self._admitted, self._heard, *self._acks.values(), *self._pings.values()):
+            _resolve(answer, reason)
 
     def _hang_up(self, reason: str) -> None:
         """Note that the server has ended the connection, which right after the admission is a refusal."""
-        self._hung_up = self._admitted.is_set() and not self._over.is_set()
+        self._hung_up = self._admitted.done() and not self._over.done()
         self.end(reason)
 
     async def _close(self) -> None:
         """End the session within a time limit, and close the connection."""
-        stood = self._admitted.is_set() and not self._over.is_set()
+        stood = self._admitted.done() and not self._over.done()
         self.end("closed by us")
         try:
             if stood:
@@ -437,7 +439,7 @@ def _read_control(content: bytes) -> Any:
         return _socketio.Packet(int(content[:1]), namespace=None if content[1:2] != b"/" else "?")
 
 
-def _resolve(answer: asyncio.Future[str | None] | None, reason: str | None) -> None:
+def _resolve(answer: _Answer | None, reason: str | None) -> None:
     if answer is not None and not answer.done():
         answer.set_result(reason)
 
