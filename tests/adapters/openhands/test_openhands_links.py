@@ -70,7 +70,7 @@ class TestOpenHandsLink(LinkSuite):
         return RawOpenHands().serve()
 
     def connector(self, peer: Peer) -> AbstractAsyncContextManager[Connector]:
-        return ADAPTER.connector(options_for(cast("RawOpenHands", peer), ack_timeout="1s"))
+        return ADAPTER.connector(options_for(cast("RawOpenHands", peer), ack_timeout="3s"))
 
     def inbound(self, number: int, padding: str = "") -> Frame:
         return Frame("oh_event", thought(number, padding))
