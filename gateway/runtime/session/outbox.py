@@ -272,7 +272,8 @@ class Outbox:
         self._asked = True
         try:
             async with in_time(self._shared.tuning.adapter, "the adapter's send"):
-                return await cast("Awaitable[object]", link.send_all(frames))
+                answer = cast("Awaitable[object] | None", link.send_all(frames))
+                return None if answer is None else await answer
         finally:
             self._asked = False
 
