@@ -1,50 +1,52 @@
-"""The commands about dead letters: list, show, redrive and dismiss what did not get through."""
+"""Lists, shows, redrives and dismisses dead letters."""
 
-import json
-from itertools import islice
-from typing import Annotated
+import re
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console
 
-from gateway.cli.explained import RAW, explained
-from gateway.cli.options import DEFAULT_URL, KeyOption, RowsOption, RuntimeOption, UrlOption
+from gateway.cli.bulk import MOST, BulkOrder, run_order
+from gateway.cli.calls import DELIVER, NEW_KEY
+from gateway.cli.errors import Misused, Refusal
+from gateway.cli.help import SHORT_IDS, examples
+from gateway.cli.lines import clean
+from gateway.cli.options import KEY, RUNTIME, URL, YES, JsonOption, RowsOption, argument, flag, option
+from gateway.cli.tables import Cell, Column, RowTable, show_members, show_rows, state_cell
+from gateway.cli.terminal import age_of, say_json, to_row
 
-MOST = 500
+if TYPE_CHECKING:
+    from gateway.cli.connection import GatewayConnection
+    from gateway.client import DeadCall, DeadDelivery
 
-LetterArgument = Annotated[
-    str | None,
-    typer.Argument(metavar="ID", help="Its id, or the first letters of it; without one, those the filters match."),
-]
-KindOption = Annotated[
-    str | None, typer.Option("--kind", metavar="KIND", help="Only call, or only delivery.", show_default=False)
-]
-ExecutorOption = Annotated[str | None, typer.Option("--executor", metavar="NAME", help="Only calls to this executor.")]
-TargetOption = Annotated[
-    str | None,
-    typer.Option("--target", metavar="TARGET", help="Only deliveries to it: runtime, or destination:NAME."),
-]
-SinceOption = Annotated[
-    str | None,
-    typer.Option("--since", metavar="TIME", help="Only later ones: a span such as 2h, or 2026-11-20T12:00:00Z."),
-]
-UnknownOption = Annotated[
-    bool | None,
-    typer.Option(
-        "--unknown/--known",
-        help="Only calls that may have run, or only those that surely have not.",
-        show_default=False,
-    ),
-]
+_LIST = "dragoman dead-letters list"
+_WHOLE = re.compile(r"[^:]{32,}|[^:]+:[0-9]+:.+")
+_SESSION_AND_EVENT = re.compile(r"[^:]+:[0-9]+")
 
-_LETTERS = "Of an id the first letters will do, at least four, where they fit one only."
+LETTER = argument("ID", "Its ID, or its first letters; without one, those the filters match.", default=None)
+KIND = option("--kind", "KIND", "Only call, or only delivery.")
+EXECUTOR = option("--executor", "NAME", "Only calls to this executor.")
+TARGET = option("--target", "TARGET", "Only deliveries to it: runtime, or destination:NAME.")
+SINCE = option("--since", "TIME", "Only later ones: a span such as 2h, or 2026-11-20T12:00:00Z.")
+UNKNOWN = typer.Option(
+    None, "--unknown/--known", help="Only calls that may have run, or only those that surely have not."
+)
+ALL = flag("--all", "All of them, if no filter is given.")
+DRY_RUN = flag("--dry-run", "Only show which it would be done to.")
+SHOWN = typer.Option(100, "--limit", metavar="N", min=1, max=10_000, help="How many to show at most.")
+MANY = typer.Option(100, "--limit", metavar="N", min=1, max=MOST, help="How many at most.")
 
 group = typer.Typer(
     name="dead-letters",
     help="List, show, redrive and dismiss what did not get through.",
-    epilog=f"{RAW}Examples:\n  dragoman dead-letters list --executor cards\n  dragoman dead-letters show ID\n"
-    "  dragoman dead-letters redrive ID\n  dragoman dead-letters redrive --executor cards --since 2h --yes\n"
-    "  dragoman dead-letters dismiss ID",
+    epilog=examples(
+        "dragoman dead-letters list --executor cards",
+        "dragoman dead-letters show ID",
+        "dragoman dead-letters redrive ID",
+        "dragoman dead-letters redrive --executor cards --since 2h --yes",
+        "dragoman dead-letters dismiss ID",
+    ),
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -52,140 +54,263 @@ group = typer.Typer(
 
 @group.command(
     name="list",
-    epilog=f"{RAW}Examples:\n  dragoman dead-letters list\n  dragoman dead-letters list --kind call --since 2h\n"
-    "  dragoman dead-letters list --target destination:chat-log --json | jq -r .id",
+    epilog=examples(
+        "dragoman dead-letters list",
+        "dragoman dead-letters list --kind call --since 2h",
+        "dragoman dead-letters list --target destination:chat-log --json | jq -r .id",
+    ),
 )
 def list_letters(
     *,
-    kind: KindOption = None,
-    runtime: RuntimeOption = None,
-    executor: ExecutorOption = None,
-    target: TargetOption = None,
-    since: SinceOption = None,
-    unknown: UnknownOption = None,
-    limit: Annotated[int, typer.Option(metavar="N", min=1, max=10_000, help="How many to show at most.")] = 100,
+    kind: str | None = KIND,
+    runtime: str | None = RUNTIME,
+    executor: str | None = EXECUTOR,
+    target: str | None = TARGET,
+    since: str | None = SINCE,
+    unknown: bool | None = UNKNOWN,
+    limit: int = SHOWN,
     as_json: RowsOption = False,
-    url: UrlOption = DEFAULT_URL,
-    key: KeyOption = None,
+    url: str = URL,
+    key: str | None = KEY,
 ) -> None:
     """List what did not get through, calls first, newest first."""
-    from gateway.cli.client import ApiClient
-    from gateway.cli.letters import filters, show_rows
+    from gateway.cli.connection import connect
 
-    with explained(), ApiClient(url, key) as api:
-        which = filters(kind=kind, runtime=runtime, executor=executor, target=target, since=since, unknown=unknown)
-        letters = api.pages("/v1/dead-letters", **which)
-        shown = list(islice(letters, limit))
-        if as_json:
-            for letter in shown:
-                typer.echo(json.dumps(letter))
-            return
-        show_rows(shown)
-        if not shown:
-            Console(stderr=True, highlight=False).print("no dead letters")
-        elif next(letters, None) is not None:
-            Console(stderr=True, highlight=False).print(f"there are more; --limit shows more than {limit}")
+    with connect(url, key) as gateway:
+        which = _filters(kind, runtime, executor, target, since, unknown)
+        rows, more = gateway.take(gateway.client.dead_letters(**which), limit)
+        show_rows(rows, _LETTERS, as_json=as_json, more=more)
 
 
 @group.command(
-    epilog=f"{RAW}Examples:\n  dragoman dead-letters show b1d5781e\n"
-    f"  dragoman dead-letters show 0b5e6f7a-…:4:destination:chat-log\n\n{_LETTERS}"
+    epilog=examples(
+        "dragoman dead-letters show b1d5781e",
+        "dragoman dead-letters show 0b5e6f7a-…:4:destination:chat-log",
+        more=SHORT_IDS,
+    )
 )
 def show(
-    letter: Annotated[str, typer.Argument(metavar="ID", help="Its id, or the first letters of it.")],
+    letter: str = argument("ID", "Its ID, or the first letters of it."),
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="The whole of it as JSON.")] = False,
-    url: UrlOption = DEFAULT_URL,
-    key: KeyOption = None,
+    as_json: JsonOption = False,
+    url: str = URL,
+    key: str | None = KEY,
 ) -> None:
     """Show one dead letter: what is known, and what to do."""
-    from gateway.cli.client import ApiClient
-    from gateway.cli.letters import read_one, show_one
+    from gateway.cli.connection import connect
 
-    with explained(), ApiClient(url, key) as api:
-        found = read_one(api, letter)
+    with connect(url, key) as gateway:
+        found = _ask(gateway, gateway.client.dead_letter, letter)
         if as_json:
-            typer.echo(json.dumps(found))
+            say_json(to_row(found))
         else:
-            show_one(found)
+            show_members(found)
 
 
 @group.command(
-    epilog=f"{RAW}Examples:\n  dragoman dead-letters redrive b1d5781e\n"
-    "  dragoman dead-letters redrive --target destination:chat-log\n"
-    "  dragoman dead-letters redrive --executor cards --since 2h --limit 50 --yes\n"
-    "  dragoman dead-letters redrive --known      only what surely has not run\n"
-    "  dragoman dead-letters redrive --all --dry-run\n\n"
-    "A call keeps its idempotency key unless --new-key; the agent hears of the new outcome only with --deliver.\n"
-    f"{_LETTERS}\nExit code 0: all were tried again. 1: some, or none, could be."
+    epilog=examples(
+        "dragoman dead-letters redrive b1d5781e",
+        "dragoman dead-letters redrive --target destination:chat-log",
+        "dragoman dead-letters redrive --executor cards --since 2h --limit 50 --yes",
+        "dragoman dead-letters redrive --known      only what surely has not run",
+        "dragoman dead-letters redrive --all --dry-run",
+        more="A call keeps its idempotency key unless --new-key; the agent hears of the new "
+        "outcome only with --deliver.\n"
+        f"{SHORT_IDS}\nExit code 0: all were tried again. 1: some, or none, could be.",
+    )
 )
 def redrive(
-    letter: LetterArgument = None,
+    letter: str | None = LETTER,
     *,
-    kind: KindOption = None,
-    runtime: RuntimeOption = None,
-    executor: ExecutorOption = None,
-    target: TargetOption = None,
-    since: SinceOption = None,
-    unknown: UnknownOption = None,
-    everything: Annotated[bool, typer.Option("--all", help="All of them, where no filter is given.")] = False,
-    limit: Annotated[int, typer.Option(metavar="N", min=1, max=MOST, help="How many to try at most.")] = 100,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which would be tried.")] = False,
-    new_key: Annotated[bool, typer.Option("--new-key", help="Give calls a new idempotency key.")] = False,
-    deliver: Annotated[bool, typer.Option("--deliver", help="Tell the runtime the new outcome as well.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before many.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The answer as JSON.")] = False,
-    url: UrlOption = DEFAULT_URL,
-    key: KeyOption = None,
+    kind: str | None = KIND,
+    runtime: str | None = RUNTIME,
+    executor: str | None = EXECUTOR,
+    target: str | None = TARGET,
+    since: str | None = SINCE,
+    unknown: bool | None = UNKNOWN,
+    everything: bool = ALL,
+    limit: int = MANY,
+    dry_run: bool = DRY_RUN,
+    new_key: bool = NEW_KEY,
+    deliver: bool = DELIVER,
+    yes: bool = YES,
+    as_json: JsonOption = False,
+    url: str = URL,
+    key: str | None = KEY,
 ) -> None:
-    """Try dead letters again: one by its id, or many by filters."""
-    from gateway.cli.client import ApiClient
-    from gateway.cli.letters import Many, check_choice, filters, redrive_one
+    """Try dead letters again: one by its ID, or many by filters."""
+    from gateway.cli.connection import connect
+    from gateway.client import RedrivenCall
 
-    with explained(), ApiClient(url, key) as api:
-        which = filters(kind=kind, runtime=runtime, executor=executor, target=target, since=since, unknown=unknown)
-        check_choice(letter, which, everything=everything, dry_run=dry_run)
-        how = {"new_key": new_key, "deliver": deliver}
-        if letter is not None:
-            redrive_one(api, letter, how, as_json=as_json)
+    with connect(url, key) as gateway:
+
+        def act(one: str) -> Coroutine[Any, Any, Any]:
+            return gateway.client.redrive_dead_letter(one, new_key=new_key, deliver=deliver)
+
+        which = _filters(kind, runtime, executor, target, since, unknown)
+        _check_choice(letter, which, everything=everything, dry_run=dry_run)
+        if letter is None:
+            order = BulkOrder("dead letter", "redriven", "tried again", act, dry_run, yes, as_json)
+            _order_many(gateway, order, which, limit, warns=True)
+            return
+        done = _ask(gateway, act, letter)
+        if as_json:
+            say_json(to_row(done))
+        elif isinstance(done, RedrivenCall):
+            typer.echo(f"tried again as call {clean(done.call_id)}")
         else:
-            many = Many("redrive", "redriven", "tried again", which, limit, dry_run)
-            many.order(api, how, confirmed=yes, as_json=as_json)
+            typer.echo(f"due again: event {done.sequence} to {clean(done.target)}")
 
 
 @group.command(
-    epilog=f"{RAW}Examples:\n  dragoman dead-letters dismiss b1d5781e\n"
-    "  dragoman dead-letters dismiss --target destination:chat-log --yes\n"
-    "  dragoman dead-letters dismiss --all --dry-run\n\n"
-    "A dismissed letter leaves the list and the alert for good; what is on record of it stays.\n"
-    f"{_LETTERS}\nExit code 0: all were dismissed. 1: some, or none, could be."
+    epilog=examples(
+        "dragoman dead-letters dismiss b1d5781e",
+        "dragoman dead-letters dismiss --target destination:chat-log --yes",
+        "dragoman dead-letters dismiss --all --dry-run",
+        more="A dismissed letter leaves the list and the alert for good; its history stays on record.\n"
+        f"{SHORT_IDS}\nExit code 0: all were dismissed. 1: some, or none, could be.",
+    )
 )
 def dismiss(
-    letter: LetterArgument = None,
+    letter: str | None = LETTER,
     *,
-    kind: KindOption = None,
-    runtime: RuntimeOption = None,
-    executor: ExecutorOption = None,
-    target: TargetOption = None,
-    since: SinceOption = None,
-    unknown: UnknownOption = None,
-    everything: Annotated[bool, typer.Option("--all", help="All of them, where no filter is given.")] = False,
-    limit: Annotated[int, typer.Option(metavar="N", min=1, max=MOST, help="How many to dismiss at most.")] = 100,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which would be dismissed.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before many.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The answer as JSON.")] = False,
-    url: UrlOption = DEFAULT_URL,
-    key: KeyOption = None,
+    kind: str | None = KIND,
+    runtime: str | None = RUNTIME,
+    executor: str | None = EXECUTOR,
+    target: str | None = TARGET,
+    since: str | None = SINCE,
+    unknown: bool | None = UNKNOWN,
+    everything: bool = ALL,
+    limit: int = MANY,
+    dry_run: bool = DRY_RUN,
+    yes: bool = YES,
+    as_json: JsonOption = False,
+    url: str = URL,
+    key: str | None = KEY,
 ) -> None:
     """Leave dead letters as they are, one or many."""
-    from gateway.cli.client import ApiClient
-    from gateway.cli.letters import Many, check_choice, dismiss_one, filters
+    from gateway.cli.connection import connect
 
-    with explained(), ApiClient(url, key) as api:
-        which = filters(kind=kind, runtime=runtime, executor=executor, target=target, since=since, unknown=unknown)
-        check_choice(letter, which, everything=everything, dry_run=dry_run)
-        if letter is not None:
-            dismiss_one(api, letter, as_json=as_json)
+    with connect(url, key) as gateway:
+        act = gateway.client.dismiss_dead_letter
+        which = _filters(kind, runtime, executor, target, since, unknown)
+        _check_choice(letter, which, everything=everything, dry_run=dry_run)
+        if letter is None:
+            order = BulkOrder("dead letter", "dismissed", "dismissed", act, dry_run, yes, as_json)
+            _order_many(gateway, order, which, limit, warns=False)
+            return
+        done = _ask(gateway, act, letter)
+        if as_json:
+            say_json(to_row(done))
         else:
-            many = Many("dismiss", "dismissed", "dismissed", which, limit, dry_run)
-            many.order(api, {}, confirmed=yes, as_json=as_json)
+            name = getattr(done, "call_id", None) or f"{done.session_id}:{done.sequence}:{done.target}"
+            typer.echo(f"dismissed: {clean(name)}")
+
+
+def _filters(
+    kind: str | None, runtime: str | None, executor: str | None, target: str | None, since: str | None,
+    unknown: bool | None,
+) -> dict[str, Any]:  # fmt: skip
+    """Collect the given filters.
+
+    Raises:
+        Misused: `since` is no time.
+    """
+    given = {"kind": kind, "runtime": runtime, "executor": executor, "target": target,
+             "since": None if since is None else _time_of(since), "unknown": unknown}  # fmt: skip
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _time_of(since: str) -> datetime:
+    from pydantic import TypeAdapter, ValidationError
+
+    from gateway.adapter.duration import Duration
+
+    span: TypeAdapter[timedelta] = TypeAdapter(Duration)
+    try:
+        return datetime.now(UTC) - span.validate_python(since)
+    except ValidationError:
+        pass
+    try:
+        # A time without a zone is this machine's.
+        return datetime.fromisoformat(since).astimezone()
+    except ValueError as exc:
+        text = f"--since: {clean(since, 50)!r} is neither a span such as 2h nor a time such as 2026-11-20T12:00Z"
+        raise Misused(text) from exc
+
+
+def _check_choice(letter: str | None, which: dict[str, Any], *, everything: bool, dry_run: bool) -> None:
+    if letter is not None and (which or everything or dry_run):
+        raise Misused("an ID stands alone: filters, --all and --dry-run are for many")
+    if letter is None and not which and not everything:
+        raise Misused("give an ID, a filter, or --all")
+
+
+def _order_many(
+    gateway: "GatewayConnection", order: BulkOrder, which: dict[str, Any], limit: int, *, warns: bool
+) -> None:
+    rows, more = gateway.take(gateway.client.dead_letters(**which), limit)
+    unknown = sum(bool(getattr(row, "unknown", False)) for row in rows) if warns else 0
+    run_order(gateway, order, [row.id for row in rows], unknown=unknown, more=more)
+
+
+def _ask(gateway: "GatewayConnection", act: Callable[[str], Coroutine[Any, Any, Any]], given: str) -> Any:
+    """Do it to the dead letter with this ID, which may be abbreviated."""
+    from gateway.cli.connection import describe_refusal, match_id
+    from gateway.client import RequestRefused
+
+    if not re.fullmatch(r"[\x21-\x7e]{1,300}", given):
+        raise Misused(f"ID must be the ID of a dead letter, as `{_LIST}` shows it")
+
+    def known() -> Iterable[tuple[str, str]]:
+        rows, _ = gateway.take(gateway.client.dead_letters(), 20_000)
+        return [(row.id, _what(row)) for row in rows]
+
+    # Event 4 of a session is not its event 41.
+    begins = f"{given}:" if _SESSION_AND_EVENT.fullmatch(given) else given
+    whole = given
+    if not _WHOLE.fullmatch(given):
+        whole = match_id(given, known, noun="dead letter", listing=_LIST, begins=begins)
+    try:
+        return gateway.run(act(whole))
+    except RequestRefused as exc:
+        if exc.type == "not-found":
+            raise Refusal(describe_refusal(exc), f"`{_LIST}` lists them") from exc
+        raise
+
+
+def _what(letter: "DeadCall | DeadDelivery") -> str:
+    if letter.type == "call":
+        return f"{letter.tool} → {letter.executor}"
+    return f"{letter.envelope.event.kind} → {letter.target}"
+
+
+def _reason(letter: "DeadCall | DeadDelivery") -> str:
+    return (letter.error if letter.type == "call" else letter.reason) or ""
+
+
+def _letter_cells(letter: "DeadCall | DeadDelivery") -> Sequence[Cell]:
+    is_call = letter.type == "call"
+    when = (letter.finished_at or letter.created_at) if is_call else letter.envelope.recorded_at
+    return (
+        Cell(letter.id, style="bold"),
+        Cell(_what(letter)),
+        state_cell("unknown" if is_call and letter.unknown else letter.state),
+        Cell(when.isoformat(timespec="seconds"), age_of(when)),
+        Cell(str(letter.attempt)),
+        Cell(_reason(letter)),
+    )
+
+
+_LETTERS = RowTable(
+    (
+        Column("id", apart=True),
+        Column("what", least=12),
+        Column("state"),
+        Column("when"),
+        Column("tries", spare=1),
+        Column("why", apart=True),
+    ),
+    _letter_cells,
+    "no dead letters",
+)

@@ -1,6 +1,5 @@
-"""Examines everything a gateway needs and says, line by line, what is wrong and how to mend it."""
+"""Checks everything that a gateway needs, and prints line by line what is wrong and what to do about it."""
 
-import fcntl
 import os
 import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -8,42 +7,59 @@ from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gateway.adapter.port import PORTS_VERSION
-from gateway.cli.checks import Check
-from gateway.cli.findings import as_report
-from gateway.cli.probes import ProbeTarget, free_bytes, probe, target_of, write_bytes
-from gateway.cli.terminal import count_problems, say_json, show_check, show_heading, show_problems
-from gateway.errors import InvalidConfiguration, OperatorError, Problem
-from gateway.plugins import ADAPTER_GROUP, APART, FoundAdapter, find_adapters, find_intruders
-from gateway.settings.load import Loaded, load
-from gateway.settings.model import PostgresStore, Settings, SqliteStore, WebhookSpec
-from gateway.store.sqlite.lock import check_place
+import typer
+
+from gateway.cli.config_file import DEFAULT_FILES, ConfigOption
+from gateway.cli.configuration import list_problems
+from gateway.cli.errors import Misused, report_errors
+from gateway.cli.help import DEFAULT_URL, examples
+from gateway.cli.lines import clean
+from gateway.cli.options import RowsOption
+from gateway.cli.probes import ProbeTarget, probe, target_of
+from gateway.cli.terminal import Check, count_problems, say_json, show_check, show_heading, show_problems
+
+if TYPE_CHECKING:
+    from gateway.client import Runtime
+    from gateway.errors import Problem
+    from gateway.plugins import FoundAdapter
+    from gateway.settings.load import Loaded
+    from gateway.settings.model import Settings
 
 LIBRARIES = (
     "aiohttp", "fastapi", "httptools", "httpx", "httpx-sse", "jsonschema-rs", "orjson", "prometheus-client",
     "pydantic", "python-socketio", "pyyaml", "rich", "structlog", "typer", "uvicorn",
 )  # fmt: skip
-LITTLE_ROOM = 1024**3
 _REINSTALL = "run `make test` in a clone, or `python -m pip install .` (with -e while developing)"
-Problems = tuple[str, Sequence[Problem]]
-"""A file, and what was found in it."""
-_SQLITE_HEADER = b"SQLite format 3\x00"
+_MOST_LINKS = 20
+
+commands = typer.Typer()
 
 
-def examine(config: Path | None, *, env: Mapping[str, str], as_json: bool) -> bool:
-    """Print all checks and say whether nothing is broken."""
+@commands.command(epilog=examples("dragoman doctor", "dragoman doctor --config my.yaml"))
+def doctor(*, config: ConfigOption = None, as_json: RowsOption = False) -> None:
+    """Look for what is broken, from Python to network."""
+    with report_errors():
+        found = config or next((path for path in DEFAULT_FILES if path.is_file()), None)
+        well = _run_checks(found, env=os.environ, as_json=as_json)
+    raise typer.Exit(0 if well else 1)
+
+
+def _run_checks(config: Path | None, *, env: Mapping[str, str], as_json: bool) -> bool:
+    """Print all checks; return whether nothing is broken."""
+    from gateway.plugins import find_adapters
+
     adapters, report = find_adapters(), _Report(as_json=as_json)
-    report.show("Installation", _installation())
-    report.show("Adapters", _adapters(adapters))
-    loaded = _configuration(config, adapters, env, report)
+    report.show("Installation", _check_installation())
+    report.show("Adapters", _check_adapters(adapters))
+    loaded = _check_configuration(config, adapters, env, report)
     if loaded is not None:
-        report.show("Store", _store(loaded.settings))
-        report.show("Network", _network(loaded.settings))
-        # Its libraries are a part of what a start costs.
-        from gateway.cli.doctor_links import look_at_links
+        from gateway.cli.doctor_store import check_store
 
-        report.show("Links", look_at_links(env))
+        report.show("Store", check_store(loaded.settings.engine))
+        report.show("Network", _check_network(loaded.settings))
+        report.show("Links", check_links(env))
     if not as_json:
         show_heading(
             "Everything needed is there." if report.well else "Something is broken: see the lines marked above."
@@ -52,14 +68,14 @@ def examine(config: Path | None, *, env: Mapping[str, str], as_json: bool) -> bo
 
 
 class _Report:
-    """Prints checks under headings, or as JSON, and knows whether nothing was broken so far."""
+    """Prints checks under headings, or as JSON, and remembers whether one was broken."""
 
     def __init__(self, *, as_json: bool) -> None:
         self.well = True
         self._as_json = as_json
 
-    def show(self, about: str, checks: Iterable[Check], problems: Problems | None = None) -> None:
-        """Print what was looked at about one thing, then the problems of a file."""
+    def show(self, about: str, checks: Iterable[Check], file: str = "", problems: "Sequence[Problem]" = ()) -> None:
+        """Print the checks of one part, then the problems of a file."""
         if not self._as_json:
             show_heading(about)
         for check in checks:
@@ -67,23 +83,25 @@ class _Report:
             if self._as_json:
                 say_json({"about": about, **asdict(check)})
             else:
-                show_check(check.state, check.text, check.mend)
-        if problems is not None and not self._as_json:
-            show_problems(*problems)
-        elif problems is not None:
-            for problem in as_report(Path(problems[0]), problems[1], ok=self.well)["problems"]:
-                say_json({"about": about, **problem})
+                show_check(check)
+        if not self._as_json:
+            show_problems(file, problems)
+            return
+        for problem in list_problems(problems):
+            say_json({"about": about, **problem})
 
 
-def _installed(name: str) -> str | None:
+def _version_of(name: str) -> str | None:
     try:
         return version(name)
     except PackageNotFoundError:
         return None
 
 
-def _installation() -> Iterator[Check]:
-    own = _installed("dragoman")
+def _check_installation() -> Iterator[Check]:
+    from gateway.plugins import APART, find_intruders
+
+    own = _version_of("dragoman")
     if own is None:
         yield Check("broken", "dragoman is not installed, so its adapters cannot be found", _REINSTALL)
     else:
@@ -94,18 +112,21 @@ def _installation() -> Iterator[Check]:
     yield Check(
         "ok", f"{platform.python_implementation()} {platform.python_version()} on {system}, {os.cpu_count()} CPUs"
     )
-    found = {name: _installed(name) for name in LIBRARIES}
+    found = {name: _version_of(name) for name in LIBRARIES}
     yield Check("ok", ", ".join(f"{name} {number}" for name, number in found.items() if number))
     missing = [name for name, number in found.items() if number is None]
     if missing:
         yield Check("broken", f"missing libraries: {', '.join(missing)}", _REINSTALL)
     if find_spec("uvloop"):
-        yield Check("ok", f"event loop: uvloop {_installed('uvloop') or ''}".rstrip())
+        yield Check("ok", f"event loop: uvloop {_version_of('uvloop') or ''}".rstrip())
     else:
         yield Check("note", "event loop: asyncio; uvloop would be faster", "python -m pip install uvloop")
 
 
-def _adapters(found: tuple[FoundAdapter, ...]) -> Iterator[Check]:
+def _check_adapters(found: "tuple[FoundAdapter, ...]") -> Iterator[Check]:
+    from gateway.adapter.port import PORTS_VERSION
+    from gateway.plugins import ADAPTER_GROUP
+
     if not found:
         group = f"no adapter is installed: no entry point in [{ADAPTER_GROUP}]"
         yield Check("broken", group, f"entry points exist only for an installed project: {_REINSTALL}")
@@ -117,9 +138,12 @@ def _adapters(found: tuple[FoundAdapter, ...]) -> Iterator[Check]:
             yield Check("ok", f"{one.name} speaks {one.adapter.protocol}, ports {PORTS_VERSION}, {origin}")
 
 
-def _configuration(
-    config: Path | None, found: tuple[FoundAdapter, ...], env: Mapping[str, str], report: _Report
-) -> Loaded | None:
+def _check_configuration(
+    config: Path | None, found: "tuple[FoundAdapter, ...]", env: Mapping[str, str], report: _Report
+) -> "Loaded | None":
+    from gateway.errors import InvalidConfiguration
+    from gateway.settings.load import load
+
     about = "Configuration"
     if config is None:
         report.show(about, [Check("note", "no configuration was named or found", "dragoman doctor --config FILE")])
@@ -129,86 +153,24 @@ def _configuration(
         loaded = load(config, adapters=usable, env=env)
     except InvalidConfiguration as exc:
         told = Check("broken", f"{config}: {count_problems(exc.problems)}", "see the lines below")
-        report.show(about, [told], (exc.file, exc.problems))
+        report.show(about, [told], exc.file, exc.problems)
         return None
     state = "warning" if loaded.problems else "ok"
     told = Check(state, f"{config}: can be used{', see the warnings below' if loaded.problems else ''}")
-    report.show(about, [told], (str(config), loaded.problems))
+    report.show(about, [told], str(config), loaded.problems)
     return loaded
 
 
-def _store(settings: Settings) -> Iterator[Check]:
-    if isinstance(settings.engine, PostgresStore):
-        from gateway.cli.doctor_postgres import look_at_postgres
+def _check_network(settings: "Settings") -> Iterator[Check]:
+    from gateway.settings.model import WebhookSpec
 
-        yield from look_at_postgres(settings.engine)
-        return
-    if not isinstance(settings.engine, SqliteStore):
-        yield Check("warning", "memory: nothing survives a restart", "engine: {type: sqlite, path: …} keeps everything")
-        return
-    path = settings.engine.path.absolute()
-    try:
-        check_place(path)
-    except OperatorError as exc:
-        yield Check("broken", f"sqlite {path}", str(exc))
-        return
-    yield _file(path)
-    yield _lock(path.with_name(path.name + ".lock"))
-    free = free_bytes(path.parent)
-    if free is None:
-        yield Check("warning", f"the free space of {path.parent} is not known")
-    elif free < LITTLE_ROOM:
-        yield Check(
-            "warning", f"only {write_bytes(free)} free in {path.parent}", "make room, or lower retention.max_bytes"
-        )
-    else:
-        yield Check("ok", f"{write_bytes(free)} free in {path.parent}")
-
-
-def _file(path: Path) -> Check:
-    if not os.access(path.parent, os.W_OK | os.X_OK):
-        return Check("broken", f"{path.parent} cannot be written", "give the gateway's user the right to write there")
-    if not path.exists():
-        return Check("ok", f"sqlite {path}: will be made at the first start")
-    try:
-        with path.open("rb") as file:
-            start = file.read(len(_SQLITE_HEADER))
-        size = path.stat().st_size
-    except OSError as exc:
-        return Check("broken", f"{path} cannot be read ({exc.strerror})", "check its owner and rights")
-    if start and start != _SQLITE_HEADER:
-        return Check("broken", f"{path} is not a SQLite database", "move it away, or change engine.path")
-    if not os.access(path, os.W_OK):
-        return Check("broken", f"{path} cannot be written", "check its owner and rights")
-    return Check("ok", f"sqlite {path}: {write_bytes(size)}")
-
-
-def _lock(path: Path) -> Check:
-    try:
-        with path.open(encoding="ascii", errors="replace") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                holder = file.read(20).strip()
-                return Check("note", f"in use by {f'process {holder}' if holder.isdigit() else 'a running gateway'}")
-    except FileNotFoundError:
-        pass
-    except OSError as exc:
-        return Check("warning", f"the lock {path} cannot be looked at ({exc.strerror})")
-    return Check("ok", "no other process holds it")
-
-
-def _network(settings: Settings) -> Iterator[Check]:
-    wanted = [
-        *(target_of(f"runtime {name}", options.url) for name, options in settings.runtimes.items()),
-        *(
-            target_of(f"executor {name}", str(spec.url))
-            for name, spec in settings.executors.items()
-            if isinstance(spec, WebhookSpec)
-        ),
-        *(target_of(f"destination {name}", str(spec.url)) for name, spec in settings.destinations.items()),
+    webhooks = {name: one for name, one in settings.executors.items() if isinstance(one, WebhookSpec)}
+    urls = [
+        *((f"runtime {name}", options.url) for name, options in settings.runtimes.items()),
+        *((f"executor {name}", str(one.url)) for name, one in webhooks.items()),
+        *((f"destination {name}", str(one.url)) for name, one in settings.destinations.items()),
     ]
-    targets: list[ProbeTarget] = [target for target in wanted if target is not None]
+    targets: list[ProbeTarget] = [target for label, url in urls if (target := target_of(label, url)) is not None]
     if not targets:
         yield Check("note", "nothing to connect to")
     for reached in probe(targets):
@@ -217,3 +179,47 @@ def _network(settings: Settings) -> Iterator[Check]:
             yield Check("ok", f"{where} accepts connections")
         else:
             yield Check("broken", f"{where}: {reached.fault}", reached.mend)
+
+
+def check_links(env: Mapping[str, str]) -> Iterator[Check]:
+    """Ask the running gateway which sessions have no link, and why."""
+    from gateway.cli.connection import GatewayConnection, explain_error
+    from gateway.client import ClientError
+
+    url = env.get("DRAGOMAN_URL") or DEFAULT_URL
+    try:
+        with GatewayConnection(url, env.get("DRAGOMAN_KEY")) as gateway:
+            runtimes = gateway.run(gateway.client.runtimes())
+    except ClientError as exc:
+        refusal = explain_error(exc, url)
+        yield Check("note", f"not checked: {refusal}", refusal.mend)
+        return
+    except Misused as exc:
+        yield Check("note", f"not checked: {exc}", "check DRAGOMAN_URL and DRAGOMAN_KEY")
+        return
+    yield from _describe_links(runtimes, url)
+
+
+def _describe_links(runtimes: "Sequence[Runtime]", url: str) -> Iterator[Check]:
+    links = [(f"{runtime.name}/{clean(link.native_id)}", link) for runtime in runtimes for link in runtime.links]
+    down = [(name, link) for name, link in links if link.state != "up"]
+    unstarted = [(runtime.name, runtime.autostart) for runtime in runtimes if runtime.autostart]
+    up, wanted = len(links) - len(down), len(links) + len(unstarted)
+    yield Check("warning" if unstarted and not up else "ok", f"{up} of {wanted} up at {url}")
+    for name, failing in unstarted:
+        text = f"runtime {clean(name)}: autostart has failed {failing.attempts} times: {clean(failing.reason, 300)}"
+        yield Check("warning", text, f"is retried at {failing.next_at.isoformat()}")
+    for runtime in runtimes:
+        if runtime.reason:
+            yield Check("warning", f"runtime {clean(runtime.name)}: {clean(runtime.reason, 300)}")
+    for name, link in down[:_MOST_LINKS]:
+        why = f": {clean(link.reason, 300)}" if link.reason else ""
+        yield Check("note" if link.state == "asleep" else "warning", f"{name} is {link.state}{why}")
+    if len(down) > _MOST_LINKS:
+        yield Check("note", f"and {len(down) - _MOST_LINKS} more", "GET /v1/runtimes lists all")
+    lacking = [(name, link) for name, link in links if link.lacks_tools]
+    for name, link in lacking[:_MOST_LINKS]:
+        why = clean(link.lacks_tools_reason or "it has not listed them", 500)
+        yield Check("warning", f"{name} has no tools: {why}")
+    if len(lacking) > _MOST_LINKS:
+        yield Check("note", f"and {len(lacking) - _MOST_LINKS} more without tools", "GET /v1/runtimes lists all")

@@ -7,43 +7,43 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
+from rich.text import Text
 
 from gateway.cli.choices import BackendChoice, RuntimeChoice
-from gateway.cli.explained import RAW, explained
+from gateway.cli.errors import report_errors
+from gateway.cli.help import examples
+from gateway.cli.options import argument, option
+from gateway.cli.terminal import Output
 
 if TYPE_CHECKING:
     from gateway.cli.starter import StartCommand, StarterFile
 
 DEMO_LIBRARIES = ("mcp", "standardwebhooks", "websockets")
-"""What `dragoman[demo]` brings."""
+"""The libraries of `dragoman[demo]`."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command(
-        epilog=f"{RAW}Examples:\n  dragoman init                     in the folder where you are\n"
-        "  dragoman init cards               in a new one\n"
-        "  dragoman init cards --runtime herm --backend express\n"
-        "  dragoman init acme --adapter acme-1\n\n"
-        "Asks nothing, and never overwrites a file. Prints three commands that make a simulated\n"
-        "agent's call answer."
-    )(init)
+commands = typer.Typer()
 
 
+@commands.command(
+    epilog=examples(
+        "dragoman init                     in the folder where you are",
+        "dragoman init cards               in a new one",
+        "dragoman init cards --runtime herm --backend express",
+        "dragoman init acme --adapter acme-1",
+        more="Asks nothing, and never overwrites a file. Prints three commands that make a simulated\n"
+        "agent's call answer.",
+    )
+)
 def init(
-    folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="Where to write; made if it is not there.", show_default="here")
-    ] = Path(),
+    folder: Path = argument("FOLDER", "Where to write; made if it is missing.", default=Path(), show_default="here"),
     *,
-    runtime: Annotated[RuntimeChoice, typer.Option(help="Which agents you have.")] = RuntimeChoice.HUMA_0_2,
-    backend: Annotated[BackendChoice, typer.Option(help="What you write your tools in.")] = BackendChoice.FASTAPI,
-    adapter: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Write the package of an adapter for your own protocol instead."),
-    ] = None,
+    runtime: RuntimeChoice = typer.Option(RuntimeChoice.HUMA_0_2, help="Which agents you have."),
+    backend: BackendChoice = typer.Option(BackendChoice.FASTAPI, help="What you write your tools in."),
+    adapter: str | None = option("--adapter", "NAME", "Write the package of an adapter for your own protocol instead."),
 ) -> None:
     """Begin a gateway and a backend of your own."""
     if adapter is not None:
@@ -51,7 +51,7 @@ def init(
         return
     from gateway.cli.starter import commands_of, files_of, gitignore
 
-    with explained():
+    with report_errors():
         made = dict(files_of(runtime, backend))
         _check_absent(folder, made, "dragoman init cards")
         if not os.path.lexists(folder / ".gitignore"):
@@ -64,7 +64,7 @@ def _init_adapter(folder: Path, name: str) -> None:
     """Write the package of an adapter, and print the commands that install and test it."""
     from gateway.cli.skeleton import commands_of_adapter, files_of_adapter
 
-    with explained():
+    with report_errors():
         made = dict(files_of_adapter(name))
         if os.path.lexists(folder / ".gitignore"):
             del made[".gitignore"]
@@ -74,10 +74,7 @@ def _init_adapter(folder: Path, name: str) -> None:
         _print("\nIt speaks a small protocol over HTTP: replace it by yours, file by file. Run:", "bold")
         for line in _first_lines(folder):
             _print(f"  {line}")
-        for command in commands_of_adapter():
-            _print(f"\n  # {command.purpose}", "dim")
-            for line in command.lines:
-                _print(f"  {line}")
+        _show_commands(commands_of_adapter())
 
 
 def _check_absent(folder: Path, made: "Mapping[str, StarterFile]", command: str) -> None:
@@ -118,44 +115,40 @@ def write_new(folder: Path, made: "Mapping[str, StarterFile]") -> None:
 
 
 def _print(text: str = "", style: str = "") -> None:
-    from rich.console import Console
-    from rich.text import Text
-
-    Console(highlight=False).print(Text(text, style), soft_wrap=True)
+    Output().say(Text(text, style))
 
 
 def _show_files(folder: Path, made: "Mapping[str, StarterFile]") -> None:
     """List the written files with their purposes."""
-    from rich.console import Console
-    from rich.text import Text
-
     _print(f"Written {'here' if folder == Path() else f'in {folder}'}:\n", "bold")
     width = max(map(len, made))
     for name, one in made.items():
-        text = Text.assemble((f"  {name:{width}}", "green"), f"  {one.purpose}")
-        Console(highlight=False).print(text, soft_wrap=True)
+        Output().say(Text.assemble((f"  {name:{width}}", "green"), f"  {one.purpose}"))
+
+
+def _show_commands(commands: "Sequence[StartCommand]") -> None:
+    for command in commands:
+        _print(f"\n  # {command.purpose}", "dim")
+        for line in command.lines:
+            _print(f"  {line}")
 
 
 def _show(folder: Path, made: "Mapping[str, StarterFile]", commands: "Sequence[StartCommand]") -> None:
     """Say what was written, and print the commands so that they can be pasted."""
-    say = _print
     _show_files(folder, made)
-    say("\nStart it in three terminals, one command each, in this order:", "bold")
+    _print("\nStart it in three terminals, one command each, in this order:", "bold")
     if first := _first_lines(folder):
-        say("\n  # in each of them", "dim")
+        _print("\n  # in each of them", "dim")
         for line in first:
-            say(f"  {line}")
-    for command in commands:
-        say(f"\n  # {command.purpose}", "dim")
-        for line in command.lines:
-            say(f"  {line}")
-    say("\nThen look at it: dragoman calls, dragoman sessions, dragoman tail.")
+            _print(f"  {line}")
+    _show_commands(commands)
+    _print("\nThen look at it: dragoman calls, dragoman sessions, dragoman tail.")
     if ".gitignore" not in made and not _ignores_secrets(folder / ".gitignore"):
-        say("Before you commit: add .env to your .gitignore.", "yellow")
+        _print("Before you commit: add .env to your .gitignore.", "yellow")
     if all(map(find_spec, DEMO_LIBRARIES)):
-        say("The simulator comes with dragoman[demo], which is installed.")
+        _print("The simulator comes with dragoman[demo], which is installed.")
     else:
-        say("The simulator wants libraries that a gateway does not: pip install 'dragoman[demo]'", "yellow")
+        _print("The simulator wants libraries that a gateway does not: pip install 'dragoman[demo]'", "yellow")
 
 
 def _ignores_secrets(file: Path) -> bool:

@@ -1,53 +1,61 @@
-"""Options and arguments that several commands share."""
+"""Options and arguments of the commands."""
 
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import typer
 
 from gateway.addresses import find_url_fault
-from gateway.cli.completing import DEFAULT_URL as DEFAULT_URL, complete_runtime, complete_session
+from gateway.cli.completion import complete_runtime, complete_session
+from gateway.cli.help import DEFAULT_URL
 
 
-def _is_url(given: str) -> str:
+def flag(name: str, text: str, *names: str) -> Any:
+    """Make an option that is on or off."""
+    return typer.Option(False, name, *names, help=text)
+
+
+def option(name: str, metavar: str, text: str, **more: Any) -> Any:
+    """Make an option with a value; None if it is not given."""
+    return typer.Option(more.pop("default", None), name, metavar=metavar, help=text, **more)
+
+
+def argument(metavar: str, text: str, **more: Any) -> Any:
+    """Make an argument; required unless it has a `default`."""
+    return typer.Argument(more.pop("default", ...), metavar=metavar, help=text, **more)
+
+
+def check_url(given: str) -> str:
+    """Return the address of a gateway.
+
+    Raises:
+        typer.BadParameter: it is none.
+    """
     given = given.strip()
     if find_url_fault(given) is not None or urlsplit(given).scheme not in ("http", "https"):
         raise typer.BadParameter("must be the address of a gateway, e.g. http://127.0.0.1:8080")
     return given
 
 
-def _is_key(given: str | None) -> str | None:
-    # The key itself is never shown, not even a wrong one.
+def check_key(given: str | None) -> str | None:
+    """Return an API key, which is never shown.
+
+    Raises:
+        typer.BadParameter: it is no printable ASCII.
+    """
     given = given.strip() if given else given
     if given and not (given.isascii() and given.isprintable()):
         raise typer.BadParameter("a key is printable ASCII on one line")
     return given
 
 
-UrlOption = Annotated[
-    str, typer.Option("--url", metavar="URL", envvar="DRAGOMAN_URL", help="Where the gateway is.", callback=_is_url)
-]
-KeyOption = Annotated[
-    str | None,
-    typer.Option("--key", metavar="KEY", envvar="DRAGOMAN_KEY", help="An API key of it.", callback=_is_key),
-]
-SESSION_HELP = "A session's id, or RUNTIME/NATIVE_ID, e.g. finn/agent-7."
-SessionArgument = Annotated[str, typer.Argument(metavar="SESSION", help=SESSION_HELP, autocompletion=complete_session)]
-SessionOption = Annotated[
-    str | None,
-    typer.Option(
-        "--session",
-        metavar="SESSION",
-        help="Only of this session: its id, or RUNTIME/NATIVE_ID.",
-        autocompletion=complete_session,
-    ),
-]
-RuntimeOption = Annotated[
-    str | None,
-    typer.Option("--runtime", metavar="NAME", help="Only of this runtime.", autocompletion=complete_runtime),
-]
-LimitOption = Annotated[
-    int, typer.Option("--limit", "-n", metavar="N", min=1, max=100_000, help="How many to show at most.")
-]
+URL = option("--url", "URL", "Address of the gateway.", default=DEFAULT_URL, envvar="DRAGOMAN_URL", callback=check_url)
+KEY = option("--key", "KEY", "An API key of the gateway.", envvar="DRAGOMAN_KEY", callback=check_key)
+SESSION_HELP = "A session's ID, or RUNTIME/NATIVE_ID, e.g. finn/agent-7."
+SESSION_FILTER = "Only those of this session: its ID, or RUNTIME/NATIVE_ID."
+SESSION = option("--session", "SESSION", SESSION_FILTER, autocompletion=complete_session)
+RUNTIME = option("--runtime", "NAME", "Only those of this runtime.", autocompletion=complete_runtime)
+LIMIT = typer.Option(50, "--limit", "-n", metavar="N", min=1, max=100_000, help="How many to show at most.")
+YES = flag("--yes", "Do not ask for confirmation.", "-y")
 RowsOption = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")]

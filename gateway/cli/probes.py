@@ -1,6 +1,5 @@
-"""Asks the network and the disk simple questions, each within two seconds."""
+"""Probes network and disk, each within two seconds."""
 
-import queue
 import shutil
 import socket
 import threading
@@ -25,7 +24,7 @@ class ProbeTarget:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """What became of one probe; `fault` is None where a connection was accepted."""
+    """The result of one probe; `fault` is None if a connection was accepted."""
 
     target: ProbeTarget
     fault: str | None
@@ -33,7 +32,7 @@ class Reached:
 
 
 def target_of(label: str, url: str) -> ProbeTarget | None:
-    """Read host and port out of a URL; None where it has no host."""
+    """Read host and port out of a URL; None if it has no host."""
     try:
         parts = urlsplit(url)
         port = parts.port or (443 if parts.scheme in ("https", "wss") else 80)
@@ -44,28 +43,20 @@ def target_of(label: str, url: str) -> ProbeTarget | None:
 
 def probe(targets: Sequence[ProbeTarget]) -> tuple[Reached, ...]:
     """Try all targets at once and report in their order."""
-    answers: queue.SimpleQueue[Reached] = queue.SimpleQueue()
-    asked = targets[:MAX_PROBES]
-    for target in asked:
-        # Name resolution cannot be interrupted; a daemon thread at least keeps nobody waiting for it.
-        threading.Thread(target=_ask, args=(target, answers), daemon=True).start()
-    found: dict[ProbeTarget, Reached] = {}
-    end = monotonic() + PATIENCE
-    try:
-        while len(found) < len(set(asked)):
-            reached = answers.get(timeout=max(end - monotonic(), 0.001))
-            found[reached.target] = reached
-    except queue.Empty:
-        pass
     late = f"no answer within {PATIENCE:g} s"
-    return tuple(
-        found.get(target) or Reached(target, late, "is a firewall or a slow name server in between?")
-        for target in asked
-    )
+    found = {one: Reached(one, late, "is a firewall or a slow name server in between?") for one in targets[:MAX_PROBES]}
+    # Name resolution cannot be interrupted; daemon threads at least do not keep the process.
+    threads = [threading.Thread(target=_ask, args=(one, found), daemon=True) for one in list(found)]
+    for thread in threads:
+        thread.start()
+    end = monotonic() + PATIENCE
+    for thread in threads:
+        thread.join(max(end - monotonic(), 0))
+    return tuple(found[target] for target in targets[:MAX_PROBES])
 
 
-def _ask(target: ProbeTarget, answers: "queue.SimpleQueue[Reached]") -> None:
-    answers.put(_knock(target))
+def _ask(target: ProbeTarget, found: dict[ProbeTarget, Reached]) -> None:
+    found[target] = _knock(target)
 
 
 def _knock(target: ProbeTarget) -> Reached:
@@ -84,7 +75,7 @@ def _knock(target: ProbeTarget) -> Reached:
 
 
 def free_bytes(folder: Path) -> int | None:
-    """Say how much room a folder's disk has; None where that cannot be known."""
+    """Return the free space of a folder's disk; None if it is not known."""
     try:
         return shutil.disk_usage(folder).free
     except OSError:

@@ -1,36 +1,91 @@
-"""Posts events to a session: a message, a word for the turn under way, or any event as JSON."""
+"""Posts events to a session: a message, a steer, or any event as JSON."""
 
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import quote
 
+import typer
 from rich.text import Text
 
-from gateway.cli.faults import Misused
+from gateway.cli.completion import complete_session
+from gateway.cli.errors import Misused
+from gateway.cli.help import examples
+from gateway.cli.inputs import parse_object, read_source, read_text
 from gateway.cli.lines import clean
-from gateway.cli.talking import WORDED
-from gateway.cli.terminal import Output, say_json
+from gateway.cli.options import KEY, SESSION_HELP, URL, argument, flag, option
+from gateway.cli.terminal import Output, say_json, to_row
 from gateway.errors import OperatorError
-from gateway.events import CLIENT_KINDS
-from gateway.http.body import parse_json
-from gateway.http.errors import Refused
 
 if TYPE_CHECKING:
-    from gateway.cli.client import ApiClient
+    from gateway.events import Loss
 
-MOST_BYTES = 4 * 1024**2
+WORDED = ("message.posted", "turn.steered", "turn.interrupted", "context.updated")
+"""Kinds that a text on the command line can express."""
 _LONGEST_NAME = 255
 
+commands = typer.Typer()
 
-def event_of(kind: str, text: str | None, *, author: str | None, context: str | None, name: str | None) -> Any:
-    """Make the event that a text and options say.
 
-    Raises:
-        Misused: they do not fit the kind.
-    """
+@commands.command(
+    epilog=examples(
+        "dragoman send finn/agent-7 'Do you have any sevens?' --author Victoria",
+        "dragoman send finn/agent-7 'Be quick.' --kind turn.steered",
+        "dragoman send finn/agent-7 --kind turn.interrupted",
+        "dragoman send finn/agent-7 'Cards were dealt.' --kind context.updated \\",
+        '  --context \'{"hand": ["7"]}\'',
+        "dragoman send finn/agent-7 --event event.json",
+        more="Prints the sequence of each recorded event; `dragoman tail` shows what follows.",
+    )
+)
+def send(
+    session: str = argument("SESSION", SESSION_HELP, autocompletion=complete_session),
+    text: str | None = argument("TEXT", "What to say; - reads it from stdin.", default=None),
+    *,
+    kind: str | None = option("--kind", "KIND", f"One of {', '.join(WORDED)}. Default: message.posted."),
+    event_file: str | None = option("--event", "FILE", "Post the event, or list of events, in a file; - is stdin."),
+    author: str | None = option("--author", "NAME", "Who says the message."),
+    context: str | None = option("--context", "JSON", "The complete state, for context.updated."),
+    name: str | None = option("--name", "NAME", "The update's name, for context.updated."),
+    as_json: bool = flag("--json", "Print the recorded events, one line of JSON each."),
+    url: str = URL,
+    key: str | None = KEY,
+) -> None:
+    """Post a message, or another event, to a session."""
+    from gateway.cli.connection import connect
+
+    with connect(url, key) as gateway:
+        if event_file is None:
+            said = read_text(text)
+            if as_json:
+                _check_is_text(text, said)
+            events = [_make_event(kind or "message.posted", said, author=author, context=context, name=name)]
+        elif any(given is not None for given in (text, kind, author, context, name)):
+            raise Misused("--event stands alone: the file holds the whole event")
+        else:
+            events = _read_events(event_file)
+        found = gateway.find_session(session)
+        for envelope in gateway.run(gateway.client.post(found, *events)):
+            if as_json:
+                say_json(to_row(envelope))
+            else:
+                Output().say(f"{envelope.sequence} {clean(envelope.event.kind)}")
+                show_losses(envelope.losses)
+
+
+def show_losses(losses: "Iterable[Loss]") -> None:
+    """Print losses on stderr, each with its reason."""
+    err = Output(stderr=True)
+    for loss in losses:
+        err.say(Text(f"  {clean(loss.how)}: {clean(loss.note or loss.path)}", "yellow"))
+
+
+def _make_event(
+    kind: str, text: str | None, *, author: str | None, context: str | None, name: str | None
+) -> dict[str, Any]:
+    """Make the event that a text and options express."""
     if kind not in WORDED:
+        from gateway.events import CLIENT_KINDS
+
         known = "give it with --event" if kind in CLIENT_KINDS else f"these can: {', '.join(WORDED)}"
         raise Misused(f"--kind {kind!r} cannot be said as a text; {known}")
     if author is not None and kind != "message.posted":
@@ -44,7 +99,7 @@ def event_of(kind: str, text: str | None, *, author: str | None, context: str | 
             if context is None:
                 raise Misused("context.updated needs --context JSON: the complete state, which replaces the last one")
             said = {} if text is None else {"description": text}
-            return {"kind": kind, "name": name or "update", "context": object_of(context, "--context"), **said}
+            return {"kind": kind, "name": name or "update", "context": parse_object(context, "--context"), **said}
         case _ if text is None:
             raise Misused(f"{kind} needs a TEXT (- reads it from stdin)")
         case "turn.steered":
@@ -54,87 +109,24 @@ def event_of(kind: str, text: str | None, *, author: str | None, context: str | 
             return {"kind": kind, "content": text, **said}
 
 
-def read_text(given: str | None) -> str | None:
-    """Take a text as it is, or from stdin where it is `-`."""
-    return read_source("-").decode(errors="replace").rstrip("\n") if given == "-" else given
+def _read_events(given: str) -> list[Any]:
+    """Read one event, or a list of events, from a file or stdin."""
+    from gateway.http.body import parse_json
+    from gateway.http.errors import Refused
 
-
-def read_source(given: str) -> bytes:
-    """Read a file, or stdin where it is `-`.
-
-    Raises:
-        OperatorError: it is too large; OSError: it cannot be read.
-    """
-    if given == "-":
-        raw = sys.stdin.buffer.read(MOST_BYTES + 1)
-    else:
-        with Path(given).open("rb") as file:
-            raw = file.read(MOST_BYTES + 1)
-    if len(raw) > MOST_BYTES:
-        raise OperatorError(f"{given}: more than {MOST_BYTES:,} bytes")
-    return raw
-
-
-def read_json(given: str) -> Any:
-    """Read JSON from a file or stdin; a list stands for several events.
-
-    Raises:
-        OperatorError: it is no JSON.
-    """
     try:
         value = parse_json(read_source(given))
     except Refused as exc:
         raise OperatorError(f"{'stdin' if given == '-' else given}: {exc}") from exc
-    return {"events": cast("list[Any]", value)} if isinstance(value, list) else value
+    events: list[Any] = cast("list[Any]", value) if isinstance(value, list) else [value]
+    if not all(isinstance(event, dict) for event in events):
+        raise OperatorError(f"{'stdin' if given == '-' else given}: an event is a JSON object with a `kind`")
+    return events
 
 
-def object_of(text: str, option: str) -> dict[str, Any]:
-    """Read the JSON object that an option gives.
-
-    Raises:
-        Misused: it is none.
-    """
-    try:
-        value = parse_json(text.encode(errors="surrogateescape"))
-    except Refused as exc:
-        raise Misused(f"{option}: {exc}") from exc
-    if not isinstance(value, dict):
-        raise Misused(f"{option} must be a JSON object")
-    return cast("dict[str, Any]", value)
-
-
-def check_is_text(given: str | None, said: str | None) -> None:
-    """Refuse a file's name, or an event, where a text should stand: `--json FILE` posted that file until release 0.2.
-
-    Raises:
-        Misused: it is one.
-    """
+def _check_is_text(given: str | None, said: str | None) -> None:
+    """Refuse a file's name, or an event, in place of a text: `--json FILE` posted that file until release 0.2."""
     if given is not None and given != "-" and Path(given[:_LONGEST_NAME]).is_file():
         raise Misused(f"{given!r} is a file: --event posts the event in it; --json prints what is on record")
     if given == "-" and (said or "").lstrip().startswith(("{", "[")):
         raise Misused("stdin holds JSON: --event - posts the event in it; --json prints what is on record")
-
-
-def send(api: "ApiClient", session: str, body: Any, *, as_json: bool) -> None:
-    """Post, and print the sequence and kind of each event that is now on record.
-
-    Raises:
-        Refusal: nothing was recorded.
-    """
-    found = api.session(session)
-    posted = api.post(f"/v1/sessions/{quote(found['session_id'], safe='')}/events", body)["data"]
-    out = Output()
-    for envelope in posted:
-        if as_json:
-            say_json(envelope)
-            continue
-        out.say(f"{envelope['sequence']} {clean(envelope['event']['kind'])}")
-        say_losses(envelope["losses"])
-
-
-def say_losses(losses: Sequence[dict[str, Any]]) -> None:
-    """Print losses on stderr, with the reason of each."""
-    err = Output(stderr=True)
-    for loss in losses:
-        told = clean(loss.get("note") or loss.get("path"))
-        err.say(Text(f"  {clean(loss['how'])}: {told}", "yellow"))

@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from gateway.cli.config_file import ConfigOption
-from gateway.cli.explained import RAW, explained
+from gateway.cli.errors import report_errors
+from gateway.cli.help import RAW
 from gateway.cli.options import JsonOption, RowsOption
 
 
@@ -44,7 +45,7 @@ def migrate(
     """Bring the tables of the database up to date."""
     from gateway.cli import stores
 
-    with explained():
+    with report_errors():
         waits = stores.migrate(config, check=check, as_json=as_json)
     if waits:
         raise typer.Exit(1)
@@ -60,7 +61,7 @@ def backup(
     """Copy the database to a file while the gateway runs."""
     from gateway.cli import stores
 
-    with explained():
+    with report_errors():
         stores.backup(file, force=force, config=config, as_json=as_json)
 
 
@@ -78,7 +79,7 @@ def restore(
     """Put a backup in the place of the database."""
     from gateway.cli import stores
 
-    with explained():
+    with report_errors():
         stores.restore(file, bump_fences=bump_fences, config=config, as_json=as_json)
 
 
@@ -95,5 +96,5 @@ def copy(
     """Copy everything into another, empty database."""
     from gateway.cli import stores
 
-    with explained():
+    with report_errors():
         stores.copy(old, new, as_json=as_json)

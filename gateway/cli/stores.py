@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 import typer
 
 from gateway.cli.config_file import choose
-from gateway.cli.faults import Misused
+from gateway.cli.errors import Misused
 from gateway.cli.probes import write_bytes
 from gateway.cli.progress import Progress, count_of
 from gateway.cli.terminal import complain, plural, say_json

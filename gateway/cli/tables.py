@@ -1,81 +1,145 @@
-"""Writes rows for people: aligned and fitted to the terminal; in a pipe, whole texts with tabs between them."""
+"""Prints rows: in a terminal aligned and fitted to its width, in a pipe whole texts with tabs between them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
 
 import typer
 from rich.cells import cell_len, set_cell_size
+from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
-from gateway.cli.lines import clean
-from gateway.cli.terminal import Output
+from gateway.cli.lines import clean, compact, event_line
+from gateway.cli.terminal import Output, note, say_json, to_row
 
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+Row = TypeVar("Row", bound="BaseModel")
+TABLE = "In a terminal a table that fits it; in a pipe all columns in full with tabs between them, without a heading."
 _GAP = 2
 _LONGEST = 300
+_STYLES = {
+    "up": "green", "connecting": "yellow", "down": "red", "refused": "bold red", "running": "green",
+    "awaiting_input": "bold yellow", "awaiting_approval": "bold yellow", "awaiting_outcome": "yellow", "error": "red",
+    "queued": "yellow", "dispatched": "yellow", "accepted": "yellow", "succeeded": "green", "failed": "red",
+    "canceled": "yellow", "expired": "red", "unknown": "bold red", "dead": "red", "closed": "dim",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: how narrow it may become, and whether a narrow terminal may do without it."""
+    """One column of a table."""
 
     name: str
     least: int | None = None
-    """None: it is never cut."""
+    """The width to which it may be cut; None: it is never cut."""
     spare: int = 0
-    """0 stays in any case; of the others the highest goes first."""
+    """If the terminal is too narrow, the column with the highest number is left out first; 0 is never left out."""
+    apart: bool = False
+    """Whether a terminal shows it on its own line: before the others if it is the first column, else below them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What stands in a row: the whole of it for pipes, and how a terminal shows it."""
+    """One cell: its whole text for pipes, and a shorter one for terminals."""
 
     whole: str
     shown: str | None = None
     style: str = ""
 
     def text(self) -> str:
-        """Say what a terminal shows."""
+        """Return the text for a terminal."""
         return clean(self.whole if self.shown is None else self.shown, _LONGEST)
 
 
-def show_table(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], out: Output, *, apart: bool = False) -> None:
-    """Write rows, with a heading in a terminal only.
+@dataclass(frozen=True, slots=True)
+class RowTable:
+    """How the rows of a list are shown."""
 
-    With `apart` the first column, which may be long, stands whole on a line of its own there, above the others.
-    """
+    columns: Sequence[Column]
+    cells: Callable[..., Sequence[Cell]]
+    nothing: str
+    """What to say about an empty list."""
+
+
+def state_cell(state: str) -> Cell:
+    """Make the cell of a state, in its color."""
+    return Cell(state, style=_STYLES.get(state, ""))
+
+
+def show_rows(rows: Sequence[Row], table: RowTable, *, as_json: bool, more: bool = False) -> None:
+    """Print a list; `more` says that it goes on behind `--limit`."""
+    if as_json:
+        for row in rows:
+            say_json(to_row(row))
+    else:
+        show_table(table.columns, [table.cells(row) for row in rows], Output())
+        if not rows:
+            note(table.nothing)
+    if more:
+        note(f"there are more; --limit shows more than {len(rows)}")
+
+
+def show_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], out: Output) -> None:
+    """Print rows, with a heading in a terminal only."""
     if not out.is_terminal:
         for row in rows:
             typer.echo("\t".join(clean(cell.whole) for cell in row))
         return
-    found = list(rows)
-    indent, heads = 0, list[Text]()
-    if apart:
-        indent, heads = _GAP, [Text(columns[0].name.upper(), "bold")]
-        heads += [Text(row[0].text(), row[0].style) for row in found]
-        columns, found = columns[1:], [row[1:] for row in found]
-    # What no row has says nothing.
-    told = [at for at in range(len(columns)) if any(row[at].text() for row in found)]
-    if not told:
-        return
-    shown = [columns[at] for at in told]
-    lines = [[(column.name.upper(), "bold") for column in shown]]
-    lines += [[(row[at].text(), row[at].style) for at in told] for row in found]
-    natural = [max(cell_len(line[at][0]) for line in lines) for at in range(len(shown))]
-    widths = fit(shown, natural, out.width - indent)
-    last = max(widths)
-    for number, line in enumerate(lines):
-        if heads:
-            out.say(heads[number])
-        text = Text(" " * indent)
-        for at, width in widths.items():
-            words, style = line[at]
-            text.append(_cut(words, width) if at == last else set_cell_size(_cut(words, width), width), style)
-            text.append("" if at == last else " " * _GAP)
-        out.print(text, no_wrap=True, overflow="ellipsis", crop=True)
+    # A column without any text is left out.
+    filled = [at for at in range(len(columns)) if any(row[at].text() for row in rows)]
+    above = [at for at in filled if columns[at].apart and at == 0]
+    below = [at for at in filled if columns[at].apart and at > 0]
+    inside = [at for at in filled if not columns[at].apart]
+    indent = _GAP if above else 0
+    lines = [[(columns[at].name.upper(), "bold") for at in inside]]
+    lines += [[(row[at].text(), row[at].style) for at in inside] for row in rows]
+    natural = [max(cell_len(line[at][0]) for line in lines) for at in range(len(inside))]
+    widths = fit_columns([columns[at] for at in inside], natural, out.width - indent)
+    for number, line in enumerate(lines if filled else ()):
+        row = rows[number - 1] if number else None
+        for at in above:
+            out.say(Text(columns[at].name.upper(), "bold") if row is None else Text(row[at].text(), row[at].style))
+        out.print(_line_of(line, widths, indent), no_wrap=True, overflow="ellipsis", crop=True)
+        for at in below:
+            if row is not None and row[at].whole:
+                out.print(Padding(Text(clean(row[at].whole), row[at].style), (0, 0, 0, indent + _GAP)))
 
 
-def fit(columns: Sequence[Column], natural: Sequence[int], width: int) -> dict[int, int]:
-    """Say how wide each column becomes: cut where they may be, and where that is not enough, left out by `spare`."""
+def show_members(value: "BaseModel") -> None:
+    """Print the members of one row below each other, then its events; a terminal wraps texts between words."""
+    out, row = Output(), to_row(value)
+    events = row.pop("events", None) or [row.pop("envelope", None)]
+    match row.pop("outcome", None):
+        case {"outcome": "success", "result": result}:
+            # Every other outcome is in `state` and `error`.
+            row["result"] = compact(result)
+        case _:
+            pass
+    row["deliveries"] = "; ".join(
+        f"{one['target']} {one['state']}{': ' if one['reason'] else ''}{one['reason'] or ''}"
+        for one in row.pop("deliveries", ())
+    )
+    told = {name: one if isinstance(one, str) else compact(one) for name, one in row.items() if one}
+    width = max(map(len, told))
+    for name, text in told.items():
+        style = _STYLES.get(text, "") if name == "state" else "yellow" if name in {"error", "advice"} else ""
+        label, shown = f"{name:>{width}}  ", Text(clean(text), style)
+        if not out.is_terminal or name.endswith("id"):
+            # What is copied is not broken.
+            out.say(Text.assemble((label, "dim"), shown))
+            continue
+        grid = Table.grid()
+        grid.add_row(Text(label, "dim"), shown)
+        out.print(grid)
+    for envelope in filter(None, events):
+        out.print(event_line(envelope, plain=out.plain), soft_wrap=not out.is_terminal)
+
+
+def fit_columns(columns: Sequence[Column], natural: Sequence[int], width: int) -> dict[int, int]:
+    """Choose the width of each column: cut columns first, then leave columns out by `spare`."""
     least = [
         min(size, size if column.least is None else column.least) for column, size in zip(columns, natural, strict=True)
     ]
@@ -92,6 +156,15 @@ def fit(columns: Sequence[Column], natural: Sequence[int], width: int) -> dict[i
         widths[at] += more
         room -= more
     return widths
+
+
+def _line_of(line: Sequence[tuple[str, str]], widths: dict[int, int], indent: int) -> Text:
+    text, last = Text(" " * indent), max(widths, default=-1)
+    for at, width in widths.items():
+        words, style = line[at]
+        text.append(_cut(words, width) if at == last else set_cell_size(_cut(words, width), width), style)
+        text.append("" if at == last else " " * _GAP)
+    return text
 
 
 def _cut(text: str, width: int) -> str:

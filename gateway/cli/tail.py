@@ -1,92 +1,230 @@
-"""Follows a session in the terminal: one line an event, over lost connections and restarts of the gateway."""
+"""Follows one session, or all sessions, in the terminal: one line an event, over restarts of the gateway."""
 
-import random
-import time
-from collections.abc import Iterator
-from urllib.parse import quote
+import asyncio
+import logging
+import math
+from collections.abc import Mapping
+from contextlib import aclosing, contextmanager
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
+import typer
+from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from gateway.cli.client import ApiClient, StreamItem, name_of
-from gateway.cli.faults import Refusal
+from gateway.cli.completion import complete_session
+from gateway.cli.errors import Misused, Refusal
+from gateway.cli.help import examples
 from gateway.cli.lines import clean, event_line
-from gateway.cli.terminal import Output, note, say_json
+from gateway.cli.options import KEY, SESSION_HELP, URL, argument, flag, option
+from gateway.cli.terminal import Output, note, plural, say_json, to_row
 
-FIRST_WAIT = 0.5
-LONGEST_WAIT = 10.0
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from gateway.cli.connection import GatewayConnection
+    from gateway.client import Client, Envelope, Gap, Live, Session
+
+MOST_FOLLOWED = 200
+"""How many sessions `tail --all` follows."""
+LOOK = 1.0
+"""Seconds between two looks of `tail --all`."""
+_LONGEST_WAIT = 10.0
 _NARROW = 60
-"""Columns below which a line that is cut would say little."""
+"""Columns below which a cut line would show little."""
+_LONGEST_NAME = 24
+_COLORS = ("cyan", "green", "magenta", "blue", "yellow", "bright_cyan", "bright_green", "bright_magenta")
+
+_SESSION = f"{SESSION_HELP} Default: the open one that was opened last."
+
+commands = typer.Typer()
 
 
-def tail(api: ApiClient, session: str | None, *, after: int | None, as_json: bool) -> None:
-    """Print what happens in one session, the newest where none is named, until it is closed or somebody presses Ctrl-C.
+@commands.command(
+    epilog=examples(
+        "dragoman tail                            the session that was opened last",
+        "dragoman tail finn/agent-7 --after 0 | grep tool",
+        "dragoman tail --all                      every session",
+        "dragoman tail 0b5e6f7a-… --json | jq .event.kind",
+        more="← is from the runtime, → to it, · the gateway's own; dim lines are live only, never on record.\n"
+        "In a terminal of 60 columns or more each line is cut to its width; --json shows everything.\n"
+        f"--all looks once a second at the {MOST_FOLLOWED} newest sessions, and shows recorded events.\n"
+        "Ctrl-C ends it, with exit code 0.",
+    )
+)
+def tail(
+    session: str | None = argument("SESSION", _SESSION, default=None, autocompletion=complete_session),
+    *,
+    everything: bool = flag("--all", "Follow all sessions, the newest and new ones."),
+    after: int | None = option("--after", "N", "Begin after sequence N; 0: at the beginning. Default: now.", min=0),
+    as_json: bool = flag("--json", "One line of JSON an event."),
+    url: str = URL,
+    key: str | None = KEY,
+) -> None:
+    """Follow a session, or all, one line an event."""
+    from gateway.cli.connection import connect
 
-    Raises:
-        Refusal: there is no such session or no gateway at first; later it is waited for.
-    """
-    found = api.newest() if session is None else api.session(session)
-    place = found["last_sequence"] if after is None else after
-    show = show_json if as_json else Lines(Output())
-    if isinstance(show, Lines) and show.out.is_terminal:
-        behind = f"; {place} events came before (--after 0 shows them)" if place else ""
-        note(f"following {clean(name_of(found))}, {clean(found['state'])}{behind}; Ctrl-C ends")
-    elif session is None:
-        note(f"following {clean(name_of(found))}")
-    for item in follow(api, str(found["session_id"]), place):
-        show(item)
-
-
-def follow(api: ApiClient, session_id: str, place: int) -> Iterator[StreamItem]:
-    """Read what happens behind a sequence until the session is closed, over lost connections.
-
-    Raises:
-        Refusal: it cannot be followed, or not at first.
-    """
-    path = f"/v1/sessions/{quote(session_id, safe='')}"
-    wait = FIRST_WAIT
-    started = False
-    while True:
+    with connect(url, key) as gateway:
+        if everything and (session is not None or after is not None):
+            raise Misused("--all stands alone: SESSION and --after are for one session")
+        printer = _Printer(as_json=as_json)
         try:
-            for item in api.follow(f"{path}/events/stream", after=place):
-                started, wait = True, FIRST_WAIT
-                place = place if item.sequence is None else item.sequence
-                yield item
-            if api.get(path)["state"] == "closed":
-                return
-        except Refusal as exc:
-            if not exc.passing or not started:
-                raise
-            note(f"{exc}; trying again")
-        time.sleep(jittered(wait))
-        wait = min(2 * wait, LONGEST_WAIT)
+            if everything:
+                gateway.run(_tail_all(gateway.client, printer))
+            else:
+                _tail_one(gateway, session, after, printer)
+        except KeyboardInterrupt:
+            # The usual way to end it, so it is no failure.
+            raise typer.Exit(0) from None
 
 
-def jittered(wait: float) -> float:
-    """Spread a wait, so that many followers do not come back in the same moment."""
-    return wait * (0.5 + random.random() / 2)  # noqa: S311
+def _tail_one(gateway: "GatewayConnection", given: str | None, after: int | None, printer: "_Printer") -> None:
+    from gateway.cli.connection import name_session
+
+    found = _newest(gateway) if given is None else gateway.find_session(given)
+    place = found.last_sequence if after is None else after
+    if printer.out.is_terminal and not printer.as_json:
+        before = f"; {place} events came before (--after 0 shows them)" if place else ""
+        note(f"following {clean(name_session(found))}, {clean(found.state)}{before}; Ctrl-C ends")
+    elif given is None:
+        note(f"following {clean(name_session(found))}")
+
+    async def follow() -> None:
+        async with aclosing(gateway.client.follow(found, after=place, silence=90, patience=math.inf)) as items:
+            async for item in items:
+                printer.show(item)
+
+    with _noting_outages():
+        gateway.run(follow())
 
 
-class Lines:
-    """Shows events as lines for people, each behind the name of its session where several are followed."""
+def _newest(gateway: "GatewayConnection") -> "Session":
+    found, _ = gateway.take(gateway.client.sessions(open_only=True, newest_first=True), 1)
+    if not found:
+        raise Refusal("no session is open", "POST /v1/sessions opens one; `dragoman sessions` lists the closed ones")
+    return found[0]
 
-    def __init__(self, out: Output) -> None:
-        self.out = out
-        self._narrow = out.is_terminal and out.width < _NARROW
 
-    def __call__(self, item: StreamItem, before: Text | None = None) -> None:
-        """Show one."""
-        if item.kind == "gap":
-            line = Text(f"history before {item.data.get('first_sequence')} is gone", "yellow")
+@contextmanager
+def _noting_outages() -> "Generator[None]":
+    """Print what the client logs about lost connections."""
+
+    class Notes(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            note(clean(record.getMessage()))
+
+    log, handler = logging.getLogger("dragoman.client"), Notes()
+    before, log.propagate = log.propagate, False
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(logging.NOTSET)
+        log.propagate = before
+
+
+class _Printer:
+    """Prints events as lines or JSON, each with the name of its session if several are followed."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.out = Output()
+        self.as_json = as_json
+        self._narrow = self.out.is_terminal and self.out.width < _NARROW
+
+    def show(self, item: "Envelope | Live | Gap", session: "Session | None" = None) -> None:
+        """Print one event."""
+        row = _item_row(item)
+        if self.as_json:
+            say_json(row if session is None or "event" in row else {"session_id": session.session_id, **row})
+            return
+        if "event" in row:
+            line = event_line(row, plain=self.out.plain, narrow=self._narrow)
         else:
-            line = event_line(item.data, plain=self.out.plain, narrow=self._narrow)
-        if before is not None:
-            line = Text.assemble(before, line)
+            line = Text(f"history before {row['first_sequence']} is gone", "yellow")
+        if session is not None:
+            line = Text.assemble(self._name(session), line)
         if self.out.is_terminal and not self._narrow:
             self.out.print(line, no_wrap=True, overflow="ellipsis", crop=True)
         else:
             self.out.say(line)
 
+    def _name(self, session: "Session") -> Text:
+        name = clean(f"{session.runtime}/{session.native_id}", 200)
+        size = max(8, min(_LONGEST_NAME, self.out.width // 4)) if self.out.is_terminal else cell_len(name)
+        cut = name if cell_len(name) <= size else set_cell_size(name, size - 1) + "…"
+        return Text(f"{set_cell_size(cut, size)}  ", _COLORS[crc32(name.encode()) % len(_COLORS)])
 
-def show_json(item: StreamItem) -> None:
-    """Show an event as JSON."""
-    say_json(item.data)
+
+def _item_row(item: "Envelope | Live | Gap") -> dict[str, Any]:
+    """Turn an item of a stream into JSON values, as the stream has them."""
+    from gateway.client import Envelope, Gap
+    from gateway.events import dump_event
+
+    if isinstance(item, Envelope):
+        return to_row(item)
+    if isinstance(item, Gap):
+        return {"first_sequence": item.first_sequence}
+    return {"live": True, "after_sequence": item.after_sequence, "event": dump_event(item.event)}
+
+
+async def _tail_all(client: "Client", printer: _Printer) -> None:
+    """Print what is recorded in any session.
+
+    Raises:
+        ClientError: there is no gateway at first; later the command waits for it.
+    """
+    from gateway.client import ClientError
+
+    places = {row.session_id: row.last_sequence for row in await _newest_sessions(client)}
+    note(f"following {plural(len(places), 'session') or 'no session'}, and new ones; Ctrl-C ends")
+    wait, away = LOOK, False
+    while True:
+        await asyncio.sleep(wait)
+        try:
+            places, news = await _read_news(client, places)
+            for row, item in news:
+                printer.show(item, row)
+            wait, away = LOOK, False
+        except ClientError as exc:
+            if not exc.passing:
+                raise
+            if not away:
+                note(f"{clean(exc)}; trying again")
+            wait, away = min(2 * wait, _LONGEST_WAIT), True
+
+
+async def _newest_sessions(client: "Client") -> "list[Session]":
+    rows: list[Session] = []
+    async with aclosing(client.sessions(newest_first=True)) as found:
+        async for row in found:
+            rows.append(row)
+            if len(rows) == MOST_FOLLOWED:
+                break
+    return rows
+
+
+async def _read_news(
+    client: "Client", before: Mapping[str, int]
+) -> "tuple[dict[str, int], list[tuple[Session, Envelope | Gap]]]":
+    """Read what was recorded after these sequences, in the order of its time; return the new sequences too."""
+    from gateway.client import Gap
+
+    places: dict[str, int] = {}
+    news: list[tuple[Session, Envelope | Gap]] = []
+    was_opened = True
+    for row in await _newest_sessions(client):
+        # A session listed before all known ones was opened since; one behind them has only moved up.
+        was_opened = was_opened and row.session_id not in before
+        place = before.get(row.session_id, 0 if was_opened else row.last_sequence)
+        if row.last_sequence > place:
+            async with aclosing(client.events(row, after=place)) as found:
+                async for item in found:
+                    news.append((row, item))
+                    place = item.first_sequence - 1 if isinstance(item, Gap) else item.sequence
+                    if place >= row.last_sequence:
+                        break
+        places[row.session_id] = place
+    news.sort(key=lambda one: one[0].opened_at if isinstance(one[1], Gap) else one[1].recorded_at)
+    return places, news

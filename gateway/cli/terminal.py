@@ -1,33 +1,36 @@
-"""Writes findings for people: `file:line: path: message`, coloured only in a terminal (and never with NO_COLOR)."""
+"""Writes lines, checks, problems and JSON: to a terminal in color (unless NO_COLOR is set), to a pipe in plain text."""
 
 import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from gateway.cli.lines import clean, clean_line
 from gateway.errors import Problem
 
 if TYPE_CHECKING:
-    from gateway.cli.reasons import Part
-    from gateway.links.masking import Mask
+    from pydantic import BaseModel
+
+SHORT = 8
+"""How many letters of an ID a terminal shows."""
 
 
 class Output(Console):
-    """Stdout, or stderr, in colour or plain; a reader that has gone away (`| head`) is the end, and no error."""
+    """Stdout or stderr, in color or plain; a closed pipe (`| head`) ends the command without an error."""
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(highlight=False, stderr=stderr)
         self.plain = not self.encoding.lower().startswith("utf")
-        """Whether only ASCII is sure to be readable."""
+        """Whether only ASCII is certain to be readable."""
 
     def say(self, text: str | Text) -> None:
-        """Write a line as it is, however long."""
+        """Print a line as it is, however long."""
         self.print(Text(text) if isinstance(text, str) else text, soft_wrap=True)
 
     def on_broken_pipe(self) -> None:
@@ -39,14 +42,51 @@ def say_json(value: Any) -> None:
     typer.echo(json.dumps(value))
 
 
+def to_row(value: "BaseModel") -> dict[str, Any]:
+    """Turn a model of the API into JSON values, with the members that the gateway has sent."""
+    row = json.loads(json.dumps(value.model_dump(exclude_unset=True), default=_write_value))
+    for envelope in (row, row.get("envelope"), *(row.get("events") or ())):
+        match envelope:
+            case {"event": {"channel": "unknown-kind", "payload": payload}}:
+                # An event of a newer release.
+                cast("dict[str, Any]", envelope)["event"] = payload
+            case _:
+                pass
+    return row
+
+
+def _write_value(value: object) -> str:
+    """Write what JSON has no form for: a time as the API writes it, a secret as asterisks."""
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+def age_of(moment: datetime) -> str:
+    """Say how long ago something was."""
+    seconds = (datetime.now(UTC) - moment).total_seconds()
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
+        if seconds >= 2 * size:
+            return f"{seconds // size:.0f}{unit} ago"
+    return f"{max(seconds, 0):.0f}s ago"
+
+
 def leave_quietly() -> NoReturn:
-    """End the command because nobody reads any more."""
-    # What is still in the buffer would be complained about when the interpreter ends.
+    """End the command because its reader has closed the pipe."""
+    # The interpreter would report what is left in the buffer.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise SystemExit(0)
 
 
 State = Literal["ok", "note", "warning", "broken"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The result of one check: its finding and, if something is wrong, what to do."""
+
+    state: State
+    text: str
+    mend: str = ""
+
 
 _MARKS: dict[State, tuple[str, str, str]] = {
     "ok": ("✓", "ok", "green"),
@@ -57,7 +97,7 @@ _MARKS: dict[State, tuple[str, str, str]] = {
 
 
 def complain(message: str, mend: str = "") -> None:
-    """Say on stderr why a command cannot go on and, where that is known, what to do."""
+    """Print on stderr why a command cannot go on and, if known, what to do."""
     text = Text.assemble(("dragoman: ", "bold"), ("error: ", "bold red"), message)
     _stderr().print(text, soft_wrap=True)
     if mend:
@@ -65,7 +105,7 @@ def complain(message: str, mend: str = "") -> None:
 
 
 def show_problems(file: str, problems: Sequence[Problem]) -> None:
-    """Write each problem on a line of its own to stderr, then how many there are."""
+    """Print each problem on its own line on stderr, then the count."""
     console = _stderr()
     for problem in problems:
         warning = problem.severity == "warning"
@@ -83,46 +123,32 @@ def show_problems(file: str, problems: Sequence[Problem]) -> None:
 
 
 def count_problems(problems: Sequence[Problem]) -> str:
-    """Say how many errors and warnings there are."""
+    """Count errors and warnings in words."""
     warnings = sum(problem.severity == "warning" for problem in problems)
     return ", ".join(filter(None, (plural(len(problems) - warnings, "error"), plural(warnings, "warning"))))
 
 
 def plural(number: int, noun: str) -> str:
-    """Count things in words; nothing is the empty text."""
+    """Count things in words; zero is the empty text."""
     return f"{number} {noun}{'' if number == 1 else 's'}" if number else ""
 
 
 def show_heading(text: str) -> None:
-    """Begin a group of checks on stdout."""
+    """Print the heading of a group of checks on stdout."""
     Output().say(Text(f"\n{text}", "bold"))
 
 
-def show_check(state: State, text: str, mend: str = "") -> None:
-    """Write one check on stdout: what it found and, where something is wrong, what to do."""
-    console = Output()
-    sign, plain, style = _MARKS[state]
-    mark = plain if console.plain else sign
-    console.print(Text.assemble((f"  {mark} ", style), text), soft_wrap=True)
-    for line in mend.splitlines():
-        console.print(Text(f"      {line}", style if state != "ok" else ""), soft_wrap=True)
-
-
-_TONES = {"plain": "", "good": "green", "doubtful": "yellow", "bad": "red"}
-
-
-def show_reasons(parts: "Sequence[Part]", *, mask: "Mask") -> None:
-    """Write an explanation on stdout: a heading and a line each, with a block below where there is one."""
-    console = Output()
-    for part in parts:
-        text = clean(mask(part.text))
-        console.print(Text.assemble((f"{part.heading:<10}", "bold"), (text, _TONES[part.tone])), soft_wrap=True)
-        for line in mask(part.block).splitlines():
-            console.print(Text(f"          {clean_line(line)}", "dim" if part.tone == "plain" else ""), soft_wrap=True)
+def show_check(check: Check) -> None:
+    """Print one check on stdout."""
+    out = Output()
+    sign, plain, style = _MARKS[check.state]
+    out.say(Text.assemble((f"  {plain if out.plain else sign} ", style), check.text))
+    for line in check.mend.splitlines():
+        out.say(Text(f"      {line}", style if check.state != "ok" else ""))
 
 
 def note(text: str, style: str = "dim") -> None:
-    """Say on stderr what goes on, or what more there is."""
+    """Print a note on stderr."""
     _stderr().print(Text(f"· {text}", style), soft_wrap=True)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, TypeVar, cast
 from urllib.parse import quote
@@ -22,7 +23,13 @@ from gateway.http.answers import (
     Call,
     CallWithOutcome,
     CallWithStory,
+    DeadCall,
+    DeadCallWithStory,
+    DeadDelivery,
     Interaction,
+    RedrivenCall,
+    RedrivenDelivery,
+    Runtime,
     RuntimeCapabilities,
     Session,
 )
@@ -86,7 +93,7 @@ class Client:
     async def request(
         self, method: str, path: str, *, query: Mapping[str, Any] | None = None, body: Any = None
     ) -> dict[str, Any]:
-        """Ask for what has no method here, such as `POST /v1/reload`; only GET is tried again."""
+        """Send a request that has no method here, such as `POST /v1/reload`; only GET is repeated."""
         if not path.startswith("/"):
             # It would be read as a part of the host, which is sent the key.
             raise ValueError(f"{path[:50]!r} is no path: it begins with /")
@@ -185,7 +192,7 @@ class Client:
         One that is away for `patience` seconds raises what was the matter.
         """
         path = _session_path(session)
-        return follow_session(self._transport, _id_of(session), path, after=after, silence=silence, patience=patience)
+        return follow_session(self._transport, path, after=after, silence=silence, patience=patience)
 
     # Calls -----------------------------------------------------------------------------------------------
 
@@ -247,6 +254,14 @@ class Client:
         body = {} if reason is None else {"reason": reason}
         return read(Call, await self._transport.ask("POST", f"{_call_path(call)}/cancel", body=body))
 
+    async def redrive_call(self, call: Call | str, *, new_key: bool = False, deliver: bool = False) -> Call:
+        """Make an ended call again, or send the request of an accepted one again; return the new call, or the same one.
+
+        It keeps the idempotency key unless `new_key`; the runtime is told the new outcome only with `deliver`.
+        """
+        body = {"new_key": new_key, "deliver": deliver}
+        return read(Call, await self._transport.ask("POST", f"{_call_path(call)}/redrive", body=body))
+
     async def settle_call(
         self,
         call: Call | str,
@@ -303,7 +318,51 @@ class Client:
         path = f"/v1/interactions/{_segment(one)}/answer"
         return read(AnsweredInteraction, await self._transport.ask("POST", path, body=given))
 
+    # Dead letters ----------------------------------------------------------------------------------------
+
+    def dead_letters(
+        self,
+        *,
+        kind: Literal["call", "delivery"] | None = None,
+        runtime: str | None = None,
+        executor: str | None = None,
+        target: str | None = None,
+        since: datetime | None = None,
+        unknown: bool | None = None,
+    ) -> AsyncGenerator[DeadCall | DeadDelivery]:
+        """List what did not get through: calls, newest first, then deliveries, newest first."""
+        query = {
+            "kind": kind,
+            "runtime": runtime,
+            "executor": executor,
+            "target": target,
+            "since": None if since is None else since.isoformat(),
+            "unknown": unknown,
+        }
+        return self._rows_of(_read_letter, "/v1/dead-letters", query)
+
+    async def dead_letter(self, letter: str) -> DeadCallWithStory | DeadDelivery:
+        """Read one dead letter; a call comes with its whole history."""
+        given = await self._transport.ask("GET", _letter_path(letter), repeatable=True)
+        return read(DeadDelivery if _type_of(given) == "delivery" else DeadCallWithStory, given)
+
+    async def redrive_dead_letter(
+        self, letter: DeadCall | DeadDelivery | str, *, new_key: bool = False, deliver: bool = False
+    ) -> RedrivenCall | RedrivenDelivery:
+        """Try a dead letter again: a call becomes a new call, a delivery is due at once."""
+        body = {"new_key": new_key, "deliver": deliver}
+        return _read_redriven(await self._transport.ask("POST", f"{_letter_path(letter)}/redrive", body=body))
+
+    async def dismiss_dead_letter(self, letter: DeadCall | DeadDelivery | str) -> RedrivenCall | RedrivenDelivery:
+        """Take a dead letter off the list, and leave the call or delivery as it is."""
+        return _read_redriven(await self._transport.ask("POST", f"{_letter_path(letter)}/dismiss", body={}))
+
     # Surroundings ----------------------------------------------------------------------------------------
+
+    async def runtimes(self) -> list[Runtime]:
+        """List the runtimes, and the links of the sessions that the answering instance owns."""
+        given = await self._transport.ask("GET", "/v1/runtimes", repeatable=True)
+        return [read(Runtime, row) for row in _rows(given)]
 
     async def capabilities(self) -> list[RuntimeCapabilities]:
         """Say what each runtime can be told, and what it tells."""
@@ -338,14 +397,19 @@ class Client:
                 pause = 2 * self._transport.pause if now - asked_at < hold / 2 else 0
             await asyncio.sleep(pause)
 
-    async def _pages(self, model: type[Row], path: str, query: Mapping[str, Any]) -> AsyncGenerator[Row]:
+    def _pages(self, model: type[Row], path: str, query: Mapping[str, Any]) -> AsyncGenerator[Row]:
+        return self._rows_of(lambda row: read(model, row), path, query)
+
+    async def _rows_of(
+        self, read_row: Callable[[Any], Row], path: str, query: Mapping[str, Any]
+    ) -> AsyncGenerator[Row]:
         after: str | None = None
         while True:
             page = await self._transport.ask(
                 "GET", path, query={"limit": _PAGE, **query, "after": after}, repeatable=True
             )
             for row in _rows(page):
-                yield read(model, row)
+                yield read_row(row)
             onward = page.get("next")
             if onward is None:
                 return
@@ -381,6 +445,22 @@ def _session_path(session: Session | str) -> str:
 
 def _call_path(call: Call | str) -> str:
     return f"/v1/calls/{_segment(call if isinstance(call, str) else call.call_id)}"
+
+
+def _letter_path(letter: DeadCall | DeadDelivery | str) -> str:
+    return f"/v1/dead-letters/{_segment(letter if isinstance(letter, str) else letter.id)}"
+
+
+def _read_letter(given: Any) -> DeadCall | DeadDelivery:
+    return read(DeadDelivery if _type_of(given) == "delivery" else DeadCall, given)
+
+
+def _read_redriven(given: Any) -> RedrivenCall | RedrivenDelivery:
+    return read(RedrivenDelivery if _type_of(given) == "delivery" else RedrivenCall, given)
+
+
+def _type_of(given: Any) -> Any:
+    return cast("dict[str, Any]", given).get("type") if isinstance(given, dict) else None
 
 
 def _segment(given: str) -> str:

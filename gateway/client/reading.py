@@ -10,9 +10,19 @@ from pydantic import BaseModel, ValidationError
 
 from gateway.client.errors import UnexpectedAnswer
 from gateway.events import EVENT, UNKNOWN_KIND, Event, Opaque, ToolFinished
-from gateway.http.answers import Call, CallWithOutcome, CallWithStory
+from gateway.http.answers import AnsweredInteraction, Call, CallWithOutcome, CallWithStory, Link, Runtime
 
 Model = TypeVar("Model", bound=BaseModel)
+
+_NOT_IN_0_2_0: Mapping[type[BaseModel], Mapping[str, Any]] = {
+    # That release has no calls from outside.
+    Call: {"answer_to": "runtime"},
+    CallWithOutcome: {"outcome": None},
+    AnsweredInteraction: {"losses": []},
+    Runtime: {"reason": None, "autostart": None},
+    Link: {"lacks_tools": False, "lacks_tools_reason": None},
+}
+"""Members that release 0.2.0 does not send, with the value that they have there."""
 
 
 def read(model: type[Model], given: Any, *, status: int = 200) -> Model:
@@ -40,19 +50,21 @@ def read_event(given: Any) -> Event:
 
 
 def _filled_in(model: type[BaseModel], given: Any) -> Any:
-    """Read the events in it, and add what release 0.2.0 does not tell."""
+    """Read the events in it, and add the members that release 0.2.0 does not send."""
     if not isinstance(given, Mapping):
         return given
     told = dict(cast("Mapping[str, Any]", given))
-    if issubclass(model, Call):
-        # That release knew no other calls.
-        told.setdefault("answer_to", "runtime")
-    if issubclass(model, CallWithOutcome):
-        told.setdefault("outcome", None)
+    for shape, defaults in _NOT_IN_0_2_0.items():
+        if issubclass(model, shape):
+            told = {**defaults, **told}
     if isinstance(told.get("event"), Mapping):
         told["event"] = read_event(told["event"])
     if isinstance(rows := told.get("events"), list):
         told["events"] = [_filled_in(BaseModel, row) for row in cast("list[Any]", rows)]
+    if isinstance(told.get("envelope"), Mapping):
+        told["envelope"] = _filled_in(BaseModel, told["envelope"])
+    if issubclass(model, Runtime) and isinstance(links := told.get("links"), list):
+        told["links"] = [_filled_in(Link, link) for link in cast("list[Any]", links)]
     return told
 
 

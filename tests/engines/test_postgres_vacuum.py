@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.cli.doctor_postgres import look_at_postgres
+from gateway.cli.doctor_store import check_postgres
 from gateway.settings.model import PostgresStore
 from gateway.store.postgres import PostgresEngine
 from gateway.store.postgres.tuning import PostgresTuning
@@ -54,7 +54,7 @@ async def left_open(dsn: str, *statements: str) -> AsyncGenerator["asyncpg.Conne
 
 def doctor(server: OwnServer, schema: str) -> list[tuple[str, str, str]]:
     store = PostgresStore.model_validate({"type": "postgres", "dsn": server.dsn, "schema": schema})
-    return [(check.state, check.text, check.mend) for check in look_at_postgres(store, SOON)]
+    return [(check.state, check.text, check.mend) for check in check_postgres(store, SOON)]
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ from typing import Any, NoReturn
 import httpx
 import pytest
 from pydantic import TypeAdapter
+from typer.testing import CliRunner
 
 from gateway.adapter.port import RuntimeOptions
-from gateway.cli.client import ApiClient
-from gateway.cli.doctor_links import look_at_links
-from gateway.cli.lists import list_runtimes
+from gateway.cli.commands import app
+from gateway.cli.doctor import check_links
 from gateway.events import (
     CLIENT_KINDS,
     ApprovalAsked,
@@ -469,7 +469,6 @@ async def test_a_runtime_whose_adapter_fails_is_shown_with_the_reason_until_it_i
     environment: Environment,
     session_id: str,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def fails(_options: RuntimeOptions) -> NoReturn:
         raise RuntimeError("sesame")
@@ -488,11 +487,10 @@ async def test_a_runtime_whose_adapter_fails_is_shown_with_the_reason_until_it_i
         able = answers.Listing[answers.RuntimeCapabilities].model_validate((await wire.get("/v1/capabilities")).json())
         assert [one.runtime for one in able.data] == ["finn"]
         env = {"DRAGOMAN_URL": url, "DRAGOMAN_KEY": "all-of-it"}
-        checks = await asyncio.to_thread(lambda: [(one.state, one.text) for one in look_at_links(env)])
+        checks = await asyncio.to_thread(lambda: [(one.state, one.text) for one in check_links(env)])
         assert checks[1:] == [("warning", f"runtime shy: {failing.reason}")]
-        with ApiClient(url, "all-of-it") as client:
-            await asyncio.to_thread(list_runtimes, client, as_json=False)
-        assert capsys.readouterr().out.splitlines()[-1] == f"shy\tdown\tplain\tplain/1\t{failing.reason}"
+        listed = await asyncio.to_thread(CliRunner(env=env).invoke, app, ["runtimes"])
+        assert listed.stdout.splitlines()[-1] == f"shy\tdown\tplain\tplain/1\t{failing.reason}"
 
     async def connected() -> bool | None:
         rows = (await wire.get("/v1/runtimes")).json()["data"]

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from gateway.adapter.port import Order
-from gateway.cli.doctor_links import look_at_links
+from gateway.cli.doctor import check_links
 from gateway.errors import LinkLost, LinkRefused
 from gateway.events import CallId, SessionId
 from tests.engines.postgres_server import temporary_schema
@@ -296,7 +296,7 @@ async def test_who_has_not_asked_for_the_list_in_time_is_shown(
     await age(environment, session_id)
     assert await lacking() == {session_id: True, attached: False}
     env = {"DRAGOMAN_URL": str(wire.base_url), "DRAGOMAN_KEY": "all-of-it"}
-    warnings = [one.text for one in await asyncio.to_thread(lambda: list(look_at_links(env))) if one.state == "warning"]
+    warnings = [one.text for one in await asyncio.to_thread(lambda: list(check_links(env))) if one.state == "warning"]
     (warning,) = warnings
     assert warning.startswith("finn/made-1 has no tools: it was created at ")
     assert "mcp_url" in warning

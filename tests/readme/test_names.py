@@ -35,7 +35,8 @@ def _unknown(line: str) -> str | None:
     """Say what of a call of the command does not exist."""
     words = shlex.split(line, comments=True)
     command = ROOT_COMMAND
-    while words and hasattr(command, "commands"):
+    # A group may also be a command of its own.
+    while words and hasattr(command, "commands") and not words[0].startswith("-"):
         name = words.pop(0)
         if name not in command.commands:
             return f"no command {name!r}"

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from gateway.cli.client import ApiClient
-from gateway.cli.doctor_links import look_at_links
-from gateway.cli.lists import list_runtimes
+from gateway.cli.doctor import check_links
 from gateway.runtime.tuning import Tuning
 from tests.scenarios.environment import API_KEY, Running, Scene, until
 from tests.scenarios.fleet import OpenHandsEnvironment, openhands_environment
 from tests.scenarios.hooks import PATIENCE
 from tests.scenarios.replicas import cluster
+from tests.scenarios.terminal import dragoman
 from tests.scenarios.test_api import CREATED
 
 QUICKLY = Tuning(link_first=0.02, link_longest=0.05, link_refused=0.05, autostart_first=0.05, autostart_longest=0.2)
@@ -66,23 +65,16 @@ async def test_an_autostart_is_retried_until_the_server_is_there(
     assert len(warned) == len(set(warned)) > 0
 
 
-async def test_the_commands_show_a_failing_autostart(
-    environment: OpenHandsEnvironment, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_the_commands_show_a_failing_autostart(environment: OpenHandsEnvironment) -> None:
     async with environment.running(linked=False) as gateway:
         shown = await failing(gateway)
         env = {"DRAGOMAN_URL": gateway.url, "DRAGOMAN_KEY": API_KEY}
-        counted, failed = await asyncio.to_thread(lambda: list(look_at_links(env)))
+        counted, failed = await asyncio.to_thread(lambda: list(check_links(env)))
         assert (counted.state, counted.text) == ("warning", f"0 of 1 up at {gateway.url}")
         assert failed.state == "warning"
         assert shown["reason"][:40] in failed.text
-
-        def ask() -> None:
-            with ApiClient(gateway.url, API_KEY) as api:
-                list_runtimes(api, as_json=False)
-
-        await asyncio.to_thread(ask)
-        assert f"autostart: {shown['reason']}"[:30] in capsys.readouterr().out
+        listed = await dragoman(gateway, "runtimes")
+        assert f"autostart: {shown['reason']}"[:30] in listed.out
 
 
 async def test_a_reload_ends_or_restarts_the_attempts(environment: OpenHandsEnvironment) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.cli.doctor_links import look_at_links
+from gateway.cli.doctor import check_links
 from gateway.testing.runtimes.openhands.progress import Manners
 from tests.scenarios.environment import API_KEY, Running, until
 from tests.scenarios.fleet import (
@@ -193,7 +193,7 @@ async def test_four_conversations_on_a_server_that_keeps_three_settle(environmen
         assert "max_concurrent_conversations" in link["reason"]
         assert environment.server.evicted == [WORK]
         env = {"DRAGOMAN_URL": f"http://127.0.0.1:{environment.port}", "DRAGOMAN_KEY": API_KEY}
-        checks = await asyncio.to_thread(lambda: list(look_at_links(env)))
+        checks = await asyncio.to_thread(lambda: list(check_links(env)))
         assert [check.state for check in checks] == ["ok", "note"]
         assert f"work/{WORK} is asleep: TOO_MANY_CONVERSATIONS" in checks[1].text
         # What is said to the three is worked on, and drives nobody out.

@@ -12,7 +12,7 @@ import mcp.client.streamable_http  # noqa: F401 # pyright: ignore[reportUnusedIm
 import pytest
 
 import gateway.http.mcp.server  # noqa: F401 # pyright: ignore[reportUnusedImport] - the same
-from gateway.cli.doctor_links import look_at_links
+from gateway.cli.doctor import check_links
 from gateway.serve import read_configuration
 from gateway.testing.runtimes.openhands.progress import Manners
 from gateway.testing.runtimes.openhands.server import SimConversation
@@ -120,7 +120,7 @@ async def test_a_conversation_that_is_started_again_lacks_its_tools_and_everybod
         assert not conversation.mcp.has("ask")
         await wait_metric(gateway, 1)
         env = {"DRAGOMAN_URL": gateway.url, "DRAGOMAN_KEY": API_KEY}
-        found = await asyncio.to_thread(lambda: [one.text for one in look_at_links(env) if one.state == "warning"])
+        found = await asyncio.to_thread(lambda: [one.text for one in check_links(env) if one.state == "warning"])
         assert found == [f"work/{conversation.conversation_id} has no tools: {reason}"]
     # Also for the next gateway, which has seen no start.
     async with environment.running(linked=False) as gateway:

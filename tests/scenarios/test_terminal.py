@@ -207,9 +207,9 @@ async def test_what_goes_wrong_is_one_clear_line_with_its_mend(plain: Plain, new
             await dragoman(None, "inbox", "--url", newer.huma.url),
         ]
     told = [
-        ("no session 'nope'", "give its id or RUNTIME/NATIVE_ID, as `dragoman sessions` shows them"),
-        ("no session '..'", "give its id"),
-        ("no session 'a%2Fb?x=1#", "give its id"),
+        ("no session 'nope'", "give its ID or RUNTIME/NATIVE_ID, as `dragoman sessions` shows them"),
+        ("no session '..'", "give its ID"),
+        ("no session 'a%2Fb?x=1#", "give its ID"),
         ("no session 'finn/nope'", "there are: finn/room-7"),
         ("the API key is not known", "--key, or in DRAGOMAN_KEY"),
         ("no gateway answers at http://127.0.0.1:1", "start one with `dragoman serve`"),

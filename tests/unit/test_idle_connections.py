@@ -7,7 +7,6 @@ from datetime import timedelta
 
 import pytest
 
-from gateway.cli.client import ApiClient
 from gateway.client import Client
 from gateway.links.masking import Mask
 from gateway.links.rest import RestClient
@@ -37,13 +36,7 @@ async def of_the_api(peer: Peer) -> AsyncGenerator[Ask]:
         yield lambda: client.request("GET", "/v1/sessions")
 
 
-@asynccontextmanager
-async def of_the_command_line(peer: Peer) -> AsyncGenerator[Ask]:
-    with ApiClient(peer.url, "key") as client:
-        yield lambda: asyncio.to_thread(client.get, "/v1/sessions")
-
-
-@pytest.mark.parametrize("client", [of_a_runtime, of_the_api, of_the_command_line])
+@pytest.mark.parametrize("client", [of_a_runtime, of_the_api])
 async def test_a_connection_that_was_idle_for_a_second_is_not_used_again(
     client: Callable[[Peer], AbstractAsyncContextManager[Ask]],
 ) -> None:

@@ -18,7 +18,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gateway.cli.commands import app
-from gateway.cli.talking import WORDED
+from gateway.cli.send import WORDED
 from gateway.store.sqlite.lock import FileLock
 from tests.ports import free_port
 
@@ -28,12 +28,13 @@ ADAPTERS = ("herm", "huma", "mcp", "openhands")
 NEEDLESS = ("codec", "connector", "capabilities", "v0_1", "v0_2", "wire")
 """Modules of an adapter that only a link needs."""
 COMMANDS = (
-    "serve", "check", "schema", "tools", "openapi", "doctor", "demo", "init", "version", "runtimes", "sessions",
+    "serve", "demo", "check", "schema", "tools", "openapi", "doctor", "init", "version", "runtimes", "sessions",
     "calls", "inbox", "tail", "send", "answer", "explain", "migrate", "backup", "restore", "copy", "dead-letters",
     "completion",
 )  # fmt: skip
 
 LETTERS = ("list", "show", "redrive", "dismiss")
+CALLS = ("show", "cancel", "redrive")
 
 
 @pytest.fixture(autouse=True)
@@ -93,7 +94,15 @@ def test_a_configuration_is_read_without_what_only_a_gateway_at_work_needs(
     assert ({"fastapi", "aiohttp", "socketio", "asyncpg", "gateway.serve"} | needless) & loaded == set()
 
 
-@pytest.mark.parametrize("words", [(), *((one,) for one in COMMANDS), *(("dead-letters", one) for one in LETTERS)])
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        *((one,) for one in COMMANDS),
+        *(("dead-letters", one) for one in LETTERS),
+        *(("calls", one) for one in CALLS),
+    ],
+)
 def test_help_fits_a_terminal_of_80_columns(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     shown = _run(*words, "--help").stdout

@@ -1,14 +1,15 @@
 """Columns share a terminal's width: cut where they may be, then left out, the least needed first."""
 
-from typing import get_args
+from datetime import UTC, datetime, timedelta
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, strategies as st
 
-from gateway.cli.lists import age_of, short
-from gateway.cli.looking import CallStanding
-from gateway.cli.tables import Column, fit
-from gateway.cli.waiting import shortest
+from gateway.cli.calls import CallStanding, surely_did_not_run
+from gateway.cli.tables import Column, fit_columns
+from gateway.cli.terminal import age_of
+from gateway.http.answers import Call
 from gateway.store.call import CallState
 
 COLUMNS = (Column("name", least=8), Column("state"), Column("why", least=6, spare=1), Column("id", spare=2))
@@ -30,13 +31,13 @@ NATURAL = (20, 7, 30, 36)
     ],
 )
 def test_a_narrow_terminal_first_cuts_and_then_leaves_out(width: int, widths: dict[int, int]) -> None:
-    assert fit(COLUMNS, NATURAL, width) == widths
+    assert fit_columns(COLUMNS, NATURAL, width) == widths
 
 
 @given(st.lists(st.integers(1, 60), min_size=4, max_size=4), st.integers(17, 300))
 def test_what_is_shown_has_room(natural: list[int], width: int) -> None:
     state = min(natural[1], 7)
-    widths = fit(COLUMNS, [natural[0], state, *natural[2:]], width)
+    widths = fit_columns(COLUMNS, [natural[0], state, *natural[2:]], width)
     assert sum(widths.values()) + 2 * (len(widths) - 1) <= width
     assert {0, 1} <= set(widths)
     assert widths[1] == state
@@ -46,16 +47,30 @@ def test_calls_can_be_listed_by_each_state() -> None:
     assert set(CallStanding) == set(get_args(CallState))
 
 
-def test_ids_are_as_short_as_tells_them_apart() -> None:
-    assert shortest([]) == 8
-    assert shortest(["b1d5781e-1", "a1d5781e-1"]) == 8
-    assert shortest(["b1d5781e-1x", "b1d5781e-2x"]) == 10
-    assert shortest(["b1d5781e-1", "b1d5781e-1"]) == 8
-    assert shortest(["b1d5781e-1", "b1d5781e-12"]) == 11
-    assert short("b1d5781e-1111") == "b1d5781e…"
-    assert short("b1d5781e") == "b1d5781e"
+@pytest.mark.parametrize(
+    ("ago", "shown"), [(0, "0s ago"), (119, "119s ago"), (120, "2m ago"), (7_200, "2h ago"), (172_800, "2d ago")]
+)
+def test_an_age_is_rounded_down(ago: int, shown: str) -> None:
+    assert age_of(datetime.now(UTC) - timedelta(seconds=ago)) == shown
 
 
-@pytest.mark.parametrize("moment", [None, "", "soon", "2026-11-20T12:00:00", 7])
-def test_an_age_that_nobody_can_read_is_no_failure(moment: object) -> None:
-    assert age_of(moment) == "?"
+@pytest.mark.parametrize(
+    ("members", "sure"),
+    [
+        ({"error": "executor answered 401 Unauthorized: no signature"}, True),
+        ({"error": "executor answered 404 Not Found"}, True),
+        ({"error": "executor answered 302 Found; redirects are not followed"}, True),
+        ({"error": "executor answered 200 OK with an HTML page"}, False),
+        ({"error": "no card is left"}, False),
+        ({"error": "executor answered 4010"}, False),
+        ({"error": None}, False),
+        ({"error": "Unknown tool: ask", "attempt": 0}, True),
+        ({"error": "executor answered 503 Service Unavailable (after 3 attempts)", "dead": True}, True),
+        ({"error": "outcome unknown: executor answered 500", "unknown": True, "dead": True}, False),
+        ({"error": "executor answered 401 Unauthorized", "unknown": True}, False),
+    ],
+)
+def test_only_calls_that_no_executor_took_surely_did_not_run(members: dict[str, Any], *, sure: bool) -> None:
+    standing = {"attempt": 1, "unknown": False, "dead": False, "error": None, **members}
+    call = Call.model_construct(None, **standing)
+    assert surely_did_not_run(call) is sure

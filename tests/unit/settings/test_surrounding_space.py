@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from gateway.cli.options import _is_key, _is_url  # pyright: ignore[reportPrivateUsage]
+from gateway.cli.options import check_key, check_url
 from gateway.client import Client
 from gateway.plugins import installed_adapters
 from gateway.settings.load import load
@@ -92,10 +92,10 @@ def test_a_key_that_no_header_could_carry_is_refused_with_the_reason(tmp_path: P
 async def test_programs_and_the_command_line_trim_the_address_and_the_key() -> None:
     async with Client("http://127.0.0.1:8080\n", key=" 0123456789abcdef\n"):
         pass
-    assert _is_url("http://127.0.0.1:8080\n") == "http://127.0.0.1:8080"
-    assert _is_key("0123456789abcdef\n") == "0123456789abcdef"
+    assert check_url("http://127.0.0.1:8080\n") == "http://127.0.0.1:8080"
+    assert check_key("0123456789abcdef\n") == "0123456789abcdef"
     with pytest.raises(typer.BadParameter):
-        _is_url("http://127.0.0.1:99999")
+        check_url("http://127.0.0.1:99999")
 
 
 def test_both_sides_read_a_secret_with_a_line_break_alike() -> None:

@@ -1,21 +1,29 @@
-"""Turns whatever ends a command early into lines for people and an exit code: 1 for a failure, 2 for wrong usage."""
+"""Reports what ends a command early, with an exit code: 1 for a failure, 2 for wrong usage."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
 
 import typer
 
-from gateway.cli.faults import Misused, Refusal
 from gateway.cli.terminal import complain, leave_quietly, note, show_problems
 from gateway.errors import DownstreamError, InvalidConfiguration, OperatorError
 
-# click wraps paragraphs; a line with only a backspace keeps the next one as it is.
-RAW = "\b\n"
+
+class Misused(Exception):
+    """The words of a command do not fit together; a usage error."""
+
+
+class Refusal(OperatorError):
+    """A command cannot do what it was asked for; `mend` says what to do about it."""
+
+    def __init__(self, text: str, mend: str = "") -> None:
+        super().__init__(text)
+        self.mend = mend
 
 
 @contextmanager
-def explained() -> Generator[None]:
-    """Turn what an operator must mend into lines on stderr and exit code 1."""
+def report_errors() -> Generator[None]:
+    """Print an expected error on stderr and exit with its code."""
     try:
         yield
     except InvalidConfiguration as exc:
@@ -23,22 +31,21 @@ def explained() -> Generator[None]:
     except Refusal as exc:
         complain(str(exc), exc.mend)
     except (OperatorError, DownstreamError) as exc:
-        complain(str(exc), _noted(exc))
+        complain(str(exc), _notes_of(exc))
     except Misused as exc:
         raise typer.BadParameter(str(exc)) from exc
     except BrokenPipeError:
         leave_quietly()
     except OSError as exc:
-        complain(f"{exc.strerror or exc}{f': {exc.filename}' if exc.filename else ''}", _noted(exc))
+        complain(f"{exc.strerror or exc}{f': {exc.filename}' if exc.filename else ''}", _notes_of(exc))
     except KeyboardInterrupt as exc:
-        if noted := _noted(exc):
-            note(f"interrupted: {noted}")
+        if notes := _notes_of(exc):
+            note(f"interrupted: {notes}")
         raise
     else:
         return
     raise typer.Exit(1)
 
 
-def _noted(exc: BaseException) -> str:
-    """Say what was added to an exception on its way: how things are left."""
+def _notes_of(exc: BaseException) -> str:
     return "; ".join(getattr(exc, "__notes__", ()))

@@ -1,0 +1,244 @@
+"""Lists calls, shows one with its story, and cancels or redrives calls."""
+
+import re
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import typer
+
+from gateway.cli.bulk import MOST, BulkOrder, run_order
+from gateway.cli.completion import complete_call
+from gateway.cli.errors import Misused, report_errors
+from gateway.cli.help import SHORT_IDS, examples
+from gateway.cli.lines import clean
+from gateway.cli.options import KEY, LIMIT, RUNTIME, SESSION, URL, YES, JsonOption, RowsOption, argument, flag, option
+from gateway.cli.tables import TABLE, Cell, Column, RowTable, show_members, show_rows, state_cell
+from gateway.cli.terminal import SHORT, age_of, note, say_json, to_row
+
+if TYPE_CHECKING:
+    from gateway.cli.connection import GatewayConnection
+    from gateway.client import Call
+
+_WHOLE = re.compile(r"[0-9A-Za-z-]{32,64}")
+_SEARCHED = 2_000
+"""How many of the newest calls are searched for an abbreviated ID."""
+_TURNED_AWAY = re.compile(r"executor answered [34][0-9]{2}\b")
+"""How the gateway words a response that is only a status: the executor did not take the request."""
+
+CALL = argument("ID", "Its ID, or the first letters of it.", autocompletion=complete_call)
+NEW_KEY = flag("--new-key", "Give calls a new idempotency key.")
+DELIVER = flag("--deliver", "Tell the runtime the new outcome as well.")
+
+
+class CallStanding(StrEnum):
+    """The states of a call."""
+
+    QUEUED = "queued"
+    DISPATCHED = "dispatched"
+    ACCEPTED = "accepted"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELED = "canceled"
+    EXPIRED = "expired"
+
+
+_STATES = f"Only those in this state: {', '.join(CallStanding)}; may be repeated."
+
+group = typer.Typer(
+    name="calls",
+    invoke_without_command=True,
+    rich_markup_mode=None,
+    epilog=examples(
+        "dragoman calls",
+        "dragoman calls --session finn/agent-7",
+        "dragoman calls --state queued --state dispatched",
+        "dragoman calls show b1d5781e",
+        "dragoman calls --failed",
+        "dragoman calls --failed --redrive         what surely has not run",
+        "dragoman calls --unknown --json | jq -r .call_id",
+        more=f"{TABLE}\n\n--redrive takes failed calls that surely did not run: no request arrived, or the executor "
+        "turned it away (401, 404 …). With --unknown it takes those that may have run instead. A failure that an "
+        "executor itself reported is redriven by its ID only.",
+    ),
+)
+
+
+@group.callback()
+def list_calls(
+    context: typer.Context,
+    *,
+    session: str | None = SESSION,
+    runtime: str | None = RUNTIME,
+    tool: str | None = option("--tool", "NAME", "Only those of this tool."),
+    state: list[CallStanding] | None = option("--state", "STATE", _STATES),
+    failed: bool = flag("--failed", "Only failed and expired calls."),
+    unknown: bool = flag("--unknown", "Only those whose outcome is unknown."),
+    limit: int = LIMIT,
+    redrive: bool = flag("--redrive", "Redrive those that --failed lists; asks first."),
+    dry_run: bool = flag("--dry-run", "Only show which would be redriven."),
+    yes: bool = YES,
+    as_json: RowsOption = False,
+    url: str = URL,
+    key: str | None = KEY,
+) -> None:
+    """List calls, newest first; show, cancel or redrive them."""
+    if context.invoked_subcommand is not None:
+        return
+    from gateway.cli.connection import connect
+
+    with report_errors():
+        if failed and state:
+            raise Misused("--failed and --state exclude each other")
+        if redrive and not failed:
+            raise Misused("--redrive belongs to --failed")
+        if (dry_run or yes) and not redrive:
+            raise Misused("--dry-run and --yes belong to --redrive")
+        if redrive and limit > MOST:
+            raise Misused(f"--redrive takes at most {MOST} calls at a time")
+    states = ["failed", "expired"] if failed else [one.value for one in state or ()]
+    with connect(url, key) as gateway:
+        found = gateway.client.calls(
+            session=None if session is None else gateway.find_session(session),
+            runtime=runtime,
+            tool=tool,
+            state=states,  # pyright: ignore[reportArgumentType] -- their names
+            unknown=unknown or (False if redrive else None),
+        )
+        rows, more = gateway.take(found, limit)
+        if not redrive:
+            show_rows(rows, _CALLS, as_json=as_json, more=more)
+            return
+        ids = [row.call_id for row in rows if unknown or surely_did_not_run(row)]
+        order = BulkOrder("call", "redriven", "tried again", gateway.client.redrive_call, dry_run, yes, as_json)
+        if left := len(rows) - len(ids):
+            note(f"{left} left out: their executor reported the failure, so they may have run (`calls redrive ID`)")
+        run_order(gateway, order, ids, unknown=len(ids) if unknown else 0, more=more)
+
+
+@group.command(
+    epilog=examples("dragoman calls show b1d5781e", "dragoman calls show b1d5781e --json | jq .outcome", more=SHORT_IDS)
+)
+def show(call: str = CALL, *, as_json: JsonOption = False, url: str = URL, key: str | None = KEY) -> None:
+    """Show one call with its reason and its history."""
+    from gateway.cli.connection import connect
+
+    with connect(url, key) as gateway:
+        found = gateway.run(gateway.client.call_history(find_call(gateway, call)))
+        if as_json:
+            say_json(to_row(found))
+        else:
+            show_members(found)
+
+
+@group.command(
+    epilog=examples(
+        "dragoman calls cancel b1d5781e",
+        "dragoman calls cancel b1d5781e --reason 'The game is over.'",
+        more=f"The executor is asked to stop; for a short time its outcome still counts.\n{SHORT_IDS}",
+    )
+)
+def cancel(
+    call: str = CALL,
+    *,
+    reason: str | None = option("--reason", "TEXT", "Why; the executor is told."),
+    as_json: JsonOption = False,
+    url: str = URL,
+    key: str | None = KEY,
+) -> None:
+    """Cancel an open call."""
+    from gateway.cli.connection import connect
+
+    with connect(url, key) as gateway:
+        row = gateway.run(gateway.client.cancel_call(find_call(gateway, call), reason=reason))
+        if as_json:
+            say_json(to_row(row))
+        else:
+            typer.echo(f"{'canceled' if row.finished_at else 'canceling'}: call {clean(row.call_id)}")
+
+
+@group.command(
+    epilog=examples(
+        "dragoman calls redrive b1d5781e",
+        "dragoman calls redrive b1d5781e --new-key --deliver",
+        more="An ended call becomes a new call with the same idempotency key. The request of an open\n"
+        f"call is sent again if its executor is idempotent.\n{SHORT_IDS}",
+    )
+)
+def redrive(
+    call: str = CALL,
+    *,
+    new_key: bool = NEW_KEY,
+    deliver: bool = DELIVER,
+    as_json: JsonOption = False,
+    url: str = URL,
+    key: str | None = KEY,
+) -> None:
+    """Try a call again, whatever became of it."""
+    from gateway.cli.connection import connect
+
+    with connect(url, key) as gateway:
+        whole = find_call(gateway, call)
+        row = gateway.run(gateway.client.redrive_call(whole, new_key=new_key, deliver=deliver))
+        if as_json:
+            say_json(to_row(row))
+        else:
+            typer.echo(f"tried again as call {clean(row.call_id)}")
+
+
+def find_call(gateway: "GatewayConnection", given: str) -> str:
+    """Return the ID of a call, which may be abbreviated for the newest calls.
+
+    Raises:
+        Misused, Refusal: the text is no ID, or fits none or several of these calls.
+    """
+    from gateway.cli.connection import match_id
+
+    if _WHOLE.fullmatch(given):
+        return given
+
+    def known() -> Iterable[tuple[str, str]]:
+        rows, _ = gateway.take(gateway.client.calls(), _SEARCHED)
+        return [(row.call_id, f"{row.tool} {row.state}") for row in rows]
+
+    return match_id(given, known, noun="call", listing="dragoman calls")
+
+
+def surely_did_not_run(call: "Call") -> bool:
+    """Whether a failed call's tool surely did not run: no executor took a request of it."""
+    if call.unknown:
+        return False
+    return call.dead or call.attempt == 0 or _TURNED_AWAY.match(call.error or "") is not None
+
+
+def _state_of(call: "Call") -> Cell:
+    return state_cell("unknown" if call.unknown else call.state)
+
+
+def _call_cells(row: "Call") -> Sequence[Cell]:
+    return (
+        Cell(row.call_id, row.call_id[:SHORT], "bold"),
+        Cell(row.tool),
+        _state_of(row),
+        Cell(row.created_at.isoformat(), age_of(row.created_at)),
+        Cell(row.runtime),
+        Cell(row.executor or "", row.executor or "–"),
+        Cell(str(row.attempt)),
+        Cell(row.error or ""),
+    )
+
+
+_CALLS = RowTable(
+    (
+        Column("id"),
+        Column("tool", least=12),
+        Column("state"),
+        Column("asked"),
+        Column("runtime", least=8, spare=1),
+        Column("executor", least=8, spare=2),
+        Column("tries", spare=3),
+        Column("why", apart=True),
+    ),
+    _call_cells,
+    "no calls",
+)

@@ -1,0 +1,203 @@
+"""Checks a configuration, and prints its schema, its tools section and the OpenAPI document."""
+
+import importlib
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import typer
+
+from gateway.cli.config_file import SHOWN_DEFAULT, choose
+from gateway.cli.errors import Misused, Refusal, report_errors
+from gateway.cli.help import examples
+from gateway.cli.options import argument, flag, option
+from gateway.cli.terminal import count_problems, plural, show_problems
+
+if TYPE_CHECKING:
+    from gateway.errors import Problem
+    from gateway.settings.load import Loaded
+
+commands = typer.Typer()
+
+
+class Format(StrEnum):
+    """The formats of a report."""
+
+    TEXT = "text"
+    JSON = "json"
+    GITHUB = "github"
+
+
+@commands.command(
+    epilog=examples(
+        "dragoman check",
+        "dragoman check config/gateway.yaml --strict",
+        "dragoman check --format github      marks the lines of a pull request",
+        "dragoman check --format json | jq .problems",
+        more="Exit code 0: the file can be used, though warnings may remain. 1: it cannot.",
+    )
+)
+def check(
+    # The loader explains better what is wrong with the file.
+    file: Path | None = argument(
+        "FILE",
+        "The configuration file.",
+        default=None,
+        envvar="DRAGOMAN_CONFIG",
+        show_default=SHOWN_DEFAULT,
+        readable=False,
+    ),
+    *,
+    strict: bool = flag("--strict", "Fail on warnings too."),
+    format: Format = typer.Option(  # noqa: A002 -- the name of the option
+        Format.TEXT, "--format", help="text for people, json for programs, github for workflows."
+    ),
+    as_json: bool = flag("--json", "The same as --format json."),
+) -> None:
+    """Say what is wrong or doubtful in a configuration."""
+    from gateway.errors import InvalidConfiguration
+    from gateway.plugins import installed_adapters
+    from gateway.settings.load import load
+
+    with report_errors():
+        path, loaded = choose(file), None
+        try:
+            loaded = load(path, adapters=installed_adapters(), env=os.environ)
+            problems = loaded.problems
+        except InvalidConfiguration as exc:
+            problems = exc.problems
+        failed = loaded is None or (strict and bool(problems))
+        match Format.JSON if as_json else format:
+            case Format.JSON:
+                report = {"file": str(path), "ok": not failed, "problems": list_problems(problems)}
+                typer.echo(json.dumps(report, ensure_ascii=False))
+            case Format.GITHUB:
+                for line in _write_annotations(path, problems):
+                    typer.echo(line)
+            case Format.TEXT:
+                show_problems(str(path), problems)
+                if loaded is not None:
+                    typer.echo(f"{path}: {_summarize(loaded)}")
+    if failed:
+        raise typer.Exit(1)
+
+
+@commands.command(epilog=examples("dragoman schema > gateway.schema.json"))
+def schema() -> None:
+    """Print the JSON Schema of the configuration, for editors."""
+    from gateway.plugins import installed_adapters
+    from gateway.settings.schema import build_schema
+
+    with report_errors():
+        typer.echo(json.dumps(build_schema(installed_adapters()), indent=2, ensure_ascii=False))
+
+
+@commands.command(
+    epilog=examples(
+        "dragoman tools --from backend:tools",
+        "dragoman tools --from backend:tools > tools.yaml     to go into gateway.yaml",
+    )
+)
+def tools(
+    source: str = option("--from", "MODULE:NAME", "Where the Tools of gateway.kit are, as for uvicorn.", default=...),
+) -> None:
+    """Write the YAML's tools from a backend's models."""
+    with report_errors():
+        section = write_tools(source)
+        typer.echo(section, nl=False)
+        show_problems(source, _warn_about_models(section))
+
+
+@commands.command(epilog=examples("dragoman openapi > openapi.json     the same as /openapi.json"))
+def openapi() -> None:
+    """Print the OpenAPI document, for generated clients."""
+    from gateway.cli.version import release
+    from gateway.http.app import describe
+
+    with report_errors():
+        typer.echo(json.dumps(describe(release()).openapi(), indent=2, ensure_ascii=False))
+
+
+def list_problems(problems: "Sequence[Problem]") -> list[dict[str, Any]]:
+    """Write problems as JSON values."""
+    return [
+        {"line": one.line or 1, "path": one.path, "severity": one.severity, "message": one.message} for one in problems
+    ]
+
+
+def write_tools(place: str) -> str:
+    """Import `module:attribute`, and write the section `tools` of what it declares.
+
+    Raises:
+        Misused: the place has another form. Refusal: it cannot be imported, or declares no tools.
+    """
+    import yaml
+
+    module_name, colon, attribute = place.partition(":")
+    if not (colon and attribute and module_name.replace(".", "").isidentifier() and attribute.isidentifier()):
+        raise Misused("write MODULE:NAME, as for uvicorn: backend:tools")
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as exc:
+        raise Refusal(
+            f"{module_name} cannot be imported: {type(exc).__name__}: {exc}",
+            "call it from the folder that your server starts in, with the environment that it has there",
+        ) from exc
+    declarations = getattr(getattr(module, attribute, None), "declarations", None)
+    if not callable(declarations):
+        text = f"{module_name} has no Tools of gateway.kit called {attribute}"
+        raise Refusal(text, "name the variable that holds `Tools(…)`")
+    section = {"tools": cast("dict[str, Any]", declarations())}
+    return yaml.safe_dump(section, sort_keys=False, allow_unicode=True, width=110)
+
+
+def _warn_about_models(section: str) -> "list[Problem]":
+    """List what model APIs refuse in a section `tools`; it is in no file yet, so no problem has a line."""
+    import yaml
+
+    from gateway.settings.lint_models import refusals
+    from gateway.settings.place import Finding, report
+
+    found = [
+        Finding(("tools", name, *refusal.place), refusal.describe(), "warning")
+        for name, tool in yaml.safe_load(section)["tools"].items()
+        for refusal in refusals(name, tool["parameters"])
+    ]
+    return [replace(one, message=f"{one.path}: {one.message}", line=None) for one in report(found, {})]
+
+
+def _write_annotations(file: Path, problems: "Sequence[Problem]") -> Iterator[str]:
+    """Write each problem as a workflow command, which GitHub shows at its line."""
+
+    def escape(text: str) -> str:
+        return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+    def escape_property(text: str) -> str:
+        return escape(text).replace(":", "%3A").replace(",", "%2C")
+
+    for one in problems:
+        title = escape_property(one.path or "(top)")
+        place = f"file={escape_property(str(file))},line={one.line or 1},title={title}"
+        yield f"::{one.severity} {place}::{escape(one.message)}"
+
+
+def _summarize(loaded: "Loaded") -> str:
+    settings = loaded.settings
+    counts = (
+        plural(len(settings.runtimes), "runtime"),
+        plural(len(settings.tools), "tool"),
+        plural(len(settings.executors), "executor"),
+        plural(len(settings.destinations), "destination"),
+        plural(len(settings.routes), "route"),
+    )
+    doubts = f" ({count_problems(loaded.problems)})" if loaded.problems else ""
+    keeping = [name for name, tool in settings.tools.items() if tool.nulls == "keep"]
+    nulls = f"; null is no omitted argument for {', '.join(keeping)} (nulls: keep)" if keeping else ""
+    return f"ok{doubts}: {', '.join(filter(None, counts)) or 'nothing configured'}{nulls}"

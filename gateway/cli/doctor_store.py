@@ -1,0 +1,139 @@
+"""The checks of `dragoman doctor` about the store, without changing it."""
+
+import asyncio
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gateway.cli.probes import free_bytes, write_bytes
+from gateway.cli.terminal import Check
+from gateway.errors import DragomanError, OperatorError
+from gateway.settings.model import PostgresStore, SqliteStore, Store
+from gateway.store.sqlite.lock import check_place
+
+if TYPE_CHECKING:
+    from gateway.store.postgres.operations import Examined
+    from gateway.store.postgres.tuning import PostgresTuning
+
+_LITTLE_ROOM = 1024**3
+_SQLITE_HEADER = b"SQLite format 3\x00"
+_PATIENCE = 15.0
+"""Seconds for all questions to a PostgreSQL server."""
+_WARNING = "warning "
+
+
+def check_store(engine: Store) -> Iterator[Check]:
+    """Check the engine of a configuration."""
+    if isinstance(engine, PostgresStore):
+        yield from check_postgres(engine)
+    elif isinstance(engine, SqliteStore):
+        yield from _check_sqlite(engine.path.absolute())
+    else:
+        yield Check(
+            "warning", "memory: nothing survives the process", "engine: {type: sqlite, path: …} keeps everything"
+        )
+
+
+def _check_sqlite(path: Path) -> Iterator[Check]:
+    try:
+        check_place(path)
+    except OperatorError as exc:
+        yield Check("broken", f"sqlite {path}", str(exc))
+        return
+    yield _check_file(path)
+    yield _check_lock(path.with_name(path.name + ".lock"))
+    free = free_bytes(path.parent)
+    if free is None:
+        yield Check("warning", f"the free space of {path.parent} is not known")
+    elif free < _LITTLE_ROOM:
+        yield Check(
+            "warning", f"only {write_bytes(free)} free in {path.parent}", "make room, or lower retention.max_bytes"
+        )
+    else:
+        yield Check("ok", f"{write_bytes(free)} free in {path.parent}")
+
+
+def _check_file(path: Path) -> Check:
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        return Check("broken", f"{path.parent} cannot be written", "give the gateway's user the right to write there")
+    if not path.exists():
+        return Check("ok", f"sqlite {path}: will be made at the first start")
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(_SQLITE_HEADER))
+        size = path.stat().st_size
+    except OSError as exc:
+        return Check("broken", f"{path} cannot be read ({exc.strerror})", "check its owner and rights")
+    if start and start != _SQLITE_HEADER:
+        return Check("broken", f"{path} is not a SQLite database", "move it away, or change engine.path")
+    if not os.access(path, os.W_OK):
+        return Check("broken", f"{path} cannot be written", "check its owner and rights")
+    return Check("ok", f"sqlite {path}: {write_bytes(size)}")
+
+
+def _check_lock(path: Path) -> Check:
+    try:
+        with path.open(encoding="ascii", errors="replace") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = file.read(20).strip()
+                return Check("note", f"in use by {f'process {holder}' if holder.isdigit() else 'a running gateway'}")
+    except FileNotFoundError:
+        pass
+    except OSError as exc:
+        return Check("warning", f"the lock {path} cannot be read ({exc.strerror})")
+    return Check("ok", "no other process holds it")
+
+
+def check_postgres(store: PostgresStore, tuning: "PostgresTuning | None" = None) -> Iterator[Check]:
+    """Check how the server is set, its tables, and the gateways on it; connect as a gateway does."""
+    from gateway.store.postgres.connection import Address
+    from gateway.store.postgres.operations import examine
+    from gateway.store.postgres.tuning import PRODUCTION
+
+    address = Address(store.dsn.get_secret_value(), store.schema_name, tuning or PRODUCTION)
+
+    async def ask() -> "Examined":
+        async with asyncio.timeout(_PATIENCE):
+            return await examine(address)
+
+    try:
+        seen = asyncio.run(ask())
+    except DragomanError as exc:
+        yield Check("broken", f"postgres {address.place}", str(exc))
+        return
+    except TimeoutError:
+        yield Check("broken", f"postgres {address.place} did not answer in {_PATIENCE:g} s", "check engine.dsn")
+        return
+    facts = ", ".join(f"{name} {value}" for name, value in seen.found.items() if not name.startswith(_WARNING))
+    yield Check("ok", f"postgres {address.place}: {facts}")
+    for name, doubt in seen.found.items():
+        if name.startswith(_WARNING):
+            yield Check("warning", name.removeprefix(_WARNING), doubt)
+    yield _check_schema(address.schema, seen.number)
+    yield from _check_instances(seen)
+
+
+def _check_schema(name: str, number: int) -> Check:
+    from gateway.store.postgres.tables import MIGRATIONS
+
+    if not number:
+        return Check("ok", f"schema {name}: will be made at the first start")
+    if number < len(MIGRATIONS):
+        text = f"schema {name} is at {number}, this release has {len(MIGRATIONS)}"
+        return Check("note", text, "the first start migrates it, or `dragoman migrate`")
+    return Check("ok", f"schema {name} is at {number}")
+
+
+def _check_instances(seen: "Examined") -> Iterator[Check]:
+    for one in seen.instances:
+        name = f"instance {one.instance_id} at {one.url}, sessions: {one.sessions}"
+        if one.alive:
+            yield Check("ok", name)
+        else:
+            yield Check("warning", f"{name}: dead", "the others take its sessions over when its lease has run out")
+    if not any(one.alive for one in seen.instances):
+        yield Check("note", "no gateway is on it now")

@@ -1,0 +1,331 @@
+"""Lists the questions that wait for a person, and answers them."""
+
+import getpass
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.text import Text
+
+from gateway.cli.completion import complete_interaction
+from gateway.cli.errors import Misused, Refusal
+from gateway.cli.help import SHORT_IDS, examples
+from gateway.cli.inputs import MOST_BYTES, read_text
+from gateway.cli.lines import clean, facts_of
+from gateway.cli.options import KEY, LIMIT, SESSION, URL, JsonOption, RowsOption, argument, flag, option
+from gateway.cli.send import show_losses
+from gateway.cli.terminal import SHORT, Output, complain, note, say_json, to_row
+from gateway.errors import OperatorError
+
+if TYPE_CHECKING:
+    from gateway.cli.connection import GatewayConnection
+    from gateway.client import Interaction
+
+_WHOLE = re.compile(r"[0-9A-Za-z-]{32,64}")
+_MOST_WAITING = 20_000
+_MOST_NAMES = 50
+_FORMS = "--allow, --deny, --text or --secret"
+_LISTS = "`dragoman inbox` lists what waits"
+
+
+_OPTIONS = {
+    "approval.asked": "--allow | --deny{scopes}",
+    "question.asked": "--text TEXT",
+    "secret.asked": "--secret",
+}
+"""The options that answer each kind."""
+
+INTERACTION = argument(
+    "INTERACTION",
+    "Its ID, or the first letters of it; without one, asks about each.",
+    default=None,
+    autocompletion=complete_interaction,
+)
+
+commands = typer.Typer()
+
+
+@commands.command(
+    epilog=examples(
+        "dragoman inbox",
+        "dragoman inbox --session finn/agent-7",
+        "dragoman inbox --json | jq -r .interaction_id",
+        more="`dragoman answer` answers: in a terminal it shows the same, and asks.\n"
+        "In a pipe: ID, kind, session, until when, and what is asked, with tabs between them.",
+    )
+)
+def inbox(
+    *,
+    session: str | None = SESSION,
+    limit: int = LIMIT,
+    as_json: RowsOption = False,
+    url: str = URL,
+    key: str | None = KEY,
+) -> None:
+    """List what waits for a person, and how to answer it."""
+    from gateway.cli.connection import connect
+
+    with connect(url, key) as gateway:
+        of = None if session is None else gateway.find_session(session)
+        rows, more = gateway.take(gateway.client.interactions(session=of, state="waiting"), limit)
+        if as_json:
+            for row in rows:
+                say_json(to_row(row))
+        else:
+            _show_questions(_name_questions(gateway, rows))
+        if more:
+            note(f"there are more; --limit shows more than {limit}")
+
+
+@commands.command(
+    epilog=examples(
+        "dragoman answer                          shows each question, and asks",
+        "dragoman answer b1d5781e --allow --scope session",
+        "dragoman answer b1d5781e --text 'the blue one'",
+        "dragoman answer b1d5781e --secret        asks without showing it",
+        "pass show db | dragoman answer b1d5781e --secret",
+        more=f"`dragoman inbox` lists what waits. A terminal asks for what is not given.\n{SHORT_IDS}",
+    )
+)
+def answer(
+    interaction: str | None = INTERACTION,
+    *,
+    allow: bool = flag("--allow", "Allow what approval is asked for."),
+    deny: bool = flag("--deny", "Deny it."),
+    scope: str | None = option("--scope", "SCOPE", "How far a decision goes: once, session, always; as offered."),
+    text: str | None = option("--text", "TEXT", "Answer a question; '' skips it, - reads stdin."),
+    secret: bool = flag("--secret", "Supply a secret: asked for in a terminal, else a line of stdin."),
+    as_json: JsonOption = False,
+    url: str = URL,
+    key: str | None = KEY,
+) -> None:
+    """Answer what an agent asks of a person."""
+    from gateway.cli.connection import connect
+
+    with connect(url, key) as gateway:
+        if interaction is None and (allow or deny or secret or scope is not None or text is not None):
+            raise Misused(f"name the interaction to answer; {_LISTS}")
+        body = _read_answer(allow=allow, deny=deny, scope=scope, text=text, secret=secret)
+        if body is None and not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise Misused(
+                f"without a terminal, say which and what: `dragoman answer ID` with one of {_FORMS}; {_LISTS}"
+            )
+        if interaction is None:
+            _ask_about_all(gateway, as_json=as_json)
+            return
+        found = _find_question(gateway, interaction)
+        if body is not None:
+            _give_answer(gateway, found, body, as_json=as_json)
+        elif isinstance(found, str):
+            raise Refusal(f"no question {clean(found, 80)!r} waits for an answer", _LISTS)
+        else:
+            found.show(Output(stderr=True))
+            _ask_about(gateway, found, as_json=as_json)
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingQuestion:
+    """One waiting question."""
+
+    row: "Interaction"
+    session: str
+    """Its session, as commands take it."""
+
+    @property
+    def event(self) -> Mapping[str, Any]:
+        """What was asked."""
+        return to_row(self.row).get("event") or {}
+
+    @property
+    def short(self) -> str:
+        """The first letters of its ID."""
+        return clean(self.row.interaction_id[:SHORT])
+
+    @property
+    def scopes(self) -> Sequence[str]:
+        """How far a decision may go."""
+        return [clean(scope, 40) for scope in self.event.get("scopes") or ("once",)]
+
+    @property
+    def options(self) -> str:
+        """The options that answer it."""
+        scopes = f" [--scope {' | '.join(self.scopes)}]" if len(self.scopes) > 1 else ""
+        return _OPTIONS.get(self.row.kind, "").format(scopes=scopes)
+
+    def show(self, out: Output) -> None:
+        """Print it whole, since a person decides about it."""
+        left = "" if self.row.expires_at is None else f"  {_time_left(self.row.expires_at)} left"
+        kind = (clean(self.row.kind, 40), "yellow")
+        out.say(Text.assemble((self.short, "bold"), "  ", kind, f"  {clean(self.session, 200)}{left}"))
+        out.say(Text.assemble("    ", facts_of(dict(self.event))))
+
+
+def _time_left(moment: datetime) -> str:
+    minutes, rest = divmod(max(int((moment - datetime.now(UTC)).total_seconds()), 0), 60)
+    return f"{minutes}m {rest:02}s"
+
+
+def _name_questions(gateway: "GatewayConnection", rows: Sequence["Interaction"]) -> list[WaitingQuestion]:
+    """Look up the names of their sessions."""
+    from gateway.cli.connection import name_session
+    from gateway.client import RequestRefused
+
+    names: dict[str, str] = {}
+    for row in rows:
+        if row.session_id not in names and len(names) < _MOST_NAMES:
+            try:
+                names[row.session_id] = name_session(gateway.run(gateway.client.session(row.session_id)))
+            except RequestRefused as exc:
+                if exc.type != "not-found":
+                    raise
+                # Retention has removed it since.
+                names[row.session_id] = row.session_id
+    return [WaitingQuestion(row, names.get(row.session_id, row.session_id)) for row in rows]
+
+
+def _show_questions(found: Sequence[WaitingQuestion]) -> None:
+    out = Output()
+    for one in found:
+        if out.is_terminal:
+            one.show(out)
+            out.say(Text(f"    dragoman answer {one.short} {one.options}", "dim"))
+        else:
+            until = one.row.expires_at.isoformat() if one.row.expires_at else ""
+            cells = (one.row.interaction_id, one.row.kind, one.session, until, facts_of(dict(one.event)).plain)
+            typer.echo("\t".join(map(clean, cells)))
+    if not found:
+        note("nothing waits for an answer")
+
+
+def _find_question(gateway: "GatewayConnection", given: str) -> WaitingQuestion | str:
+    """Find a waiting question by its ID, which may be abbreviated; return a whole ID itself if it does not wait."""
+    from gateway.cli.connection import match_id
+
+    rows, _ = gateway.take(gateway.client.interactions(state="waiting"), _MOST_WAITING)
+    known = {row.interaction_id: row for row in rows}
+    if given not in known and _WHOLE.fullmatch(given):
+        return given
+    whole = given
+    if given not in known:
+        named = [(one, f"{row.kind}  {row.session_id}") for one, row in known.items()]
+        whole = match_id(given, lambda: named, noun="waiting question", listing="dragoman inbox")
+    return _name_questions(gateway, [known[whole]])[0]
+
+
+def _read_answer(
+    *, allow: bool, deny: bool, scope: str | None, text: str | None, secret: bool
+) -> dict[str, Any] | None:
+    """Make the answer that options give, or None; a secret is asked for without showing it."""
+    given = allow + deny + (text is not None) + secret
+    if given > 1:
+        raise Misused(f"give exactly one of {_FORMS}")
+    if scope is not None and not (allow or deny):
+        raise Misused("--scope belongs to --allow or --deny")
+    if not given:
+        return None
+    if secret:
+        terminal = sys.stdin.isatty()
+        value = getpass.getpass("Secret (not shown): ") if terminal else sys.stdin.readline(MOST_BYTES).rstrip("\r\n")
+        if not value:
+            raise OperatorError("no secret was given, so nothing was sent")
+        return {"value": value}
+    if text is not None:
+        return {"answer": read_text(text)}
+    return {"decision": "allow" if allow else "deny"} | ({} if scope is None else {"scope": scope})
+
+
+def _give_answer(
+    gateway: "GatewayConnection", found: WaitingQuestion | str, body: dict[str, Any], *, as_json: bool
+) -> None:
+    from gateway.cli.connection import describe_refusal
+    from gateway.client import RequestRefused
+
+    try:
+        interaction = found if isinstance(found, str) else found.row.interaction_id
+        row = gateway.run(gateway.client.answer(interaction, **body))
+    except RequestRefused as exc:
+        if exc.type in {"not-found", "conflict"}:
+            raise Refusal(describe_refusal(exc), _LISTS) from exc
+        if isinstance(found, WaitingQuestion):
+            raise Refusal(describe_refusal(exc), f"dragoman answer {found.short} {found.options}") from exc
+        raise
+    if as_json:
+        say_json(to_row(row))
+    else:
+        Output().say(f"{clean(row.state)}: {clean(row.kind)} {clean(row.interaction_id)}")
+        show_losses(row.losses)
+
+
+def _ask_about_all(gateway: "GatewayConnection", *, as_json: bool) -> None:
+    """Show each question and ask for its answer; an empty line leaves it waiting."""
+    rows, _ = gateway.take(gateway.client.interactions(state="waiting"), _MOST_WAITING)
+    for one in _name_questions(gateway, rows):
+        one.show(Output(stderr=True))
+        try:
+            _ask_about(gateway, one, as_json=as_json)
+        except Refusal as exc:
+            # It was answered or has expired meanwhile.
+            complain(str(exc))
+    note("no other question waits" if rows else "nothing waits for an answer")
+
+
+def _ask_about(gateway: "GatewayConnection", one: WaitingQuestion, *, as_json: bool) -> None:
+    """Ask for the answer to one question; an empty line leaves it waiting."""
+    match one.row.kind:
+        case "approval.asked":
+            body = _ask_decision(one)
+        case "question.asked":
+            body = _ask_text(one)
+        case "secret.asked":
+            value = getpass.getpass("Secret (not shown; Enter leaves it): ")
+            body = {"value": value} if value else None
+        case kind:
+            raise Refusal(f"this command has no answer for {clean(kind, 40)!r}", "POST /v1/interactions/{id}/answer")
+    if body is None:
+        note("left as it is")
+    else:
+        _give_answer(gateway, one, body, as_json=as_json)
+
+
+def _ask_decision(one: WaitingQuestion) -> dict[str, Any] | None:
+    decision = _ask_one_of("allow or deny? (Enter leaves it): ", ("allow", "deny"))
+    if decision is None or len(one.scopes) < 2:
+        return None if decision is None else {"decision": decision}
+    scope = _ask_one_of(f"for how long? {', '.join(one.scopes)} (Enter: {one.scopes[0]}): ", one.scopes)
+    return {"decision": decision, "scope": scope or one.scopes[0]}
+
+
+def _ask_one_of(question: str, words: Sequence[str]) -> str | None:
+    """Ask for one of some words, or its first letters; None for an empty line."""
+    while said := _prompt(question):
+        found = [word for word in words if word.startswith(said.lower())]
+        if len(found) == 1:
+            return found[0]
+        note(f"say {' or '.join(words)}")
+    return None
+
+
+def _ask_text(one: WaitingQuestion) -> dict[str, Any] | None:
+    choices = [str(choice) for choice in one.event.get("choices") or ()]
+    for number, choice in enumerate(choices, 1):
+        Output(stderr=True).say(f"    {number}  {clean(choice)}")
+    said = _prompt(f"Answer ({'a number, or ' if choices else ''}a text; - skips the question, Enter leaves it): ")
+    by_number = said.isdecimal() and said.isascii() and said not in choices and 1 <= int(said[:9]) <= len(choices)
+    return {"answer": "" if said == "-" else choices[int(said) - 1] if by_number else said} if said else None
+
+
+def _prompt(question: str) -> str:
+    """Ask on stderr, so that stdout holds answers only; the end of the input is an empty line."""
+    sys.stderr.write(question)
+    sys.stderr.flush()
+    line = ""
+    try:
+        line = sys.stdin.readline(MOST_BYTES)
+    finally:
+        if not line:
+            sys.stderr.write("\n")
+    return line.strip()

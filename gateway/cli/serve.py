@@ -1,0 +1,98 @@
+"""Runs the gateway, and the scripted demo."""
+
+import importlib
+import os
+import signal
+import sys
+import threading
+from datetime import timedelta
+from importlib.util import find_spec
+
+import typer
+
+from gateway.cli.config_file import ConfigOption, choose
+from gateway.cli.errors import report_errors
+from gateway.cli.help import examples
+from gateway.cli.init import DEMO_LIBRARIES
+from gateway.cli.options import flag, option
+from gateway.errors import OperatorError
+
+_HERE = "127.0.0.1"
+
+commands = typer.Typer()
+
+
+@commands.command(
+    epilog=examples(
+        "dragoman serve",
+        "dragoman serve --config my.yaml --host 0.0.0.0 --port 80",
+        "kill -HUP PID       reads the configuration again",
+        "kill -TERM PID      finishes calls in flight, then leaves",
+    )
+)
+def serve(
+    *,
+    config: ConfigOption = None,
+    host: str = option("--host", "HOST", "Address to listen on; beyond loopback only with API keys.", default=_HERE),
+    port: int = option("--port", "PORT", "Port; 0 takes a free one.", default=8080, min=0, max=65535),
+) -> None:
+    """Run the gateway until it is told to stop."""
+    # SIGHUP would end the process now. The configuration is read after this line, so no reload is lost.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    import asyncio
+
+    from gateway import serve
+
+    with report_errors():
+        path = choose(config)
+        # uvloop exists for CPython outside Windows only.
+        factory = importlib.import_module("uvloop").new_event_loop if find_spec("uvloop") else None
+        with asyncio.Runner(loop_factory=factory) as runner:
+            code = runner.run(serve.serve(path, host=host, port=port, stopping=_limit_stop))
+    raise typer.Exit(code)
+
+
+@commands.command(
+    epilog=examples(
+        "dragoman demo",
+        "dragoman demo --keep                 leaves everything running",
+        "dragoman demo --keep --port 8090     on ports that stay the same",
+    )
+)
+def demo(
+    *,
+    keep: bool = flag("--keep", "Leave everything running until Ctrl-C."),
+    as_json: bool = flag("--json", "One JSON object a line, with all that was sent."),
+    host: str = option("--host", "HOST", "Address to listen on.", default=_HERE),
+    port: int = option(
+        "--port", "PORT", "The gateway's port; the others follow. 0 takes free ones.", default=0, min=0, max=65_530
+    ),
+) -> None:
+    """Play a scripted game through a real gateway."""
+    with report_errors():
+        if not all(map(find_spec, DEMO_LIBRARIES)):
+            raise OperatorError("the demo wants libraries that a gateway does not: pip install 'dragoman[demo]'")
+        from gateway.testing.demo import game
+
+        code = int(game.main(keep, as_json=as_json, host=host, port=port))
+    raise typer.Exit(code)
+
+
+def _limit_stop(span: timedelta) -> None:
+    """End this process after a time in any case: a thread that waits for a hanging disk would keep it forever."""
+    watch = threading.Timer(span.total_seconds(), _give_up)
+    watch.daemon = True
+    watch.start()
+
+
+def _give_up() -> None:
+    import structlog
+
+    structlog.get_logger(__name__).critical(
+        "leaving as a crash would",
+        reason="something did not end in time, probably the store or its disk",
+        consequence="nothing that was acknowledged is lost; the next process takes it up",
+    )
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
