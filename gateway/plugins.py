@@ -23,7 +23,7 @@ _MOVED = {
     "gateway.envelope": "gateway.events",
     "gateway.transports": "gateway.links",
 }
-"""Where ports 2 has what an adapter of ports 1 imports."""
+"""Modules that an adapter of ports 1 imports, and their names in ports 3."""
 _CHANGED = (
     "`def connector(self, options)` for `def connector(self, options, tools)`, and"
     " `async def create(self, order)` for `async def create(self, labels)`: the order has `labels`, `tools`, `name`,"
@@ -31,12 +31,21 @@ _CHANGED = (
     " `async def declared(self, native_id)`, which answers None where the runtime cannot be asked for its tools, and"
     " `takes_tools` to the capabilities"
 )
-_PORTS_1 = (
-    "it is made for ports 1, this gateway has ports 2: write "
-    + ", ".join(f"`{new}` for `{old}`" for old, new in _MOVED.items())
-    + f", {_CHANGED}"
+_SEND_ALL = (
+    "`async def send_all(self, frames)` for `async def send(self, frame)` in links: it sends the frames of one event in"
+    " order and returns one receipt"
 )
-_HALF_MENDED = f"it says ports 2, but its `connector` cannot be called with the options alone: write {_CHANGED}"
+_PORTS_1 = (
+    f"it is made for ports 1, this gateway has ports {PORTS_VERSION}: write "
+    + ", ".join(f"`{new}` for `{old}`" for old, new in _MOVED.items())
+    + f", {_CHANGED}; and {_SEND_ALL}"
+)
+_PORTS_2 = (
+    f"it is made for ports 2, this gateway has ports {PORTS_VERSION}: write {_SEND_ALL}, without `cork` and `uncork`"
+)
+_HALF_MENDED = (
+    f"it says ports {PORTS_VERSION}, but its `connector` cannot be called with the options alone: write {_CHANGED}"
+)
 
 APART = "give Dragoman an environment of its own (python -m venv), or use its image"
 
@@ -159,6 +168,8 @@ def _fault_of(loaded: Any, name: str) -> str | None:
         return f"{type(loaded).__name__} is not an adapter, it lacks {', '.join(lacking)}"
     if loaded.ports == 1:
         return _PORTS_1
+    if loaded.ports == 2:
+        return _PORTS_2
     if loaded.ports != PORTS_VERSION:
         return f"it is made for ports version {loaded.ports!r}, this gateway has {PORTS_VERSION}"
     if not (isinstance(loaded.options, type) and issubclass(loaded.options, RuntimeOptions)):

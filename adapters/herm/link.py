@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
 
 from adapters.herm import wire
@@ -209,33 +209,41 @@ class HermLink:
 
     # Sending ---------------------------------------------------------------------------------------------
 
-    async def send(self, frame: Frame) -> Receipt:
-        """Post one event; its answer says what became of it."""
+    async def send_all(self, frames: Sequence[Frame]) -> Receipt:
+        """Post the frames one after the other; stop at the first that the server does not take."""
+        receipt = Receipt("delivered")
+        async with self._sending:
+            for frame in frames:
+                receipt = await self._post(frame)
+                if receipt.state != "delivered":
+                    break
+        return receipt
+
+    async def _post(self, frame: Frame) -> Receipt:
         kind = wire.event_type_of(frame.payload)
         if frame.channel != wire.EVENTS or kind is None:
             return Receipt("refused", "only user.* events can be posted")
+        if self._ended.is_set():
+            raise LinkLost(f"the link is closed: {self._reason}", unsent=True)
         options = self._options
-        async with self._sending:
-            if self._ended.is_set():
-                raise LinkLost(f"the link is closed: {self._reason}", unsent=True)
-            try:
-                answer = await self._client.post(
-                    self._path, body_of(frame.payload, options.body), within=options.send_timeout
-                )
-                return receipt_for(
-                    kind,
-                    answer,
-                    busy_statuses=options.busy_statuses,
-                    busy_codes=options.busy_codes,
-                    mask=self._client.mask,
-                )
-            except LinkLost as exc:
-                # The next link lists what the server has, before anything is said again.
-                self.end(str(exc))
-                raise
-            except LinkRefused as exc:
-                self.end(str(exc))
-                raise LinkLost(str(exc), unsent=True) from exc
+        try:
+            answer = await self._client.post(
+                self._path, body_of(frame.payload, options.body), within=options.send_timeout
+            )
+            return receipt_for(
+                kind,
+                answer,
+                busy_statuses=options.busy_statuses,
+                busy_codes=options.busy_codes,
+                mask=self._client.mask,
+            )
+        except LinkLost as exc:
+            # The next link lists what the server has, before anything is said again.
+            self.end(str(exc))
+            raise
+        except LinkRefused as exc:
+            self.end(str(exc))
+            raise LinkLost(str(exc), unsent=True) from exc
 
     async def prove(self) -> None:
         """Return while the link stands: each post was answered."""

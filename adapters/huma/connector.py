@@ -71,7 +71,6 @@ class HumaConnector:
             url=options.url,
             query=wire.connection_query(agent_id=native_id, api_key=key),
             path=options.path,
-            transports=options.transports,
             connect_timeout=options.connect_timeout,
             refusal_grace=options.refusal_grace,
             terminal_codes=wire.TERMINAL_CODES,

@@ -1,12 +1,13 @@
 """What the YAML may say about a HUMA runtime."""
 
 from datetime import timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, field_validator, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from gateway.adapter.duration import Duration
-from gateway.adapter.options import ApiKey, NativeId, RestUrl, SocketPath, base_url
+from gateway.adapter.options import ApiKey, NativeId, RestUrl, SocketPath, base_url, refusal
 from gateway.adapter.port import RuntimeOptions
 
 MAX_FRAME = 900_000
@@ -63,9 +64,8 @@ class HumaOptions(RuntimeOptions):
     agent_id: NativeId | None = Field(default=None, description="Attach to this agent.")
     agent: AgentOptions | None = Field(default=None, description="Create an agent like this.")
     rest_url: RestUrl = None
-    transports: tuple[Literal["websocket", "polling"], ...] = Field(
-        default=("websocket",), min_length=1, description="Engine.IO transports, in the order they are tried."
-    )
+    transports: SkipJsonSchema[None] = None
+    """Removed; refused with the reason."""
 
     _are_base_urls = field_validator("url", "rest_url")(
         base_url("http", "https", "ws", "wss", example="https://api.example.com", key="api_key")
@@ -88,12 +88,10 @@ class HumaOptions(RuntimeOptions):
         """Whether an agent is to be created."""
         return self.agent is not None
 
-    @field_validator("transports")
+    @field_validator("transports", mode="before")
     @classmethod
-    def _ends_on_a_websocket(cls, transports: tuple[str, ...]) -> tuple[str, ...]:
-        if "websocket" not in transports:
-            raise ValueError("HUMA speaks over a websocket; write [websocket], or [polling, websocket] to upgrade")
-        return transports
+    def _refuse_transports(cls, _transports: object) -> None:
+        raise refusal("HUMA is connected by WebSocket only, and this option was removed; delete the line")
 
     @model_validator(mode="after")
     def _names_one_agent(self) -> "HumaOptions":

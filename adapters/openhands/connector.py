@@ -1,7 +1,7 @@
 """Connects to OpenHands conversations: creates them over REST, links to them over Socket.IO, fills gaps over REST."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import timedelta
 from functools import partial
@@ -55,17 +55,9 @@ class ConversationLink:
         self._link = link
         self._tracker = tracker
 
-    def send(self, frame: Frame) -> Awaitable[Receipt]:
-        """Send one frame."""
-        return self._link.send(frame)
-
-    def cork(self) -> None:
-        """Keep what is sent, until `uncork`."""
-        self._link.cork()
-
-    def uncork(self) -> None:
-        """Let leave in one write what was sent since `cork`."""
-        self._link.uncork()
+    def send_all(self, frames: Sequence[Frame]) -> Awaitable[Receipt]:
+        """Send the frames of one event."""
+        return self._link.send_all(frames)
 
     def prove(self) -> Awaitable[None]:
         """Let the server answer a ping."""

@@ -4,7 +4,7 @@ One adapter is one protocol version. Its codec translates, its connector connect
 that needs memory or a decision lives in the core, everything that retries in the supervisor.
 """
 
-from collections.abc import Awaitable, Generator, Mapping
+from collections.abc import Awaitable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import field
 from datetime import timedelta
@@ -21,7 +21,7 @@ from gateway.json_values import pointer
 LARGEST_FRAME = 32 * 1024 * 1024
 """Bytes of a message beyond which a link ends the connection; `limits.frame` is at most this."""
 
-PORTS_VERSION = 2
+PORTS_VERSION = 3
 
 
 @frozen
@@ -319,15 +319,15 @@ class Receiver(Protocol):
 class Link(Protocol):
     """One live connection to one native session, from connect to loss."""
 
-    def send(self, frame: Frame) -> Awaitable[Receipt]:
-        """Send one frame; frames leave in the order of the calls.
+    def send_all(self, frames: Sequence[Frame]) -> Awaitable[Receipt]:
+        """Send the frames of one event in their order; events leave in the order of the calls.
 
-        A link that need not wait for anything answers with the receipt itself, and the next frame follows at once.
-        One that waits has a deadline of its own, and the frames behind it wait as long: after ten minutes the link is
-        given up.
+        The receipt is that of the first frame that the runtime does not accept, behind which none is sent. A link that
+        need not wait may return the receipt itself. It has a time limit of its own; the gateway drops it after ten
+        minutes.
 
         Raises:
-            LinkLost: the frame may or may not have left; it has not where the error says `unsent`.
+            LinkLost: frames may have left; none has if the error says `unsent`.
         """
         ...
 
@@ -348,19 +348,6 @@ class Link(Protocol):
         Raises:
             LinkCrowded: the runtime has ended the session to make room for another one.
         """
-        ...
-
-
-@runtime_checkable
-class Corkable(Protocol):
-    """A link that can let several frames leave in one write; one that has not both sends each for itself."""
-
-    def cork(self) -> None:
-        """Keep what is sent until `uncork`, and answer as if it had left."""
-        ...
-
-    def uncork(self) -> None:
-        """Let leave what was kept."""
         ...
 
 

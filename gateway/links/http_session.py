@@ -4,7 +4,6 @@ import aiohttp
 
 from gateway.errors import LinkRefused
 from gateway.links.addresses import REDIRECTS, AddressRefused, guarded_socket, refused_address, refused_redirect
-from gateway.links.corked import CorkedWebSocket
 from gateway.links.keep_alive import IDLE_SECONDS
 from gateway.links.names import Resolver
 
@@ -24,20 +23,15 @@ def shared_session() -> aiohttp.ClientSession:
         timeout=aiohttp.ClientTimeout(),
         trust_env=False,
         middlewares=(_stay,),
-        ws_response_class=CorkedWebSocket,
     )
 
 
 class RedirectRefused(aiohttp.ClientConnectionError):
-    """A server answered with a redirect.
-
-    Its text names the request and the status.
-    A connection error because Engine.IO, while it asks for a websocket, understands nothing else.
-    """
+    """A server answered with a redirect; the text names the request and the status."""
 
 
 async def _stay(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """Stop every redirect before aiohttp follows it, also of requests that a library makes."""
+    """Stop every redirect before aiohttp follows it."""
     response = await handler(request)
     if response.status in REDIRECTS:
         response.close()

@@ -56,12 +56,6 @@ class TestHuma01Link(TestHuma02Link):
     adapter: Adapter = HUMA_0_1
 
 
-class TestHuma02LinkByUpgrade(TestHuma02Link):
-    def connector(self, peer: Peer) -> AbstractAsyncContextManager[Connector]:
-        options = options_for(HUMA_0_2, cast("RawHuma", peer), transports=["polling", "websocket"])
-        return HUMA_0_2.connector(options)
-
-
 @pytest.mark.requirement("A40")
 async def test_agent_and_key_travel_in_the_query_and_nowhere_else() -> None:
     async with RawHuma().serve() as server, linked(server, Collector()):
@@ -90,7 +84,7 @@ async def test_frames_of_every_channel_arrive_those_of_reserved_names_too() -> N
             await server.say(frame)
         await server.say_raw('2["__disconnect_final"]')
         assert await collector.wait_for(len(said)) == said
-        assert (await link.send(Frame("message", {}))).state == "sent"
+        assert (await link.send_all([Frame("message", {})])).state == "sent"
 
 
 async def test_what_cannot_be_read_becomes_a_malformed_frame_and_the_link_lives_on() -> None:
@@ -169,25 +163,25 @@ async def test_a_frame_that_wants_an_acknowledgement_gets_one_and_keeps_its_plac
         assert await collector.wait_for(2) == [Frame("event", {"n": 1}), Frame("event", {"n": 2})]
         await within(server.acknowledged.wait())
         # Nothing we send asks for one: the server would otherwise hand its handler's answer back.
-        await link.send(Frame("message", {"type": "x"}))
+        await link.send_all([Frame("message", {"type": "x"})])
         assert await within(server.hear()) == Frame("message", {"type": "x"})
 
 
 @pytest.mark.requirement("A9")
 async def test_a_frame_over_the_servers_maximum_is_refused_here_and_the_link_lives_on() -> None:
     async with RawHuma(max_message=10_000).serve() as server, linked(server, Collector()) as link:
-        refused = await link.send(Frame("message", "x" * 10_001))
+        refused = await link.send_all([Frame("message", "x" * 10_001)])
         assert refused.state == "refused"
         assert "10000" in refused.reason
-        assert (await link.send(Frame("message", "x" * 9_000))).state == "sent"
+        assert (await link.send_all([Frame("message", "x" * 9_000)])).state == "sent"
         assert await within(server.hear()) == Frame("message", "x" * 9_000)
 
 
 async def test_a_frame_that_is_not_json_or_has_a_reserved_name_is_refused() -> None:
     async with RawHuma().serve() as server, linked(server, Collector()) as link:
         with pytest.raises(CannotExpress):
-            await link.send(Frame("message", {"a": b"bytes"}))
-        assert (await link.send(Frame("disconnect", {}))).state == "refused"
+            await link.send_all([Frame("message", {"a": b"bytes"})])
+        assert (await link.send_all([Frame("disconnect", {})])).state == "refused"
 
 
 def refused(*arguments: Any) -> BaseException:
@@ -258,7 +252,7 @@ async def test_an_ordinary_error_after_connecting_is_a_frame_and_no_refusal() ->
     server.greeting = complain
     async with server.serve(), linked(server, collector) as link:
         assert await collector.wait_for(1) == [Frame("error", error)]
-        assert (await link.send(Frame("message", {}))).state == "sent"
+        assert (await link.send_all([Frame("message", {})])).state == "sent"
 
 
 async def test_a_server_that_never_answers_is_lost_within_the_connect_timeout() -> None:
@@ -308,7 +302,7 @@ async def test_the_key_shows_in_no_log_line_and_in_no_error(caplog: pytest.LogCa
     server = RawHuma()
     async with server.serve(), HUMA_0_2.connector(options_for(HUMA_0_2, server)) as connector:
         async with connector.connect(AGENT, Collector()) as link:
-            await link.send(Frame("message", {"type": "x"}))
+            await link.send_all([Frame("message", {"type": "x"})])
         server.refusal = refused(f"UNAUTHORIZED: {KEY} is unknown")
         with pytest.raises(LinkRefused) as refusal:
             await enter(connector.connect(AGENT, Collector()))

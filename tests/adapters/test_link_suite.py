@@ -1,7 +1,7 @@
 """The suites fail on broken links and on codecs that do not mark echoes; the message names the fault and the fix."""
 
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -134,8 +134,8 @@ class ChangedLink:
     def __init__(self, link: Link) -> None:
         self.link = link
 
-    async def send(self, frame: Frame) -> Receipt:
-        return self.change(await self.link.send(frame))
+    async def send_all(self, frames: Sequence[Frame]) -> Receipt:
+        return self.change(await self.link.send_all(frames))
 
     def change(self, receipt: Receipt) -> Receipt:
         return receipt
@@ -180,10 +180,10 @@ class ClosedByRefusal(ChangedLink):
 
     is_broken = False
 
-    async def send(self, frame: Frame) -> Receipt:
+    async def send_all(self, frames: Sequence[Frame]) -> Receipt:
         if self.is_broken:
             return Receipt("refused", "an earlier frame was rejected")
-        receipt = await super().send(frame)
+        receipt = await super().send_all(frames)
         self.is_broken = receipt.state != "delivered"
         return receipt
 

@@ -20,11 +20,9 @@ AGENT = {"name": "f", "class_name": "Finn", "personality": "p", "instructions": 
 OPTIONS: dict[str, tuple[Adapter, str, dict[str, Any]]] = {
     "huma-0.1": (HUMA_1, "a1", {"api_key": "k", "agent": AGENT}),
     "huma-0.2": (HUMA_2, "a1", {"api_key": "k", "agent": AGENT}),
-    "huma-0.2-polling": (HUMA_2, "a1", {"api_key": "k", "agent": AGENT, "transports": ["polling", "websocket"]}),
     "openhands": (OPENHANDS, CONVERSATION, {"conversation": {}}),
     "herm": (HERM, "session_1", {"api_key": "k", "agent_id": "agent"}),
 }
-OPEN = '0{"sid":"s","upgrades":["websocket"],"pingInterval":25000,"pingTimeout":20000}'
 
 
 class Redirecting:
@@ -35,13 +33,9 @@ class Redirecting:
         self.target = ""
         self.status = 302
         self.port = 0
-        self.polls = False
-        """Whether long polling is answered as it should be, so that only the upgrade is redirected."""
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         self.seen.append(request.path_qs)
-        if self.polls and request.query.get("transport") == "polling":
-            return web.Response(text=OPEN if "sid" not in request.query else "")
         raise_to = self.target.replace("{port}", str(self.port))
         return web.Response(status=self.status, headers={"Location": raise_to}, text="no reason")
 
@@ -117,22 +111,13 @@ async def test_no_redirect_is_followed(name: str, target: str, *, create: bool) 
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-@pytest.mark.parametrize("name", ["huma-0.2", "huma-0.2-polling", "openhands", "herm"])
+@pytest.mark.parametrize("name", ["huma-0.2", "openhands", "herm"])
 async def test_every_kind_of_redirect_is_refused(name: str, status: int) -> None:
     server, inner = Redirecting(), Inner()
     async with served(server) as port, served(inner):
         server.status, server.target = status, f"http://127.0.0.1:{inner.port}/"
         refusal = await refused(name, f"http://127.0.0.1:{port}")
     assert (refusal.code, inner.seen, len(server.seen)) == ("REDIRECT_REFUSED", [], 1)
-
-
-async def test_a_redirect_of_the_upgrade_to_a_websocket_is_refused_too() -> None:
-    server, inner = Redirecting(), Inner()
-    async with served(server) as port, served(inner):
-        server.polls, server.target = True, f"http://127.0.0.1:{inner.port}/"
-        refusal = await refused("huma-0.2-polling", f"http://127.0.0.1:{port}")
-    assert (refusal.code, inner.seen) == ("REDIRECT_REFUSED", [])
-    assert any("transport=polling" in seen for seen in server.seen)
 
 
 @pytest.mark.parametrize("create", [False, True], ids=["link", "create"])

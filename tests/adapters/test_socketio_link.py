@@ -1,7 +1,6 @@
 """The Socket.IO link against scripted servers that break the rules a real library keeps."""
 
 import asyncio
-import gc
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
@@ -11,11 +10,10 @@ import pytest
 from aiohttp import WSMsgType, web
 
 from gateway.adapter.port import LARGEST_FRAME, Frame
-from gateway.errors import LinkLost, LinkRefused
+from gateway.errors import CannotExpress, LinkLost, LinkRefused
 from gateway.guard import FAULTS
 from gateway.links.http_session import shared_session
-from gateway.links.socketio.client import open_link
-from gateway.links.socketio.refusal import find_code
+from gateway.links.socketio.client import find_code, open_link
 from gateway.links.socketio.target import Target
 from gateway.testing.conformance.link import Collector, enter, within
 
@@ -157,41 +155,12 @@ async def test_a_peer_that_does_not_read_costs_the_link_and_not_the_gateway() ->
 
             async def send_without_end() -> None:
                 while True:
-                    await link.send(Frame("message", "x" * 1_000_000))
+                    await link.send_all([Frame("message", "x" * 1_000_000)])
 
             with pytest.raises(LinkLost, match=r"^the peer does not read"):
                 await within(send_without_end())
             assert await within(link.wait_closed()) == "the peer does not read"
         released.set()
-
-
-@pytest.mark.parametrize("lets_in", [True, False])
-async def test_nothing_of_the_library_waits_for_the_collector(*, lets_in: bool) -> None:
-    async def answer(socket: web.WebSocketResponse) -> None:
-        if lets_in:
-            await let_in(socket)
-        else:
-            await socket.send_str(OPEN)
-            await socket.send_str('44{"message":"UNAUTHORIZED"}')
-        await listen(socket)
-
-    def of_library() -> int:
-        return sum(type(one).__name__ == "AsyncClient" and "io." in type(one).__module__ for one in gc.get_objects())
-
-    gc.collect()
-    gc.disable()
-    try:
-        before = of_library()
-        async with scripted(answer) as (target, session):
-            if lets_in:
-                async with open_link(target, Collector(), session=session):
-                    assert of_library() == before
-            else:
-                with suppress(LinkRefused):
-                    await enter(open_link(target, Collector(), session=session))
-                assert of_library() == before
-    finally:
-        gc.enable()
 
 
 async def test_a_message_beyond_all_bounds_costs_the_link() -> None:
@@ -251,7 +220,7 @@ async def test_odd_control_packets_break_nothing() -> None:
     collector = Collector()
     async with scripted(be_odd) as (target, session), open_link(target, collector, session=session) as link:
         assert await collector.wait_for(1) == [Frame("event", "after all")]
-        assert (await link.send(Frame("message", {}))).state == "sent"
+        assert (await link.send_all([Frame("message", {})])).state == "sent"
 
 
 async def test_a_ping_is_answered_while_events_flow() -> None:
@@ -364,7 +333,7 @@ async def test_a_peer_that_answers_no_ping_has_not_read_what_was_sent_and_loses_
         scripted(deaf, autoping=False, send_timeout=timedelta(milliseconds=300)) as (target, session),
         open_link(target, Collector(), session=session) as link,
     ):
-        await within(link.send(Frame("message", {"a": 1})))
+        await within(link.send_all([Frame("message", {"a": 1})]))
         with pytest.raises(LinkLost, match=r"no sign of the peer within 0\.3 s"):
             await within(link.prove())
         assert "no sign" in await within(link.wait_closed())
@@ -395,59 +364,38 @@ async def test_pings_of_the_peer_are_answered_and_its_late_pongs_count() -> None
     assert answers == [b"hello"]
 
 
-async def test_what_was_kept_leaves_in_its_order_and_a_ping_behind_it() -> None:
+async def test_frames_of_one_call_leave_in_their_order_and_a_ping_behind_them() -> None:
     heard: list[str] = []
 
     async def hear(socket: web.WebSocketResponse) -> None:
         await let_in(socket)
         async for message in socket:
-            heard.append(message.data)
-            if message.data.endswith("last]"):
-                return
+            heard.append(message.data)  # noqa: PERF401 - each as it comes
 
     async with scripted(hear) as (target, session), open_link(target, Collector(), session=session) as link:
-        link.cork()
-        for number in range(3):
-            assert (await link.send(Frame("message", number))).state == "sent"
-        proof = asyncio.ensure_future(link.prove())
-        assert not proof.done()
-        link.uncork()
-        await within(proof)
+        receipt = await within(link.send_all([Frame("message", number) for number in range(3)]))
+        assert receipt.state == "sent"
+        await within(link.prove())
         assert heard == [f'42["message",{number}]' for number in range(3)]
 
 
-async def test_more_than_a_little_is_not_kept() -> None:
-    heard: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+async def test_a_frame_that_is_refused_keeps_its_whole_call_from_leaving() -> None:
+    heard: list[str] = []
 
     async def hear(socket: web.WebSocketResponse) -> None:
         await let_in(socket)
-        heard.set_result((await socket.receive()).data)
-        await listen(socket)
+        async for message in socket:
+            heard.append(message.data)  # noqa: PERF401 - each as it comes
 
     async with scripted(hear) as (target, session), open_link(target, Collector(), session=session) as link:
-        link.cork()
-        await link.send(Frame("message", "x" * 70_000))
-        assert len(await within(heard)) > 70_000
+        assert (await link.send_all([Frame("message", 1), Frame("disconnect", 2)])).state == "refused"
+        with pytest.raises(CannotExpress):
+            await link.send_all([Frame("message", 1), Frame("message", b"bytes")])
+        await within(link.prove())
+        assert heard == []
 
 
-async def test_who_leaves_takes_what_was_kept_with_it_and_says_goodbye() -> None:
-    said: list[str] = []
-    left = asyncio.Event()
-
-    async def hear(socket: web.WebSocketResponse) -> None:
-        await let_in(socket)
-        said.extend([message.data async for message in socket])
-        left.set()
-
-    async with scripted(hear) as (target, session):
-        async with open_link(target, Collector(), session=session) as link:
-            link.cork()
-            await link.send(Frame("message", "never let go"))
-        await within(left.wait())
-    assert said == ["41", "1"]
-
-
-async def test_a_link_that_is_over_still_closes_its_websocket_whatever_was_kept() -> None:
+async def test_a_link_that_has_ended_still_closes_its_websocket() -> None:
     code: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
 
     async def hear(socket: web.WebSocketResponse) -> None:
@@ -457,6 +405,23 @@ async def test_a_link_that_is_over_still_closes_its_websocket_whatever_was_kept(
 
     async with scripted(hear) as (target, session):
         async with open_link(target, Collector(), session=session) as link:
-            link.cork()
             link.end("somebody has had enough")
         assert await within(code) == 1000
+
+
+async def test_a_ping_has_its_whole_time_after_others_were_answered() -> None:
+    async def answer_once(socket: web.WebSocketResponse) -> None:
+        await let_in(socket)
+        await socket.pong((await socket.receive()).data)
+        await listen(socket)
+
+    loop = asyncio.get_running_loop()
+    async with (
+        scripted(answer_once, autoping=False, send_timeout=timedelta(milliseconds=60)) as (target, session),
+        open_link(target, Collector(), session=session) as link,
+    ):
+        await within(link.prove())
+        asked_at = loop.time()
+        with pytest.raises(LinkLost):
+            await within(link.prove())
+        assert loop.time() - asked_at >= 0.06

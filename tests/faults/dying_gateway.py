@@ -12,14 +12,14 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import AsyncGenerator, Awaitable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
-from gateway.adapter.port import Adapter, Connector, Corkable, Frame, Link, Receipt, Receiver
+from gateway.adapter.port import Adapter, Connector, Frame, Link, Receipt, Receiver
 from gateway.events import ContextUpdated, MessageConfirmed, MessagePosted
 from gateway.executors.port import Answer, Copied, Destination, Executor, Request
 from gateway.http.app import build_app
@@ -150,39 +150,21 @@ class MortalDestination:
         await self._inner.__aexit__(*exc)
 
 
-class CorkableLink(Link, Corkable, Protocol):
-    """One that lets several frames leave in one write, as those of Socket.IO do."""
-
-
 class MortalLink:
-    """A link that may not live through the sending of a result; it is corked, as the one inside it."""
+    """A link that may not live through the sending of a result."""
 
-    def __init__(self, inner: CorkableLink, death: Death) -> None:
+    def __init__(self, inner: Link, death: Death) -> None:
         self._inner = inner
         self._death = death
-        self._kept: int | None = None
-        """How many results have not left yet; None while each leaves at once."""
 
-    def send(self, frame: Frame) -> Awaitable[Receipt]:
-        result = "tool-result" in str(frame.payload)
-        if result:
+    async def send_all(self, frames: Sequence[Frame]) -> Receipt:
+        results = [frame for frame in frames if "tool-result" in str(frame.payload)]
+        for _ in results:
             self._death.passes("before-emit")
-        receipt = self._inner.send(frame)
-        if result and self._kept is not None:
-            self._kept += 1
-        elif result:
+        receipt = await self._inner.send_all(frames)
+        for _ in results:
             self._death.passes("after-emit")
         return receipt
-
-    def cork(self) -> None:
-        self._kept = 0
-        self._inner.cork()
-
-    def uncork(self) -> None:
-        self._inner.uncork()
-        kept, self._kept = self._kept, None
-        for _ in range(kept or 0):
-            self._death.passes("after-emit")
 
     def prove(self) -> Awaitable[None]:
         return self._inner.prove()
@@ -206,8 +188,7 @@ class MortalConnector:
         self, native_id: str, receiver: Receiver, *, resume_after: str | None = None
     ) -> AsyncGenerator[Link]:
         async with self._inner.connect(native_id, receiver, resume_after=resume_after) as link:
-            # Those of Herm send each frame for itself, and no result that this looks for.
-            yield MortalLink(cast("CorkableLink", link), self._death) if isinstance(link, Corkable) else link
+            yield MortalLink(link, self._death)
 
 
 class MortalAdapter:

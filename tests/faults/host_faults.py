@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -199,14 +199,14 @@ class FaultyRuntime(PlainRuntime):
         assert self._receiver is not None
         self._receiver.frame(self.history[-1], str(len(self.history)))
 
-    def send(self, frame: Frame) -> Awaitable[Receipt]:
+    def send_all(self, frames: Sequence[Frame]) -> Awaitable[Receipt]:
         try:
             self.traps.step_on("link.send, no answer")
         except Unforeseen:
             return cast("Any", None)
-        return self._send(frame)
+        return self._send(frames)
 
-    async def _send(self, frame: Frame) -> Receipt:
+    async def _send(self, frames: Sequence[Frame]) -> Receipt:
         try:
             self.traps.step_on("link.send, no such state")
         except Unforeseen:
@@ -215,14 +215,8 @@ class FaultyRuntime(PlainRuntime):
         await self.traps.stand_on("link.send")
         if not self.stands:
             raise LinkLost("the link was left")
-        receipt = await super().send(frame)
+        receipt = await super().send_all(frames)
         return Receipt("sent") if self.capabilities.delivery == "silence" else receipt
-
-    def cork(self) -> None:
-        self.traps.step_on("link.cork")
-
-    def uncork(self) -> None:
-        self.traps.step_on("link.uncork")
 
     async def prove(self) -> None:
         self.traps.step_on("link.prove")

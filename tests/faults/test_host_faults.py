@@ -277,24 +277,6 @@ async def test_a_session_that_is_opened_and_cannot_be_taken_is_taken_up_in_a_whi
                 await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize("place", ["link.cork", "link.uncork"])
-async def test_a_link_that_cannot_be_corked_costs_itself_alone(tmp_path: Path, place: str) -> None:
-    async with host(tmp_path, able={"delivery": "silence"}, tuning=Tuning(sweep=0.5, link_first=0.02)) as one:
-        one.finn.say(ToolRequested(native_call_id="long", tool="slow"))
-        call = await one.call_of("long")
-        one.traps.set(place)
-        await one.say("finn", "said while it cannot be corked")
-        await one.traps.springs(place)
-        await until(lambda: _logged(one, place))
-        assert one.faults() == {"link": 1}
-        await one.is_well()
-        assert "said while it cannot be corked" in one.finn.texts()
-        # The session has gone on, and with it what was under way.
-        one.traps.set("slow ends")
-        await one.told(one.finn, lambda: "long" in one.finn.results(), "long")
-        assert (await one.get(f"/v1/calls/{call['call_id']}"))["attempt"] == 1
-
-
 # Executors and destinations
 
 

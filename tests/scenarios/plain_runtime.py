@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncGenerator, Awaitable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -122,8 +122,8 @@ class PlainRuntime:
         self._receiver = receiver
         yield self
 
-    def send(self, frame: Frame) -> Awaitable[Receipt]:
-        self.heard.append(frame.payload)
+    def send_all(self, frames: Sequence[Frame]) -> Awaitable[Receipt]:
+        self.heard.extend(frame.payload for frame in frames)
         self.change.tell()
         return Receipt("delivered")
 

@@ -135,7 +135,7 @@ class Unanswered:
     def __init__(self, inner: Link) -> None:
         self.over = asyncio.Event()
         self.asked = asyncio.Event()
-        self.send, self.wait_closed = inner.send, inner.wait_closed
+        self.send_all, self.wait_closed = inner.send_all, inner.wait_closed
 
     async def prove(self) -> None:
         self.asked.set()

@@ -121,7 +121,7 @@ async def test_a_gateway_with_it_answers_a_call(installed: tuple[Path, Mapping[s
     }
     checks = [json.loads(line) for line in told.splitlines()]
     adapters = [check["text"] for check in checks if check["about"] == "Adapters"]
-    assert "parrot-1 speaks parrot-1/1, ports 2, from dragoman-parrot-1 0.1.0" in adapters
+    assert "parrot-1 speaks parrot-1/1, ports 3, from dragoman-parrot-1 0.1.0" in adapters
     links = [check["text"] for check in checks if check["about"] == "Links"]
     assert links == [f"1 of 1 up at http://127.0.0.1:{gateway}"]
     assert all(check["state"] in {"ok", "note"} for check in checks), checks

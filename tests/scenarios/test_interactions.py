@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -115,8 +115,8 @@ async def test_an_answer_names_the_key_that_gave_it_however_it_came(plain: Plain
 class Settled(PlainRuntime):
     """A runtime that has got each answer from somebody else by the time it comes."""
 
-    def send(self, frame: Frame) -> Awaitable[Receipt]:
-        super().send(frame)
+    def send_all(self, frames: Sequence[Frame]) -> Awaitable[Receipt]:
+        super().send_all(frames)
         return Receipt("moot", "somebody else was first")
 
 

@@ -1,53 +1,54 @@
-"""One Socket.IO link: python-socketio shakes hands, frames go in and out in the order of the wire.
+"""One Socket.IO connection: handshake, frames in the order of the wire, pings, acknowledgements and close.
 
-The library runs every packet as a task of its own and keeps an unbounded queue of outgoing ones. Both are
-bypassed by standing between Engine.IO and aiohttp: event packets are handed to the receiver as they are read
-from the websocket, and sent straight to it, so that its own back-pressure holds. Once it has let us in, it is let go
-of with its tasks and queues, and one task of ours reads on.
+aiohttp carries the websocket. The packet classes of python-engineio and python-socketio read and write every packet but
+events (`packet.py`). One task reads; frames go to the receiver as they are read, so TCP holds back a fast peer.
 """
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 from importlib import import_module
-from typing import Any
-from urllib.parse import urlencode
+from typing import Any, Literal
 
 import aiohttp
+from aiohttp import WSMsgType
 
 from gateway.adapter.port import LARGEST_FRAME, Frame, Receipt, Receiver
 from gateway.errors import LinkLost, LinkRefused
 from gateway.guard import Tasks, guard, is_fault
-from gateway.links import json
+from gateway.links.frame_memory import FRAMES, SMALL
 from gateway.links.http_session import refusal_of
-from gateway.links.masking import mask_of, masked_logger
-from gateway.links.once import Once
-from gateway.links.socketio.acks import Acks
-from gateway.links.socketio.packet import ARRIVED, RESERVED, Arrival, SafePacket, write_event
-from gateway.links.socketio.pings import Pings
-from gateway.links.socketio.refusal import find_code, message_of
-from gateway.links.socketio.silence import silence_here
+from gateway.links.masking import mask_of
+from gateway.links.socketio.packet import RESERVED, Arrival, read_event, refuse_binary, write_event
 from gateway.links.socketio.target import Target
-from gateway.links.socketio.websocket import Door
 
-# The library has no type hints; everything of it stays in this file.
-_socketio: Any = import_module("socketio")
-_connected_clients: list[Any] = import_module("engineio.base_client").connected_clients
-_engineio_error: type[Exception] = import_module("engineio.exceptions").EngineIOError
+# The libraries have no type hints.
+_engineio: Any = import_module("engineio.packet")
+_socketio: Any = import_module("socketio.packet")
 
 CLOSING = timedelta(seconds=2)
-"""How long a goodbye may take before the connection is simply dropped."""
+"""How long each part of closing may take before the connection is dropped."""
 REFUSAL_CHANNELS = frozenset({"error", "event"})
+_LONGEST_SILENCE = 86_400_000
+"""Milliseconds; a server that announces less frequent pings must still send one in this time."""
+_PARSE_FAULTS = (ValueError, RecursionError)
+"""Errors of the packet classes for text that is not a packet."""
+_CONTROL = frozenset({b"0", b"1", b"3", b"4"})
+"""Socket.IO types CONNECT, DISCONNECT, ACK and CONNECT_ERROR; all others are read as events."""
+_TRANSIENT = frozenset({408, 425, 429})
 _SENT = Receipt("sent")
+
+_Answer = asyncio.Future[str | None]
+"""An answer of the peer that is waited for: None once it has come, otherwise the reason why the link ended."""
 
 
 def open_link(target: Target, receiver: Receiver, *, session: aiohttp.ClientSession) -> "SocketLink":
-    """Make a link; entering it connects, leaving it says goodbye and closes.
+    """Make a link; entering it connects, leaving it closes the connection.
 
     Raises:
-        LinkRefused: the peer turned us away.
-        LinkLost: the peer cannot be reached or does not answer.
+        LinkRefused: on entering; the server rejected us.
+        LinkLost: on entering; the server cannot be reached or does not answer.
     """
     return SocketLink(target, receiver, session)
 
@@ -56,236 +57,218 @@ class SocketLink:
     """A live connection; implements `gateway.adapter.port.Link`."""
 
     def __init__(self, target: Target, receiver: Receiver, session: aiohttp.ClientSession) -> None:
-        self._tasks = Tasks()
         self._target = target
         self._receiver = receiver
+        self._session = session
         self._mask = mask_of(target.secrets)
-        self._door = Door(session, self)
-        self._over = False
-        self._waiting: list[asyncio.Future[str]] = []
-        """Who waits for the end; without `asyncio.shield`, which takes 0.7 KiB for each idle link."""
-        self._reason = ""
-        self._hung_up = False
-        self._heard = Once()
+        self._tasks = Tasks()
+        self._socket: aiohttp.ClientWebSocketResponse[Literal[False]] | None = None
+        self._writing = asyncio.Lock()
+        self._patience: float | None = None
+        """Seconds without a message of the server that end the link; None before its opening packet."""
+        self._max_payload: int | None = None
+        """Largest message that the server accepts, if its opening packet says so."""
+        loop = asyncio.get_running_loop()
+        self._admitted: _Answer = loop.create_future()
+        """Done when the server has accepted or refused the namespace, or the connection has ended."""
+        self._heard: _Answer = loop.create_future()
+        """Done when a frame has arrived, or the connection has ended."""
+        self._over: asyncio.Future[str] = loop.create_future()
+        """Done with the reason when the connection has ended."""
         self._entered = False
-        self._patience = 0.0
-        """Seconds without a word from the server, which pings us, after which the connection is over."""
-        self._last: Frame | None = None
+        self._hung_up = False
         self._refusal: LinkRefused | None = None
-        self._acks = Acks(target.ack_timeout, target.unacknowledged) if target.ack_timeout is not None else None
-        self.pings = Pings(target.send_timeout, self.end)
-        self.max_payload: int | None = None
-        """Largest message the server says it takes, where it says so."""
-        logger = masked_logger("dragoman.socketio", self._mask)
-        self._client: Any = _socketio.AsyncClient(
-            reconnection=False,
-            logger=logger,
-            engineio_logger=logger,
-            serializer=SafePacket,
-            handle_sigint=False,
-            http_session=self._door,
-            request_timeout=CLOSING.total_seconds(),
-            # Text stays as its bytes, which are parsed as they are.
-            websocket_extra_options={"max_msg_size": LARGEST_FRAME, "decode_text": False},
-        )
-        # Registered before connecting: some servers speak before they say that we are connected.
-        self._client.on(ARRIVED, self.take)
-        self._client.on("disconnect", self.end)
-        self._client.on("connect_error", self._note_connect_error)
+        self._last: Frame | None = None
+        self._acks: dict[int, _Answer] = {}
+        self._last_ack = 0
+        self._pings: dict[int, _Answer] = {}
+        self._last_ping = 0
+
+    # Connecting ------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> "SocketLink":
         try:
-            failure = await self.connect()
-            # Raised here and not where it was seen: an exception chained to it would quote the URL with its key.
+            failure = await self._connect()
+            # Raised outside the handlers of `_connect`: a chained exception would quote the URL with its key.
             if failure is not None:
                 raise failure
         except BaseException:
-            await self._leave()
+            await self._close()
             raise
-        guard("link", self.read, self._tasks, again=False)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await self._leave()
+        await self._close()
 
-    async def _leave(self) -> None:
+    async def _connect(self) -> LinkLost | LinkRefused | None:
+        """Connect and wait for an early refusal; return the failure instead of raising it."""
+        failure: LinkLost | LinkRefused | None = None
         try:
-            await self.close()
-        finally:
-            await self._tasks.close(within=CLOSING.total_seconds())
-
-    async def connect(self) -> LinkLost | LinkRefused | None:
-        """Connect and listen for a refusal; says what went wrong instead of raising it."""
-        seconds = self._target.connect_timeout.total_seconds()
-        lost: str | None = None
-        silent = False
-        try:
-            async with asyncio.timeout(seconds):
-                await self._client.connect(
-                    f"{self._target.url}?{urlencode(self._target.query)}",
-                    transports=list(self._target.transports),
-                    socketio_path=self._target.path,
-                    # Ours ends first, so that silence is told from other failures.
-                    wait_timeout=seconds + 1,
+            async with asyncio.timeout(self._target.connect_timeout.total_seconds()):
+                # Without `autoping` aiohttp passes on the pongs that `prove` waits for.
+                self._socket = await self._session.ws_connect(
+                    self._target.handshake_url,
+                    autoping=False,
+                    decode_text=False,
+                    max_msg_size=LARGEST_FRAME,
                 )
-            if self._client.transport() != "websocket":
-                lost = "the server did not agree to a websocket"
-            await self._listen_for_refusal()
+                guard("link", self._read, self._tasks, again=False)
+                await self._admitted
+            await self._wait_refusal()
         except TimeoutError:
-            lost = f"no connection within {seconds:g} s"
-            silent = self.max_payload is not None
-        except (
-            _socketio.exceptions.SocketIOError,
-            _engineio_error,
-            aiohttp.ClientError,
-            OSError,
-            # What the library stumbles over when the first packet is not what it should be.
-            ValueError,
-            TypeError,
-            LookupError,
-            AttributeError,
-        ) as exc:
-            lost = f"{type(exc).__name__}: {exc}"
+            failure = self._describe_silence()
+        except aiohttp.WSServerHandshakeError as exc:
+            failure = self._read_status(exc.status)
+        except (aiohttp.ClientError, OSError) as exc:
+            failure = refusal_of(exc) or LinkLost(self._mask(f"{type(exc).__name__}: {exc}")[:300])
         self._entered = True
-        if self._refusal is not None:
-            return self._refusal
-        if silent and self._target.silence is not None:
+        if failure is None and self._over.done():
+            reason = self._over.result()
+            failure = LinkRefused("DISCONNECTED", reason) if self._hung_up else LinkLost(reason)
+        return self._refusal or failure
+
+    async def _wait_refusal(self) -> None:
+        """Wait for the first frame or the end, because some servers accept every client and refuse it afterwards."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._target.refusal_grace.total_seconds()):
+                await self._heard
+
+    def _describe_silence(self) -> LinkLost | LinkRefused:
+        seconds = self._target.connect_timeout.total_seconds()
+        if self._patience is not None and self._target.silence is not None:
             return LinkRefused("NO_ANSWER", f"no answer within {seconds:g} s: {self._target.silence}")
-        if lost is not None:
-            return LinkLost(self._mask(self._door.trouble or lost)[:300])
-        if self._over:
-            return LinkRefused("DISCONNECTED", self._reason) if self._hung_up else LinkLost(self._reason)
-        await self._let_go_of_library()
-        return None
+        return LinkLost(f"no connection within {seconds:g} s")
 
-    async def _let_go_of_library(self) -> None:
-        """Nothing of what it keeps is needed any more once it has let us in."""
-        client, self._client = self._client, None
-        self._patience = client.eio.ping_interval + client.eio.ping_timeout
-        # It must not take the end of its tasks for the end of the connection.
-        client.eio.state = "disconnected"
-        await _end(client)
+    def _read_status(self, status: int) -> LinkLost | LinkRefused:
+        """Read the HTTP status that answered the handshake instead of 101."""
+        where = f"GET {self._target.address}: HTTP {status}"
+        if status in {401, 403}:
+            return LinkRefused("UNAUTHORIZED", where, terminal=True)
+        where += " to the websocket handshake"
+        return LinkLost(where) if status >= 500 or status in _TRANSIENT else LinkRefused(f"HTTP_{status}", where)
 
-    async def read(self) -> None:
+    # Receiving -------------------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
         """Read until the connection is over."""
-        socket, silence, fall_silent = self._door.socket, silence_here(), self.fall_silent
+        assert self._socket is not None
         try:
-            while socket is not None and not self._over:
-                silence.hear(fall_silent, self._patience)
-                await socket.receive()
+            while not self._over.done():
+                # Not assigned: a large message must not stay here until the next one arrives.
+                await self._take(await self._socket.receive(self._patience))
+        except LinkLost:
+            pass  # an answer of ours could not be written, which has ended the link
+        except TimeoutError:
+            self.end(f"nothing came from the server for {self._patience or 0:g} s")
         except (aiohttp.ClientError, OSError) as exc:
             self.end(f"{type(exc).__name__}: {exc}")
         except BaseException as exc:
             if is_fault(exc):
                 self.end(f"the link failed inside the gateway ({type(exc).__name__})")
             raise
-        finally:
-            silence.forget(fall_silent)
 
-    def fall_silent(self) -> None:
-        """Note that the server has said nothing for too long."""
-        self.end(f"nothing came from the server for {self._patience:g} s")
+    async def _take(self, message: Any) -> None:
+        """Take one message of aiohttp's websocket."""
+        match message.type:
+            case WSMsgType.TEXT:
+                await self._take_text(message.data)
+            case WSMsgType.PING:
+                await self._write(message.data, WSMsgType.PONG)
+            case WSMsgType.PONG:
+                self._take_pong(message.data)
+            case WSMsgType.BINARY:
+                self._deliver(refuse_binary(message.data))
+            case WSMsgType.ERROR:
+                self.end(f"the connection broke: {type(message.data).__name__}")
+            case _:
+                code = self._socket.close_code if self._socket is not None else None
+                self._hang_up(f"the server closed the connection ({code})")
 
-    async def _listen_for_refusal(self) -> None:
-        """Wait for the first frame or the hang-up, as some servers let everybody in and then say no."""
-        try:
-            async with asyncio.timeout(self._target.refusal_grace.total_seconds()):
-                await self._heard.wait()
-        except TimeoutError:
-            # Nobody waits for it any more, and what they would wait for is let go of.
-            self._heard.set()
-
-    def send(self, frame: Frame) -> Awaitable[Receipt]:
-        """Send one frame: at once, unless the peer leaves too much unread, or is to acknowledge it."""
-        if self._over:
-            raise LinkLost(f"the link is closed: {self._reason}", unsent=True)
-        if frame.channel in RESERVED:
-            return Receipt("refused", f"Socket.IO keeps the event name {frame.channel!r} for itself")
-        packet = write_event(frame)
-        if self.max_payload is not None and len(packet) > self.max_payload:
-            return Receipt("refused", f"{len(packet)} bytes are over the server's maximum of {self.max_payload}")
-        if self._door.socket is None:
-            raise LinkLost("not connected", unsent=True)
-        ack = None
-        if self._acks is not None:
-            ack = self._acks.expect()
-            packet = b"42%b%b" % (ack.encode(), packet[2:])
-        room = self._door.socket.send_packet(packet)
-        return _SENT if room is None and ack is None else self._receipt(room, ack)
-
-    def cork(self) -> None:
-        """Keep what is sent, until `uncork`."""
-        if self._door.socket is not None:
-            self._door.socket.transport.cork()
-
-    def uncork(self) -> None:
-        """Let leave in one write what was sent since `cork`."""
-        if self._door.socket is not None:
-            self._door.socket.transport.uncork()
-
-    async def _receipt(self, room: Awaitable[None] | None, ack: str | None) -> Receipt:
-        """Wait until the peer has read enough of what it was sent, and has acknowledged a frame."""
-        if room is not None:
-            await self._has_read(room)
-        return _SENT if ack is None or self._acks is None else await self._acks.wait(ack)
-
-    def prove(self) -> Awaitable[None]:
-        """Let the peer answer a ping of the websocket, which it reads behind everything sent before."""
-        said, answer = self.pings.expect()
-        if self._over or self._door.socket is None:
-            self.pings.end(f"the link is closed: {self._reason}")
-            return answer
-        try:
-            self._door.socket.ping(said)
-        except (aiohttp.ClientError, OSError) as exc:
-            self.end(f"{type(exc).__name__}: {exc}")
-        return answer
-
-    async def _has_read(self, room: Awaitable[None]) -> None:
-        """Wait until the peer has read enough, within the time-out, which costs the link."""
-        try:
-            async with asyncio.timeout(self._target.send_timeout.total_seconds()):
-                await room
-                return
-        except TimeoutError:
-            problem = "the peer does not read"
-        except (aiohttp.ClientError, OSError) as exc:
-            problem = self._mask(f"{type(exc).__name__}: {exc}")
-        self.end(problem)
-        await self._door.drop()
-        raise LinkLost(problem)
-
-    @property
-    def address(self) -> str:
-        """URL of the handshake, without its query."""
-        return self._target.address
-
-    def acknowledge(self, packet: str) -> None:
-        """Take the peer's acknowledgement of one of our frames."""
-        if self._acks is not None:
-            self._acks.take(packet)
-
-    @property
-    def ended(self) -> str | None:
-        """Why the connection is over; None while it lives."""
-        return self._reason if self._over else None
-
-    def wait_closed(self) -> Awaitable[str]:
-        """Wait until the connection has ended and say why."""
-        waiter: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        if self._over:
-            waiter.set_result(self._reason)
+    async def _take_text(self, content: bytes) -> None:
+        """Read one Engine.IO packet."""
+        if self._patience is None:
+            self._take_opening(content)
+            await self._write(_message(_socketio.CONNECT, data={}))
+        elif not content.startswith(b"4"):
+            await self._take_engine(content)
+        elif content[1:2] in _CONTROL:
+            self._take_control(content[1:])
         else:
-            self._waiting.append(waiter)
-        return waiter
+            if len(content) > SMALL:
+                # Nothing more is read from this peer meanwhile, and TCP holds it back.
+                await FRAMES.wait_room(len(content))
+            arrival = read_event(content)
+            self._deliver(arrival)
+            if arrival.ack is not None:
+                await self._write(_message(_socketio.ACK, data=[], id=int(arrival.ack)))
 
-    def take(self, arrival: Arrival) -> None:
-        """Hand the frames of one packet on; called in the order of the wire."""
+    def _take_opening(self, content: bytes) -> None:
+        """Read the opening packet.
+
+        Raises:
+            LinkLost: it is another packet, or does not say how often the server pings.
+        """
+        opening = _read_engine(content)
+        match opening.packet_type, opening.data:
+            case _engineio.OPEN, {
+                "pingInterval": int() | float() as interval,
+                "pingTimeout": int() | float() as timeout,
+            } if interval + timeout > 0:
+                self._patience = min(interval + timeout, _LONGEST_SILENCE) / 1000
+            case _:
+                self.end("the server's first message is not an Engine.IO opening")
+                raise LinkLost(self._over.result())
+        match opening.data:
+            case {"maxPayload": int(most)} if most > 0:
+                self._max_payload = most
+            case _:
+                pass
+
+    async def _take_engine(self, content: bytes) -> None:
+        packet = _read_engine(content)
+        if packet.packet_type == _engineio.PING:
+            await self._write(_engine(_engineio.PONG, packet.data))
+        elif packet.packet_type == _engineio.CLOSE:
+            self._hang_up("the server ended the session")
+
+    def _take_control(self, content: bytes) -> None:
+        """Read a Socket.IO packet that is not an event; those of other namespaces mean nothing."""
+        packet = _read_control(content)
+        if packet.namespace not in {None, "/"}:
+            return
+        if packet.packet_type == _socketio.CONNECT:
+            _resolve(self._admitted, None)
+        elif packet.packet_type == _socketio.DISCONNECT:
+            self._hang_up("the server ended the session")
+        elif packet.packet_type == _socketio.ACK:
+            _resolve(self._acks.get(packet.id), None)
+        elif not self._entered:
+            self._take_connect_error(packet.data)
+
+    def _take_connect_error(self, data: object) -> None:
+        known = self._target.read_refusal(data) if self._target.read_refusal is not None else None
+        if known is not None:
+            self._refuse(known[0], known[1], terminal=known[2])
+        elif (code := find_code(data, self._target.terminal_codes)) is not None:
+            self._refuse(code, _message_of(data), terminal=True)
+        else:
+            self._refuse("REFUSED", _message_of(data))
+        _resolve(self._admitted, None)
+
+    def _refuse(self, code: str, detail: str, *, terminal: bool = False) -> None:
+        """Note a refusal; the first one is kept."""
+        if self._refusal is None:
+            detail = "" if detail == code else self._mask(detail)[:300]
+            self._refusal = LinkRefused(code, detail, terminal=terminal)
+
+    def _deliver(self, arrival: Arrival) -> None:
+        """Hand the frames of one packet to the receiver."""
         for frame in arrival.frames:
             if not self._entered:
-                if frame.channel in REFUSAL_CHANNELS:
-                    self._note_refusal(frame.payload)
-                self._heard.set()
+                code = find_code(frame.payload, self._target.terminal_codes)
+                if frame.channel in REFUSAL_CHANNELS and code is not None:
+                    self._refuse(code, _message_of(frame.payload), terminal=True)
+                _resolve(self._heard, None)
             last, self._last = self._last, frame
             if last is not None and last.channel != frame.channel and self._mirrors(last, frame):
                 self._last = None
@@ -295,89 +278,194 @@ class SocketLink:
     def _mirrors(self, last: Frame, frame: Frame) -> bool:
         return last.payload == frame.payload and {last.channel, frame.channel} <= self._target.mirrored
 
-    def end(self, reason: object = "closed", *_rest: object) -> None:
-        """Note that the connection is over; the first reason stands."""
-        if not self._over:
-            self._reason = self._mask(reason)[:300]
-            self._over = True
-            for waiter in self._waiting:
-                if not waiter.done():
-                    waiter.set_result(self._reason)
-            self.pings.end(self._reason)
-            if self._acks is not None:
-                self._acks.end(self._reason)
-        self._heard.set()
+    # Sending ---------------------------------------------------------------------------------------------
 
-    def hang_up(self, reason: str) -> None:
-        """Note that the server ended the connection on purpose."""
-        self._hung_up = self._hung_up or not self._over
+    async def send_all(self, frames: Sequence[Frame]) -> Receipt:
+        """Send the frames in their order, and wait for the acknowledgement of each if the target requests them."""
+        packets: list[bytes] = []
+        for frame in frames:
+            if frame.channel in RESERVED:
+                return Receipt("refused", f"Socket.IO keeps the event name {frame.channel!r} for itself")
+            packet = write_event(frame)
+            if self._max_payload is not None and len(packet) > self._max_payload:
+                size = f"{len(packet)} bytes are over the server's maximum of {self._max_payload}"
+                return Receipt("refused", size)
+            packets.append(packet)
+        acks: list[int] = []
+        try:
+            async with self._writing:
+                if self._over.done():
+                    raise LinkLost(f"the link is closed: {self._over.result()}", unsent=True)
+                for packet in packets:
+                    if self._target.ack_timeout is None:
+                        await self._write(packet)
+                        continue
+                    self._last_ack += 1
+                    acks.append(self._last_ack)
+                    self._acks[self._last_ack] = asyncio.get_running_loop().create_future()
+                    await self._write(b"42%d%b" % (self._last_ack, packet[2:]))
+            return await self._wait_acks(acks) if acks else _SENT
+        finally:
+            for ack in acks:
+                del self._acks[ack]
+
+    async def _wait_acks(self, acks: Sequence[int]) -> Receipt:
+        assert self._target.ack_timeout is not None
+        seconds = self._target.ack_timeout.total_seconds()
+        try:
+            async with asyncio.timeout(seconds):
+                ends = [await self._acks[ack] for ack in acks]
+        except TimeoutError:
+            return Receipt("sent", f"no acknowledgement within {seconds:g} s; {self._target.unacknowledged}")
+        reason = next((end for end in ends if end is not None), None)
+        if reason is not None:
+            raise LinkLost(f"the link ended before the acknowledgement: {reason}")
+        return Receipt("delivered")
+
+    async def prove(self) -> None:
+        """Let the peer answer a ping of the websocket, which it reads behind everything sent before."""
+        if self._over.done():
+            raise LinkLost(f"the link is closed: {self._over.result()}")
+        self._last_ping += 1
+        number = self._last_ping
+        answer = self._pings[number] = asyncio.get_running_loop().create_future()
+        seconds = self._target.send_timeout.total_seconds()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._write(b"%d" % number, WSMsgType.PING)
+                reason = await answer
+        except TimeoutError:
+            reason = f"no sign of the peer within {seconds:g} s"
+            self.end(reason)
+        finally:
+            del self._pings[number]
+        if reason is not None:
+            raise LinkLost(reason)
+
+    def _take_pong(self, content: bytes) -> None:
+        """Take the answer to a ping, and with it to all before; a pong that answers none of ours proves nothing."""
+        number = int(content) if content.isdigit() and len(content) < 20 else 0
+        if number <= self._last_ping:
+            for ping, answer in self._pings.items():
+                if ping <= number:
+                    _resolve(answer, None)
+
+    async def _write(self, content: bytes, kind: WSMsgType = WSMsgType.TEXT) -> None:
+        """Write one message of the websocket, and wait while too much of earlier ones is unread.
+
+        Raises:
+            LinkLost: the peer does not read, or the connection is broken; the link has ended.
+        """
+        assert self._socket is not None
+        try:
+            async with asyncio.timeout(self._target.send_timeout.total_seconds()):
+                await self._socket.send_frame(content, kind)
+                return
+        except TimeoutError:
+            problem = "the peer does not read"
+        except (aiohttp.ClientError, OSError) as exc:
+            problem = self._mask(f"{type(exc).__name__}: {exc}")
+        self.end(problem)
+        raise LinkLost(problem)
+
+    # The end ---------------------------------------------------------------------------------------------
+
+    @property
+    def ended(self) -> str | None:
+        """Why the connection is over; None while it is up."""
+        return self._over.result() if self._over.done() else None
+
+    async def wait_closed(self) -> str:
+        """Wait until the connection has ended; return the reason."""
+        return await asyncio.shield(self._over)
+
+    def end(self, reason: str) -> None:
+        """Note that the connection is over; the first reason is kept."""
+        if self._over.done():
+            return
+        reason = self._mask(reason)[:300]
+        self._over.set_result(reason)
+        for answer in (self._admitted, self._heard, *self._acks.values(), *self._pings.values()):
+            _resolve(answer, reason)
+
+    def _hang_up(self, reason: str) -> None:
+        """Note that the server has ended the connection, which right after the admission is a refusal."""
+        self._hung_up = self._admitted.done() and not self._over.done()
         self.end(reason)
 
-    def _note_connect_error(self, *said: object) -> None:
-        answer = said[0] if said else None
-        status = self._door.status
-        self._note_refusal(answer, surely="/" in self._client.failed_namespaces)
-        if status in {401, 403}:
-            self.refuse("UNAUTHORIZED", f"GET {self._target.address}: HTTP {status}", terminal=True)
-        elif status is not None and status < 500 and status not in {408, 425, 429}:
-            self.refuse(f"HTTP_{status}", f"GET {self._target.address}: HTTP {status} to the websocket handshake")
-
-    def _note_refusal(self, said: object, *, surely: bool = False) -> None:
-        known = self._target.read_refusal(said) if self._target.read_refusal is not None and surely else None
-        if known is not None:
-            self.refuse(known[0], known[1], terminal=known[2])
-            return
-        code = find_code(said, self._target.terminal_codes)
-        if code is not None:
-            self.refuse(code, message_of(said), terminal=True)
-        elif surely:
-            self.refuse("REFUSED", message_of(said))
-
-    def refuse(self, code: str, detail: str, *, terminal: bool = False) -> None:
-        """Note a refusal; the first one stands."""
-        if self._refusal is None:
-            detail = "" if detail == code else self._mask(detail)[:300]
-            self._refusal = LinkRefused(code, detail, terminal=terminal)
-
-    def refuse_for_good(self, exc: BaseException) -> None:
-        """Note a failed request, where it means that the address itself is at fault."""
-        self._refusal = self._refusal or refusal_of(exc)
-
-    def connect_refused(self, packet: str) -> None:
-        """Take a CONNECT_ERROR packet, from which the library keeps only the namespace."""
-        self._note_refusal(json.loads(packet[2:]) if packet[2:].startswith(("{", '"')) else packet[2:], surely=True)
-
-    async def close(self) -> None:
-        """Say goodbye, within bounds, and let go of everything."""
-        stood = not self._over
+    async def _close(self) -> None:
+        """End the session within a time limit, and close the connection."""
+        stood = self._admitted.done() and not self._over.done()
         self.end("closed by us")
         try:
-            # TypeError: the library awaits a read loop that it has not started yet.
-            with suppress(TimeoutError, aiohttp.ClientError, OSError, TypeError):
-                async with asyncio.timeout(CLOSING.total_seconds()):
-                    if self._client is not None and self._client.eio.state == "connected":
-                        await self._client.disconnect()
-                    elif self._client is None and self._door.socket is not None and stood:
-                        await self._door.socket.say_goodbye()
+            if stood:
+                with suppress(LinkLost, TimeoutError):
+                    async with asyncio.timeout(CLOSING.total_seconds()):
+                        await self._write(_message(_socketio.DISCONNECT))
+                        await self._write(_engine(_engineio.CLOSE))
         finally:
-            await self._door.drop()
-            if self._client is not None:
-                client, self._client = self._client, None
-                await _end(client)
+            if self._socket is not None:
+                with suppress(TimeoutError, aiohttp.ClientError, OSError):
+                    async with asyncio.timeout(CLOSING.total_seconds()):
+                        await self._socket.close()
+            await self._tasks.close(within=CLOSING.total_seconds())
 
 
-async def _end(client: Any) -> None:
-    """End what runs for a client of the library, which keeps a list of them all, and forgets to clear it at times."""
-    eio = client.eio
-    running = [task for task in (eio.read_loop_task, eio.write_loop_task) if task is not None]
-    for task in running:
-        task.cancel()
-    if running:
-        await asyncio.wait(running, timeout=CLOSING.total_seconds())
-    if eio in _connected_clients:
-        _connected_clients.remove(eio)
-    # Its parts hold each other, and would be there until the collector comes, which it seldom does.
-    eio.__dict__.clear()
-    client.__dict__.clear()
-    # What it looks at when it goes.
-    eio.http = None
+def _engine(kind: int, data: object = None) -> bytes:
+    """Write an Engine.IO packet."""
+    return _engineio.Packet(kind, data).encode().encode("utf-8", "replace")
+
+
+def _message(kind: int, **fields: object) -> bytes:
+    """Write a Socket.IO packet of the root namespace, in its Engine.IO packet."""
+    return _engine(_engineio.MESSAGE, _socketio.Packet(kind, **fields).encode())
+
+
+def _read_engine(content: bytes) -> Any:
+    """Read an Engine.IO packet other than MESSAGE; NOOP if it is none."""
+    try:
+        return _engineio.Packet(encoded_packet=content[:SMALL].decode("utf-8", "replace"))
+    except _PARSE_FAULTS:
+        return _engineio.Packet()
+
+
+def _read_control(content: bytes) -> Any:
+    """Read a CONNECT, DISCONNECT, ACK or CONNECT_ERROR packet; unreadable data is left out."""
+    # The data of an acknowledgement is not used, so it is not parsed.
+    head = content.partition(b"[")[0] if content.startswith(b"3") else content
+    try:
+        return _socketio.Packet(encoded_packet=head[:SMALL].decode("utf-8", "replace"))
+    except _PARSE_FAULTS:
+        return _socketio.Packet(int(content[:1]), namespace=None if content[1:2] != b"/" else "?")
+
+
+def _resolve(answer: _Answer | None, reason: str | None) -> None:
+    if answer is not None and not answer.done():
+        answer.set_result(reason)
+
+
+def find_code(data: object, codes: frozenset[str]) -> str | None:
+    """Find one of the codes in a refusal: as text, as `code` or `message`, or inside `data`."""
+    match data:
+        case str():
+            words = data.replace(":", " ").split()
+            return next((code for code in sorted(codes) if code in words), None)
+        case {"type": str(kind)} if kind not in {"error", "connect_error"}:
+            return None
+        case {"code": str(code)}:
+            return code if code in codes else None
+        case {"data": {"code": str(code)} | str(code)} if code in codes:
+            return code
+        case {"message": str(text)} | {"error": str(text)}:
+            return find_code(text, codes)
+        case _:
+            return None
+
+
+def _message_of(data: object) -> str:
+    match data:
+        case str(text) | {"message": str(text)}:
+            # A lone surrogate can neither be logged nor stored.
+            return text.encode("utf-8", "replace").decode()
+        case _:
+            return ""

@@ -1,8 +1,9 @@
-"""Where a Socket.IO link leads, and what is particular about the server there."""
+"""The settings of one Socket.IO link: its address, its time limits and the particulars of its server."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from urllib.parse import urlencode, urlsplit
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,31 +11,37 @@ class Target:
     """Where and how to connect."""
 
     url: str
+    """Base URL of the server; `path` is relative to its host."""
     query: Mapping[str, str] = field(repr=False)
     path: str = "/socket.io/"
-    transports: tuple[str, ...] = ("websocket",)
-    """What is tried in turn; it must end on a websocket, since long polling loses bursts of over 16 packets."""
     connect_timeout: timedelta = timedelta(seconds=10)
     send_timeout: timedelta = timedelta(seconds=20)
     """How long a peer may leave a message unread before the link counts as lost."""
     refusal_grace: timedelta = timedelta(milliseconds=100)
     """How long after connecting an error or a hang-up still counts as a refusal."""
     terminal_codes: frozenset[str] = frozenset()
-    """Refusal codes that trying again cannot mend."""
+    """Refusal codes that make another attempt useless."""
     mirrored: frozenset[str] = frozenset()
-    """Channels on which a server may say one thing twice in a row; the second is left out."""
+    """Channels on which the server may send the same message twice in a row; the second one is dropped."""
     ack_timeout: timedelta | None = None
-    """How long to wait for the acknowledgement of each frame; None asks for none."""
+    """How long to wait for the acknowledgement of each frame; None requests no acknowledgement."""
     unacknowledged: str = "a message that is rejected gets none"
     """What a missing acknowledgement may mean."""
     read_refusal: Callable[[object], tuple[str, str, bool] | None] | None = None
-    """Says a CONNECT_ERROR of the protocol as code, text and whether it is final; None where it is not known."""
+    """Read the data of a CONNECT_ERROR as code, text and whether it is final; None if it is unknown."""
     silence: str | None = None
-    """What it means that the server takes the connection and never answers; None where it means nothing."""
+    """The meaning of a handshake that the server never answers; None if it has none."""
     secrets: tuple[str, ...] = field(default=(), repr=False)
-    """What must never show in a log line or an error."""
+    """Texts that must not appear in an error."""
 
     @property
     def address(self) -> str:
         """URL of the handshake without its query, which may hold keys."""
         return f"{self.url.rstrip('/')}/{self.path.strip('/')}/"
+
+    @property
+    def handshake_url(self) -> str:
+        """URL of the handshake, with the query."""
+        parts = urlsplit(self.url)
+        query = urlencode({**self.query, "transport": "websocket", "EIO": "4"})
+        return f"{parts.scheme}://{parts.netloc}/{self.path.strip('/')}/?{query}"

@@ -1,19 +1,18 @@
 """The way out to one runtime session: sends what `Outgoing` says is next, and tells it how that went.
 
-What may leave leaves in the turn of the step that made it; a task goes on only from where something must be waited
-for. Nothing is kept here while no link stands, nor more than a page while a runtime is slow to read; when there is
-room, the pending rows are read from the ledger and planned anew.
+One task sends while there is something to send. Nothing is kept here while no link stands, nor more than a page while a
+runtime is slow to read; when there is room, the pending rows are read from the ledger and planned anew.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
 from logging import DEBUG
-from typing import Any, TypeVar, cast, get_args
+from typing import cast, get_args
 
 from structlog.typing import FilteringBoundLogger
 
-from gateway.adapter.port import Corkable, Link, Receipt, ReceiptState
+from gateway.adapter.port import Frame, Link, Receipt, ReceiptState
 from gateway.core.adapt import tells_state
 from gateway.core.effects import Transmit
 from gateway.core.resend import OVERDUE
@@ -36,10 +35,6 @@ _SLACK = 0.25
 """Part of a window for which its end waits for something that leaves anyhow, which takes the question along."""
 _STATES: tuple[str, ...] = get_args(ReceiptState)
 _TAKEN = Receipt("sent")
-
-T = TypeVar("T")
-Sending = Generator[Awaitable[Any], Any, T]
-"""Work that is done at once but for what it yields, which must be waited for; it is given what came of that."""
 
 
 class Outbox:
@@ -68,8 +63,6 @@ class Outbox:
         self._drop_link = drop_link
         self._permit = permit
         self._link: Link | None = None
-        self._corkable: Corkable | None = None
-        """The link, where what leaves in one turn can leave in one write."""
         self._sender: asyncio.Task[None] | None = None
         self._proof: asyncio.Future[None] | None = None
         """What the link was asked last: whether all that was said before has come."""
@@ -158,13 +151,13 @@ class Outbox:
     def link_up(self, link: Link) -> None:
         """Start on a fresh link: first what the ledger says is pending, then what comes."""
         self.link_down()
-        self._link, self._corkable = link, link if isinstance(link, Corkable) else None
+        self._link = link
         self.outgoing.link_up()
         self._start()
 
     def link_down(self, *, refused: bool = False) -> None:
         """Stop sending; whatever is not known to be delivered stays pending."""
-        self._link = self._corkable = None
+        self._link = None
         self.post_marks()
         self.outgoing.link_down(refused=refused)
         if self.outgoing.attempts_due:
@@ -212,84 +205,34 @@ class Outbox:
 
     @property
     def _sending(self) -> bool:
-        """Whether a send waits for its link."""
+        """Whether the task that sends is at it."""
         return self._sender is not None and not self._sender.done()
 
     def _start(self) -> None:
-        """Let leave what may: at once, or in a task from where something must be waited for."""
+        """Let a task send what may leave, unless one is at it."""
         link = self._link
-        if link is None or self._sending:
-            return
-        sending = self._send_all(link)
-        waits = self._turn(partial(next, sending, None))
-        if waits is not None:
-            go_on = partial(self._go_on, sending, waits)
-            self._sender = guard("outbox", go_on, self._shared.tasks, again=False, session_id=self._session_id)
-            self._sender.add_done_callback(guard_call("outbox", partial(self._end_sender, sending, waits)))
+        if link is not None and not self._sending:
+            send = partial(self._send_all, link)
+            self._sender = guard("outbox", send, self._shared.tasks, again=False, session_id=self._session_id)
 
-    def _turn(self, go_on: Callable[[], Awaitable[Any] | None]) -> Awaitable[Any] | None:
-        """Send until something must be waited for, which is answered; None where all is done."""
-        link = self._corkable
-        if link is None or not self._permit.holds:
-            return _until_it_waits(go_on)
-        waits: Awaitable[Any] | None = None
-        try:
-            link.cork()
-            try:
-                waits = _until_it_waits(go_on)
-            finally:
-                if self._permit.holds:
-                    link.uncork()
-                else:
-                    # Each was let go under a permit that has run out since: none of them leaves.
-                    self._drop_link("the lease ran out before what was sent had left")
-        except BaseException as exc:
-            if not is_fault(exc):
-                raise
-            if isinstance(waits, Coroutine):
-                waits.close()
-            self._link_failed((), exc)
-            return None
-        return waits
-
-    async def _go_on(self, sending: Sending[None], waits: Awaitable[Any]) -> None:
-        """Wait for what sending waits for, until it is done."""
-        on: Awaitable[Any] | None = waits
-        while on is not None:
-            try:
-                async with in_time(self._shared.tuning.adapter if self._asked else None, "the adapter's send"):
-                    came = await on
-            except BaseException as exc:  # noqa: BLE001 - it is the sender's own, which asked for it
-                on = self._turn(partial(sending.throw, exc))
-            else:
-                on = self._turn(partial(sending.send, came))
-
-    def _end_sender(self, sending: Sending[None], waits: Awaitable[Any], task: "asyncio.Task[None]") -> None:
-        """Leave nothing open of work whose task was canceled, perhaps before it had begun to wait."""
-        if self._sender is task:
-            self._sender = None
-        sending.close()
-        if isinstance(waits, Coroutine):
-            waits.close()
-
-    def _send_all(self, link: Link) -> Sending[None]:
+    async def _send_all(self, link: Link) -> None:
         """Do what is next, until there is nothing."""
         try:
             while link is self._link:
                 if not self._permit.holds:
-                    yield self._permit.given()
+                    await self._permit.given()
                 self._leaving = None
                 following = self.outgoing.next(self.view, self._shared.clock)
                 match following:
                     case Transmit():
-                        if not (yield from self._send(link, following)):
+                        if not await self._send(link, following):
                             return
                     case Idle(prove):
                         if prove:
                             self._prove_repeats(link)
                         return
                     case Read():
-                        yield self._read()
+                        await self._read()
                     case Attempt():
                         self._put_attempts_on_record()
                         return
@@ -301,38 +244,38 @@ class Outbox:
             if link is self._link:
                 self._link_failed(() if self._leaving is None else (self._leaving,), exc)
 
-    def _send(self, link: Link, item: Transmit) -> Sending[bool]:
-        """Send an event frame by frame, and take note of what came of it; says whether the next one may leave."""
+    async def _send(self, link: Link, item: Transmit) -> bool:
+        """Send an event, and take note of what came of it; says whether the next one may leave."""
         self._leaving = item.sequence
         result: Receipt | Exception = _TAKEN
         try:
             if item.state is not None:
                 item = self.outgoing.in_newest_form(item, self.view)
-            for frame in item.frames:
-                if not self._permit.holds:
-                    yield self._permit.given()
-                if self._log.is_enabled_for(DEBUG):
+            if not self._permit.holds:
+                await self._permit.given()
+            if self._log.is_enabled_for(DEBUG):
+                for frame in item.frames:
                     about = {"channel": frame.channel, "payload": excerpt(frame.payload)}
                     self._log.debug("frame >", **about, sequence=item.sequence)
-                receipt = cast("object", link.send(frame))
-                # To wait for None would mean that all is done.
-                if not isinstance(receipt, Receipt) and receipt is not None:
-                    self._asked = True
-                    try:
-                        receipt = yield cast("Awaitable[Any]", receipt)
-                    finally:
-                        self._asked = False
-                if not isinstance(receipt, Receipt):
-                    raise TypeError(f"a link answers with a Receipt, not {type(receipt).__name__}")
-                if receipt.state not in _STATES:
-                    raise ValueError(f"the state of a Receipt is one of {', '.join(_STATES)}, not {receipt.state!r}")
-                if receipt.state != "sent" or receipt.reason is not None:
-                    result = receipt
-                if receipt.state == "busy":
-                    break
+            receipt = await self._ask_link(link, item.frames) if item.frames else _TAKEN
+            if not isinstance(receipt, Receipt):
+                raise TypeError(f"a link answers with a Receipt, not {type(receipt).__name__}")
+            if receipt.state not in _STATES:
+                raise ValueError(f"the state of a Receipt is one of {', '.join(_STATES)}, not {receipt.state!r}")
+            if receipt.state != "sent" or receipt.reason is not None:
+                result = receipt
         except Exception as exc:  # noqa: BLE001 - what it means is read from a table, and a fault is raised behind it
             result = exc
         return self._take_note(item, result)
+
+    async def _ask_link(self, link: Link, frames: Sequence[Frame]) -> object:
+        self._asked = True
+        try:
+            async with in_time(self._shared.tuning.adapter, "the adapter's send"):
+                answer = cast("Awaitable[object] | None", link.send_all(frames))
+                return None if answer is None else await answer
+        finally:
+            self._asked = False
 
     def _take_note(self, item: Transmit, result: Receipt | Exception) -> bool:
         """Take note of what came of a send; says whether the next one may leave."""
@@ -347,7 +290,7 @@ class Outbox:
             if self._ripening is None:
                 self._await_silence()
             elif now >= self._ripe_at or self.outgoing.way.is_crowded:
-                # In one write with this one.
+                # The ping leaves behind this event.
                 self._ripening.cancel()
                 self._ripen()
         if isinstance(result, LinkLost):
@@ -467,10 +410,3 @@ class Outbox:
             self._drop_link(str(exc))
         else:
             self._link_failed(self.outgoing.way.proven(asked_at=asked_at, window=self.outgoing.window), exc)
-
-
-def _until_it_waits(go_on: Callable[[], Awaitable[Any] | None]) -> Awaitable[Any] | None:
-    try:
-        return go_on()
-    except StopIteration:
-        return None

@@ -163,7 +163,7 @@ class LinkSuite:
         ):
             given = [self.outbound(number) for number in range(self.sends)]
             # All at once, as several sessions' work may come.
-            receipts = await within(asyncio.gather(*(link.send(frame) for frame in given)))
+            receipts = await within(asyncio.gather(*(link.send_all([frame]) for frame in given)))
             assert {receipt.state for receipt in receipts} == {self.accepted}, (
                 f"delivery={self.adapter.capabilities.delivery!r}: a frame that the runtime accepts gets the receipt"
                 f" {self.accepted!r}; `delivered` needs an answer of the runtime, `sent` without one is never delivered"
@@ -182,7 +182,7 @@ class LinkSuite:
                 await within(peer.connected())
                 await peer.say(self.inbound(1, padding))
                 assert await collector.wait_for(1) == [self.inbound(1, padding)]
-                await within(link.send(self.outbound(1, padding)))
+                await within(link.send_all([self.outbound(1, padding)]))
                 assert await within(peer.hear()) == self.outbound(1, padding)
 
     async def test_a_dropped_connection_ends_the_link_with_a_reason(self) -> None:
@@ -205,7 +205,7 @@ class LinkSuite:
             await peer.drop()
             await within(link.wait_closed())
             with pytest.raises(LinkLost):
-                await within(link.send(self.outbound(1)))
+                await within(link.send_all([self.outbound(1)]))
 
     async def test_a_peer_that_is_there_proves_it_and_one_that_is_gone_does_not(self) -> None:
         async with (
@@ -214,7 +214,7 @@ class LinkSuite:
             connector.connect(self.native_id, Collector()) as link,
         ):
             await within(peer.connected())
-            await within(link.send(self.outbound(1)))
+            await within(link.send_all([self.outbound(1)]))
             for _ in range(3):
                 await within(link.prove())
             await peer.drop()
@@ -440,7 +440,7 @@ class LinkSuite:
                 await within(peer.connected())
                 peer.reject_next_send()
                 try:
-                    receipt = await within(link.send(self.outbound(1)))
+                    receipt = await within(link.send_all([self.outbound(1)]))
                 except LinkLost:
                     return
                 assert isinstance(receipt, Receipt)
@@ -455,7 +455,7 @@ class LinkSuite:
                     assert codes & able.rejects_with, swallowed
                     return
                 self.check_rejection(receipt)
-                accepted = await within(link.send(self.outbound(2)))
+                accepted = await within(link.send_all([self.outbound(2)]))
                 assert accepted.state == self.accepted, (
                     "a rejected frame must not stop the next one: go on with the same link, or raise LinkLost"
                 )
@@ -516,7 +516,7 @@ class LinkSuite:
         message = MessagePosted(author=Author(role="user"), content=(Text(text=text),))
         frames = self.adapter.codec().encode(Draft(message)).frames
         assert len(frames) == 1, "a message is one frame"
-        receipt = await within(link.send(frames[0]))
+        receipt = await within(link.send_all(frames))
         assert isinstance(receipt, Receipt)
         return receipt
 

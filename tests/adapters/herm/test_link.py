@@ -37,7 +37,7 @@ class TestHermLink(LinkSuite):
 @pytest.mark.requirement("H1", "H2", "H3", "H8", "H-a", "H-f")
 async def test_stream_list_and_posts_go_to_the_documented_paths_with_the_key_in_a_header() -> None:
     async with RawHerm().serve() as server, linked(server, RecordingBackend()) as link:
-        assert (await link.send(Frame("events", user("Hi")))).state == "delivered"
+        assert (await link.send_all([Frame("events", user("Hi"))])).state == "delivered"
         seen = [(request.method, request.path, request.query) for request in server.requests]
         assert seen == [
             ("GET", "/v1/sessions/session_1/events/stream", {}),
@@ -55,7 +55,7 @@ async def test_stream_list_and_posts_go_to_the_documented_paths_with_the_key_in_
 )
 async def test_the_form_of_a_post_is_an_option(form: str, body: Any) -> None:
     async with RawHerm().serve() as server, linked(server, RecordingBackend(), body=form) as link:
-        await link.send(Frame("events", user("Hi")))
+        await link.send_all([Frame("events", user("Hi"))])
         assert server.requests[-1].body == body
 
 

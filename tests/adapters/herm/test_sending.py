@@ -42,7 +42,7 @@ def kind_of(event: dict[str, Any]) -> str:
 async def test_any_answer_of_success_is_a_delivery_whatever_its_body(answer: RestAnswer) -> None:
     async with RawHerm().serve() as server, linked(server, RecordingBackend()) as link:
         server.posts.append(answer)
-        assert (await within(link.send(Frame("events", user("Hi"))))).state == "delivered"
+        assert (await within(link.send_all([Frame("events", user("Hi"))]))).state == "delivered"
 
 
 @pytest.mark.requirement("H-d", "H-e", "H21")
@@ -61,18 +61,18 @@ async def test_any_answer_of_success_is_a_delivery_whatever_its_body(answer: Res
 async def test_a_message_while_a_turn_runs_is_busy_and_the_link_lives_on(answer: RestAnswer) -> None:
     async with RawHerm().serve() as server, linked(server, RecordingBackend(), busy_codes=["our_word"]) as link:
         server.posts.append(answer)
-        receipt = await link.send(Frame("events", user("Hi")))
+        receipt = await link.send_all([Frame("events", user("Hi"))])
         assert receipt.state == "busy"
         assert f"HTTP {answer.status}" in receipt.reason
-        assert (await link.send(Frame("events", user("Hi")))).state == "delivered"
+        assert (await link.send_all([Frame("events", user("Hi"))])).state == "delivered"
 
 
 @pytest.mark.requirement("H20", "H21", "H-d")
 async def test_a_message_during_a_turn_is_sent_once_and_never_again_by_itself() -> None:
     async with RawHerm().serve() as server, linked(server, RecordingBackend()) as link:
         server.running = True
-        assert (await link.send(Frame("events", user("Hi")))).state == "busy"
-        assert (await link.send(Frame("events", STEER))).state == "delivered"
+        assert (await link.send_all([Frame("events", user("Hi"))])).state == "busy"
+        assert (await link.send_all([Frame("events", STEER)])).state == "delivered"
         assert await within(server.hear()) == Frame("events", STEER)
         assert len([request for request in server.requests if request.method == "POST"]) == 2
 
@@ -82,7 +82,7 @@ async def test_a_message_during_a_turn_is_sent_once_and_never_again_by_itself() 
 async def test_a_message_that_will_never_be_taken_is_refused(answer: RestAnswer) -> None:
     async with RawHerm().serve() as server, linked(server, RecordingBackend()) as link:
         server.posts.append(answer)
-        receipt = await link.send(Frame("events", user("Hi")))
+        receipt = await link.send_all([Frame("events", user("Hi"))])
         assert receipt.state == "refused"
         assert "Some words." in receipt.reason
 
@@ -93,7 +93,7 @@ async def test_a_message_that_will_never_be_taken_is_refused(answer: RestAnswer)
 async def test_an_answer_that_nobody_waits_for_any_more_is_moot(event: dict[str, Any], status: int) -> None:
     async with RawHerm().serve() as server, linked(server, RecordingBackend()) as link:
         server.posts.append(code(status))
-        assert (await link.send(Frame("events", event))).state == "moot"
+        assert (await link.send_all([Frame("events", event)])).state == "moot"
 
 
 @pytest.mark.parametrize("status", [400, 422])
@@ -101,7 +101,7 @@ async def test_an_answer_that_nobody_waits_for_any_more_is_moot(event: dict[str,
 async def test_an_answer_that_the_server_finds_wrong_is_refused(event: dict[str, Any], status: int) -> None:
     async with RawHerm().serve() as server, linked(server, RecordingBackend()) as link:
         server.posts.append(code(status, "busy"))
-        assert (await link.send(Frame("events", event))).state == "refused"
+        assert (await link.send_all([Frame("events", event)])).state == "refused"
 
 
 @pytest.mark.requirement("H-y")
@@ -110,7 +110,7 @@ async def test_an_answer_that_the_server_finds_wrong_is_refused(event: dict[str,
 async def test_a_hint_without_a_turn_has_no_effect_and_is_no_fault(event: dict[str, Any], status: int) -> None:
     async with RawHerm().serve() as server, linked(server, RecordingBackend()) as link:
         server.posts.append(code(status))
-        assert (await link.send(Frame("events", event))).state == "moot"
+        assert (await link.send_all([Frame("events", event)])).state == "moot"
 
 
 @pytest.mark.requirement("H-u")
@@ -122,20 +122,20 @@ async def test_what_may_still_be_taken_ends_the_link_so_that_the_next_one_looks_
     async with RawHerm().serve() as server, linked(server, RecordingBackend()) as link:
         server.posts.append(RestAnswer(status, {"error": "x"}, {"Retry-After": "9"}))
         with pytest.raises(LinkLost, match=rf"HTTP {status} \(Retry-After: 9\)"):
-            await link.send(Frame("events", event))
+            await link.send_all([Frame("events", event)])
         assert f"HTTP {status}" in await within(link.wait_closed())
         with pytest.raises(LinkLost):
-            await link.send(Frame("events", event))
+            await link.send_all([Frame("events", event)])
 
 
 async def test_a_post_that_is_never_answered_is_a_lost_link_in_time() -> None:
     async with RawHerm().serve() as server, linked(server, RecordingBackend(), send_timeout="100ms") as link:
         # A body that never ends: the status was read, and counts.
         server.posts.append(RestAnswer(202, b"{", {"content-length": "10"}))
-        assert (await within(link.send(Frame("events", user("Hi"))))).state == "delivered"
+        assert (await within(link.send_all([Frame("events", user("Hi"))]))).state == "delivered"
         await server.stop()
         with pytest.raises(LinkLost):
-            await within(link.send(Frame("events", user("Hi"))))
+            await within(link.send_all([Frame("events", user("Hi"))]))
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ async def test_a_post_that_is_never_answered_is_a_lost_link_in_time() -> None:
 )
 async def test_only_events_of_a_client_are_posted(frame: Frame) -> None:
     async with RawHerm().serve() as server, linked(server, RecordingBackend()) as link:
-        assert (await link.send(frame)).state == "refused"
+        assert (await link.send_all([frame])).state == "refused"
         assert all(request.method == "GET" for request in server.requests)
 
 
@@ -159,7 +159,7 @@ async def test_two_calls_are_answered_one_by_one_in_any_order_and_the_turn_goes_
         asked = [draft.event for frame in frames for draft in codec.decode(frame)]
         assert [event.kind for event in asked] == ["tool.requested", "tool.requested", "session.moved"]
         for number in (2, 1):
-            assert (await link.send(Frame("events", result(number)))).state == "delivered"
+            assert (await link.send_all([Frame("events", result(number))])).state == "delivered"
         assert [(await within(server.hear())).payload["tool_use_id"] for _ in range(2)] == ["custom_2", "custom_1"]
         await server.happen(text("Thanks."))
         await record.wait_for(4)
@@ -179,7 +179,7 @@ async def test_a_secret_and_the_key_are_nowhere_but_on_the_wire(caplog: pytest.L
                     id=event["request_id"], purpose="sudo" if event is SUDO else "secret", value=SecretStr(CANARY)
                 )
                 (frame,) = codec.encode(Draft(supplied)).frames
-                assert (await link.send(frame)).state == "delivered"
+                assert (await link.send_all([frame])).state == "delivered"
                 assert (await within(server.hear())).payload == event
                 shown.append(repr((supplied, dump_event(supplied), frame)))
                 for answer in (
@@ -187,7 +187,7 @@ async def test_a_secret_and_the_key_are_nowhere_but_on_the_wire(caplog: pytest.L
                     RestAnswer(409, {"error": "x", "message": CANARY}, {"x-echo": CANARY}),
                 ):
                     server.posts.append(answer)
-                    shown.append(repr(await link.send(frame)))
+                    shown.append(repr(await link.send_all([frame])))
                 # What no server should do: repeat it to whoever listens, well formed or not.
                 await server.happen(event)
                 await server.happen({**event, "request_id": 7})
@@ -199,7 +199,7 @@ async def test_a_secret_and_the_key_are_nowhere_but_on_the_wire(caplog: pytest.L
             (frame,) = codec.encode(Draft(SecretSupplied(id="s3", value=SecretStr(CANARY)))).frames
             server.posts.append(RestAnswer(500, {"error": CANARY, "message": CANARY}))
             with pytest.raises(LinkLost) as lost:
-                await link.send(frame)
+                await link.send_all([frame])
             shown += [repr(lost.value), await link.wait_closed(), repr(cast("object", vars(link)))]
         options = options_for(server)
         for answer in (

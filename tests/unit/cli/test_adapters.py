@@ -14,7 +14,7 @@ GOOD = """\
 from gateway.adapter.port import RuntimeOptions
 
 class ADAPTER:
-    name, protocol, ports, options, capabilities = "pigeon", "pigeon/1", 2, RuntimeOptions, None
+    name, protocol, ports, options, capabilities = "pigeon", "pigeon/1", 3, RuntimeOptions, None
     codec = connector = None
 """
 HALF_MENDED = f"""\
@@ -23,7 +23,7 @@ HALF_MENDED = f"""\
 
 ADAPTER = ADAPTER()
 """
-"""As ports 2 want it but for the function that ports 1 had."""
+"""An adapter of ports 3 but for the function that ports 1 had."""
 
 Install = Callable[..., FoundAdapter]
 
@@ -66,9 +66,13 @@ def test_somebody_elses_adapter_is_found_by_its_name(install: Install) -> None:
         ("OTHER = 1\n", "loading it failed with AttributeError"),
         ("1 / 0\n", "loading it failed with ZeroDivisionError"),
         ("ADAPTER = 3\n", "int is not an adapter, it lacks name, protocol, ports"),
-        (GOOD.replace("2, RuntimeOptions", "3, RuntimeOptions"), "made for ports version 3, this gateway has 2"),
-        (GOOD.replace("2, RuntimeOptions", "1, RuntimeOptions"), "made for ports 1, this gateway has ports 2: write `"),
-        (GOOD.replace("2, RuntimeOptions", "2, dict"), "its `options` is not a subclass"),
+        (GOOD.replace("3, RuntimeOptions", "4, RuntimeOptions"), "made for ports version 4, this gateway has 3"),
+        (
+            GOOD.replace("3, RuntimeOptions", "2, RuntimeOptions"),
+            "ports 3: write `async def send_all(self, frames)` for",
+        ),
+        (GOOD.replace("3, RuntimeOptions", "1, RuntimeOptions"), "made for ports 1, this gateway has ports 3: write `"),
+        (GOOD.replace("3, RuntimeOptions", "3, dict"), "its `options` is not a subclass"),
         (HALF_MENDED, "write `def connector(self, options)` for `def connector(self, options, tools)`"),
         (
             GOOD.replace('"pigeon", "pigeon/1"', '"dove", "pigeon/1"'),

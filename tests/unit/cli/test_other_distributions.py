@@ -15,7 +15,7 @@ from gateway.envelope import Draft, Envelope
 from gateway.ports.adapter import PORTS_VERSION, Capabilities, Created, RuntimeOptions
 from gateway.ports.duration import Duration
 from gateway.ports.values import find_fault
-from gateway.transports.once import Once
+from gateway.transports.masking import Mask
 
 class ADAPTER:
     name, protocol, ports, options = "pigeon", "pigeon/1", PORTS_VERSION, RuntimeOptions
@@ -76,9 +76,17 @@ def test_an_installed_adapter_of_ports_1_is_refused_with_the_lines_to_change(tmp
     install(made, "--target", tmp_path / "site")
     told = run(sys.executable, "-m", "gateway", "doctor", env={"PYTHONPATH": str(tmp_path / "site")})
     assert "pigeon from dragoman-pigeon 3.1, line `pigeon = dragoman_pigeon:ADAPTER`" in told
-    assert "it is made for ports 1, this gateway has ports 2" in told
+    assert "it is made for ports 1, this gateway has ports 3" in told
     assert "upgrade or uninstall dragoman-pigeon" in told
-    assert all(word in told for word in ("`async def declared(self, native_id)`", "`told`", "`takes_tools`"))
+    assert all(
+        word in told
+        for word in (
+            "`async def declared(self, native_id)`",
+            "`told`",
+            "`takes_tools`",
+            "`async def send_all(self, frames)`",
+        )
+    )
     moves = re.findall(r"`(gateway[a-z_.]+)` for `(gateway[a-z_.]+)`", told)
     assert len(moves) == 5
     mended = PORTS_1
@@ -91,7 +99,7 @@ def test_an_installed_adapter_of_ports_1_is_refused_with_the_lines_to_change(tmp
     assert "`async def create(self, order)` for `async def create(self, labels)`" in told
     (tmp_path / "site/dragoman_pigeon.py").write_text(mended.replace("(options, tools)", "(options)"))
     told = run(sys.executable, "-m", "gateway", "doctor", env={"PYTHONPATH": str(tmp_path / "site")})
-    assert "pigeon speaks pigeon/1, ports 2, from dragoman-pigeon 3.1" in told
+    assert "pigeon speaks pigeon/1, ports 3, from dragoman-pigeon 3.1" in told
 
 
 def test_another_distribution_that_owns_our_packages_is_named(tmp_path: Path, python: Path) -> None:

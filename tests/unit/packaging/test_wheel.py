@@ -26,8 +26,8 @@ from tests.scenarios.environment import until
 ROOT = Path(__file__).parents[3]
 STATIC = ROOT / "config/examples/static.yaml"
 POSTGRES = "engine: {type: postgres, dsn: 'postgresql://nobody@127.0.0.1:1/none'}\n"
-BY_NAME = {"python-socketio", "uvloop"}
-"""Libraries that are imported by no statement: one has no types, one is used where it is found."""
+BY_NAME = {"python-engineio", "python-socketio", "uvloop"}
+"""Libraries that are imported by no statement: two have no types, one is used if it is installed."""
 THROUGH = {"starlette": "fastapi", "pydantic-core": "pydantic"}
 """Libraries whose names are a part of the interface of others."""
 

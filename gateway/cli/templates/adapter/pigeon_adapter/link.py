@@ -1,7 +1,7 @@
 """One connection to one session: events over a stream, messages by POST."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from urllib.parse import quote
@@ -93,20 +93,29 @@ class PigeonLink:
                 pass
         self._receiver.frame(Frame(EVENTS, payload, len(text), written), cursor)
 
-    async def send(self, frame: Frame) -> Receipt:
-        """Post one message; the response tells what became of it."""
-        # One after the other: frames leave in the order of the calls.
+    async def send_all(self, frames: Sequence[Frame]) -> Receipt:
+        """Post the frames one after the other; stop at the first that the runtime does not accept."""
+        receipt = Receipt("delivered")
+        # One call after the other: events leave in the order of the calls.
         async with self._sending:
-            await self.prove()
-            try:
-                answer = await self._client.post(self._path, frame.payload, within=self._options.send_timeout)
-                return _receipt_for(answer)
-            except LinkLost as exc:
-                self.end(str(exc))
-                raise
-            except LinkRefused as exc:
-                self.end(str(exc))
-                raise LinkLost(str(exc), unsent=True) from exc
+            for frame in frames:
+                receipt = await self._post(frame)
+                if receipt.state != "delivered":
+                    break
+        return receipt
+
+    async def _post(self, frame: Frame) -> Receipt:
+        """Post one message; the response tells what became of it."""
+        await self.prove()
+        try:
+            answer = await self._client.post(self._path, frame.payload, within=self._options.send_timeout)
+            return _receipt_for(answer)
+        except LinkLost as exc:
+            self.end(str(exc))
+            raise
+        except LinkRefused as exc:
+            self.end(str(exc))
+            raise LinkLost(str(exc), unsent=True) from exc
 
     async def prove(self) -> None:
         """Return while the link is up: every send has its own response."""
