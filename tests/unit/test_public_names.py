@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(path for folder in ("gateway", "adapters") for path in (ROOT / folder).rglob("*.py"))
 OWN = frozenset({"gateway", "adapters"})
-JUSTIFIED = {"gateway/cli/commands.py: os._exit": "Python documents it as public"}
+JUSTIFIED = {"gateway/cli/serve.py: os._exit": "Python documents it as public"}
 """Findings that stay, as `path: finding`, each with its reason."""
 
 
