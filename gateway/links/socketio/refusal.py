@@ -1,6 +1,6 @@
 """Reads how a Socket.IO server turns a client away."""
 
-from gateway.json_values import Malformed
+from gateway.strict_json import Malformed
 
 
 def find_code(said: object, codes: frozenset[str]) -> str | None:
