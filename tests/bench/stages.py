@@ -71,7 +71,7 @@ _IDLE = (
     "_gather (gateway/store/sqlite/writer.py",
 )
 """Where threads wait for work; to look at them from outside does not tell it from work."""
-_THROUGH = ("gateway/guard.py", "gateway/json_", "gateway/clock.py", "gateway/runtime/system_clock.py")
+_THROUGH = ("gateway/guard.py", "gateway/strict_json", "gateway/clock.py", "gateway/runtime/system_clock.py")
 """Files whose work belongs to whoever calls them."""
 _RUNS_THE_LOOP = ("gateway/cli/", "gateway/serve.py", "gateway/__main__.py")
 

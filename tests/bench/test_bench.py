@@ -147,7 +147,7 @@ def test_each_look_belongs_to_the_innermost_stage_and_threads_that_wait_to_none(
     loop = ("MainThread", "run (gateway/cli/commands.py:9)", "run (gateway/runtime/session/worker.py:1)")
     for looks, stack in (
         (1, (*loop, "settle (gateway/core/calls.py:5)", "sha (hashlib.py:3)")),
-        (2, (*loop, "write (adapters/huma/v0_2.py:5)", "dumps (gateway/json_values.py:8)")),
+        (2, (*loop, "write (adapters/huma/v0_2.py:5)", "dumps (gateway/strict_json.py:8)")),
         (3, loop),
         (4, loop[:2]),
         (5, ("writer", "keep (gateway/store/sqlite/store.py:7)")),
