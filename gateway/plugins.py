@@ -19,7 +19,7 @@ OWN_PACKAGES = ("gateway", "adapters")
 _MOVED = {
     "gateway.ports.adapter": "gateway.adapter.port",
     "gateway.ports.duration": "gateway.adapter.duration",
-    "gateway.ports.values": "gateway.json_values",
+    "gateway.ports.values": "gateway.strict_json",
     "gateway.envelope": "gateway.events",
     "gateway.transports": "gateway.links",
 }

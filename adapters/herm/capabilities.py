@@ -2,7 +2,7 @@
 
 from adapters.herm import wire
 from gateway.adapter.port import Capabilities
-from gateway.json_values import MAX_DEPTH
+from gateway.strict_json import MAX_DEPTH
 
 CAPABILITIES = Capabilities(
     accepts=frozenset(

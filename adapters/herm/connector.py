@@ -11,9 +11,9 @@ from adapters.herm.tuning import PRODUCTION, HermTuning
 from gateway.adapter.port import Created, Link, Order, Receiver, Tool
 from gateway.errors import LinkLost, LinkRefused
 from gateway.events import Loss
-from gateway.json_values import pointer
 from gateway.links.masking import Mask
 from gateway.links.rest import RestClient
+from gateway.strict_json import pointer
 
 _SHORTEST_SECRET = 8
 """Header values shorter than this are versions and flags; masking them would make every text unreadable."""

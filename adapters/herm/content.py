@@ -9,7 +9,7 @@ from gateway.adapter.checks import check_json, check_text
 from gateway.errors import CannotExpress, MalformedFrame
 from gateway.events import Content, Data, Image, Loss, Text
 from gateway.events.frozen import frozen
-from gateway.json_values import json_type, pointer, unknown_fields, utf16_length
+from gateway.strict_json import json_type, pointer, unknown_fields, utf16_length
 
 TEXT_MEMBERS = 2
 """Of a text block: its type, and the text."""

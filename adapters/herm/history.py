@@ -10,8 +10,8 @@ from adapters.herm.options import HermOptions
 from gateway.errors import LinkLost
 from gateway.events.frozen import frozen
 from gateway.events.weight import weight
-from gateway.json_values import Malformed
 from gateway.links.rest import RestClient, refusal
+from gateway.strict_json import Malformed
 
 _HEAVY = 256 * 1024
 """Behind an event that takes more than this, others get their turn; to weigh it may take a millisecond."""

@@ -13,11 +13,11 @@ from adapters.herm.tuning import HermTuning
 from gateway.adapter.port import Frame, Receipt, Receiver
 from gateway.errors import LinkLost, LinkRefused
 from gateway.guard import FAULTS, Tasks, awaited, guard_call
-from gateway.json_values import Malformed
 from gateway.links import json
 from gateway.links.frame_memory import FRAMES
 from gateway.links.rest import RestClient
 from gateway.links.sse import SseStream, open_events
+from gateway.strict_json import Malformed
 
 MOST_JUMP = 1_000_000
 """How far ahead an event may be numbered and still move the cursor: one absurd number must not hide what follows."""
@@ -280,9 +280,8 @@ def _understand(text: str, *, is_cut: bool) -> Event | None:
         return None
     if is_cut:
         reason = f"the frame has more than {FRAMES.largest:,} bytes (limits.frame)"
-        payload, written = Malformed(reason, json.excerpt(text), is_large=True), None
+        payload, written = Malformed(reason, json.excerpt(text)), None
     else:
-        # A call with one unspeakable argument keeps its id and can be answered.
         payload, written = json.read_frame(text)
     if isinstance(payload, Malformed) and any(word in text for word in wire.SECRET_WORDS):
         payload = Malformed(payload.reason)

@@ -25,7 +25,7 @@ from gateway.events import (
     ThreadSent,
 )
 from gateway.events.frozen import replace
-from gateway.json_values import find_fault, json_type, read_model, unknown_fields
+from gateway.strict_json import find_fault, json_type, read_model, unknown_fields
 
 INSIDE = "/payload"
 FAULT_KEY = "#fault"

@@ -9,7 +9,7 @@ from adapters.herm.content import join_texts, read_blocks
 from adapters.herm.reading_user import finished
 from gateway.errors import MalformedFrame
 from gateway.events import ApprovalAsked, Draft, Loss, ToolRequested
-from gateway.json_values import find_fault, json_type, read_model, unknown_fields
+from gateway.strict_json import find_fault, json_type, read_model, unknown_fields
 
 
 def read_custom_use(inside: dict[str, Any], path: str, *, plain: bool) -> Draft:

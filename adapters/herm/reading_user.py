@@ -17,7 +17,7 @@ from gateway.events import (
     TurnInterrupted,
     TurnSteered,
 )
-from gateway.json_values import find_fault, read_model, unknown_fields
+from gateway.strict_json import find_fault, read_model, unknown_fields
 
 
 def read_user_event(payload: dict[str, Any], path: str = "", *, strict: bool = True) -> Draft | None:

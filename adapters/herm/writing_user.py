@@ -18,7 +18,7 @@ from gateway.events import (
     TurnInterrupted,
     TurnSteered,
 )
-from gateway.json_values import find_fault
+from gateway.strict_json import find_fault
 
 UserEvent = MessagePosted | ApprovalGiven | QuestionAnswered | SecretSupplied | TurnSteered | TurnInterrupted
 

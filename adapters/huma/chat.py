@@ -8,7 +8,7 @@ from typing import Any
 from adapters.huma import wire
 from gateway.errors import CannotExpress, MalformedFrame
 from gateway.events import Author, Draft, Envelope, Image, Loss, MessagePosted, Text
-from gateway.json_values import find_fault, read_model, unknown_fields
+from gateway.strict_json import find_fault, read_model, unknown_fields
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,14 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar, cast
 
 from adapters.huma import wire
-from adapters.huma.reading import read_large_call, read_server_message
+from adapters.huma.reading import read_malformed_call, read_server_message
 from adapters.huma.writing import write_server_message
 from gateway.adapter.checks import check_json, check_text
 from gateway.adapter.payload import keep, payload_of, read_typed
 from gateway.adapter.port import Encoded, Frame
 from gateway.errors import CannotExpress
 from gateway.events import Draft, Envelope, Opaque
-from gateway.json_values import Malformed
+from gateway.strict_json import Malformed
 
 
 class HumaCodec(ABC):
@@ -35,8 +35,8 @@ class HumaCodec(ABC):
 
     def decode(self, frame: Frame) -> tuple[Draft, ...]:
         """Say a frame in canonical words."""
-        if frame.channel == wire.FROM_SERVER and isinstance(frame.payload, Malformed) and frame.payload.is_large:
-            draft = read_large_call(frame.payload)
+        if frame.channel == wire.FROM_SERVER and isinstance(frame.payload, Malformed):
+            draft = read_malformed_call(frame.payload)
             if draft is not None:
                 return (draft,)
         payload = payload_of(frame)

@@ -3,6 +3,8 @@
 import re
 from typing import Any
 
+import orjson
+
 from adapters.huma import wire
 from gateway.adapter.checks import ID_LENGTH
 from gateway.errors import MalformedFrame
@@ -20,7 +22,7 @@ from gateway.events import (
     ToolRequested,
     TypingChanged,
 )
-from gateway.json_values import Malformed, cut_member, find_fault, json_type, read_model, unknown_fields
+from gateway.strict_json import Malformed, find_fault, json_type, read_model, unknown_fields
 
 _HEAD = re.compile(r'\s*(?:\[\s*"event"\s*,\s*)?\{([^{}]*)')
 """The members of a payload up to the first nested object."""
@@ -52,8 +54,8 @@ def read_server_message(payload: dict[str, Any], *, written: bytes | None) -> Dr
             return _status(read_model(wire.Status, payload))
 
 
-def read_large_call(payload: Malformed) -> Draft | None:
-    """Read the call at the beginning of a frame that was too large to read, so that the agent gets a failure."""
+def read_malformed_call(payload: Malformed) -> Draft | None:
+    """Read the call at the beginning of a frame that could not be read, so that the agent gets a failure."""
     head = _HEAD.match(payload.excerpt)
     if head is None or not _CALL.search(head[1]):
         return None
@@ -106,7 +108,7 @@ def _tool_call(payload: dict[str, Any], written: bytes | None) -> Draft:
     ):
         # Nearly every call: just its fields, and nothing wrong with any of them.
         arguments = payload["arguments"]
-        inside = None if written is None else cut_member(written, payload, "arguments")
+        inside = None if written is None else orjson.dumps(arguments)
         event = ToolRequested(native_call_id=call_id, tool=tool, arguments=arguments, runs_in="host")
         return Draft(event, written=inside)
     return _odd_tool_call(payload)

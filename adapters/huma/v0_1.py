@@ -24,7 +24,7 @@ from gateway.events import (
     OutcomeKind,
     ToolFinished,
 )
-from gateway.json_values import MAX_DEPTH, json_type, read_model, unknown_fields
+from gateway.strict_json import MAX_DEPTH, json_type, read_model, unknown_fields
 
 HUMA_EVENT = "huma-0.1-event"
 NEW_MESSAGE = "new-message"

@@ -24,7 +24,7 @@ from gateway.events import (
     MessagePosted,
     ToolFinished,
 )
-from gateway.json_values import MAX_DEPTH, json_length, read_model, unknown_fields, utf16_length
+from gateway.strict_json import MAX_DEPTH, json_length, read_model, unknown_fields, utf16_length
 
 CONTEXT_UPDATE = "context-update"
 ADDON_TOOL_EVENT = "addon-tool-event"

@@ -23,7 +23,7 @@ from gateway.events import (
     TypingChanged,
     text_of,
 )
-from gateway.json_values import utf16_length
+from gateway.strict_json import utf16_length
 
 dropped = partial(dropped_members, note="HUMA has no place for it")
 

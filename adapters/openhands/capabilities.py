@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from adapters.openhands import wire
 from gateway.adapter.port import Capabilities, McpAction
-from gateway.json_values import MAX_DEPTH
+from gateway.strict_json import MAX_DEPTH
 
 CAPABILITIES = Capabilities(
     accepts=frozenset({"message.posted", "approval.given", "turn.interrupted", "action.ordered", "opaque"}),

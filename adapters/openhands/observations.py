@@ -17,7 +17,7 @@ from gateway.events import (
     ThreadReceived,
     ToolFinished,
 )
-from gateway.json_values import read_model, unknown_fields
+from gateway.strict_json import read_model, unknown_fields
 
 _EXIT_UNKNOWN = -1
 

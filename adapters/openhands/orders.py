@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from adapters.openhands import wire
 from gateway.errors import CannotExpress
 from gateway.events import ActionOrdered, ApprovalGiven, Event, Loss, TurnInterrupted
-from gateway.json_values import pointer, read_model, unknown_fields
+from gateway.strict_json import pointer, read_model, unknown_fields
 
 Risk = Annotated[int, Field(ge=-1, le=2)]
 

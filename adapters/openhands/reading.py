@@ -27,7 +27,7 @@ from gateway.events import (
     ThreadSent,
     ToolRequested,
 )
-from gateway.json_values import find_fault, read_model, unknown_fields
+from gateway.strict_json import find_fault, read_model, unknown_fields
 
 PROMPT_NOTE = "kept as size and hash; keep_system_prompt keeps it whole"
 Reading = tuple[Event, tuple[Loss, ...]]

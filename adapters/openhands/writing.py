@@ -32,7 +32,7 @@ from gateway.events import (
     TurnInterrupted,
     text_of,
 )
-from gateway.json_values import find_fault, pointer, read_model
+from gateway.strict_json import find_fault, pointer, read_model
 
 Source = Literal["agent", "user", "environment"]
 _SOURCES: dict[str, Source] = {"agent": "agent", "user": "user", "system": "environment"}

@@ -2,7 +2,7 @@
 
 from gateway.errors import CannotExpress
 from gateway.events import Loss
-from gateway.json_values import find_fault
+from gateway.strict_json import find_fault
 
 ID_LENGTH = 1024
 """Ours: no protocol's documents bound ids or the names of tools."""

@@ -6,7 +6,7 @@ from typing import Any, cast
 from gateway.adapter.port import Frame
 from gateway.errors import MalformedFrame
 from gateway.events import Draft, Opaque
-from gateway.json_values import Malformed, find_fault, json_type
+from gateway.strict_json import Malformed, find_fault, json_type
 
 
 def payload_of(frame: Frame) -> Any:

@@ -16,7 +16,7 @@ from gateway.adapter.duration import Duration
 from gateway.adapter.options import McpClient
 from gateway.events import Draft, Envelope, Loss
 from gateway.events.frozen import frozen
-from gateway.json_values import pointer
+from gateway.strict_json import pointer
 
 LARGEST_FRAME = 32 * 1024 * 1024
 """Bytes of a message beyond which a link ends the connection; `limits.frame` is at most this."""
@@ -33,7 +33,7 @@ class Frame:
     size: int = field(default=0, compare=False)
     """Bytes of the text that it came in; 0 where the link does not tell."""
     written: bytes | None = field(default=None, compare=False, repr=False)
-    """The payload as compact JSON, where `find_fault` surely minds nothing in it: nobody need look or write again."""
+    """The payload as compact JSON if the link has read it strictly; it needs no further check."""
     live: bool = field(default=False, compare=False)
     """Whether the link takes it for something to show and not to keep; what it is, the codec says."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from gateway.events import Envelope, Loss, ToolRequested
 from gateway.events.frozen import frozen
-from gateway.json_values import pointer
+from gateway.strict_json import pointer
 
 if TYPE_CHECKING:
     import jsonschema_rs

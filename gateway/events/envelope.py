@@ -47,7 +47,7 @@ class Draft:
     echo: bool = False
     """True where the frame may be our own message coming back."""
     written: bytes | None = field(default=None, compare=False, repr=False)
-    """The arguments or the result in it as compact JSON, where `find_fault` surely minds nothing in them."""
+    """The arguments or the result in it as compact JSON if they were read strictly."""
 
 
 @frozen

@@ -5,12 +5,13 @@ from dataclasses import field
 from datetime import datetime, timedelta
 from typing import Any, Literal, Protocol, cast
 
+import orjson
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from gateway.events import ContextUpdate, Outcome
 from gateway.events.described import Described
 from gateway.events.frozen import frozen
-from gateway.json_values import cut_member, json_type
+from gateway.strict_json import json_type
 
 
 def _unheard(_data: dict[str, Any]) -> None:
@@ -67,7 +68,7 @@ class Answered:
     may_quote: bool = field(default=True, compare=False)
     """Whether it may tell something that was sent along; False only after a look through its text."""
     written: bytes | None = field(default=None, compare=False, repr=False)
-    """The result as compact JSON, where `find_fault` surely minds nothing in it: nobody need look or write again."""
+    """The result as compact JSON if it was read strictly; it needs no further check."""
     synthetic: bool = field(default=False, compare=False)
     """Made by the gateway, for want of an answer."""
     refused: bool = field(default=False, compare=False)
@@ -217,7 +218,7 @@ def outcome_from(body: Any, *, strict: bool = False, may_quote: bool = True, wri
         first = exc.errors(include_url=False, include_input=False)[0]
         place = "/".join(str(part) for part in first["loc"])
         raise ValueError(f"/{place}: {first['msg']}") from exc
-    result = cut_member(written, given, "result") if written is not None and "result" in given else None
+    result = orjson.dumps(given["result"]) if written is not None and "result" in given else None
     return Answered(outcome, updates, wakes_agent, ignored, may_quote, result)
 
 

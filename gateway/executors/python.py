@@ -17,10 +17,10 @@ from gateway.executors.port import Answer, Answered, Cancellation, Replied, Requ
 from gateway.executors.webhook.answers import clean, failure
 from gateway.executors.webhook.json_body import read_json
 from gateway.guard import Tasks, awaited
-from gateway.json_reading import write_strictly
 from gateway.log_limit import limited
 from gateway.settings.functions import find_function, takes_report
 from gateway.settings.model import PythonSpec
+from gateway.strict_json import write_strictly
 
 _log = structlog.get_logger(__name__)
 

@@ -14,8 +14,7 @@ from starlette.requests import Request
 from gateway.http.errors import Refused
 from gateway.http.requests import Misplaced
 from gateway.http.wording import word
-from gateway.json_reading import Unreadable, read_strictly
-from gateway.json_values import find_fault
+from gateway.strict_json import Unreadable, find_fault, read_strictly
 
 DEPTH = 64
 """How deep a body may nest."""

@@ -8,7 +8,7 @@ import orjson
 
 from gateway.adapter.port import Tool
 from gateway.events import Loss
-from gateway.json_values import pointer
+from gateway.strict_json import pointer
 
 _TYPES = {"string", "number", "boolean", "object", "array"}
 _SAID = frozenset({"type", "description", "title"})

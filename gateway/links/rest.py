@@ -10,11 +10,11 @@ from typing import Any, cast
 import httpx
 
 from gateway.errors import LinkLost, LinkRefused
-from gateway.json_values import Malformed
 from gateway.links import json
 from gateway.links.addresses import REDIRECTS, AddressRefused, refused_address, refused_redirect
 from gateway.links.http_transport import GuardedTransport
 from gateway.links.masking import Mask
+from gateway.strict_json import Malformed
 
 MAX_ANSWER = 64 * 1024 * 1024
 """Bytes of one answer; a history's pages may hold pictures."""

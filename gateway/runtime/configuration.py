@@ -11,7 +11,6 @@ import structlog
 from gateway.adapter.port import Adapter
 from gateway.errors import Conflict, DragomanError, InvalidConfiguration, Problem
 from gateway.guard import FAULTS, Tasks, awaited, guard, guard_call, in_thread, is_fault
-from gateway.json_members import MEMBERS
 from gateway.links.frame_memory import FRAMES
 from gateway.runtime.bounds import breaker_rules, executor_limits, session_limit
 from gateway.runtime.calls.breaker import Breakers
@@ -28,6 +27,7 @@ from gateway.runtime.session.runtimes import AdapterFailed, Runtimes
 from gateway.runtime.session.sessions import Sessions
 from gateway.runtime.views import Reloaded
 from gateway.settings.model import Settings
+from gateway.strict_json import MEMBERS
 
 log = structlog.get_logger(__name__)
 

@@ -20,7 +20,6 @@ from pydantic_core import PydanticSerializationError
 from gateway.errors import InvalidRequest
 from gateway.events import EVENT, UNKNOWN_KIND, CallId, Envelope, Event, Loss, Opaque, Origin
 from gateway.events.envelope import is_own, write_around
-from gateway.json_values import LONG, is_simple
 from gateway.store.records import EventRecord, micros, moment
 
 ERASED = "erased"
@@ -55,10 +54,8 @@ def encode_event(new: Envelope) -> EventRecord:
         about = _about(new)
     except (PydanticSerializationError, ValueError, TypeError) as exc:
         raise InvalidRequest(f"{new.event.kind} {new.event_id!r} cannot be kept: {exc}") from exc
-    # pydantic writes what is not finite as these texts; only then is the costly search for real ones worth it,
-    # and looking for them in a long body only where it is not long because of a text or two.
-    suspect = new.written is None and (len(body) <= LONG or not is_simple(new.event.__dict__))
-    if suspect and (b'NaN"' in body or b'Infinity"' in body) and not _is_finite(new.event.model_dump()):
+    # pydantic writes what is not finite as these texts; only then is the costly search for real ones worth it.
+    if new.written is None and (b'NaN"' in body or b'Infinity"' in body) and not _is_finite(new.event.model_dump()):
         raise InvalidRequest(f"{new.event.kind} {new.event_id!r} cannot be kept: it holds NaN or Infinity")
     return EventRecord(
         new.session_id,

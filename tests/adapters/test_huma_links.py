@@ -11,7 +11,7 @@ import pytest
 from adapters.huma import HUMA_0_1, HUMA_0_2
 from gateway.adapter.port import Adapter, Connector, Frame
 from gateway.errors import CannotExpress, LinkLost, LinkRefused
-from gateway.json_values import Malformed, find_fault
+from gateway.strict_json import Malformed, find_fault
 from gateway.testing.conformance.link import Collector, LinkSuite, Peer, enter, within
 from tests.adapters.raw_huma import AGENT, KEY, RawHuma, socketio
 

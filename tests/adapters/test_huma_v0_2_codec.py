@@ -25,7 +25,7 @@ from gateway.events import (
     ToolFinished,
     ToolRequested,
 )
-from gateway.json_values import Malformed
+from gateway.strict_json import Malformed
 from gateway.testing.conformance.codec import CodecSuite, nested
 
 CODEC = ADAPTER.codec()

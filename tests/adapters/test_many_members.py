@@ -13,8 +13,7 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.json_members import MOST
-from gateway.json_values import Malformed, find_fault
+from gateway.strict_json import MOST, Malformed, find_fault
 from gateway.testing.conformance.link import Collector
 from tests.adapters import test_huma_links as huma
 from tests.adapters.herm import links as herm

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from gateway.json_members import MEMBERS
 from gateway.runtime.tuning import Tuning
+from gateway.strict_json import MEMBERS
 from tests.scenarios.environment import GOOD, Scene, ended, until
 from tests.scenarios.hooks import Gate, success
 

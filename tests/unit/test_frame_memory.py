@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from gateway.adapter.port import Frame
-from gateway.json_values import Malformed
 from gateway.links.frame_memory import FRAMES, SMALL, FrameMemory
 from gateway.runtime.session.inbox import Inbox
 from gateway.runtime.session.signals import FrameArrived
+from gateway.strict_json import Malformed
 
 BIG = SMALL + 1
 
@@ -110,7 +110,7 @@ async def test_without_room_a_link_that_resumes_is_cut_and_another_gets_a_reject
         other.put_frame(Frame("event", {"a": 2}, SMALL), None)
         rejected, small = [one for one in other.take(10) if isinstance(one, FrameArrived)]
         assert rejected.frame.payload == Malformed(
-            f"the frame has {BIG:,} bytes; other frames take all of limits.frame_memory", '{"a":1}', is_large=True
+            f"the frame has {BIG:,} bytes; other frames take all of limits.frame_memory", '{"a":1}'
         )
         assert small.frame.payload == {"a": 2}
     finally:

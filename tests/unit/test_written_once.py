@@ -28,7 +28,6 @@ from gateway.executors.port import Answered
 from gateway.executors.webhook.answers import read_answer
 from gateway.executors.webhook.reader import HttpAnswer
 from gateway.executors.webhook.request import RequestWriter
-from gateway.json_values import cut_member
 from gateway.runtime.system_clock import SystemClock
 from gateway.store.encoding import decode_envelope, encode_event
 from gateway.store.records import EventRecord
@@ -54,13 +53,6 @@ def envelope(event: ToolRequested | ToolFinished, written: bytes | None) -> Enve
 def members(kept: EventRecord) -> list[tuple[str, Any]]:
     found = cast("dict[str, Any]", orjson.loads(kept.body or b""))
     return [(name, value) for name, value in found.items() if value is not None]
-
-
-@given(st.dictionaries(NAMES, VALUES, min_size=1, max_size=5))
-def test_each_member_is_cut_out_of_its_object(owner: dict[str, Any]) -> None:
-    written = orjson.dumps(owner)
-    for name, value in owner.items():
-        assert cut_member(written, owner, name) == orjson.dumps(value)
 
 
 @given(OBJECTS, st.text(), st.none() | st.text(), st.none() | st.booleans())

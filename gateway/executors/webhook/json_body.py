@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gateway.json_reading import Unreadable, read_and_write
+from gateway.strict_json import Unreadable, read_and_write
 
 _SAID = {
     "members": "with {}",

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from gateway.http.body import parse_json
 from gateway.http.errors import Refused
-from gateway.json_values import pointer
+from gateway.strict_json import pointer
 
 PARSE_ERROR, INVALID_REQUEST = -32700, -32600
 

@@ -10,9 +10,9 @@ from typing import Any, cast
 
 from gateway.adapter.port import Frame
 from gateway.events.frozen import frozen
-from gateway.json_values import Malformed
 from gateway.links import json
 from gateway.links.frame_memory import FRAMES
+from gateway.strict_json import Malformed
 
 RESERVED = frozenset({"connect", "connect_error", "disconnect", "disconnecting", "newListener", "removeListener"})
 """Event names that Socket.IO keeps for itself."""
@@ -47,7 +47,7 @@ def read_event(packet: bytes) -> Arrival:
     if head is not None and head["type"] != _EVENT:
         return _malformed(channel, "a binary packet; binary is not spoken here", packet[1:], ack=ack)
     if (reason := FRAMES.why_rejected(len(packet))) is not None:
-        payload = Malformed(f"the frame {reason}", json.excerpt(packet[start : start + json.EXCERPT]), is_large=True)
+        payload = Malformed(f"the frame {reason}", json.excerpt(packet[start : start + json.EXCERPT]))
         return Arrival((Frame(channel, payload),), ack)
     namespace = head["namespace"].decode("utf-8", "replace") if head is not None and head["namespace"] else None
     return _read_body(packet[start:], channel, namespace=namespace, ack=ack)

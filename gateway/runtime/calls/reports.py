@@ -9,10 +9,10 @@ import structlog
 from gateway.errors import DragomanError, TooLarge
 from gateway.events import CallId
 from gateway.guard import guard_call
-from gateway.json_reading import Unreadable, read_strictly, write_strictly
 from gateway.log_limit import limited
 from gateway.runtime.session.inbox import Inbox
 from gateway.runtime.session.signals import ProgressGiven
+from gateway.strict_json import Unreadable, read_strictly, write_strictly
 
 log = structlog.get_logger(__name__)
 

@@ -13,11 +13,11 @@ import orjson
 from gateway.adapter.port import Frame
 from gateway.errors import Overloaded
 from gateway.guard import guard_call
-from gateway.json_values import Malformed
 from gateway.links.frame_memory import FRAMES
 from gateway.links.json import excerpt
 from gateway.runtime.session.replies import reply_of
 from gateway.runtime.session.signals import FrameArrived, Signal
+from gateway.strict_json import Malformed
 
 HARD_FACTOR = 4
 HARD_FRAMES = 10_000
@@ -272,7 +272,7 @@ def _rejected(frame: Frame, reason: str) -> Frame:
     if isinstance(frame.payload, Malformed):
         return frame
     written = frame.written if frame.written is not None else orjson.dumps(frame.payload)
-    return Frame(frame.channel, Malformed(f"the frame {reason}", excerpt(written), is_large=True))
+    return Frame(frame.channel, Malformed(f"the frame {reason}", excerpt(written)))
 
 
 def _size_of(frame: Frame) -> int:

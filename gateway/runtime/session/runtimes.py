@@ -27,7 +27,6 @@ from gateway.core.state import first_state
 from gateway.errors import EngineUnavailable, LinkRefused, OperatorError
 from gateway.events import Envelope, Loss, SessionOpened, session_id as name_session
 from gateway.guard import guard, in_time, is_fault
-from gateway.json_values import pointer
 from gateway.runtime.calls.offered import OfferedTool
 from gateway.runtime.calls.tickets import Ticket, Tickets
 from gateway.runtime.drain import Drain
@@ -40,6 +39,7 @@ from gateway.runtime.session.sessions import Sessions
 from gateway.runtime.session.shared import Shared
 from gateway.runtime.views import FailingAutostart
 from gateway.store.rows import SessionRow
+from gateway.strict_json import pointer
 
 log = structlog.get_logger(__name__)
 

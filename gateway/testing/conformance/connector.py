@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from gateway.adapter.port import Adapter, Connector, Created, McpEndpoint, Order, Tool
 from gateway.errors import LinkLost, LinkRefused
-from gateway.json_values import pointer
+from gateway.strict_json import pointer
 from gateway.testing.conformance.link import within
 
 _CARDS = {"type": "object", "properties": {"rank": {"enum": ["7", "K"]}}, "additionalProperties": False}

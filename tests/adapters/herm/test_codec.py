@@ -30,7 +30,7 @@ from gateway.events import (
     ToolFinished,
     ToolRequested,
 )
-from gateway.json_values import Malformed, utf16_length
+from gateway.strict_json import Malformed, utf16_length
 from gateway.testing.conformance.codec import CodecSuite, nested
 
 CODEC = ADAPTER.codec()

@@ -9,10 +9,10 @@ import pytest
 
 from adapters.herm.tuning import HermTuning
 from gateway.errors import LinkLost
-from gateway.json_values import Malformed
 from gateway.links.masking import Mask
 from gateway.links.rest import RestClient
 from gateway.links.sse import open_events
+from gateway.strict_json import Malformed
 from gateway.testing.conformance.link import within
 from tests.adapters.herm.links import TITLE, RecordingBackend, linked, name_of, text
 from tests.adapters.herm.raw_herm import KEY, SESSION, RawHerm

@@ -30,7 +30,7 @@ from gateway.events import (
     ToolFinished,
     ToolRequested,
 )
-from gateway.json_values import Malformed
+from gateway.strict_json import Malformed
 from gateway.testing.conformance.codec import CodecSuite, load_vectors, nested
 
 CODEC = ADAPTER.codec()

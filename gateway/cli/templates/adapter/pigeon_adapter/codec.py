@@ -32,7 +32,7 @@ from gateway.events import (
     ToolRequested,
     text_of,
 )
-from gateway.json_values import find_fault, pointer
+from gateway.strict_json import find_fault, pointer
 
 EVENTS, MESSAGES = "events", "messages"
 
