@@ -65,3 +65,25 @@ async def test_how_long_ago_a_call_ended_is_by_the_servers_clock_however_wrong_o
             assert await other.ended_for(CallId("call-1")) == 2 * hour
     finally:
         await postgres_server.drop_schema(schema)
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+async def test_a_session_taken_over_names_its_previous_owner(*, by_name: bool) -> None:
+    schema = postgres_server.new_schema()
+    try:
+        async with PostgresEngine(postgres_server.dsn(), FakeClock(), schema=schema) as engine, asyncio.timeout(30):
+            await open_session(engine)
+            assert await engine.beat("one", url="http://one", ttl=timedelta(milliseconds=500))
+            first = await engine.take("one", ALICE)
+            assert await engine.beat("other", url="http://other", ttl=timedelta(hours=1))
+            assert first is not None
+            assert first.previous_owner is None
+            second = None
+            while second is None:
+                if by_name:
+                    second = await engine.take("other", ALICE)
+                else:
+                    second = next(iter(await engine.take_over("other", runtimes={"finn"}, limit=1)), None)
+            assert (second.owner, second.previous_owner) == ("other", "one")
+    finally:
+        await postgres_server.drop_schema(schema)

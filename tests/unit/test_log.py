@@ -174,7 +174,7 @@ def test_no_key_of_a_query_string_is_in_any_line(lines: Lines) -> None:
     log.register_secret("ak_9x8y7z")
     url = "wss://huma.example.com/socket.io/?agentId=a1&apiKey=ak_9x8y7z&EIO=4"
     logging.getLogger("engineio.client").warning("Attempting connection to %s", url)
-    logging.getLogger("uvicorn.access").info('%s - "%s %s HTTP/%s" %d', "127.0.0.1", "GET", url, "1.1", 101)
+    logging.getLogger("uvicorn.access").warning('%s - "%s %s HTTP/%s" %d', "127.0.0.1", "GET", url, "1.1", 101)
     log.get_logger("gateway").info("connecting", url=url, headers={"X-API-Key": "ak_9x8y7z"})
     log.get_logger("gateway").info("connecting", text="to " + quote(url, safe=""))
     try:
