@@ -1,4 +1,4 @@
-"""What the SQLite writer is given to do: how much may wait, what shares a transaction, and what a failure means."""
+"""The jobs of the SQLite writer: limits of the queue, batches, and errors."""
 
 import asyncio
 import sqlite3
@@ -17,11 +17,11 @@ from gateway.store.step import Step
 
 BATCH = 256
 WAITING = 1_024
-"""Jobs that may wait for the writer; who comes later waits for room."""
+"""Jobs in the queue of the writer; later callers wait for room."""
 WAITING_BYTES = 64 * 1024 * 1024
-"""What the events of waiting steps may take; who comes later waits for room."""
+"""Bytes of events in the queue; later callers wait for room."""
 LEAST = WAITING_BYTES // WAITING
-"""What a job takes of that room however small it is, so that it is full by count as well."""
+"""Bytes that each job counts at least, so that the number of jobs is bounded too."""
 
 # The surroundings are at fault (disk, memory, permissions), not what was to be written.
 _SURROUNDINGS = frozenset(
@@ -44,14 +44,14 @@ _SURROUNDINGS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What a task may use while its transaction is open."""
+    """The tables and the collected rows of an open transaction."""
 
     store: Store
     writes: Writes
 
 
 How = Literal["shared", "alone", "outside"]
-"""In the batch's transaction; in one of its own, since it changes rows that steps have an eye on; in none."""
+"""In the transaction of the batch; in one of its own, because it changes rows that steps remember; in none."""
 
 
 @frozen
@@ -66,7 +66,7 @@ class StepJob:
 
 @frozen
 class Task:
-    """Something else to write. It raises before it writes anything, or not at all."""
+    """Other work of the writer. It raises before its first write, or not at all."""
 
     run: Callable[[Turn], Any]
     how: How
@@ -79,7 +79,7 @@ Verdict = tuple[Job, Any, Exception | None]
 
 
 def take(waiting: deque[Job]) -> list[Job]:
-    """Take out what is written together."""
+    """Take the jobs of the next transaction."""
     batch: list[Job] = []
     while waiting and len(batch) < BATCH:
         job = waiting.popleft()
@@ -94,7 +94,7 @@ def take(waiting: deque[Job]) -> list[Job]:
 
 
 def translate(exc: Exception, path: Path, *, connection_lost: bool) -> DragomanError:
-    """Say what a failure means to whoever waits for a job."""
+    """Translate a failure for the caller of a job."""
     code = getattr(exc, "sqlite_errorcode", 0) & 0xFF if isinstance(exc, sqlite3.Error) else 0
     if connection_lost or code in _SURROUNDINGS or isinstance(exc, MemoryError):
         return caused(EngineUnavailable(f"the database {str(path)!r} cannot be written: {exc}"), exc)
@@ -102,6 +102,6 @@ def translate(exc: Exception, path: Path, *, connection_lost: bool) -> DragomanE
 
 
 def caused(error: DragomanError, cause: BaseException) -> DragomanError:
-    """Do as `raise ... from` does, for an error that is raised on another thread."""
+    """Set the cause of an error that another thread raises."""
     error.__cause__ = cause
     return error

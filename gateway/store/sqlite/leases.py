@@ -1,4 +1,4 @@
-"""Who owns which session in SQLite: what the writer changes, and how many open sessions each owner has.
+"""The owners of sessions in SQLite.
 
 A session changes hands in a transaction of its own, so that no step of the same batch has seen the fence before.
 """
@@ -41,7 +41,7 @@ _RELEASE_ALL = "UPDATE sessions INDEXED BY sessions_owned SET owner = NULL WHERE
 
 
 def take(instance: str, session_id: SessionId, roster: Roster) -> Run:
-    """Give a session to an instance, unless another one that lives owns it; answers its row, or None."""
+    """Give a session to an instance unless another living one owns it; returns its row, or None."""
 
     def run(turn: Turn) -> SessionRow | None:
         living = roster.living()
@@ -56,7 +56,7 @@ def take(instance: str, session_id: SessionId, roster: Roster) -> Run:
 
 
 def take_over(instance: str, runtimes: Collection[str], limit: int, roster: Roster) -> Run:
-    """Give an instance sessions that nobody who lives owns; answers their rows."""
+    """Give an instance sessions without a living owner; returns their rows."""
 
     def run(turn: Turn) -> list[SessionRow]:
         living = roster.living()
@@ -72,7 +72,7 @@ def take_over(instance: str, runtimes: Collection[str], limit: int, roster: Rost
 
 
 def regain(instance: str, former: Collection[str]) -> Run:
-    """Give an instance the open sessions of those that it follows; answers all that it owns then."""
+    """Give an instance the open sessions of its former instances; returns all sessions that it owns."""
 
     def run(turn: Turn) -> list[Regained]:
         execute, formers = turn.store.connection.execute, orjson.dumps([*former]).decode()
@@ -93,7 +93,7 @@ def _give(turn: Turn, instance: str, session_id: SessionId) -> SessionRow:
 
 
 def release(instance: str, session_ids: Collection[SessionId] | None) -> Run:
-    """Take sessions from an instance, or all that are open."""
+    """Take sessions from an instance, or all of its open ones."""
 
     def run(turn: Turn) -> None:
         if session_ids is None:
@@ -106,11 +106,11 @@ def release(instance: str, session_ids: Collection[SessionId] | None) -> Run:
 
 
 def count_owned(connection: sqlite3.Connection) -> dict[str | None, int]:
-    """Count the open sessions of each owner; those of nobody under None."""
+    """Count the open sessions of each owner; None has those without an owner."""
     return dict(connection.execute(_OWNED).fetchall())
 
 
 def read_owner(connection: sqlite3.Connection, session_id: SessionId) -> str | None:
-    """Find who owns a session, or owned it last."""
+    """Find the owner of a session, or its last one."""
     row = connection.execute("SELECT owner FROM sessions WHERE session_id = ?", (session_id,)).fetchone()
     return None if row is None else row[0]

@@ -1,4 +1,4 @@
-"""A few threads that read from SQLite, so that questions never wait for the writer nor hold up the event loop."""
+"""Threads that read from SQLite, so that a question waits neither for the writer nor on the event loop."""
 
 import asyncio
 import sqlite3
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 _THREADS = 2
 _WAITING = 256
-"""Questions that may wait for a thread; who comes later waits for room."""
+"""Questions that wait for a thread; later callers wait for room."""
 
 
 class Readers:

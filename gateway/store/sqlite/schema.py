@@ -212,7 +212,7 @@ def open_writer(path: Path, *, tuning: SqliteTuning = PRODUCTION) -> sqlite3.Con
 
 
 def open_reader(path: Path) -> sqlite3.Connection:
-    """Open a connection that only reads, from whatever thread, one at a time."""
+    """Open a connection that only reads, for one thread at a time."""
     # It never makes a file, where the database was taken away.
     connection = _connect(f"{path.absolute().as_uri()}?mode=rw", lock=PRODUCTION.lock, any_thread=True)
     connection.execute("PRAGMA query_only = ON")

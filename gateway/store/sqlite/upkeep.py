@@ -1,4 +1,4 @@
-"""What the SQLite writer does besides steps: open sessions, remember answers, erase, remove what is old."""
+"""Tasks of the SQLite writer besides steps: open sessions, remember answers, erase, apply retention."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -52,7 +52,7 @@ def open_session(
     state: str,
     notes: Mapping[str, str],
 ) -> Run:
-    """Make a session or open a closed one again; answers its id and whether it is new."""
+    """Create a session or reopen a closed one; returns its id and whether it is new."""
     shown = labels.decode()
 
     def run(turn: Turn) -> tuple[SessionId, bool]:
@@ -93,7 +93,7 @@ def _head(turn: Turn, session_id: SessionId) -> Head | None:
 
 
 def remember(key: str, scope: str, answer: StoredAnswer) -> Run:
-    """Keep an answer, unless one that has not expired is kept already."""
+    """Keep an answer unless an unexpired one is kept already."""
 
     def run(turn: Turn) -> bool:
         execute = turn.store.connection.execute
@@ -107,7 +107,7 @@ def remember(key: str, scope: str, answer: StoredAnswer) -> Run:
 
 
 def revive(session_id: SessionId, sequence: int, target: str, due_at: int) -> Run:
-    """Make an outbound row pending again, where it waits for an operator."""
+    """Make a dead outbound row pending again."""
 
     def run(turn: Turn) -> bool:
         return bool(_ask(turn, REVIVE, session_id, sequence, target, due_at))
@@ -116,7 +116,7 @@ def revive(session_id: SessionId, sequence: int, target: str, due_at: int) -> Ru
 
 
 def dismiss(session_id: SessionId, sequence: int, target: str, reason: str) -> Run:
-    """Make an outbound row moot, where it waits for an operator."""
+    """Make a dead outbound row moot."""
 
     def run(turn: Turn) -> bool:
         return bool(_ask(turn, DISMISS, session_id, sequence, target, reason))
@@ -137,7 +137,7 @@ def set_note(name: str, value: str | None) -> Run:
 
 
 def probe(turn: Turn) -> Mapping[str, Any]:
-    """Write something, and say how the database is set."""
+    """Write a row, and read the settings of the database."""
     connection = turn.store.connection
     connection.execute("INSERT OR REPLACE INTO probe (id, tried_at) VALUES (1, ?)", (turn.writes.now,))
     names = ("page_count", "page_size", "journal_mode", "synchronous", "user_version")
@@ -145,7 +145,7 @@ def probe(turn: Turn) -> Mapping[str, Any]:
 
 
 def erase(session_id: SessionId, after: int) -> Run:
-    """Erase a portion of a closed session's events; answers where to go on, or None at the end."""
+    """Erase a portion of the events of a closed session; returns the last sequence, or None at the end."""
 
     def run(turn: Turn) -> int | None:
         head = _head(turn, session_id)
@@ -174,7 +174,7 @@ def erase(session_id: SessionId, after: int) -> Run:
 
 
 def empty_log(turn: Turn) -> bool:
-    """Move everything out of the write-ahead log and cut it to nothing, so that it keeps no erased body.
+    """Checkpoint the write-ahead log and truncate it, so that it keeps no erased body.
 
     False where somebody reads what is in it (a backup does so for as long as it takes); steps do not wait for that.
     """
@@ -189,7 +189,7 @@ def empty_log(turn: Turn) -> bool:
 
 
 def cut(firsts: Mapping[SessionId, int], copies_from: int) -> Run:
-    """Move the beginnings of sessions forward, but never past what is still needed; answers what went.
+    """Remove the oldest events of sessions, but none that is still needed; returns the numbers of removed rows.
 
     Copies made before `copies_from` are waited for no more.
     """
@@ -224,7 +224,7 @@ def _cut_one(turn: Turn, session_id: SessionId, first: int, copies_from: int) ->
 
 
 def drop_calls(before: int, budget: int) -> Run:
-    """Remove calls that ended before a time and whose outcome waits for no one, and expired answers."""
+    """Remove calls that ended before a time and whose outcome is delivered, and expired answers."""
 
     def run(turn: Turn) -> int:
         turn.store.connection.execute("DELETE FROM idempotency WHERE expires_at <= ?", (turn.writes.now,))

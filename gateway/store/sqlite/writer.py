@@ -1,4 +1,4 @@
-"""The one thread that writes to SQLite, in batches that share a disk sync.
+"""The thread that writes to SQLite, in batches that share a disk sync.
 
 A batch is everything that queued while the previous one was committing; it is one transaction with one sync. A stale
 step fails before any of its rows is written. If SQL fails, the batch is rolled back and each of its jobs gets a
@@ -43,7 +43,7 @@ from gateway.store.step import Committed, Step
 
 
 class Writer:
-    """Runs the thread: `start`, then `commit` and `run` from the event loop, then `stop`."""
+    """Run the thread: `start`, then `commit` and `run` from the event loop, then `stop`."""
 
     def __init__(self, path: Path, clock: Clock, place: FilePlace, tuning: SqliteTuning = PRODUCTION) -> None:
         self._path = path
@@ -76,7 +76,7 @@ class Writer:
             raise
 
     async def stop(self) -> None:
-        """Write what is queued, close the database, end the thread."""
+        """Write the queued jobs, close the database, end the thread."""
         self._closing = True
         self._flush()
         self._queue.put(None)
@@ -213,7 +213,7 @@ class Writer:
         return verdicts
 
     def _ready(self) -> Store:
-        """Give out the store where it may be written.
+        """Return the store if its file is in place.
 
         Raises:
             EngineUnavailable: what was written now would be gone with the process.
@@ -226,7 +226,7 @@ class Writer:
         return self._store or self._open()
 
     def _recover(self) -> None:
-        """Roll back after a failure; where even that fails, open the file anew at the next try."""
+        """Roll back after a failure; if that fails too, reopen the file with the next batch."""
         store = self._store
         if store is None:
             return
@@ -249,7 +249,7 @@ class Writer:
         return self._store
 
     def _save(self) -> None:
-        """Move what the log holds into the database, wherever that is by now: one of them may come back alone."""
+        """Checkpoint the log into the database: only one of the two files may come back."""
         if self._store is not None:
             with contextlib.suppress(sqlite3.Error):
                 self._store.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()

@@ -48,6 +48,22 @@ def test_migrate_says_what_it_did_to_which_schema(schema: str) -> None:
         assert result.stdout.endswith(f"schema {schema}: schema {NOW}, up to date\n")
 
 
+def test_migrate_asks_for_a_copy_of_an_older_schema_first(schema: str) -> None:
+    _run("migrate", "--config", "new.yaml")
+
+    async def make_older() -> None:
+        operator = await postgres_server.reach(postgres_server.dsn())
+        await operator.execute(f'DELETE FROM "{schema}".schema_version WHERE n = {NOW}')  # noqa: S608 - our own schema
+        await operator.close()
+
+    asyncio.run(make_older())
+    result = _run("migrate", "--check", "--config", "new.yaml")
+    assert result.exit_code == 1
+    assert f"schema {NOW - 1} -> {NOW}, not applied yet" in result.stdout
+    command = f"pg_dump --format=custom --schema={schema} --file=before-0.3.dump "
+    assert f"Stop every gateway and make a copy first: {command}" in result.stdout
+
+
 def test_backup_and_restore_show_the_commands_of_postgresql(schema: str) -> None:
     for words, command in (
         (("backup", "a.dump"), f"pg_dump --format=custom --schema={schema} --file=a.dump "),
