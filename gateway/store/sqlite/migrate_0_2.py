@@ -26,7 +26,7 @@ COPY = ".before-0.3"
 _APPLICATION = 0x4472676D
 _PACKED = 3
 _HEADER = ("application_id", "user_version")
-_BYTES_PER_SECOND = 15_000_000
+_BYTES_PER_SECOND = 8_000_000
 """The speed of a migration on two busy cores."""
 _ENTRY, _SLOT = Struct(">HII"), Struct(">Q")
 """An entry begins with its format and the sizes of its JSON and its bytes; a slot begins with its round."""
