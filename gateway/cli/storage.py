@@ -20,13 +20,14 @@ def register(app: typer.Typer) -> None:
     )(migrate)
     app.command(
         epilog=f"{RAW}Examples:\n  dragoman backup /backups/dragoman-$(date +%F).db\n"
-        "  dragoman backup /backups/latest.db --force\n\n"
-        "The gateway goes on running. The file appears under its name once it is complete and checked."
+        "\n"
+        "The gateway goes on running. The file appears under its name once it is complete and checked.\n"
+        "An existing file is never replaced."
     )(backup)
     app.command(
         epilog=f"{RAW}Examples:\n  dragoman restore /backups/latest.db\n"
         "  dragoman restore --bump-fences      after a restore by other means\n\n"
-        "Stop the gateway first. The database it had is kept beside the new one as FILE.before-restore.\n"
+        "Stop the gateway first. The old database is kept beside the new one as PATH.before-restore.\n"
         "What was delivered after the backup was made may be delivered again, with the same idempotency keys."
     )(restore)
     app.command(
@@ -52,9 +53,8 @@ def migrate(
 
 
 def backup(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to put the copy.", show_default=False)],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The new file.", show_default=False)],
     *,
-    force: Annotated[bool, typer.Option("--force", help="Replace FILE where it exists.")] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -62,12 +62,12 @@ def backup(
     from gateway.cli import stores
 
     with report_errors():
-        stores.backup(file, force=force, config=config, as_json=as_json)
+        stores.backup(file, config=config, as_json=as_json)
 
 
 def restore(
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="The backup to put in its place.", show_default=False)
+        Path | None, typer.Argument(metavar="FILE", help="The backup to restore.", show_default=False)
     ] = None,
     *,
     bump_fences: Annotated[
@@ -76,7 +76,7 @@ def restore(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Put a backup in the place of the database."""
+    """Replace the database by a backup."""
     from gateway.cli import stores
 
     with report_errors():

@@ -12,7 +12,7 @@ import typer
 from gateway.cli.config_file import choose
 from gateway.cli.errors import Misused
 from gateway.cli.probes import write_bytes
-from gateway.cli.progress import Progress, count_of
+from gateway.cli.progress import Progress
 from gateway.cli.terminal import complain, plural, say_json
 from gateway.errors import OperatorError
 from gateway.plugins import installed_adapters
@@ -32,9 +32,8 @@ if TYPE_CHECKING:
 def migrate(config: Path | None, *, check: bool, as_json: bool) -> bool:
     """Bring the tables up to date, or only say how they stand; returns whether migrations wait."""
     store = _store(config)
-    with Progress("looking" if check else "migrating"):
-        place, before, after = _migrate(store, check=check)
-        note = _note(store, check=check) if 0 < before < after else ""
+    place, before, after = _migrate(store, check=check)
+    note = _note(store, check=check) if 0 < before < after else ""
     waits = check and before != after
     if as_json:
         say_json({"database": place, "before": before, "after": after, "waits": waits, "note": note})
@@ -93,13 +92,13 @@ def _migrate(store: Store, *, check: bool) -> tuple[str, int, int]:
     return place, before, after
 
 
-def backup(file: Path, *, force: bool, config: Path | None, as_json: bool) -> None:
+def backup(file: Path, *, config: Path | None, as_json: bool) -> None:
     """Copy the database to a file."""
     match _store(config):
         case SqliteStore(path=path):
             path = locate(path)
-            with Progress("opening") as progress:
-                made = sqlite.back_up(path, file, force=force, tell=progress.tell)
+            with Progress(f"copying {path}"):
+                made = sqlite.back_up(path, file)
             if as_json:
                 say_json({"file": str(file), "database": str(path), **asdict(made)})
             else:
@@ -158,8 +157,8 @@ def _both(one: Moved) -> tuple[tuple[str, Sum], tuple[str, Sum]]:
 
 
 def _restore(path: Path, file: Path, *, as_json: bool) -> None:
-    with Progress("opening") as progress:
-        made, aside = sqlite.restore(path, file, tell=progress.tell)
+    with Progress(f"restoring {file}"):
+        made, aside = sqlite.restore(path, file)
     if as_json:
         before = None if aside is None else str(aside)
         say_json({"database": str(path), "file": str(file), "before_restore": before, **asdict(made)})
@@ -179,9 +178,9 @@ def _show_bumped(place: str, sessions: int, *, as_json: bool) -> None:
 async def _copy(
     source: AbstractAsyncContextManager[TransferSide], target: AbstractAsyncContextManager[TransferSide]
 ) -> list[Moved]:
-    with Progress("opening both databases", count_of("rows")) as progress:
+    with Progress("copying and comparing all tables"):
         async with source as old, target as new:
-            return await move(old, new, tell=progress.tell)
+            return await move(old, new)
 
 
 def _side(store: Store, *, filled: bool) -> AbstractAsyncContextManager[TransferSide]:

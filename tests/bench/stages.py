@@ -68,7 +68,6 @@ _MAIN = "MainThread"
 _IDLE = (
     "wait (threading.py",
     "_worker (concurrent/futures/thread.py",
-    "_watch (gateway/store/sqlite/place.py",
     "_gather (gateway/store/sqlite/writer.py",
 )
 """Where threads wait for work; to look at them from outside does not tell it from work."""

@@ -29,7 +29,7 @@ from gateway.store.sqlite.transfer import sqlite_source, sqlite_target
 from gateway.store.step import Step
 from gateway.testing.conformance.engine_words import ALICE, FakeClock, open_session, row_of, said, texts
 from tests.engines import postgres_server
-from tests.engines.test_transfer import LEFT_BEHIND, everything, fill, goes_on, quiet
+from tests.engines.test_transfer import LEFT_BEHIND, Interrupted, everything, fill, goes_on
 
 pytestmark = pytest.mark.slow
 
@@ -77,9 +77,9 @@ async def test_everything_moves_from_sqlite_and_back_as_it_was(address: Address,
         await fill(engine)
         before = await everything(engine)
     async with sqlite_source(tmp_path / "old.db") as source, postgres_side(address, filled=False) as target:
-        there = await move(source, target, tell=quiet)
+        there = await move(source, target)
     async with postgres_side(address, filled=True) as source, sqlite_target(tmp_path / "new.db") as target:
-        back = await move(source, target, tell=quiet)
+        back = await move(source, target)
     assert [one.source for one in there] == [one.target for one in there] == [one.target for one in back]
     assert all(one.source.rows for one in there)
     async with engine_at(address) as engine:
@@ -93,19 +93,14 @@ async def test_everything_moves_from_sqlite_and_back_as_it_was(address: Address,
 async def test_a_move_that_breaks_off_leaves_nothing(address: Address, tmp_path: Path) -> None:
     async with SqliteEngine(tmp_path / "old.db", FakeClock()) as engine:
         await fill(engine)
-
-    def stop(what: str, done: int, total: int) -> None:
-        if what == "checking calls":
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
         async with sqlite_source(tmp_path / "old.db") as source, postgres_side(address, filled=False) as target:
-            await move(source, target, tell=stop)
+            await move(source, Interrupted(target))
     async with sqlite_source(tmp_path / "old.db") as source, postgres_side(address, filled=False) as target:
-        assert await move(source, target, tell=quiet)
+        assert await move(source, target)
     async with sqlite_source(tmp_path / "old.db") as source, postgres_side(address, filled=False) as target:
         with pytest.raises(EngineUnusable, match=rf"schema {address.schema} is not empty \(table sessions\)"):
-            await move(source, target, tell=quiet)
+            await move(source, target)
 
 
 _WAITING = """

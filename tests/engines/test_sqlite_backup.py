@@ -1,18 +1,18 @@
 """A SQLite database as a file: migrated, backed up while it is written, restored under new fences."""
 
 import asyncio
-import fcntl
 import os
-import re
 import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from time import monotonic, sleep
 from typing import NoReturn
@@ -24,6 +24,7 @@ from gateway.events import SessionId
 from gateway.store.roster import RESTORED
 from gateway.store.sqlite import SqliteEngine
 from gateway.store.sqlite.backup import back_up, bump_fences, migrate, restore, schema_of
+from gateway.store.sqlite.lock import locate
 from gateway.store.sqlite.schema import NEWEST
 from gateway.store.step import Step
 from gateway.testing.conformance.engine_words import (
@@ -100,9 +101,10 @@ async def test_a_backup_made_under_load_is_of_one_moment(path: Path, target: Pat
     async with SqliteEngine(path, FakeClock()) as engine:
         await open_session(engine)
         await open_session(engine, BOB)
+        await asyncio.to_thread(_make_large, path)
         ended = asyncio.Event()
 
-        async def pairs() -> int:
+        async def write_pairs() -> int:
             count = 0
             while not ended.is_set() or count < 50:
                 # The second is only begun when the first is on the disk.
@@ -111,10 +113,13 @@ async def test_a_backup_made_under_load_is_of_one_moment(path: Path, target: Pat
                 count += 1
             return count
 
-        writing = asyncio.ensure_future(pairs())
-        for number in range(5):
-            made = await asyncio.to_thread(back_up, path, target, force=number > 0)
-            assert (made.sessions, made.schema) == (2, NEWEST)
+        writing = asyncio.ensure_future(write_pairs())
+        # A copy in steps would begin again at each of these commits.
+        async with asyncio.timeout(60):
+            made = await asyncio.to_thread(back_up, path, target)
+        assert (made.sessions, made.schema, made.size > 100_000_000) == (2, NEWEST, True)
+        with pytest.raises(OperatorError, match="exists, and a backup never replaces a file"):
+            await asyncio.to_thread(back_up, path, target)
         ended.set()
         written = await writing
         assert await texts(engine) == [str(number) for number in range(written)]
@@ -141,27 +146,10 @@ def _killed_at_work(path: Path) -> list[tuple[SessionId, int]]:
 async def test_a_backup_needs_no_gateway_and_takes_what_only_the_log_has(path: Path, target: Path) -> None:
     told = await asyncio.to_thread(_killed_at_work, path)
     assert path.with_name("dragoman.db-wal").stat().st_size
-    back_up(path, target, force=False)
+    back_up(path, target)
     async with SqliteEngine(target, FakeClock()) as copy:
         for session_id, sequence in told:
             assert (await row_of(copy, session_id)).last_sequence >= sequence
-
-
-def test_a_file_that_exists_is_only_replaced_when_asked_to(path: Path, target: Path) -> None:
-    asyncio.run(fill(path))
-    target.write_text("precious")
-    with pytest.raises(OperatorError, match="--force"):
-        back_up(path, target, force=False)
-    assert target.read_text() == "precious"
-    back_up(path, target, force=True)
-    assert asyncio.run(words_of(target)) == ["kept"]
-
-
-def test_a_backup_is_as_private_as_the_database(path: Path, target: Path) -> None:
-    asyncio.run(fill(path))
-    path.chmod(0o600)
-    back_up(path, target, force=False)
-    assert target.stat().st_mode & 0o777 == 0o600
 
 
 def _make_large(path: Path) -> None:
@@ -173,181 +161,119 @@ def _make_large(path: Path) -> None:
         large.commit()
 
 
-def _end_half_way(work: str, first: Path, second: Path, partial: Path, number: signal.Signals) -> None:
-    """Run something in a process of its own and send it a signal while the partial file grows."""
-    code = (
-        "import signal, sys; from pathlib import Path; from gateway.store.sqlite import backup\n"
-        "look = backup.examine\n"
-        # A copy that is whole waits for the signal, which may come late to a quick one.
-        "def examine(path, **more): return signal.pause() if path.suffix == '.partial' else look(path, **more)\n"
-        f"backup.examine = examine; first, second = map(Path, sys.argv[1:]); backup.{work}"
-    )
-    command = [sys.executable, "-c", code, str(first), str(second)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
+def test_a_backup_never_replaces_a_file(path: Path, target: Path) -> None:
+    asyncio.run(fill(path))
+    target.write_text("precious")
+    for name in ("file", "dangling"):
+        target.with_name(name).symlink_to(target if name == "file" else "nowhere")
+    for name in ("copy.db", "file", "dangling"):
+        with pytest.raises(OperatorError, match="exists, and a backup never replaces a file"):
+            back_up(path, target.with_name(name))
+    # The log of a database that is gone would be read as that of the backup.
+    target.with_name("other.db-wal").touch()
+    with pytest.raises(OperatorError, match=r"other\.db-wal' exists"):
+        back_up(path, target.with_name("other.db"))
+    assert target.read_text() == "precious"
+    assert {one.name for one in target.parent.iterdir()} == {"copy.db", "file", "dangling", "other.db-wal"}
+
+
+def test_a_file_that_appears_while_a_copy_grows_is_not_replaced(path: Path, target: Path) -> None:
+    asyncio.run(fill(path))
+    _make_large(path)
+    refused: list[str] = []
+
+    def run() -> None:
         try:
-            end = monotonic() + 60
-            while not (partial.exists() and partial.stat().st_size > 1_000_000):
-                assert process.poll() is None, "it ended by itself"
-                assert monotonic() < end
-                sleep(0.001)
+            back_up(path, target)
+        except OperatorError as exc:
+            refused.append(str(exc))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    _wait_for_partial(target)
+    target.write_text("precious")
+    thread.join(60)
+    assert len(refused) == 1
+    assert "exists by now" in refused[0]
+    assert [one.name for one in target.parent.iterdir()] == ["copy.db"]
+    assert target.read_text() == "precious"
+
+
+def test_a_backup_is_private(path: Path, target: Path) -> None:
+    asyncio.run(fill(path))
+    back_up(path, target)
+    assert target.stat().st_mode & 0o777 == 0o600
+
+
+def _wait_for_partial(target: Path, process: "subprocess.Popen[bytes] | None" = None) -> None:
+    end = monotonic() + 60
+    while not any(one.stat().st_size > 1_000_000 for one in target.parent.glob("*.partial")):
+        assert process is None or process.poll() is None, "it ended by itself"
+        assert monotonic() < end
+        # The file has no event for its growth.
+        sleep(0.001)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_backup_killed_half_way_leaves_no_file_of_that_name(path: Path, target: Path, number: signal.Signals) -> None:
+    asyncio.run(fill(path))
+    _make_large(path)
+    code = (
+        "import sys; from pathlib import Path; from gateway.store.sqlite.backup import back_up\n"
+        "back_up(*map(Path, sys.argv[1:]))"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(path), str(target)], stderr=subprocess.PIPE) as process:
+        try:
+            _wait_for_partial(target, process)
             process.send_signal(number)
-            # Ctrl-C is no fault of the file.
             assert process.wait(20) == -number
         finally:
             process.kill()
-
-
-def test_a_backup_killed_half_way_leaves_no_file_of_that_name(path: Path, target: Path) -> None:
-    asyncio.run(fill(path))
-    _make_large(path)
-    target.write_text("the backup of yesterday")
-    partial = target.with_name("copy.db.partial")
-    for number in (signal.SIGINT, signal.SIGKILL):
-        _end_half_way("back_up(first, second, force=True)", path, target, partial, number)
-        assert target.read_text() == "the backup of yesterday"
-        # Ctrl-C cleans up; a kill cannot, and the next backup takes over what it left.
-        assert partial.exists() is (number == signal.SIGKILL)
-    made = back_up(path, target, force=True)
-    assert made.size > 60_000_000
-    assert not partial.exists()
-
-
-@pytest.mark.slow
-def test_a_restore_killed_half_way_leaves_the_database_as_it_was(path: Path, target: Path) -> None:
-    asyncio.run(fill(path, "of the backup"))
-    _make_large(path)
-    back_up(path, target, force=False)
-    path.unlink()
-    asyncio.run(fill(path, "of today"))
-    _end_half_way("restore(first, second)", path, target, path.with_name("dragoman.db.partial"), signal.SIGKILL)
-    assert asyncio.run(words_of(path)) == ["of today"]
-    _, aside = restore(path, target)
-    assert aside is not None
-    assert asyncio.run(words_of(path)) == ["of the backup"]
-    assert asyncio.run(words_of(aside)) == ["of today"]
-
-
-def test_two_backups_to_one_file_do_not_mix(path: Path, target: Path) -> None:
-    asyncio.run(fill(path))
-    with target.with_name("copy.db.partial").open("w") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(OperatorError, match=r"another process writes .*copy\.db\.partial"):
-            back_up(path, target, force=False)
     assert not target.exists()
+    # Ctrl-C cleans up; a kill cannot.
+    assert bool([*target.parent.iterdir()]) is (number == signal.SIGKILL)
+    assert back_up(path, target).size > 60_000_000
 
 
-def test_what_is_no_database_of_ours_is_not_backed_up(path: Path, target: Path, tmp_path: Path) -> None:
+def test_only_a_database_of_ours_is_backed_up(path: Path, target: Path, tmp_path: Path) -> None:
     with pytest.raises(EngineUnusable, match="nothing to back up"):
-        back_up(path, target, force=False)
+        back_up(path, target)
     path.write_text("no database at all" * 1_000)
     with pytest.raises(EngineUnusable, match="not a database"):
-        back_up(path, target, force=False)
+        back_up(path, target)
     asyncio.run(fill(tmp_path / "other.db"))
     with pytest.raises(EngineUnusable, match="folder"):
-        back_up(tmp_path / "other.db", tmp_path / "no" / "copy.db", force=False)
+        back_up(tmp_path / "other.db", tmp_path / "no" / "copy.db")
     assert [*target.parent.iterdir()] == []
 
 
-async def test_no_backup_takes_the_place_of_the_database_that_it_is_of(path: Path, tmp_path: Path) -> None:
+async def test_no_backup_takes_the_name_of_a_file_of_the_database(path: Path, tmp_path: Path) -> None:
     await fill(path)
+    sides = [path.with_name(path.name + side) for side in ("-wal", "-shm", "-journal", ".lock")]
+    for target in (path, *sides):
+        with pytest.raises(OperatorError, match="is a file of the database: name another one"):
+            back_up(path, target)
     link = tmp_path / "link.db"
     link.symlink_to(path)
     async with SqliteEngine(path, FakeClock()) as engine:
-        for target in (path, link, *(path.with_name(path.name + side) for side in ("-wal", "-shm", ".lock"))):
-            for force in (False, True):
-                with pytest.raises(OperatorError, match=r"the database.*: name another") as caught:
-                    back_up(path, target, force=force)
-                assert "--force" not in str(caught.value)
+        with pytest.raises(OperatorError, match="exists"):
+            back_up(path, link)
         await engine.commit(Step(ALICE, (said("goes on"),)))
         assert (await engine.health()).writable
     assert await words_of(path) == ["kept", "goes on"]
 
 
-async def test_no_backup_takes_the_place_of_another_gateways_database(path: Path, target: Path, tmp_path: Path) -> None:
-    await fill(path, "of this one")
-    await fill(target, "of another")
-    link = tmp_path / "link.db"
-    link.symlink_to(target)
-    async with SqliteEngine(target, FakeClock()) as engine:
-        for name in (target, link):
-            refusal = rf"process {os.getpid()} uses the database '{target}'.*: stop that gateway, or name another file"
-            with pytest.raises(EngineLocked, match=refusal):
-                back_up(path, name, force=True)
-        # Also where only the second lock is left.
-        target.with_name("copy.db.lock").unlink()
-        with pytest.raises(EngineLocked):
-            back_up(path, target, force=True)
-        await engine.commit(Step(ALICE, (said("goes on"),)))
-    assert await words_of(target) == ["of another", "goes on"]
-    back_up(path, target, force=True)
-    assert await words_of(target) == ["of this one"]
-
-
-async def test_a_gateway_that_starts_while_a_copy_grows_keeps_its_database(path: Path, target: Path) -> None:
-    await fill(path, "of this one")
-    await fill(target, "of another")
-    engine = SqliteEngine(target, FakeClock())
-    begun: list[object] = []
-
-    def tell(what: str, done: int, total: int) -> None:
-        del done, total
-        if what == "checking" and not begun:
-            begun.append(asyncio.run_coroutine_threadsafe(engine.__aenter__(), loop).result(20))
-
-    loop = asyncio.get_running_loop()
-    with pytest.raises(EngineLocked):
-        await asyncio.to_thread(back_up, path, target, force=True, tell=tell)
-    assert begun
-    assert await texts(engine) == ["of another"]
-    await engine.__aexit__()
-
-
-def test_the_log_of_a_killed_gateway_is_not_read_as_that_of_a_backup(path: Path, target: Path) -> None:
-    asyncio.run(fill(path, "of the source"))
-    _killed_at_work(target)
-    assert target.with_name("copy.db-wal").stat().st_size
-    made = back_up(path, target, force=True)
-    assert (made.sessions, made.events) == (2, 3)
-    assert {file.name for file in target.parent.iterdir()} == {"copy.db", "copy.db.lock"}
-    assert asyncio.run(words_of(target)) == ["of the source"]
-
-
-def test_a_log_without_its_database_is_not_read_as_that_of_a_backup(path: Path, target: Path) -> None:
-    asyncio.run(fill(path, "of the source"))
-    _killed_at_work(target)
-    target.unlink()
-    back_up(path, target, force=False)
-    assert asyncio.run(words_of(target)) == ["of the source"]
-
-
-def test_a_backup_that_replaces_one_leaves_nothing_else_and_no_other_name_of_it_changes(
-    path: Path, target: Path
-) -> None:
-    asyncio.run(fill(path))
-    back_up(path, target, force=False)
-    yesterday = target.with_name("yesterday.db")
-    yesterday.hardlink_to(target)
-    before = yesterday.read_bytes()
-    back_up(path, target, force=True)
-    assert {file.name for file in target.parent.iterdir()} == {"copy.db", "yesterday.db"}
-    assert yesterday.read_bytes() == before
-    assert not target.samefile(yesterday)
-
-
-def test_what_no_backup_can_be_put_at_is_said_in_words(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_target_that_is_a_folder_is_refused(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(fill(path))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
     before = sorted(tmp_path.iterdir())
-    for force in (False, True):
-        for name in (".", "..", "folder", ""):
-            with pytest.raises(OperatorError, match=r"is a folder: name a file in it"):
-                back_up(path, Path(name), force=force)
-        with pytest.raises(OperatorError, match=r"'pipe' is no file that can be replaced"):
-            back_up(path, Path("pipe"), force=force)
+    for name in (".", "..", "folder", ""):
+        with pytest.raises(OperatorError, match=r"is a folder: name a file in it"):
+            back_up(path, Path(name))
+    with pytest.raises(OperatorError, match=r"pipe' exists"):
+        back_up(path, Path("pipe"))
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -364,10 +290,13 @@ def test_a_full_disk_is_that_of_the_copy(path: Path, target: Path) -> None:
     asyncio.run(fill(path))
     code = (
         "import sys; from pathlib import Path; from gateway.store.sqlite.backup import back_up\n"
-        "try: back_up(*map(Path, sys.argv[1:]), force=False)\n"
+        "try: back_up(*map(Path, sys.argv[1:]))\n"
         "except Exception as exc: print(type(exc).__name__, exc)"
     )
-    command = ["strace", "-f", "-qq", "-o", os.devnull, "-P", f"{target}.partial"]
+    with closing(sqlite3.connect(path)) as source:
+        # So that only the copy is written.
+        source.execute("PRAGMA journal_mode = DELETE")
+    command = ["strace", "-f", "-qq", "-o", os.devnull]
     command += ["-e", "trace=pwrite64,fsync", "-e", "inject=pwrite64:error=ENOSPC"]
     done = subprocess.run(
         [*command, sys.executable, "-c", code, str(path), str(target)],
@@ -402,7 +331,7 @@ def test_a_database_that_this_user_may_not_read_is_a_matter_of_rights() -> None:
         rights = r"cannot open '.*dragoman\.db' .*: may this user read and write it.*Run this as the gateway's user"
         with _as_another_user():
             for attempt in (
-                lambda: back_up(path, path.parent / "open" / "copy.db", force=False), lambda: schema_of(path)
+                lambda: back_up(path, path.parent / "open" / "copy.db"), lambda: schema_of(path)
             ):  # fmt: skip
                 with pytest.raises(EngineUnusable, match=rights):
                     attempt()
@@ -413,7 +342,7 @@ def test_a_database_that_this_user_may_not_read_is_a_matter_of_rights() -> None:
 
 async def test_a_restored_database_is_the_backup_under_fences_that_nobody_has(path: Path, target: Path) -> None:
     fence = await fill(path)
-    back_up(path, target, force=False)
+    back_up(path, target)
     async with SqliteEngine(path, FakeClock()) as engine:
         await engine.beat("later", url="http://later", ttl=HOUR)
         late = await engine.take("later", ALICE)
@@ -439,30 +368,9 @@ async def test_a_restored_database_is_the_backup_under_fences_that_nobody_has(pa
     assert await words_of(target) == ["kept"]
 
 
-async def test_each_restore_keeps_what_it_replaces_with_its_log(path: Path, target: Path) -> None:
-    await fill(path, "first")
-    back_up(path, target, force=False)
-    # As after kill -9: the last words are in the log alone.
-    async with SqliteEngine(path, FakeClock()) as engine:
-        await engine.commit(Step(ALICE, (said("in the log"),)))
-        killed = [path.with_name(path.name + side) for side in ("", "-wal")]
-        for file in killed:
-            shutil.copy(file, file.with_name("k-" + file.name))
-    for file in killed:
-        file.with_name("k-" + file.name).replace(file)
-    _, first = restore(path, target)
-    _, second = restore(path, target)
-    assert first is not None
-    assert second is not None
-    assert second.name == "dragoman.db.before-restore-2"
-    assert await words_of(first) == ["first", "in the log"]
-    assert await words_of(second) == ["first"]
-    assert await words_of(path) == ["first"]
-
-
 def test_a_backup_is_restored_where_no_database_is_yet(path: Path, target: Path) -> None:
     asyncio.run(fill(path))
-    back_up(path, target, force=False)
+    back_up(path, target)
     path.unlink()
     made, aside = restore(path, target)
     assert (made.sessions, aside) == (2, None)
@@ -472,13 +380,14 @@ def test_a_backup_is_restored_where_no_database_is_yet(path: Path, target: Path)
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 def test_what_root_restores_belongs_to_the_user_of_the_gateway(path: Path, target: Path) -> None:
     asyncio.run(fill(path))
-    back_up(path, target, force=False)
+    back_up(path, target)
     os.chown(path, 1234, 4321)
     path.chmod(0o640)
     restore(path, target)
     found = path.stat()
     assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (1234, 4321, 0o640)
     path.unlink()
+    path.with_name("dragoman.db.before-restore").unlink()
     os.chown(path.parent, 1235, 4322)
     restore(path, target)
     assert (path.stat().st_uid, path.stat().st_gid) == (1235, 4322)
@@ -547,7 +456,7 @@ def test_what_cannot_be_restored_leaves_the_database_as_it_is(
 
 async def test_nothing_is_restored_while_a_gateway_runs(path: Path, target: Path) -> None:
     await fill(path)
-    back_up(path, target, force=False)
+    back_up(path, target)
     async with SqliteEngine(path, FakeClock()) as engine:
         for attempt in (lambda: restore(path, target), lambda: bump_fences(path)):
             with pytest.raises(EngineLocked, match="stop that gateway"):
@@ -573,185 +482,148 @@ async def test_fences_of_a_database_restored_by_other_means_are_made_new(path: P
 # A restore that is cut short
 
 
-def _as_killed(path: Path, target: Path) -> None:
-    """Make a backup, and a database with words in its log that the backup lacks."""
+def _make_killed(path: Path, target: Path) -> None:
+    """Make a backup, and a database of a killed gateway whose last words are only in the -wal."""
     asyncio.run(fill(path, "first"))
-    back_up(path, target, force=False)
+    back_up(path, target)
+    files = (path, path.with_name("dragoman.db-wal"))
 
     async def go_on() -> None:
         async with SqliteEngine(path, FakeClock()) as engine:
             await engine.commit(Step(ALICE, (said("in the log"),)))
-            for file in (path, path.with_name("dragoman.db-wal")):
+            for file in files:
                 shutil.copy(file, file.with_name("k-" + file.name))
 
     asyncio.run(go_on())
-    for file in (path, path.with_name("dragoman.db-wal")):
+    for file in files:
         file.with_name("k-" + file.name).replace(file)
 
 
-def _names(path: Path) -> set[str]:
-    return {file.name for file in path.parent.iterdir() if file.is_file()} - {"dragoman.db-shm"}
+_KILLER = """
+import os, shutil, signal, sys
+from itertools import count
+from pathlib import Path
+from gateway.store.sqlite.backup import restore
+
+WATCHED = {
+    "open", "sqlite3.connect", "sqlite3.connect/handle", "os.chmod", "os.chown", "os.link", "os.rename", "os.remove",
+    "tempfile.mkstemp", "fcntl.flock",
+}
+
+def restore_and_die(folder, step):
+    def count_down(event, arguments):
+        nonlocal step
+        if event in WATCHED:
+            step -= 1
+            if not step:
+                os.kill(os.getpid(), signal.SIGKILL)
+    sys.addaudithook(count_down)
+    restore(folder / "dragoman.db", folder / "backup.db")
+
+killed = Path(sys.argv[1])
+for step in count(1):
+    folder = killed.with_name(str(step))
+    shutil.copytree(killed, folder)
+    child = os.fork()
+    if not child:
+        restore_and_die(folder, step)
+        os._exit(0)
+    if os.waitpid(child, 0)[1] != signal.SIGKILL:
+        break
+"""
+"""Restores copies of a folder in processes that kill themselves one call later each: opening or changing a file."""
 
 
-MOVES = ("rename", "rename", "replace")
-"""What gives a database and its log their other names, and the backup the database's."""
+def test_a_restore_killed_at_any_step_leaves_the_old_or_the_new_database(path: Path) -> None:
+    killed = path.with_name("killed")
+    killed.mkdir()
+    _make_killed(killed / "dragoman.db", killed / "backup.db")
+    subprocess.run([sys.executable, "-c", _KILLER, str(killed)], check=True, timeout=100)
+    outcomes: list[bool] = []
+    for step in count(1):
+        database = path.parent / str(step) / "dragoman.db"
+        if not database.parent.exists():
+            break
+        before = database.with_name("dragoman.db.before-restore")
+        replaced = before.exists() and not before.samefile(database)
+        outcomes.append(replaced)
+        # The gateway starts with a complete database, without any help.
+        assert asyncio.run(words_of(database)) == (["first"] if replaced else ["first", "in the log"])
+        if replaced:
+            assert asyncio.run(words_of(before)) == ["first", "in the log"]
+        else:
+            assert restore(database, database.with_name("backup.db"))[1] == before
+    assert len(outcomes) > 10
+    assert outcomes == sorted(outcomes)
+    assert outcomes[-2:] == [True, True]
+    assert not outcomes[0]
 
 
-@pytest.mark.parametrize("fault", [KeyboardInterrupt, lambda: OSError(5, "it is broken")], ids=["ctrl-c", "fault"])
-@pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("number", range(len(MOVES)))
-def test_a_restore_that_is_interrupted_puts_the_database_back_and_says_so(
-    path: Path,
-    target: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    number: int,
-    done: bool,
-    fault: Callable[[], BaseException],
-) -> None:
-    _as_killed(path, target)
-    before = _names(path)
-    left = iter(range(len(MOVES)))
-
-    def interrupted(move: Callable[[object, object], None]) -> Callable[[object, object], None]:
-        def run(old: object, new: object) -> None:
-            cut = next(left, None) == number
-            if done or not cut:
-                move(old, new)
-            if cut:
-                raise fault()
-
-        return run
-
-    with monkeypatch.context() as patched:
-        for name in set(MOVES):
-            patched.setattr(os, name, interrupted(getattr(os, name)))
-        with pytest.raises((KeyboardInterrupt, OSError)) as caught:
-            restore(path, target)
-    assert _names(path) == before
-    assert asyncio.run(words_of(path)) == ["first", "in the log"]
-    assert caught.value.__notes__ == [f"{str(path)!r} is as it was"]
-    _, aside = restore(path, target)
-    assert aside is not None
-    assert aside.name == "dragoman.db.before-restore"
-
-
-def test_a_database_that_cannot_be_put_back_is_told_with_the_way_to_do_it(
-    path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _as_killed(path, target)
-    move = os.rename
-    count = iter(range(9))
-
-    def broken(old: object, new: object) -> None:
-        if next(count):
-            raise OSError(5, "the disk is broken")
-        move(str(old), str(new))
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "rename", broken)
-        with pytest.raises(EngineUnusable, match=r"cannot be put back .*the disk is broken.*`mv ") as caught:
-            restore(path, target)
-    _do_as_told(str(caught.value))
-    assert asyncio.run(words_of(path)) == ["first", "in the log"]
-
-
-def _do_as_told(text: str) -> None:
-    told = re.search(r"`(mv [^`]+)`", text)
-    assert told is not None
-    subprocess.run(["sh", "-c", told[1]], check=True)
-
-
-def _kill_behind(number: int, path: Path, target: Path) -> None:
-    """Restore in a process of its own that is killed once it has renamed that many files."""
+@pytest.mark.parametrize("size", [300_000, 1_000_000])
+def test_a_restore_on_a_full_disk_leaves_the_database_as_it_was(path: Path, target: Path, size: int) -> None:
+    asyncio.run(fill(path, "of the backup"))
+    _make_large(path)
+    back_up(path, target)
+    path.unlink()
+    asyncio.run(fill(path, "of today"))
     code = (
-        "import os, signal, sys; from pathlib import Path; from gateway.store.sqlite.backup import restore\n"
-        "left, move = iter(range(int(sys.argv[3]), -1, -1)), os.rename\n"
-        "def rename(old, new): move(old, new); next(left) > 1 or os.kill(os.getpid(), signal.SIGKILL)\n"
-        "os.rename = rename; restore(Path(sys.argv[1]), Path(sys.argv[2]))"
+        "import resource, signal, sys; from pathlib import Path; from gateway.store.sqlite.backup import restore\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]),) * 2)\n"
+        "try: restore(*map(Path, sys.argv[1:3]))\n"
+        "except Exception as exc: print(type(exc).__name__)"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(path), str(target), str(number)], check=False, timeout=60)
-    assert done.returncode == -signal.SIGKILL
-    assert not path.exists()
+    command = [sys.executable, "-c", code, str(path), str(target), str(size)]
+    assert subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout == "EngineUnusable\n"
+    assert {file.name for file in path.parent.iterdir() if file.is_file()} == {"dragoman.db", "dragoman.db.lock"}
+    assert asyncio.run(words_of(path)) == ["of today"]
 
 
-@pytest.mark.parametrize("number", [1, 2])
-async def test_no_empty_database_is_begun_where_a_restore_was_killed(path: Path, target: Path, number: int) -> None:
-    await asyncio.to_thread(_as_killed, path, target)
-    await asyncio.to_thread(_kill_behind, number, path, target)
-    told = r"no database at .*dragoman\.db'.* restore again .*before-restore.*empty database"
-    with pytest.raises(EngineUnusable, match=told) as caught:
-        await SqliteEngine(path, FakeClock()).__aenter__()
-    for attempt in (lambda: migrate(path), lambda: bump_fences(path)):
-        with pytest.raises(EngineUnusable, match=told):
-            attempt()
-    _nothing(path)
-    _do_as_told(str(caught.value))
-    assert await words_of(path) == ["first", "in the log"]
+def test_a_damaged_database_is_kept_with_its_wal(path: Path, target: Path) -> None:
+    _make_killed(path, target)
+    path.write_bytes(b"damaged" * 1_000)
+    wal = path.with_name("dragoman.db-wal").read_bytes()
+    _, before = restore(path, target)
+    assert before is not None
+    assert before.read_bytes() == b"damaged" * 1_000
+    assert before.with_name(before.name + "-wal").read_bytes() == wal
+    assert asyncio.run(words_of(path)) == ["first"]
 
 
-@pytest.mark.parametrize("number", [1, 2])
-async def test_a_restore_that_was_killed_is_made_again(path: Path, target: Path, number: int) -> None:
-    await asyncio.to_thread(_as_killed, path, target)
-    await asyncio.to_thread(_kill_behind, number, path, target)
-    _, aside = restore(path, target)
-    assert aside is None
-    assert await words_of(path) == ["first"]
-    # Its log has gone with it.
-    assert await words_of(path.with_name("dragoman.db.before-restore")) == ["first", "in the log"]
-
-
-def test_an_empty_database_is_begun_where_what_was_set_aside_is_moved_away(path: Path, target: Path) -> None:
-    asyncio.run(fill(path))
-    back_up(path, target, force=False)
-    _, aside = restore(path, target)
-    assert aside is not None
+def test_the_wal_of_a_removed_database_is_not_read_as_that_of_the_backup(path: Path, target: Path) -> None:
+    _make_killed(path, target)
     path.unlink()
-    aside.rename(path.with_name("old.db"))
-    assert migrate(path) == (0, NEWEST)
+    _, before = restore(path, target)
+    assert before is None
+    assert path.with_name("dragoman.db.before-restore-wal").exists()
+    assert asyncio.run(words_of(path)) == ["first"]
 
 
-def test_the_newest_database_that_was_set_aside_is_the_one_to_put_back(path: Path, target: Path) -> None:
-    asyncio.run(fill(path))
-    back_up(path, target, force=False)
-    for number in (9, 12):
-        path.rename(path.with_name(f"dragoman.db.before-restore-{number}"))
-        shutil.copy(target, path)
-    _, aside = restore(path, target)
-    assert aside is not None
-    assert aside.name == "dragoman.db.before-restore-13"
-    path.unlink()
-    with pytest.raises(EngineUnusable, match=r"`mv \S+\.before-restore-13 \S+`"):
-        migrate(path)
-
-
-def test_a_backup_is_on_the_disk_before_the_database_loses_its_name(
-    path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _as_killed(path, target)
-    partial = path.with_name("dragoman.db.partial")
-    seen: list[str] = []
-    sync, move = os.fsync, os.rename
-
-    def note_sync(descriptor: int) -> None:
-        if partial.exists() and os.path.samestat(os.fstat(descriptor), partial.stat()):
-            seen.append("synced")
-        sync(descriptor)
-
-    def note_move(old: Path, new: Path) -> None:
-        seen.append(new.name)
-        move(old, new)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", note_sync)
-        patched.setattr(os, "rename", note_move)
+def test_the_database_of_an_earlier_restore_is_not_replaced(path: Path, target: Path) -> None:
+    _make_killed(path, target)
+    _, before = restore(path, target)
+    assert before is not None
+    with pytest.raises(OperatorError, match=r"before-restore' is from an earlier restore: move it away first"):
         restore(path, target)
-    assert seen == ["synced", "dragoman.db.before-restore", "dragoman.db.before-restore-wal"]
+    before.rename(before.with_name("kept.db"))
+    assert restore(path, target)[1] == before
+    assert asyncio.run(words_of(before.with_name("kept.db"))) == ["first", "in the log"]
 
 
-def test_what_a_copy_has_left_half_done_is_no_backup(path: Path) -> None:
+def test_a_database_with_two_names_is_not_restored(path: Path, target: Path) -> None:
     asyncio.run(fill(path))
-    partial = path.with_name("dragoman.db.partial")
-    partial.write_text("half of it")
-    with pytest.raises(OperatorError, match="interrupted"):
-        restore(path, partial)
-    assert partial.read_text() == "half of it"
+    back_up(path, target)
+    path.with_name("other.db").hardlink_to(path)
+    with pytest.raises(EngineUnusable, match="has 2 hard links"):
+        restore(path, target)
+    assert path.samefile(path.with_name("other.db"))
+
+
+def test_a_link_to_the_database_stays_a_link(path: Path, target: Path) -> None:
+    asyncio.run(fill(path))
+    back_up(path, target)
+    link = path.with_name("link.db")
+    link.symlink_to(path)
+    restore(locate(link), target)
+    assert link.is_symlink()
+    assert asyncio.run(words_of(link)) == ["kept"]

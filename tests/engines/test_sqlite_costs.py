@@ -17,8 +17,8 @@ from gateway.store.questions.sends import next_send_due, pending_sends
 from gateway.store.rows import RetentionPolicy
 from gateway.store.sqlite import SqliteEngine
 from gateway.store.sqlite.dialect import answer, in_sqlite
+from gateway.store.sqlite.file_guard import FileGuard
 from gateway.store.sqlite.jobs import Turn
-from gateway.store.sqlite.place import FilePlace
 from gateway.store.sqlite.upkeep import cut
 from gateway.store.sqlite.writer import Writer
 from gateway.store.step import RUNTIME, Enqueue, SendChange, Step
@@ -89,7 +89,7 @@ async def test_to_remove_the_oldest_takes_as_long_whatever_stays(tmp_path: Path)
     for events in (FEW, MANY):
         path = tmp_path / f"{events}.db"
         await _fill(path, events)
-        writer = Writer(path, FakeClock(), FilePlace(path))
+        writer = Writer(path, FakeClock(), FileGuard(path, confirm=1.0))
         await writer.start()
         found[events] = await writer.run(_cut_a_hundred, how="alone")
         await writer.stop()

@@ -88,12 +88,12 @@ def test_a_migration_that_cannot_keep_a_copy_changes_nothing(tmp_path: Path) -> 
 def test_a_migration_is_refused_while_a_gateway_has_the_database(tmp_path: Path) -> None:
     path, _ = load(tmp_path)
     lock = FileLock(path)
-    lock.take()
+    lock.acquire()
     try:
         with pytest.raises(EngineLocked, match=f"process {os.getpid()} uses the database"):
             migrate(path)
     finally:
-        lock.free()
+        lock.release()
     assert schema_of(path) == 6
 
 

@@ -1,5 +1,5 @@
-"""A database file, its log, its lock or its folder that is removed, replaced or linked while the engine has it open."""
-# The files are small and local, and moving them is what happens here.
+"""A database file, its -wal, its lock file or its folder that is removed, replaced or linked in use."""
+# The files are small and local, and moving them is the subject.
 # ruff: noqa: ASYNC240
 
 import ast
@@ -20,7 +20,7 @@ from gateway.events import SessionId
 from gateway.store.questions.sessions import session
 from gateway.store.sqlite import SqliteEngine, lock as sqlite_lock
 from gateway.store.sqlite.dialect import answer
-from gateway.store.sqlite.place import FilePlace
+from gateway.store.sqlite.file_guard import FileGuard
 from gateway.store.sqlite.readers import Readers
 from gateway.store.step import Step
 from gateway.testing.conformance.engine_words import ALICE, FakeClock, open_session, row_of, said, texts
@@ -37,22 +37,6 @@ def path(tmp_path: Path) -> Path:
     return folder / "dragoman.db"
 
 
-async def _not_ready(engine: SqliteEngine) -> str:
-    """Wait until the store says that it takes no writes for what has happened to its files."""
-    async with asyncio.timeout(20):
-        # Nobody tells. The disk cannot be asked for its room at once where the folder is gone.
-        while (found := await engine.health()).writable or "cannot be looked at" in found.detail:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-    return found.detail
-
-
-async def _ready(engine: SqliteEngine) -> None:
-    async with asyncio.timeout(20):
-        # Nobody tells that it is well again.
-        while not (await engine.health()).writable:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-
-
 def _rename_file(path: Path) -> Callable[[], object]:
     aside = path.with_name("aside.db")
     path.rename(aside)
@@ -66,16 +50,16 @@ def _rename_folder(path: Path) -> Callable[[], object]:
 
 
 def _replace_folder(path: Path) -> Callable[[], object]:
-    aside = path.parent.with_name("aside")
-    shutil.copytree(path.parent, path.parent.with_name("copy"))
+    aside, copy = path.parent.with_name("aside"), path.parent.with_name("copy")
+    shutil.copytree(path.parent, copy)
     path.parent.rename(aside)
-    path.parent.with_name("copy").rename(path.parent)
+    copy.rename(path.parent)
 
-    def back() -> None:
-        path.parent.rename(path.parent.with_name("copy"))
+    def put_back() -> None:
+        path.parent.rename(copy)
         aside.rename(path.parent)
 
-    return back
+    return put_back
 
 
 def _replace_file(path: Path) -> Callable[[], object]:
@@ -92,10 +76,16 @@ def _link_instead(path: Path) -> Callable[[], object]:
     return lambda: aside.replace(path)
 
 
-def _rename_log(path: Path) -> Callable[[], object]:
-    log = path.with_name("dragoman.db-wal")
-    log.rename(path.with_name("aside"))
-    return lambda: path.with_name("aside").replace(log)
+def _rename_wal(path: Path) -> Callable[[], object]:
+    wal = path.with_name("dragoman.db-wal")
+    wal.rename(path.with_name("aside"))
+    return lambda: path.with_name("aside").replace(wal)
+
+
+def _rename_lock(path: Path) -> Callable[[], object]:
+    lock = path.with_name("dragoman.db.lock")
+    lock.rename(path.with_name("aside"))
+    return lambda: path.with_name("aside").replace(lock)
 
 
 def _name_of(take_away: Callable[[Path], Callable[[], object]]) -> str:
@@ -104,17 +94,10 @@ def _name_of(take_away: Callable[[Path], Callable[[], object]]) -> str:
 
 @pytest.mark.parametrize(
     "take_away",
-    [
-        _replace_file,
-        _rename_folder,
-        *(
-            pytest.param(one, marks=pytest.mark.slow)
-            for one in (_rename_file, _link_instead, _replace_folder, _rename_log)
-        ),
-    ],
+    [_rename_file, _replace_file, _link_instead, _rename_folder, _replace_folder, _rename_wal, _rename_lock],
     ids=_name_of,
 )
-async def test_nothing_is_written_while_the_database_is_away_and_all_goes_on_when_it_is_back(
+async def test_nothing_is_written_while_a_file_is_away_and_all_goes_on_when_it_is_back(
     path: Path, take_away: Callable[[Path], Callable[[], object]]
 ) -> None:
     with capture_logs() as logs:
@@ -122,49 +105,55 @@ async def test_nothing_is_written_while_the_database_is_away_and_all_goes_on_whe
             await open_session(engine)
             await engine.commit(Step(ALICE, (said("before"),)))
             put_back = take_away(path)
-            assert "put it back" in await _not_ready(engine)
-            for _ in range(3):
-                with pytest.raises(EngineUnavailable, match="put it back"):
-                    await engine.commit(Step(ALICE, (said("lost"),)))
+            with pytest.raises(EngineUnavailable, match="put it back"):
+                await engine.commit(Step(ALICE, (said("lost"),)))
+            health = await engine.health()
+            assert (health.writable, "put it back" in health.detail) == (False, True)
             assert await texts(engine) == ["before"]
             put_back()
-            await _ready(engine)
+            assert (await engine.health()).writable
             await engine.commit(Step(ALICE, (said("after"),)))
-    events = [(one["log_level"], one["event"]) for one in logs]
-    # Once for each file that moved.
-    assert list(dict.fromkeys(events)) == [
-        ("error", "the database was taken away"),
-        ("warning", "it is back where it was, and all goes on"),
+    assert [(one["log_level"], one["event"]) for one in logs] == [
+        ("error", "the database file was removed or replaced"),
+        ("warning", "the database file is in its place again"),
     ]
     async with SqliteEngine(path, FakeClock()) as engine:
         assert await texts(engine) == ["before", "after"]
 
 
-async def test_a_write_that_comes_just_after_the_first_look_waits_for_the_second(path: Path) -> None:
-    path.touch()
-    place = FilePlace(path)
-    place.remember()
-    for back in (True, False):
-        put_back = _rename_file(path)
-        with pytest.raises(EngineUnavailable, match="not where"):
-            place.refuse_another()
-        waiting = asyncio.create_task(asyncio.to_thread(place.check))
-        assert place.trouble is None
-        if back:
-            put_back()
-            await waiting
-        else:
-            with pytest.raises(EngineUnavailable, match="is gone"):
-                await waiting
-
-
-async def test_a_reader_that_opens_the_database_late_makes_none(path: Path) -> None:
+@pytest.mark.parametrize("back", [True, False])
+async def test_a_commit_waits_for_a_second_look_at_a_file_that_is_away(path: Path, *, back: bool) -> None:
     async with SqliteEngine(path, FakeClock()) as engine:
         await open_session(engine)
-        place = FilePlace(path)
-        place.remember()
-        late = Readers(path, place)
-        for take_away in (_rename_file, _rename_log, _replace_file, _link_instead):
+        put_back = _rename_file(path)
+        waiting = asyncio.ensure_future(engine.commit(Step(ALICE, (said("late"),))))
+        done, _ = await asyncio.wait({waiting}, timeout=0.3)
+        assert not done
+        if back:
+            put_back()
+            assert (await waiting).last_sequence == 2
+        else:
+            with pytest.raises(EngineUnavailable, match="No such file"):
+                await waiting
+            put_back()
+
+
+async def test_readiness_tells_of_a_removed_file_before_any_commit(path: Path) -> None:
+    async with SqliteEngine(path, FakeClock()) as engine:
+        await open_session(engine)
+        path.unlink()
+        async with asyncio.timeout(4):
+            health = await engine.health()
+        assert (health.writable, str(path) in health.detail) == (False, True)
+
+
+async def test_a_reader_that_opens_the_database_late_creates_none(path: Path) -> None:
+    async with SqliteEngine(path, FakeClock()) as engine:
+        await open_session(engine)
+        guard = FileGuard(path, confirm=0.01)
+        guard.remember()
+        late = Readers(path, guard)
+        for take_away in (_rename_file, _rename_wal, _replace_file, _link_instead):
             put_back = take_away(path)
             with pytest.raises(EngineUnavailable):
                 await late.ask(answer, session(ALICE))
@@ -175,127 +164,99 @@ async def test_a_reader_that_opens_the_database_late_makes_none(path: Path) -> N
         await late.close()
 
 
-async def test_a_removed_database_is_never_made_again_by_who_lost_it(path: Path) -> None:
+async def test_a_gateway_that_lost_its_database_creates_no_other(path: Path) -> None:
     async with SqliteEngine(path, FakeClock()) as engine:
         await open_session(engine)
         for file in path.parent.iterdir():
             file.unlink()
-        detail = await _not_ready(engine)
-        assert all(word in detail for word in ("dragoman.db'", "dragoman.db-wal'", "dragoman.db.lock'", "restart"))
-        with pytest.raises(EngineUnavailable):
+        with pytest.raises(EngineUnavailable, match="put it back"):
             await engine.commit(Step(ALICE, (said("lost"),)))
         assert list(path.parent.iterdir()) == []
+    assert list(path.parent.iterdir()) == []
     async with SqliteEngine(path, FakeClock()) as engine:
         assert await engine.session(ALICE) is None
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dragoman.db", "aside.db"])
-async def test_what_the_log_held_is_saved_when_it_is_parted_from_the_database(path: Path, name: str) -> None:
+async def test_the_wal_is_saved_into_a_database_that_it_is_parted_from(path: Path, name: str) -> None:
     kept = path.with_name("kept.db")
     async with SqliteEngine(path, FakeClock()) as engine:
         await open_session(engine)
         await engine.commit(Step(ALICE, (said("kept"),)))
         path.with_name("dragoman.db-wal").rename(path.with_name("gone"))
         path.rename(path.with_name(name))
-        await _not_ready(engine)
-        # As if it was killed now.
+        assert not (await engine.health()).writable
+        # As a kill would leave it.
         shutil.copy(path.with_name(name), kept)
     async with SqliteEngine(kept, FakeClock()) as engine:
         assert await texts(engine) == ["kept"]
 
 
-async def test_a_removed_lock_file_lets_nobody_in_and_is_told(path: Path) -> None:
+# A second gateway
+
+
+@pytest.mark.parametrize("name", ["dragoman.db", "link.db", "folder/dragoman.db"])
+async def test_a_second_gateway_is_refused_under_every_name(path: Path, name: str) -> None:
+    path.with_name("link.db").symlink_to(path)
+    path.with_name("folder").symlink_to(path.parent)
     async with SqliteEngine(path, FakeClock()) as engine:
         await open_session(engine)
-        path.with_name("dragoman.db.lock").unlink()
         with pytest.raises(EngineLocked, match=f"process {os.getpid()} uses the database"):
-            await SqliteEngine(path, FakeClock()).__aenter__()
-        assert "the lock of the database" in await _not_ready(engine)
-        # The database itself is where it was.
-        await engine.commit(Step(ALICE, (said("kept"),)))
-    async with SqliteEngine(path, FakeClock()) as engine:
-        assert await texts(engine) == ["kept"]
+            await SqliteEngine(path.parent / name, FakeClock()).__aenter__()
         assert (await engine.health()).writable
 
 
-async def test_a_database_of_two_names_is_refused_and_under_another_name_locked(path: Path) -> None:
+async def test_a_database_with_two_hard_links_is_refused(path: Path) -> None:
+    async with SqliteEngine(path, FakeClock()) as engine:
+        await open_session(engine)
     other = path.parent.with_name("other.db")
-    with capture_logs() as logs:
-        async with SqliteEngine(path, FakeClock()) as engine:
-            await open_session(engine)
-            other.hardlink_to(path)
-            async with asyncio.timeout(20):
-                while not any("hard link" in one.get("reason", "") for one in logs):  # noqa: ASYNC110 - a log
-                    await asyncio.sleep(0.02)
-            assert (await engine.health()).writable
-            with pytest.raises(EngineUnusable, match="2 names"):
-                await SqliteEngine(other, FakeClock()).__aenter__()
-            path.unlink()
-            with pytest.raises(EngineLocked, match=f"process {os.getpid()} uses the database"):
-                await SqliteEngine(other, FakeClock()).__aenter__()
-            assert "is gone" in await _not_ready(engine)
-    async with SqliteEngine(other, FakeClock()) as engine:
+    other.hardlink_to(path)
+    for name in (path, other):
+        with pytest.raises(EngineUnusable, match="has 2 hard links"):
+            await SqliteEngine(name, FakeClock()).__aenter__()
+    other.unlink()
+    async with SqliteEngine(path, FakeClock()) as engine:
         assert (await row_of(engine)).last_sequence == 1
 
 
-@pytest.mark.slow
-async def test_a_database_that_may_only_be_read_by_now_goes_on_and_is_warned_of(path: Path) -> None:
-    with capture_logs() as logs:
-        async with SqliteEngine(path, FakeClock()) as engine:
-            await open_session(engine)
-            path.chmod(0o400)
-            async with asyncio.timeout(20):
-                while not any("may only be read" in one.get("reason", "") for one in logs):  # noqa: ASYNC110 - a log
-                    await asyncio.sleep(0.02)
-            await engine.commit(Step(ALICE, (said("kept"),)))
-            assert (await engine.health()).writable
-            path.chmod(0o600)
-    async with SqliteEngine(path, FakeClock()) as engine:
-        assert await texts(engine) == ["kept"]
-
-
-@pytest.mark.slow
-async def test_another_number_is_only_warned_of_where_numbers_mean_little(
-    path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(("kind", "refused"), [("nfs4", True), ("cifs", True), ("overlay", False)])
+async def test_a_network_file_system_is_refused(
+    path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, kind: str, refused: bool
 ) -> None:
-    mounts = tmp_path / "mounts"
-    mounts.write_text("overlay / overlay rw 0 0\n")
-    monkeypatch.setattr(sqlite_lock, "_MOUNTS", mounts)
+    _mount(monkeypatch, tmp_path, kind)
+    engine = SqliteEngine(path, FakeClock())
+    if refused:
+        with pytest.raises(EngineUnusable, match=f"network file system \\({kind}\\)"):
+            await engine.__aenter__()
+    else:
+        async with engine:
+            pass
+
+
+@pytest.mark.parametrize("kind", ["overlay", "fuse.sshfs"])
+async def test_a_changed_inode_only_warns_where_the_file_system_changes_inodes(
+    path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str
+) -> None:
+    _mount(monkeypatch, tmp_path, kind)
     with capture_logs() as logs:
         async with SqliteEngine(path, FakeClock()) as engine:
             await open_session(engine)
             put_back = _replace_file(path)
-            async with asyncio.timeout(20):
-                while not any("seems to be" in one.get("reason", "") for one in logs):  # noqa: ASYNC110 - a log
-                    await asyncio.sleep(0.02)
             assert (await engine.health()).writable
-            # That there is nothing is plain everywhere.
             put_back()
             path.rename(path.with_name("aside.db"))
-            assert "is gone" in await _not_ready(engine)
+            assert not (await engine.health()).writable
+            path.with_name("aside.db").rename(path)
+    assert [one["event"] for one in logs][:2] == [
+        "the database file seems to be another one",
+        "the database file was removed or replaced",
+    ]
 
 
-async def test_a_lock_of_somebody_else_in_a_common_folder_is_in_nobodys_way(
-    path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("only root makes files of others")
-    first, second = tmp_path / "first", tmp_path / "second"
-    monkeypatch.setattr(sqlite_lock, "_SHARED_FOLDERS", (tmp_path / "none", first, second))
-    for folder in (first, second):
-        folder.mkdir()
-    async with SqliteEngine(path, FakeClock()):
-        (lock,) = first.iterdir()
-    assert not lock.exists()
-    lock.write_text("12345")
-    os.chown(lock, 65534, 65534)
-    async with SqliteEngine(path, FakeClock()):
-        assert [one.name for one in second.iterdir()] == [lock.name]
-        path.with_name("dragoman.db.lock").unlink()
-        with pytest.raises(EngineLocked):
-            await SqliteEngine(path, FakeClock()).__aenter__()
-    assert lock.read_text() == "12345"
+def _mount(monkeypatch: pytest.MonkeyPatch, folder: Path, kind: str) -> None:
+    mounts = folder / "mounts"
+    mounts.write_text(f"somewhere / {kind} rw 0 0\n")
+    monkeypatch.setattr(sqlite_lock, "_MOUNTS", mounts)
 
 
 # The locks of SQLite itself
@@ -357,17 +318,16 @@ OPENERS = {
     "link",
     "hardlink_to",
 }
-"""What opens, copies, locks or changes a file by a descriptor, or changes one behind SQLite's back."""
+"""Calls that open, copy, lock or change a file by a descriptor, or change one behind SQLite's back."""
 ALLOWED = {
-    # Files of locks and the list of mounts, never the database.
-    "lock.py": {"take", "_open_lock", "_open_either_way", "_hold", "check_place", "is_unsteady"},
+    # Lock files and the list of mounts, never the database.
+    "lock.py": {"acquire", "_lock", "_read_mounts"},
     # A copy of an older database, before the process opens that.
     "migrate_0_2.py": {"keep_copy", "_sync"},
     # A new file, before SQLite opens it.
     "privacy.py": {"make_private"},
     # Commands with a process of their own.
     "backup.py": None,
-    "replacing.py": None,
 }
 
 
@@ -388,14 +348,11 @@ def test_nothing_in_the_process_opens_the_database_besides_sqlite() -> None:
     assert found == []
 
 
-def test_only_commands_use_what_opens_a_database_as_a_file() -> None:
-    words = ("store.sqlite.backup", "store.sqlite import backup", "store.sqlite.replacing")
+def test_only_commands_open_a_database_as_a_file() -> None:
+    words = ("store.sqlite.backup", "store.sqlite import backup")
     using = {
         str(file.relative_to(ROOT / "gateway"))
         for file in (ROOT / "gateway").rglob("*.py")
         if any(word in file.read_text() for word in words)
     }
-    assert {one for one in using if not one.startswith("cli/")} == {
-        "store/sqlite/backup.py",
-        "store/sqlite/transfer.py",
-    }, using
+    assert {one for one in using if not one.startswith("cli/")} == {"store/sqlite/transfer.py"}, using

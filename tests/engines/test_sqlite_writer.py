@@ -11,8 +11,8 @@ from gateway.errors import EngineUnavailable
 from gateway.guard import FAULTS
 from gateway.store.encoding import encode_event
 from gateway.store.sqlite import SqliteEngine
+from gateway.store.sqlite.file_guard import FileGuard
 from gateway.store.sqlite.jobs import BATCH, WAITING, Turn
-from gateway.store.sqlite.place import FilePlace
 from gateway.store.sqlite.upkeep import cut, set_note
 from gateway.store.sqlite.writer import Writer
 from gateway.store.step import RUNTIME, Enqueue, SendChange, Step
@@ -37,7 +37,7 @@ def read_note(turn: Turn) -> list[tuple[str, str]]:
 
 
 async def test_a_lost_connection_is_opened_again(path: Path) -> None:
-    writer = Writer(path, FakeClock(), FilePlace(path))
+    writer = Writer(path, FakeClock(), FileGuard(path, confirm=1.0))
     await writer.start()
     await writer.run(set_note("a", "1"))
     with pytest.raises(EngineUnavailable):
@@ -48,7 +48,7 @@ async def test_a_lost_connection_is_opened_again(path: Path) -> None:
 
 
 async def test_a_file_that_cannot_be_opened_again_is_told_until_it_can(path: Path) -> None:
-    writer = Writer(path, FakeClock(), FilePlace(path))
+    writer = Writer(path, FakeClock(), FileGuard(path, confirm=1.0))
     await writer.start()
     away = path.with_name("away.db")
 
@@ -62,7 +62,7 @@ async def test_a_file_that_cannot_be_opened_again_is_told_until_it_can(path: Pat
         await writer.run(move_away)
     # What the thread does of its own accord, while nobody waits, opens nothing.
     await asyncio.sleep(0.1)
-    with pytest.raises(EngineUnavailable, match="not where they were opened"):
+    with pytest.raises(EngineUnavailable, match="was replaced by another file: put it back"):
         await writer.run(set_note("a", "1"))
     await asyncio.to_thread(path.rmdir)
     await asyncio.to_thread(away.rename, path)
@@ -72,7 +72,7 @@ async def test_a_file_that_cannot_be_opened_again_is_told_until_it_can(path: Pat
 
 
 async def test_what_one_job_raises_that_nobody_foresaw_costs_that_job_alone(path: Path) -> None:
-    writer = Writer(path, FakeClock(), FilePlace(path))
+    writer = Writer(path, FakeClock(), FileGuard(path, confirm=1.0))
     await writer.start()
     before = FAULTS.total["sqlite writer"]
 
@@ -91,7 +91,7 @@ async def test_what_one_job_raises_that_nobody_foresaw_costs_that_job_alone(path
 async def test_a_thread_that_dies_leaves_nobody_waiting(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[threading.ExceptHookArgs] = []
     monkeypatch.setattr(threading, "excepthook", told.append)
-    writer = Writer(path, FakeClock(), FilePlace(path))
+    writer = Writer(path, FakeClock(), FileGuard(path, confirm=1.0))
     await writer.start()
 
     def fail(turn: Turn) -> None:
@@ -108,7 +108,7 @@ async def test_a_thread_that_dies_leaves_nobody_waiting(path: Path, monkeypatch:
 
 
 async def test_more_jobs_than_may_wait_are_all_done_in_batches(path: Path) -> None:
-    writer = Writer(path, FakeClock(), FilePlace(path))
+    writer = Writer(path, FakeClock(), FileGuard(path, confirm=1.0))
     await writer.start()
     turns: list[Turn] = []
     await asyncio.wait_for(asyncio.gather(*(writer.run(turns.append) for _ in range(WAITING + 500))), 30)
@@ -126,7 +126,7 @@ async def test_what_became_needed_after_a_sweep_chose_is_not_cut(path: Path) -> 
             Step(ALICE, (said(), said(), said()), sends=(Enqueue(0, "destination:x"), Enqueue(1, RUNTIME)))
         )
         await engine.commit(Step(ALICE, send_changes=(SendChange(2, "destination:x", "dead"),)))
-    writer = Writer(path, FakeClock(), FilePlace(path))
+    writer = Writer(path, FakeClock(), FileGuard(path, confirm=1.0))
     await writer.start()
     assert (await writer.run(cut({ALICE: 5}, 0), how="alone")).events == 2
     assert (await writer.run(cut({ALICE: 5}, 0), how="alone")).events == 0
@@ -153,7 +153,7 @@ async def test_nothing_that_a_batch_asks_for_is_looked_for_in_all_of_a_table(pat
 
     async with SqliteEngine(path, FakeClock()) as engine:
         await open_session(engine)
-    writer = Writer(path, FakeClock(), FilePlace(path))
+    writer = Writer(path, FakeClock(), FileGuard(path, confirm=1.0))
     await writer.start()
     await writer.run(listen)
     for number in range(3):

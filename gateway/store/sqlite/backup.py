@@ -1,50 +1,33 @@
-"""What an operator does with a SQLite database as a file: migrate it, back it up, restore it.
+"""The commands about a SQLite database as a file: migrate, back up, restore.
 
-These run in a process of their own, beside the gateway (backup) or instead of it (all others). Paths of
-databases are as `locate` gives them.
+They run in a process of their own, beside the gateway (backup) or instead of it (all others). Paths of databases are
+resolved by `locate`.
 """
 
 import os
 import sqlite3
+import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.errors import EngineUnusable, OperatorError
-from gateway.store.copy import Tell
 from gateway.store.roster import RESTORED
-from gateway.store.sqlite.lock import (
-    SIDES,
-    FileLock,
-    beside,
-    check_place,
-    locate,
-    lock_path,
-)
+from gateway.store.sqlite.lock import SIDES, FileLock, before_restore, beside, check_place, lock_path
 from gateway.store.sqlite.migrate_0_2 import keep_copy
-from gateway.store.sqlite.replacing import aside_for, growing, partial_of, put, put_over, replacing, set_aside, sync
 from gateway.store.sqlite.schema import APPLICATION, open_writer, refuse_newer
 
 _STEPS_BETWEEN_SIGNALS = 100_000
-_PAGES_AT_ONCE = 1_000
 _RENEW = "UPDATE sessions SET fence = fence + ?, owner = NULL"
 _COUNTS = "SELECT (SELECT count(*) FROM sessions), (SELECT count(*) FROM events)"
-_IN_WRITING = frozenset({
-    sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_TRUNCATE,
-    sqlite3.SQLITE_IOERR_DIR_FSYNC, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY,
-})  # fmt: skip
-"""What the file that is written has, where two are open."""
 _RIGHTS = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY})
-
-
-def _tell_nobody(what: str, done: int, total: int) -> None:
-    del what, done, total
+_DAMAGE = frozenset({sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT})
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a database holds."""
+    """The contents of a database; `size` is in bytes."""
 
     schema: int
     sessions: int
@@ -53,7 +36,7 @@ class Contents:
 
 
 def schema_of(path: Path) -> int:
-    """Say which schema a database has; 0 where there is none yet.
+    """Read the schema number of a database; 0 if it does not exist yet.
 
     Raises:
         EngineUnusable: the file is not a database of ours, or cannot be read.
@@ -61,118 +44,200 @@ def schema_of(path: Path) -> int:
     """
     if not path.exists() or not path.stat().st_size:
         return 0
-    with _reading(path) as connection:
+    with _read(path) as connection:
         return _check(connection, path)
 
 
 def migrate(path: Path) -> tuple[int, int]:
-    """Migrate a database, or create it; returns its schema before and after. A copy of an old one is kept beside it.
+    """Migrate a database or create it; return its schema numbers before and after. A copy of an old one is kept.
 
     Raises:
         EngineLocked: a gateway uses it.
         EngineUnusable: it cannot be used.
         SchemaTooNew: a newer release has migrated it.
     """
-    with alone(path):
+    with hold_alone(path):
         before = schema_of(path)
         keep_copy(path)
         open_writer(path).close()
         return before, schema_of(path)
 
 
-def back_up(path: Path, target: Path, *, force: bool, tell: Tell = _tell_nobody) -> Contents:
-    """Copy a database, also while a gateway uses it; the copy appears under its name once it is whole and checked.
+def back_up(path: Path, target: Path) -> Contents:
+    """Copy a database to a new file, also while a gateway writes it.
 
-    `tell` hears of bytes.
+    The copy is one transaction, so it ends however much is written. Its name appears when it is complete and checked.
 
     Raises:
-        EngineLocked: the target is the database of another gateway that runs.
-        EngineUnusable: there is no database of ours to copy, or the copy is not sound or cannot be written.
-        OperatorError: the target exists, or another backup to it is under way, or it is this database.
+        EngineUnusable: there is no database of ours to copy, or the copy is damaged or cannot be written.
+        OperatorError: the target exists, or is a file of the database.
     """
     if not path.exists():
         raise EngineUnusable(f"there is no database at {str(path)!r}, so there is nothing to back up")
+    target = Path(os.path.realpath(target.parent)) / target.name
     _check_target(target, path)
-    with replacing(target, force=force):
-        pass  # told now, and not only at the end of a long copy
-    with growing(target) as partial:
-        with _reading(path) as connection:
-            _check(connection, path)
-            total = _used(connection)
-            connection.set_progress_handler(
-                lambda: tell("copying", partial.stat().st_size, total), _STEPS_BETWEEN_SIGNALS
-            )
-            with _writing(target):
-                # The copy is of one moment, and holds no page that was freed.
-                connection.execute("VACUUM INTO ?", (str(partial),))
-        tell("checking", 0, 0)
-        partial.chmod(path.stat().st_mode & 0o777)
-        contents = examine(partial, name=target)
-        sync(partial, name=target)
-        with replacing(target, force=force):
-            put_over(partial, target)
+    with _create_partial(target) as partial:
+        _copy(path, partial, target)
+        contents = _examine(partial, name=target)
+        _sync(partial, name=target)
+        _give_name(partial, target)
+        _sync(target.parent)
     return contents
 
 
-def restore(path: Path, backup: Path, *, tell: Tell = _tell_nobody) -> tuple[Contents, Path | None]:
-    """Put a backup in a database's place, with fences that nobody has; answers where the old one was put.
+def restore(path: Path, backup: Path) -> tuple[Contents, Path | None]:
+    """Replace a database by a backup with new fences; return its contents and the name of the replaced database.
 
-    `tell` hears of bytes.
+    The path names a complete database at every moment: the old one until the new one is on disk.
 
     Raises:
         EngineLocked: a gateway uses the database.
-        EngineUnusable: the backup is missing, not one of ours, or not sound.
-        SchemaTooNew: a newer release has migrated it.
+        EngineUnusable: the backup is missing, damaged or not one of ours, or the disk cannot take it.
+        OperatorError: the backup is the database itself, or the database of an earlier restore is still there.
+        SchemaTooNew: a newer release has migrated the backup.
     """
     if not backup.is_file():
         raise EngineUnusable(f"there is no backup at {str(backup)!r}: check the path")
-    with alone(path, restoring=True):
+    with hold_alone(path):
         if path.exists() and path.samefile(backup):
             raise OperatorError(f"{str(backup)!r} is the database itself: name a backup, or use --bump-fences")
-        if locate(backup) == partial_of(path):
-            raise OperatorError(f"{str(backup)!r} is what a copy that was interrupted has left: name a backup")
-        with growing(path) as partial:
-            tell("checking the backup", 0, 0)
-            examine(backup, name=backup)
-            with _reading(backup) as source, _opened(partial, "rwc", name=path) as copy:
-                size = source.execute("PRAGMA page_size").fetchone()[0]
-                source.backup(
-                    copy,
-                    pages=_PAGES_AT_ONCE,
-                    progress=lambda _, left, total: tell("restoring", (total - left) * size, total * size),
-                )
-            tell("checking", 0, 0)
-            renew(partial)
-            partial.chmod((path if path.exists() else backup).stat().st_mode & 0o777)
-            if os.geteuid() == 0:
-                # Root restores what the gateway's own user must be able to write.
-                owner = (path if path.exists() else path.parent).stat()
-                os.chown(partial, owner.st_uid, owner.st_gid)
-            contents = examine(partial, name=path)
-            # Whole on the disk before the old one loses its name.
-            sync(partial, name=path)
-            had = path.exists()
-            aside = aside_for(path)
-            with set_aside(path, aside):
-                put(partial, path)
-    return contents, aside if had else None
+        before = before_restore(path)
+        for kept in (before, *(beside(before, side) for side in SIDES)):
+            if kept.exists():
+                raise OperatorError(f"{str(kept)!r} is from an earlier restore: move it away first")
+        with _create_partial(path) as partial:
+            _examine(backup, name=backup)
+            _copy(backup, partial, path)
+            _renew(partial)
+            _give_to_gateway(partial, path)
+            contents = _examine(partial, name=path)
+            _sync(partial, name=path)
+            replaced = _keep_old(path, before)
+            # The old name goes to the new file in one step.
+            partial.replace(path)
+            _sync(path.parent)
+    return contents, before if replaced else None
 
 
 def bump_fences(path: Path) -> int:
-    """Make every fence of a database a new one where it lies; answers how many sessions there are.
+    """Give every session of a database a new fence; return the number of sessions.
 
     Raises:
         EngineLocked: a gateway uses the database.
         EngineUnusable: there is none, or it cannot be used.
     """
-    with alone(path):
+    with hold_alone(path):
         if not schema_of(path):
             raise EngineUnusable(f"there is no database at {str(path)!r}")
-        return renew(path)
+        return _renew(path)
 
 
-def renew(path: Path) -> int:
-    """Bring a database up to date, and let nobody own its sessions; it is one file afterwards."""
+@contextmanager
+def hold_alone(path: Path) -> Generator[None]:
+    """Hold the lock of a database; no gateway uses it meanwhile.
+
+    Raises:
+        EngineLocked, EngineUnusable: as when a gateway starts.
+    """
+    check_place(path)
+    lock = FileLock(path)
+    lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _check_target(target: Path, path: Path) -> None:
+    folder = target.parent
+    if not folder.is_dir():
+        raise EngineUnusable(f"the folder {str(folder)!r} does not exist: create it")
+    if target.is_dir():
+        raise OperatorError(f"{str(target)!r} is a folder: name a file in it, such as {str(target / 'dragoman.db')!r}")
+    if target in {path, lock_path(path), *(beside(path, side) for side in SIDES)}:
+        raise OperatorError(f"{str(target)!r} is a file of the database: name another one")
+    for taken in (target, *(beside(target, side) for side in SIDES)):
+        if os.path.lexists(taken):
+            raise OperatorError(f"{str(taken)!r} exists, and a backup never replaces a file: name another one")
+
+
+@contextmanager
+def _create_partial(target: Path) -> Generator[Path]:
+    """Create the private file in which a copy grows; it is removed at the end unless it was renamed."""
+    try:
+        descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f"{target.name}.", suffix=".partial")
+    except OSError as exc:
+        raise EngineUnusable(f"cannot write in {str(target.parent)!r} ({exc.strerror})") from exc
+    os.close(descriptor)
+    partial = Path(name)
+    try:
+        yield partial
+    finally:
+        for side in ("", *SIDES):
+            beside(partial, side).unlink(missing_ok=True)
+
+
+def _copy(source: Path, partial: Path, target: Path) -> None:
+    with _read(source) as connection:
+        _check(connection, source)
+        try:
+            # One read transaction: no write of a gateway makes it begin again, and no freed page is copied.
+            connection.execute("VACUUM INTO ?", (str(partial),))
+        except sqlite3.Error as exc:
+            if _code(exc) & 0xFF in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}:
+                raise _unusable(target, exc) from exc
+            raise
+
+
+def _give_name(partial: Path, target: Path) -> None:
+    """Rename a file and replace none."""
+    try:
+        target.hardlink_to(partial)
+    except FileExistsError as exc:
+        raise OperatorError(f"{str(target)!r} exists by now: name another file") from exc
+    except OSError:
+        # A file system without hard links, such as that of a memory stick.
+        if os.path.lexists(target):
+            raise OperatorError(f"{str(target)!r} exists by now: name another file") from None
+        partial.rename(target)
+
+
+def _keep_old(path: Path, before: Path) -> bool:
+    """Give the old database its second name, with all that its -wal holds; False if there is no database."""
+    exists = path.exists()
+    if exists:
+        try:
+            with _open(path, "rw") as connection:
+                # Only the last connection can do this, and it leaves no -wal that would be read as the new file's.
+                connection.execute("PRAGMA journal_mode = DELETE")
+        except EngineUnusable as exc:
+            if not (isinstance(exc.__cause__, sqlite3.Error) and _code(exc.__cause__) & 0xFF in _DAMAGE):
+                raise
+        try:
+            before.hardlink_to(path)
+        except OSError as exc:
+            raise EngineUnusable(
+                f"cannot keep {str(path)!r} as {str(before)!r} ({exc.strerror}): move the database away and try again"
+            ) from exc
+    for side in SIDES:
+        # Of a damaged database, or of one that was removed.
+        if beside(path, side).exists():
+            beside(path, side).rename(beside(before, side))
+    _sync(path.parent)
+    return exists
+
+
+def _give_to_gateway(partial: Path, path: Path) -> None:
+    if path.exists():
+        partial.chmod(path.stat().st_mode & 0o777)
+    if os.geteuid() == 0:
+        # Root restores a file that the gateway's own user must be able to write.
+        owner = (path if path.exists() else path.parent).stat()
+        os.chown(partial, owner.st_uid, owner.st_gid)
+
+
+def _renew(path: Path) -> int:
+    """Migrate a database and release all its sessions under new fences; it is one file afterwards."""
     connection = open_writer(path)
     try:
         count = connection.execute(_RENEW, (RESTORED,)).rowcount
@@ -184,28 +249,15 @@ def renew(path: Path) -> int:
     return count
 
 
-def examine(path: Path, *, name: Path) -> Contents:
-    """Check every page of a database, and count what it holds.
-
-    Raises:
-        EngineUnusable: it is not one of ours, or not sound; `name` is what the text calls it.
-        SchemaTooNew: a newer release has migrated it.
-    """
-    with _reading(path, name=name) as connection:
+def _examine(path: Path, *, name: Path) -> Contents:
+    """Check every page of a database and count its rows; `name` is its name in messages."""
+    with _read(path, name=name) as connection:
         schema = _check(connection, name)
         found = [row[0] for row in connection.execute("PRAGMA integrity_check(1)")]
         if found != ["ok"]:
             raise EngineUnusable(f"{str(name)!r} is damaged ({found[0]}): use another backup")
         sessions, events = connection.execute(_COUNTS).fetchone()
     return Contents(schema, sessions, events, path.stat().st_size)
-
-
-def _used(connection: sqlite3.Connection) -> int:
-    """Say how large a copy of a database becomes, about."""
-    pages, free, size = (
-        connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
-    )
-    return (pages - free) * size
 
 
 def _check(connection: sqlite3.Connection, path: Path) -> int:
@@ -218,48 +270,45 @@ def _check(connection: sqlite3.Connection, path: Path) -> int:
     return version
 
 
+def _sync(place: Path, *, name: Path | None = None) -> None:
+    descriptor = os.open(place, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as exc:
+        raise EngineUnusable(f"cannot write {str(name or place)!r} ({exc.strerror}): has its disk space?") from exc
+    finally:
+        os.close(descriptor)
+
+
 @contextmanager
-def _reading(path: Path, *, name: Path | None = None) -> Generator[sqlite3.Connection]:
-    # A log that nobody has worked off yet is worked off when it is opened, which a read-only connection cannot do.
+def _read(path: Path, *, name: Path | None = None) -> Generator[sqlite3.Connection]:
+    # Only a connection that may write recovers the -wal of a killed gateway.
     writable = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
-    with _opened(path, "rw" if writable else "ro", name=name) as connection:
+    with _open(path, "rw" if writable else "ro", name=name) as connection:
         yield connection
 
 
 @contextmanager
-def _opened(path: Path, mode: str, *, name: Path | None = None) -> Generator[sqlite3.Connection]:
-    """Open a database; `name` is what texts call it."""
+def _open(path: Path, mode: str, *, name: Path | None = None) -> Generator[sqlite3.Connection]:
     try:
         connection = sqlite3.connect(
             f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=5.0, isolation_level=None
         )
         try:
-            # Between the steps of a long statement Python looks for Ctrl-C.
+            # Python looks for Ctrl-C between the steps of a long statement.
             connection.set_progress_handler(lambda: 0, _STEPS_BETWEEN_SIGNALS)
             yield connection
         finally:
             connection.close()
     except sqlite3.Error as exc:
         if _code(exc) == sqlite3.SQLITE_INTERRUPT:
-            # SQLite says so where Ctrl-C was pressed between two steps of a statement.
+            # SQLite reports Ctrl-C so.
             raise KeyboardInterrupt from exc
         raise _unusable(name or path, exc) from exc
 
 
-@contextmanager
-def _writing(target: Path) -> Generator[None]:
-    """Name the target where it is what a statement over two files fails on."""
-    try:
-        yield
-    except sqlite3.Error as exc:
-        code = _code(exc)
-        if code & 0xFF == sqlite3.SQLITE_FULL or _IN_WRITING & {code, code & 0xFF}:
-            raise _unusable(target, exc) from exc
-        raise
-
-
 def _code(exc: sqlite3.Error) -> int:
-    # What Python's module has found out itself has none.
+    # Errors of Python's module itself have none.
     return getattr(exc, "sqlite_errorcode", 0)
 
 
@@ -275,31 +324,3 @@ def _unusable(name: Path, exc: sqlite3.Error) -> EngineUnusable:
     return EngineUnusable(
         f"cannot copy or read {str(name)!r} ({exc}): is it a database of Dragoman, and has the disk space?"
     )
-
-
-@contextmanager
-def alone(path: Path, *, restoring: bool = False) -> Generator[None]:
-    check_place(path, restoring=restoring)
-    lock = FileLock(path)
-    lock.take()
-    try:
-        yield
-    finally:
-        lock.free()
-
-
-def _check_target(target: Path, path: Path) -> None:
-    """Refuse what no backup can be put at, or must not."""
-    if not target.parent.is_dir():
-        raise EngineUnusable(f"the folder {str(target.parent)!r} does not exist: create it")
-    if target.is_dir():
-        raise OperatorError(f"{str(target)!r} is a folder: name a file in it, such as {str(target / 'dragoman.db')!r}")
-    if target.exists() and not target.is_file():
-        raise OperatorError(f"{str(target)!r} is no file that can be replaced: name another one")
-    if target.exists() and target.samefile(path):
-        raise OperatorError(f"{str(target)!r} is the database itself: name another file")
-    if path == partial_of(locate(target)) or locate(target) in {
-        *(beside(path, side) for side in SIDES),
-        lock_path(path),
-    }:
-        raise OperatorError(f"{str(target)!r} is a file of the database: name another one")

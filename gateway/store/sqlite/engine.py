@@ -26,9 +26,9 @@ from gateway.store.rows import NO_NOTES, EngineHealth, Instance, Regained, Sessi
 from gateway.store.shared_probe import SharedProbe
 from gateway.store.sqlite import leases, upkeep
 from gateway.store.sqlite.dialect import answer
+from gateway.store.sqlite.file_guard import FileGuard
 from gateway.store.sqlite.lock import FileLock, check_place, locate
 from gateway.store.sqlite.migrate_0_2 import keep_copy
-from gateway.store.sqlite.place import FilePlace
 from gateway.store.sqlite.privacy import make_private
 from gateway.store.sqlite.readers import Readers
 from gateway.store.sqlite.tuning import PRODUCTION, SqliteTuning
@@ -49,29 +49,24 @@ class SqliteEngine(AnswersQuestions):
         self._path = locate(path)
         self._clock = clock
         self._lock = FileLock(self._path)
-        self._place: FilePlace | None = None
         self._opened: tuple[Writer, Readers, Roster] | None = None
         self._probing = SharedProbe(f"the disk of {str(self._path)!r}", self._probe, patience=tuning.probe)
 
     async def __aenter__(self) -> Self:
         check_place(self._path)
-        self._lock.take()
+        self._lock.acquire()
         try:
             make_private(self._path)
-            # A new database has its file only now.
-            self._lock.take_file()
             copy = await asyncio.to_thread(keep_copy, self._path)
             if copy is not None:
                 log.info("the database of an earlier release is migrated", path=str(self._path), copy=str(copy))
-            place = FilePlace(self._path)
-            writer = Writer(self._path, self._clock, place, self._tuning)
+            guard = FileGuard(self._path, confirm=self._tuning.confirm)
+            writer = Writer(self._path, self._clock, guard, self._tuning)
             await writer.start()
         except BaseException:
-            self._lock.free()
+            self._lock.release()
             raise
-        place.start()
-        self._place = place
-        self._opened = writer, Readers(self._path, place), Roster(self._clock)
+        self._opened = writer, Readers(self._path, guard), Roster(self._clock)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -84,9 +79,7 @@ class SqliteEngine(AnswersQuestions):
             try:
                 await writer.stop()
             finally:
-                if self._place is not None:
-                    self._place.stop()
-                self._lock.free()
+                self._lock.release()
 
     @property
     def _open(self) -> tuple[Writer, Readers, Roster]:
@@ -245,22 +238,14 @@ class SqliteEngine(AnswersQuestions):
     async def health(self) -> EngineHealth:
         return await self._probing.ask()
 
-    @property
-    def _trouble(self) -> str:
-        return (self._place and self._place.trouble) or ""
-
     async def _probe(self) -> EngineHealth:
         try:
             found = await self._write.run(upkeep.probe)
             free = shutil.disk_usage(self._path.parent).free
-        except (EngineUnavailable, OSError) as exc:
-            # All that is amiss with its files, where it is that.
-            reason = f"the disk of the database cannot be looked at: {exc}" if isinstance(exc, OSError) else str(exc)
-            raise EngineUnavailable(self._trouble or reason) from exc
-        trouble = self._trouble
+        except OSError as exc:
+            raise EngineUnavailable(f"the disk of the database cannot be read: {exc}") from exc
         return EngineHealth(
-            writable=not trouble,
-            detail=trouble,
+            writable=True,
             bytes_used=found["page_count"] * found["page_size"],
             extra={
                 "path": str(self._path),

@@ -9,7 +9,7 @@ from threading import local
 from typing import Concatenate, ParamSpec, TypeVar
 
 from gateway.errors import EngineUnavailable, InvalidRequest
-from gateway.store.sqlite.place import FilePlace
+from gateway.store.sqlite.file_guard import FileGuard
 from gateway.store.sqlite.schema import open_reader
 
 P = ParamSpec("P")
@@ -23,9 +23,9 @@ _WAITING = 256
 class Readers:
     """Run functions over read-only connections; each sees only what has been committed."""
 
-    def __init__(self, path: Path, place: FilePlace) -> None:
+    def __init__(self, path: Path, guard: FileGuard) -> None:
         self._path = path
-        self._place = place
+        self._guard = guard
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="dragoman-sqlite-reader")
         self._mine = local()
         self._connections: list[sqlite3.Connection] = []
@@ -59,8 +59,8 @@ class Readers:
     def _connection(self) -> sqlite3.Connection:
         connection: sqlite3.Connection | None = getattr(self._mine, "connection", None)
         if connection is None:
-            # Looked at before: closing what is no longer the database could remove the log of what is.
-            self._place.refuse_another()
+            # Opening another database, and closing it, could remove its log.
+            self._guard.check()
             connection = open_reader(self._path)
             self._mine.connection = connection
             self._connections.append(connection)

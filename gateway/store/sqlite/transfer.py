@@ -8,7 +8,7 @@ from pathlib import Path
 from gateway.errors import EngineUnavailable, EngineUnusable
 from gateway.store.copy import PAGE, Row, Table
 from gateway.store.questions.question import columns
-from gateway.store.sqlite.backup import alone, schema_of
+from gateway.store.sqlite.backup import hold_alone, schema_of
 from gateway.store.sqlite.dialect import KEY, in_sqlite
 from gateway.store.sqlite.schema import NEWEST, open_writer
 
@@ -49,7 +49,7 @@ async def sqlite_source(path: Path) -> AsyncGenerator[SqliteSide]:
         EngineLocked: a gateway uses it.
         EngineUnusable: there is none, or it is of an earlier release.
     """
-    with alone(path):
+    with hold_alone(path):
         schema = schema_of(path)
         if not schema:
             raise EngineUnusable(f"there is no database at {str(path)!r}")
@@ -69,7 +69,7 @@ async def sqlite_target(path: Path) -> AsyncGenerator[SqliteSide]:
         EngineLocked: a gateway uses it.
         EngineUnusable: it cannot be used.
     """
-    with alone(path):
+    with hold_alone(path):
         async with _in_one_transaction(path) as side:
             yield side
 

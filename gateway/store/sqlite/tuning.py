@@ -12,6 +12,8 @@ class SqliteTuning:
     """Whether a commit waits until it is on disk."""
     lock: float = 5.0
     """How long a statement waits for another connection."""
+    confirm: float = 1.0
+    """How long a file must be missing or replaced until that counts."""
     probe: float = 5.0
     """How long the disk may take until it counts as one that takes no writes."""
     log_tries: int = 100

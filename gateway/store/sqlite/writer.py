@@ -22,6 +22,7 @@ from gateway.guard import FAULTS, guard_call
 from gateway.store.apply import Writes, decide
 from gateway.store.byte_room import ByteRoom
 from gateway.store.records import EventRecord, micros
+from gateway.store.sqlite.file_guard import FileGuard
 from gateway.store.sqlite.jobs import (
     LEAST,
     WAITING_BYTES,
@@ -35,7 +36,6 @@ from gateway.store.sqlite.jobs import (
     take,
     translate,
 )
-from gateway.store.sqlite.place import FilePlace
 from gateway.store.sqlite.schema import open_writer
 from gateway.store.sqlite.store import Store
 from gateway.store.sqlite.tuning import PRODUCTION, SqliteTuning
@@ -45,11 +45,11 @@ from gateway.store.step import Committed, Step
 class Writer:
     """Runs the thread: `start`, then `commit` and `run` from the event loop, then `stop`."""
 
-    def __init__(self, path: Path, clock: Clock, place: FilePlace, tuning: SqliteTuning = PRODUCTION) -> None:
+    def __init__(self, path: Path, clock: Clock, guard: FileGuard, tuning: SqliteTuning = PRODUCTION) -> None:
         self._path = path
         self._tuning = tuning
         self._clock = clock
-        self._place = place
+        self._guard = guard
         self._loop = asyncio.get_running_loop()
         self._started: asyncio.Future[None] = self._loop.create_future()
         self._stopped: asyncio.Future[None] = self._loop.create_future()
@@ -191,7 +191,7 @@ class Writer:
         return [verdict for job in batch for verdict in self._process([job])]
 
     def _attempt(self, batch: Sequence[Job]) -> list[Verdict]:
-        store = self._store if not self._place.is_in_doubt and self._store is not None else self._ready()
+        store = self._ready()
         writes = Writes(micros(self._clock.now()))
         turn = Turn(store, writes)
         verdicts: list[Verdict] = []
@@ -213,13 +213,13 @@ class Writer:
         return verdicts
 
     def _ready(self) -> Store:
-        """Give out the store where it may be written.
+        """Check the files and return the open store.
 
         Raises:
-            EngineUnavailable: what was written now would be gone with the process.
+            EngineUnavailable: a file was removed or replaced.
         """
         try:
-            self._place.check()
+            self._guard.check()
         except EngineUnavailable:
             self._save()
             raise
@@ -238,18 +238,12 @@ class Writer:
             self._close()
 
     def _open(self) -> Store:
-        self._place.refuse_another()
-        connection = open_writer(self._path, tuning=self._tuning)
-        try:
-            self._place.remember()
-        except EngineUnavailable:
-            connection.close()
-            raise
-        self._store = Store(connection)
+        self._store = Store(open_writer(self._path, tuning=self._tuning))
+        self._guard.remember()
         return self._store
 
     def _save(self) -> None:
-        """Move what the log holds into the database, wherever that is by now: one of them may come back alone."""
+        """Move the -wal file into the database, wherever that is now: only one of them may come back."""
         if self._store is not None:
             with contextlib.suppress(sqlite3.Error):
                 self._store.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
@@ -257,7 +251,7 @@ class Writer:
     def _close(self) -> None:
         store, self._store = self._store, None
         if store is not None:
-            self._place.forget_log()
+            self._guard.forget_wal()
             with contextlib.suppress(sqlite3.Error):
                 store.connection.close()
 

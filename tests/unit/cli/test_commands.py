@@ -441,11 +441,11 @@ def test_the_doctor_says_which_process_uses_the_store(tmp_path: Path) -> None:
     file = tmp_path / "my.yaml"
     file.write_text(f"engine: {{path: {tmp_path}/my.db}}\n")
     lock = FileLock(tmp_path / "my.db")
-    lock.take()
+    lock.acquire()
     try:
         result = _run("doctor", "--config", str(file))
     finally:
-        lock.free()
+        lock.release()
     assert result.exit_code == 0
     assert f"in use by process {os.getpid()}" in result.stdout
     assert "no other process holds it" in _run("doctor", "--config", str(file)).stdout
