@@ -178,7 +178,7 @@ def misfit(
     found = [
         {
             "pointer": at + _pointer((*place, *_member_of(error))),
-            "detail": _word(error, model, place, body, _JSON)[:300],
+            "detail": _word(error, model, place, body)[:300],
         }
         for error in errors[:_MOST_ERRORS]
         for place in [_place_in(body, error["loc"][skip:])]
@@ -190,7 +190,7 @@ def misfit(
 
 
 def _word(
-    error: ErrorDetails, model: type[BaseModel], place: Sequence[int | str], body: Any, vocabulary: Vocabulary
+    error: ErrorDetails, model: type[BaseModel], place: Sequence[int | str], body: Any, vocabulary: Vocabulary = _JSON
 ) -> str:
     """Word a finding about `body`, which should be a `model`."""
     schema, place = _schema_of(model), tuple(place)

@@ -107,9 +107,8 @@ def word(fault: Fault, vocabulary: Vocabulary, *, here: list[Schema], parent: li
             return _word_tag(fault, vocabulary, here)
         case "string_pattern_mismatch":
             pattern = str(fault.context.get("pattern"))
-            return (
-                f"must be {vocabulary.patterns[pattern]}" if pattern in vocabulary.patterns else f"must match {pattern}"
-            )
+            meaning = vocabulary.patterns.get(pattern)
+            return f"must match {pattern}" if meaning is None else f"must be {meaning}"
         case kind if kind in _BOUNDS:
             limit, words = _BOUNDS[kind]
             return f"must be {words} {_number(fault.context.get(limit))}"
@@ -166,10 +165,10 @@ def _meant(given: object, allowed: list[str]) -> str:
 
 
 def _number(limit: object) -> str:
-    return (
-        f"{limit.total_seconds():g} s"
-        if isinstance(limit, timedelta)
-        else f"{limit:,}"
-        if isinstance(limit, int)
-        else str(limit)
-    )
+    match limit:
+        case timedelta():
+            return f"{limit.total_seconds():g} s"
+        case int():
+            return f"{limit:,}"
+        case _:
+            return str(limit)

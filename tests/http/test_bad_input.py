@@ -271,7 +271,7 @@ WORDED: list[tuple[str, dict[str, Any], str]] = [
     (
         EVENTS,
         {"kind": "message.posted", "content": [{"type": "vidio"}]},
-        "/content/0: 'type' is not a known one; write text, image or data",
+        "/content/0: not a known 'type'; write text, image or data",
     ),
     (
         EVENTS,
