@@ -16,7 +16,7 @@ from starlette.requests import Request
 from gateway.http.errors import Refused
 from gateway.http.requests import CALL_KEY, LONGEST_CALL_KEY, TARGET, Misplaced
 from gateway.settings.schema import Schema, find
-from gateway.settings.wording import Fault, Vocabulary, restate, word
+from gateway.settings.wording import ValidationFault, Vocabulary, restate, word
 from gateway.strict_json import Unreadable, find_fault, read_strictly
 
 DEPTH = 64
@@ -195,7 +195,7 @@ def _word(
     """Word a finding about `body`, which should be a `model`."""
     schema, place = _schema_of(model), tuple(place)
     name = str(place[-1]) if place else ""
-    fault = Fault(error["type"], error["msg"], error.get("ctx", {}), name, error["input"])
+    fault = ValidationFault(error["type"], error["msg"], error.get("ctx", {}), name, error["input"])
     text = word(fault, vocabulary, here=find(schema, place, body), parent=find(schema, place[:-1], body))
     return text or restate(fault)
 

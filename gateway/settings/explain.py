@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from gateway.settings.place import Finding, Place, overlap
 from gateway.settings.schema import Schema, child, find
-from gateway.settings.wording import Fault, Vocabulary, join, restate, word
+from gateway.settings.wording import ValidationFault, Vocabulary, join, restate, word
 
 _QUOTED = 60
 _YAML = Vocabulary(
@@ -118,7 +118,7 @@ def _word(fault: SettingFault, written: Any, schema: Schema) -> str | None:
             given = _value_at(written, fault.place)
             shown = _quote(given, here)
     parent = find(schema, fault.place[:-1], written)
-    found = Fault(fault.type, fault.message, fault.context, last, given)
+    found = ValidationFault(fault.type, fault.message, fault.context, last, given)
     text = word(found, _YAML, here=here, parent=parent)
     if text is None:
         return None
@@ -172,6 +172,6 @@ def _quote(value: Any, here: list[Schema]) -> str:
 
 
 def _tidy(fault: SettingFault) -> str:
-    text = restate(Fault(fault.type, fault.message, fault.context, "", None))
+    text = restate(ValidationFault(fault.type, fault.message, fault.context, "", None))
     is_ours = fault.type in {"value_error", "assertion_error"}
     return text if is_ours or not text.startswith("must ") else f"this {text}"

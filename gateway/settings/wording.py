@@ -28,7 +28,7 @@ class Vocabulary:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class ValidationFault:
     """One finding of pydantic."""
 
     kind: str
@@ -86,7 +86,7 @@ _LENGTHS: Mapping[str, tuple[str, str, str]] = {
 }
 
 
-def word(fault: Fault, vocabulary: Vocabulary, *, here: list[Schema], parent: list[Schema]) -> str | None:
+def word(fault: ValidationFault, vocabulary: Vocabulary, *, here: list[Schema], parent: list[Schema]) -> str | None:
     """Word a fault from the schemas of its place and of what contains it; None leaves it to `restate`.
 
     The text is about the value if it begins with `must` or `not`.
@@ -121,7 +121,7 @@ def word(fault: Fault, vocabulary: Vocabulary, *, here: list[Schema], parent: li
             return None if form is None else f"must be {form}"
 
 
-def restate(fault: Fault) -> str:
+def restate(fault: ValidationFault) -> str:
     """Word a fault in the text of its validator; of pydantic's texts, the beginning is about its workings."""
     if fault.kind in {"value_error", "assertion_error"}:
         return str(fault.context.get("error", fault.message))
@@ -133,7 +133,7 @@ def join(words: list[str], last: str = "or") -> str:
     return f" {last} ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
-def _word_tag(fault: Fault, vocabulary: Vocabulary, here: list[Schema]) -> str:
+def _word_tag(fault: ValidationFault, vocabulary: Vocabulary, here: list[Schema]) -> str:
     key = str(fault.context.get("discriminator", "type")).strip("'")
     tags = [tag.strip(" '") for tag in str(fault.context.get("expected_tags", "")).split(",")]
     constants = (variant.get("properties", {}).get(key, {}).get("const") for variant in here)

@@ -56,7 +56,7 @@ async def test_a_session_shows_nothing_of_the_gateway_s_own_state(
     answer = await api.get(f"/v1/sessions/{session_id}")
     assert answer.status_code == 200
     row = await environment.gateway.session(SessionId(session_id))
-    assert {*answer.json(), "fence", "cursor", "snapshot"} == {member.name for member in fields(row)}
+    assert {*answer.json(), "fence", "cursor", "snapshot", "previous_owner"} == {member.name for member in fields(row)}
 
 
 async def test_sessions_are_listed_page_by_page(api: httpx.AsyncClient, environment: Environment) -> None:
@@ -437,7 +437,7 @@ async def test_a_destination_is_switched_on(api: httpx.AsyncClient, environment:
 
 async def test_a_reload_tells_what_changed(api: httpx.AsyncClient, environment: Environment) -> None:
     environment.configuration = merge(environment.configuration, {"routes": []})
-    assert (await api.post("/v1/reload")).json() == {"changed": ["routes"]}
+    assert (await api.post("/v1/reload")).json() == {"changed": ["routes"], "restarted": []}
 
 
 async def test_a_bad_configuration_is_told_line_by_line(
@@ -478,7 +478,7 @@ async def test_a_runtime_whose_adapter_fails_is_shown_with_the_reason_until_it_i
         now = environment.reread()
         shy = environment.runtime.options(adapter="plain", url="http://plain.invalid", autostart=False)
         environment.reread = lambda: now.model_copy(update={"runtimes": {"shy": shy, **now.runtimes}})
-        assert (await wire.post("/v1/reload")).json() == {"changed": ["runtimes.shy"]}
+        assert (await wire.post("/v1/reload")).json() == {"changed": ["runtimes.shy"], "restarted": []}
         raw = (await wire.get("/v1/runtimes")).json()
         finn, failing = responses.Listing[responses.Runtime].model_validate(raw).data
         assert (finn.name, len(finn.links), finn.reason) == ("finn", 1, None)
