@@ -9,7 +9,8 @@ import jsonschema_rs
 from pydantic import ValidationError
 
 from gateway.events import KINDS
-from gateway.executors.webhook.models import (
+from gateway.http.webhooks import WebhookHeaders
+from gateway.models.webhooks import (
     ApprovalBody,
     CopyBody,
     MessageBody,
@@ -18,7 +19,6 @@ from gateway.executors.webhook.models import (
     ToolRequestedBody,
     WebhookBody,
 )
-from gateway.http.webhooks import WebhookHeaders
 
 MODELS: dict[str, type[WebhookBody]] = {
     "tool.requested": ToolRequestedBody,

@@ -8,8 +8,7 @@ from gateway.client.errors import (
     UnexpectedAnswer as UnexpectedAnswer,
 )
 from gateway.events import Gap as Gap, Live as Live, Missed as Missed
-from gateway.executors.webhook.models import Envelope as Envelope
-from gateway.http.answers import (
+from gateway.models.responses import (
     AnsweredInteraction as AnsweredInteraction,
     Call as Call,
     CallWithOutcome as CallWithOutcome,
@@ -24,6 +23,7 @@ from gateway.http.answers import (
     RuntimeCapabilities as RuntimeCapabilities,
     Session as Session,
 )
+from gateway.models.webhooks import Envelope as Envelope
 
 __all__ = [
     "AnsweredInteraction",

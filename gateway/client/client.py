@@ -17,8 +17,7 @@ from gateway.client.following import follow_interactions, follow_session
 from gateway.client.reading import read
 from gateway.client.transport import Transport, check_header
 from gateway.events import Event, Gap, Live, Missed, SecretSupplied, dump_event
-from gateway.executors.webhook.models import Envelope
-from gateway.http.answers import (
+from gateway.models.responses import (
     AnsweredInteraction,
     Call,
     CallWithOutcome,
@@ -33,8 +32,8 @@ from gateway.http.answers import (
     RuntimeCapabilities,
     Session,
 )
-from gateway.store.call import CallState
-from gateway.store.step import InteractionState
+from gateway.models.states import CallState, InteractionState
+from gateway.models.webhooks import Envelope
 
 Row = TypeVar("Row", bound=BaseModel)
 Asked = TypeVar("Asked", bound=Call)

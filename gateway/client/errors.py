@@ -1,6 +1,6 @@
 """What a client raises; no text of it holds the API key."""
 
-from gateway.http.answers import Problem
+from gateway.models.responses import Problem
 
 
 class ClientError(Exception):

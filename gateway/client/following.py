@@ -15,8 +15,8 @@ from gateway.client.errors import ClientError, GatewayUnreachable, UnexpectedAns
 from gateway.client.reading import read, read_event
 from gateway.client.transport import Transport
 from gateway.events import Gap, Live, Missed
-from gateway.executors.webhook.models import Envelope
-from gateway.http.answers import Interaction, Session
+from gateway.models.responses import Interaction, Session
+from gateway.models.webhooks import Envelope
 from gateway.sse import SseReader
 
 _STABLE = 10.0

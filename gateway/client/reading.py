@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from gateway.client.errors import UnexpectedAnswer
 from gateway.events import EVENT, UNKNOWN_KIND, Event, Opaque, ToolFinished
-from gateway.http.answers import AnsweredInteraction, Call, CallWithOutcome, CallWithStory, Link, Runtime
+from gateway.models.responses import AnsweredInteraction, Call, CallWithOutcome, CallWithStory, Link, Runtime
 
 Model = TypeVar("Model", bound=BaseModel)
 

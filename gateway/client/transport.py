@@ -19,7 +19,7 @@ from pydantic import SecretStr, ValidationError
 
 from gateway.client.errors import ClientError, GatewayUnreachable, RequestRefused, UnexpectedAnswer
 from gateway.hidden import Hidden
-from gateway.http.answers import Problem
+from gateway.models.responses import Problem
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 _LONGEST_PAUSE = 10.0

@@ -4,6 +4,8 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any, cast, get_origin
 
 import orjson
@@ -12,8 +14,9 @@ from pydantic_core import ErrorDetails
 from starlette.requests import Request
 
 from gateway.http.errors import Refused
-from gateway.http.requests import Misplaced
-from gateway.http.wording import word
+from gateway.http.requests import CALL_KEY, LONGEST_CALL_KEY, TARGET, Misplaced
+from gateway.settings.schema import Schema, find
+from gateway.settings.wording import ValidationFault, Vocabulary, restate, word
 from gateway.strict_json import Unreadable, find_fault, read_strictly
 
 DEPTH = 64
@@ -22,6 +25,18 @@ _MOST_ERRORS = 10
 _LOOKED_THROUGH = 256 * 1024
 """Bytes of a refused body that are read again for the place: nobody else gets a turn meanwhile."""
 _LONG_NUMBER = 30
+_JSON = Vocabulary(
+    member="member",
+    object="an object",
+    array="an array",
+    text="a string",
+    tag="{value}",
+    patterns={
+        CALL_KEY: f"1 to {LONGEST_CALL_KEY} printable ASCII characters",
+        TARGET: "`runtime`, or `destination:NAME`",
+    },
+)
+_QUERY = replace(_JSON, member="parameter")
 _JSON_TYPE = re.compile(r"application/(?:[a-z0-9.+-]+\+)?json", re.IGNORECASE)
 
 
@@ -137,7 +152,7 @@ def misfit_query(errors: Sequence[ErrorDetails], model: type[BaseModel], request
         {
             "parameter": name[:50],
             # What is wrong may be one of several values.
-            "detail": word(error, model, error["loc"][1:], dict(request.query_params), noun="parameter")[:300],
+            "detail": _word(error, model, error["loc"][1:], dict(request.query_params), _QUERY)[:300],
         }
         for error in errors[:_MOST_ERRORS]
         for name in [str((*error["loc"], *_member_of(error), "")[1])]
@@ -161,7 +176,10 @@ def misfit(
     `skip` is how many steps of their places lie outside the body.
     """
     found = [
-        {"pointer": at + _pointer((*place, *_member_of(error))), "detail": word(error, model, place, body)[:300]}
+        {
+            "pointer": at + _pointer((*place, *_member_of(error))),
+            "detail": _word(error, model, place, body)[:300],
+        }
         for error in errors[:_MOST_ERRORS]
         for place in [_place_in(body, error["loc"][skip:])]
     ]
@@ -169,6 +187,22 @@ def misfit(
     return Refused(
         problem, f"{first['pointer'] or 'the body'}: {first['detail']}", pointer=first["pointer"], errors=found
     )
+
+
+def _word(
+    error: ErrorDetails, model: type[BaseModel], place: Sequence[int | str], body: Any, vocabulary: Vocabulary = _JSON
+) -> str:
+    """Word a finding about `body`, which should be a `model`."""
+    schema, place = _schema_of(model), tuple(place)
+    name = str(place[-1]) if place else ""
+    fault = ValidationFault(error["type"], error["msg"], error.get("ctx", {}), name, error["input"])
+    text = word(fault, vocabulary, here=find(schema, place, body), parent=find(schema, place[:-1], body))
+    return text or restate(fault)
+
+
+@lru_cache(maxsize=64)
+def _schema_of(model: type[BaseModel]) -> Schema:
+    return model.model_json_schema()
 
 
 def _member_of(error: ErrorDetails) -> tuple[str, ...]:

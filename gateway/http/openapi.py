@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 from http import HTTPStatus
+from importlib.resources import files
 from typing import Any
 
 import orjson
@@ -10,11 +11,10 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
-from gateway.http import examples
-from gateway.http.answers import Problem
 from gateway.http.auth import ACCESS, SCOPES
 from gateway.http.errors import PROBLEMS
 from gateway.http.webhooks import router as webhooks
+from gateway.models.responses import Problem
 
 _PROBLEM = "application/problem+json"
 _PROBLEM_SCHEMA = {"$ref": "#/components/schemas/Problem"}
@@ -90,11 +90,9 @@ def _written(app: FastAPI) -> dict[str, Any]:
         servers=app.servers,
         license_info=app.license_info,
     )
+    recorded = _read_examples()
     for operation in (operation for path in written["paths"].values() for operation in path.values()):
-        # What FastAPI takes as an example loses its nulls.
-        for status, example in examples.ANSWERS.get(operation["operationId"], {}).items():
-            for content in operation["responses"][str(status)]["content"].values():
-                content["example"] = example
+        _add_examples(operation, recorded.get(operation["operationId"], {}))
     components = written["components"]
     components["schemas"]["Problem"] = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
     components["securitySchemes"] = _SECURITY
@@ -104,6 +102,21 @@ def _written(app: FastAPI) -> dict[str, Any]:
     for name, schema in renamed["components"]["schemas"].items():
         schema["title"] = name
     return renamed
+
+
+def _read_examples() -> dict[str, dict[str, Any]]:
+    """Read the examples of all operations, which a test records."""
+    folder = files("gateway.http.routes") / "examples"
+    return {name: one for file in folder.iterdir() for name, one in orjson.loads(file.read_bytes()).items()}
+
+
+def _add_examples(operation: dict[str, Any], recorded: dict[str, Any]) -> None:
+    # Not through FastAPI, which leaves the nulls of an example out.
+    for content in operation.get("requestBody", {}).get("content", {}).values():
+        content["examples"] = {name: {"value": body} for name, body in recorded.get("requests", {}).items()}
+    for status, example in recorded.get("responses", {}).items():
+        for content in operation["responses"][status]["content"].values():
+            content["example"] = example
 
 
 def problems(*names: str) -> dict[int | str, dict[str, Any]]:

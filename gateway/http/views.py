@@ -1,45 +1,38 @@
-"""How rows of the store look as JSON: each member of an answer's model is the row's of that name. Pure."""
+"""Rows of the store as JSON: each member of a response model is read from the row's attribute of that name. Pure."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
-from operator import attrgetter
 from typing import Any
 
 from gateway.core.adapt import said_as
 from gateway.events import CLIENT_KINDS, Envelope, Loss, Outcome, SessionId, ToolFinished, dump_event, to_json
-from gateway.http import answers
+from gateway.models import responses
 from gateway.runtime.calls.dead_letters import advise, id_of
 from gateway.runtime.views import CallHistory, RuntimeStatus, UnconnectedRuntime
 from gateway.store.call import Call
 from gateway.store.rows import InteractionRow, Send
 
 
-def show(shape: type[answers.Shape], row: object, **more: Any) -> dict[str, Any]:
-    """Show a row as a model says; `more` are the members that the row does not have."""
-    names, read = _members(shape, tuple(more))
-    shown = dict(zip(names, read(row), strict=True))
-    return {**shown, **more} if more else shown
+def show(model: type[responses.Shape], row: object, **more: Any) -> dict[str, Any]:
+    """Write a row as a response model; `more` are the members that the row does not have."""
+    read = _members_of_row(model, tuple(more))
+    return {name: getattr(row, name) for name in read} | more
 
 
 @cache
-def _members(shape: type[answers.Shape], apart: tuple[str, ...]) -> tuple[tuple[str, ...], Callable[[object], Any]]:
-    """Say what is read of a row: the members of the shape, and how they are called there."""
-    read = {
-        name: next((said.name for said in field.metadata if isinstance(said, answers.Called)), name)
-        for name, field in shape.model_fields.items()
-        if field.is_required() and name not in apart
-    }
-    return tuple(read), attrgetter(*read.values())
+def _members_of_row(model: type[responses.Shape], apart: tuple[str, ...]) -> tuple[str, ...]:
+    """List the members of a model that are read from its row."""
+    return tuple(name for name, field in model.model_fields.items() if field.is_required() and name not in apart)
 
 
 def show_history(history: CallHistory) -> dict[str, Any]:
     """Show a call with all that happened to it."""
-    return show(answers.CallWithStory, history.row, **_told(history))
+    return show(responses.CallWithStory, history.row, **_told(history))
 
 
 def show_called(row: Call, outcome: Outcome | None) -> dict[str, Any]:
     """Show a call from outside to whoever asked."""
-    return show(answers.CallWithOutcome, row, outcome=None if outcome is None else outcome.model_dump())
+    return show(responses.CallWithOutcome, row, outcome=None if outcome is None else outcome.model_dump())
 
 
 def show_dead_letter(found: Call | Send | CallHistory) -> dict[str, Any]:
@@ -48,56 +41,58 @@ def show_dead_letter(found: Call | Send | CallHistory) -> dict[str, Any]:
     known = {"id": id_of(row), "advice": advise(row)}
     match found:
         case CallHistory(row=row):
-            return show(answers.DeadCallWithStory, row, type="call", **known, **_told(found))
+            return show(responses.DeadCallWithStory, row, type="call", **known, **_told(found))
         case Call():
-            return show(answers.DeadCall, found, type="call", **known)
+            return show(responses.DeadCall, found, type="call", **known)
         case Send():
-            return show(answers.DeadDelivery, found, type="delivery", **known, envelope=to_json(found.envelope))
+            return show(responses.DeadDelivery, found, type="delivery", **known, envelope=to_json(found.envelope))
 
 
 def show_redriven(row: Call | Send) -> dict[str, Any]:
     """Show what became of a dead letter."""
     if isinstance(row, Call):
-        return show(answers.RedrivenCall, row, type="call")
-    return show(answers.RedrivenDelivery, row, type="delivery")
+        return show(responses.RedrivenCall, row, type="call")
+    return show(responses.RedrivenDelivery, row, type="delivery")
 
 
 def show_interaction(row: InteractionRow, asked: Envelope) -> dict[str, Any]:
     """Show a question to a person, with the event that asked."""
-    return show(answers.Interaction, row, event=dump_event(asked.event))
+    return show(responses.Interaction, row, sequence=row.request_sequence, event=dump_event(asked.event))
 
 
 def show_answered(row: InteractionRow, losses: Sequence[Loss]) -> dict[str, Any]:
     """Show a question that was answered, with the losses of its answer."""
-    return show(answers.AnsweredInteraction, row, losses=[loss.model_dump() for loss in losses])
+    told = [loss.model_dump() for loss in losses]
+    return show(responses.AnsweredInteraction, row, sequence=row.request_sequence, losses=told)
 
 
 def show_runtime(status: RuntimeStatus, lacking: Mapping[SessionId, str]) -> dict[str, Any]:
     """Show a runtime and its links; `lacking` says why some of them have no tools."""
     links = [
         show(
-            answers.Link,
+            responses.Link,
             link,
             lacks_tools=link.session_id in lacking,
             lacks_tools_reason=lacking.get(link.session_id),
         )
         for link in status.links
     ]
-    failing = None if status.autostart is None else show(answers.FailingAutostart, status.autostart)
-    return show(answers.Runtime, status, links=links, reason=None, autostart=failing)
+    failing = None if status.autostart is None else show(responses.FailingAutostart, status.autostart)
+    return show(responses.Runtime, status, links=links, reason=None, autostart=failing)
 
 
 def show_unconnected(status: UnconnectedRuntime) -> dict[str, Any]:
     """Show a runtime that is not connected."""
-    return show(answers.Runtime, status, links=[], autostart=None)
+    return show(responses.Runtime, status, links=[], autostart=None)
 
 
 def show_capabilities(status: RuntimeStatus) -> dict[str, Any]:
     """Show what a runtime's protocol can do."""
     able = status.capabilities
     return show(
-        answers.RuntimeCapabilities,
+        responses.RuntimeCapabilities,
         status,
+        runtime=status.name,
         capabilities={name: getattr(able, name) for name in type(able).__annotations__},
         takes={kind: said_as(kind, able.accepts) for kind in sorted(CLIENT_KINDS)},
     )
@@ -114,5 +109,5 @@ def _told(history: CallHistory) -> dict[str, Any]:
     return {
         "outcome": _outcome(history),
         "events": [to_json(envelope) for envelope in history.envelopes],
-        "deliveries": [show(answers.Delivery, send) for send in history.sends],
+        "deliveries": [show(responses.Delivery, send) for send in history.sends],
     }

@@ -10,7 +10,8 @@ from pydantic import ConfigDict
 
 from gateway.events.described import Described
 from gateway.executors.port import OutcomeForm
-from gateway.executors.webhook.models import (
+from gateway.http.operation import options_of
+from gateway.models.webhooks import (
     ApprovalBody,
     ApprovalReply,
     CopyBody,
@@ -21,7 +22,6 @@ from gateway.executors.webhook.models import (
     ToolCanceledBody,
     ToolRequestedBody,
 )
-from gateway.http.operation import options_of
 
 _NOT_DONE: dict[int | str, dict[str, Any]] = {
     425: {"description": "Not processed: it is tried again."},

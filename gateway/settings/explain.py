@@ -9,38 +9,18 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
-from gateway.settings.place import Finding, Place, overlap, suggest
+from gateway.settings.place import Finding, Place, overlap
 from gateway.settings.schema import Schema, child, find
+from gateway.settings.wording import ValidationFault, Vocabulary, join, restate, word
 
 _QUOTED = 60
-_FORMS = {
-    "dict_type": "a mapping (lines of `key: value`)",
-    "model_type": "a mapping (lines of `key: value`)",
-    "model_attributes_type": "a mapping (lines of `key: value`)",
-    "tuple_type": "a list ([a, b], or lines that begin with `- `)",
-    "list_type": "a list ([a, b], or lines that begin with `- `)",
-    "set_type": "a list ([a, b], or lines that begin with `- `)",
-    "frozen_set_type": "a list ([a, b], or lines that begin with `- `)",
-    "string_type": "a text; numbers and true/false need quotes to be texts",
-    "bool_type": "true or false",
-    "bool_parsing": "true or false",
-    "int_type": "a whole number",
-    "int_parsing": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "float_parsing": "a number",
-    "time_delta_type": "a duration such as 20s, 500ms, 2m or 7d",
-    "byte_size": "a size such as 512KiB, 4MiB or a number of bytes",
-    "byte_size_unit": "a size such as 512KiB, 4MiB or a number of bytes",
-    "path_type": "a path",
-    "url_type": "a URL such as https://host/path",
-    "url_parsing": "a URL such as https://host/path",
-    "url_syntax_violation": "a URL such as https://host/path",
-    "url_scheme": "a URL that begins with http:// or https://",
-    "url_too_long": "a shorter URL",
-}
-"""What each type error wants to see, behind `must be`."""
-_BOUNDS = frozenset({"greater_than", "greater_than_equal", "less_than", "less_than_equal"})
+_YAML = Vocabulary(
+    member="key",
+    object="a mapping (lines of `key: value`)",
+    array="a list ([a, b], or lines that begin with `- `)",
+    text="a text; numbers and true/false need quotes to be texts",
+    tag="{key}: {value}",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,57 +95,39 @@ def _of_empty(names: Sequence[str], fault: SettingFault) -> str | None:
     if not names:
         return None
     make = f" ({fault.context['make']})" if "make" in fault.context else ""
-    which = f"variable {names[0]} is" if len(names) == 1 else f"variables {_list(list(names), 'and')} are"
+    which = f"variable {names[0]} is" if len(names) == 1 else f"variables {join(list(names), 'and')} are"
     return f"the environment {which} empty; set {'it' if len(names) == 1 else 'them'}{make}"
 
 
 def _word(fault: SettingFault, written: Any, schema: Schema) -> str | None:
     """Word a fault from the file and the schema alone; None leaves it to the validator's text."""
-    here = find(schema, fault.place, written)
-    parent = find(schema, fault.place[:-1], written)
-    shown = _quote(written, fault.place, here)
     last = str(fault.place[-1]) if fault.place else ""
     match fault.type:
         case "refused":
             return fault.message
-        case "extra_forbidden":
-            known = {key for variant in parent for key in variant.get("properties", {})}
-            return f"unknown key; {suggest(last, known)}"
-        case "missing":
-            meaning = next((variant["description"] for variant in here if "description" in variant), "")
-            return f"this key is required{f': {meaning}' if meaning else ''}"
         case "name":
             rule = "use letters, digits, '.', '_' and '-', at most 64, beginning with a letter or digit"
             return f"{last[:_QUOTED]!r} cannot be a name here; {rule}"
-        case "literal_error" | "enum":
-            allowed = [str(value) for variant in here for value in variant.get("enum", [])]
-            return f"{shown} is not a choice; {suggest(shown.strip(chr(39)), allowed)}; write {_list(allowed)}"
         case "union_tag_not_found" | "union_tag_invalid":
             key = str(fault.context.get("discriminator", "type")).strip("'")
-            allowed = [str(v["properties"][key]["const"]) for v in _choices(schema, fault.place, written, key)]
-            choices = _list([f"{key}: {value}" for value in allowed])
-            if fault.type == "union_tag_not_found":
-                return f"{key!r} is missing; write {choices}"
-            given = _quote(written, (*fault.place, key), [])
-            meant = suggest(given.strip("'"), allowed)
-            meant = f"{meant} " if meant.startswith("did you mean") else ""
-            return f"{given} is not a known {key!r}; {meant}write {choices}"
-        case kind if kind in _FORMS:
-            mend = ", or remove the key" if shown == "an empty value" else ""
-            return f"{shown} is not right here; this must be {_FORMS[kind]}{mend}"
-        case kind if kind in _BOUNDS:
-            return f"{shown} is out of range; {_tidy(fault)}"
-        case "string_pattern_mismatch" | "string_too_short" | "string_too_long" | "too_short" | "too_long":
-            return f"{shown} {_tidy(fault).removeprefix('this ')}"
+            here = find(schema, fault.place, _without(written, fault.place, key))
+            given = _value_at(written, (*fault.place, key))
+            shown = _quote(given, [])
         case _:
-            return None
-
-
-def _choices(schema: Schema, place: Place, written: Any, key: str) -> list[Schema]:
-    without = _without(written, place, key)
-    return [
-        variant for variant in find(schema, place, without) if "const" in variant.get("properties", {}).get(key, {})
-    ]
+            here = find(schema, fault.place, written)
+            given = _value_at(written, fault.place)
+            shown = _quote(given, here)
+    parent = find(schema, fault.place[:-1], written)
+    found = ValidationFault(fault.type, fault.message, fault.context, last, given)
+    text = word(found, _YAML, here=here, parent=parent)
+    if text is None:
+        return None
+    if text.startswith("not "):
+        return f"{shown} is {text}"
+    if text.startswith("must "):
+        mend = ", or remove the key" if given is None else ""
+        return f"{shown} is not right here; this {text}{mend}"
+    return text
 
 
 def _without(values: Any, place: Place, key: str) -> Any:
@@ -184,10 +146,13 @@ def _without(values: Any, place: Place, key: str) -> Any:
             return values
 
 
-def _quote(written: Any, place: Place, here: list[Schema]) -> str:
-    value = written
+def _value_at(written: Any, place: Place) -> Any:
     for step in place:
-        value = child(value, step)
+        written = child(written, step)
+    return written
+
+
+def _quote(value: Any, here: list[Schema]) -> str:
     secret = any(variant.get("writeOnly") or "https?" in str(variant.get("pattern")) for variant in here)
     match value:
         case None:
@@ -206,11 +171,7 @@ def _quote(written: Any, place: Place, here: list[Schema]) -> str:
             return repr(value)
 
 
-def _list(words: list[str], last: str = "or") -> str:
-    return f" {last} ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
-
-
 def _tidy(fault: SettingFault) -> str:
-    if fault.type in ("value_error", "assertion_error"):
-        return str(fault.context.get("error", fault.message))
-    return fault.message.replace("Input should", "this must", 1).replace("String should", "this must", 1)
+    text = restate(ValidationFault(fault.type, fault.message, fault.context, "", None))
+    is_ours = fault.type in {"value_error", "assertion_error"}
+    return text if is_ours or not text.startswith("must ") else f"this {text}"

@@ -11,12 +11,10 @@ from typing import Any, Literal
 from gateway.errors import InvalidRequest, Stale
 from gateway.events import CallId, Origin, OutcomeKind, SessionId
 from gateway.events.frozen import frozen, replace
+from gateway.models.states import AnswerTo as AnswerTo, CallState as CallState
 
-AnswerTo = Literal["runtime", "caller", "nobody"]
 CALLER = "caller"
 """The adapter in the origin of what somebody else than the runtime asks for, and the begin of its native call id."""
-
-CallState = Literal["queued", "dispatched", "accepted", "succeeded", "failed", "canceled", "expired"]
 
 
 @frozen

@@ -1,15 +1,11 @@
 """What may be written about a session: a Step, with its events and every change that goes in with them. Pure."""
 
 from datetime import datetime
-from typing import Literal
 
 from gateway.events import Envelope, InteractionId, SessionId
 from gateway.events.frozen import frozen
+from gateway.models.states import InteractionState as InteractionState, Lane as Lane, SendState as SendState
 from gateway.store.call import CallChange
-
-SendState = Literal["pending", "delivered", "refused", "moot", "unknown", "dead"]
-Lane = Literal["urgent", "turn", "new_work"]
-InteractionState = Literal["waiting", "answered", "expired", "moot"]
 
 RUNTIME = "runtime"
 """The outbound target that is the session's own runtime; the others are `HANDOVER` and `destination:NAME`."""

@@ -303,12 +303,12 @@ async def environment_of(
     def reread() -> Settings:
         written = dict(made.configuration)
         desks = {name: McpOptions.model_validate(one) for name, one in written.pop("desks", {}).items()}
-        linked = {"finn": runtime.options(adapter="plain", url="http://plain.invalid", autostart=autostart)}
+        linked = {"finn": runtime.options(adapter=runtime.name, url="http://plain.invalid", autostart=autostart)}
         return Settings.model_validate(written).model_copy(update={"runtimes": {**linked, **desks}})
 
     parts = Parts(
         engine=engine,
-        adapters={"plain": runtime, "mcp": MCP},
+        adapters={runtime.name: runtime, "mcp": MCP},
         make_executor=lambda _: backend,
         make_destination=lambda _: backend,
         clock=CLOCK,

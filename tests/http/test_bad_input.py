@@ -271,7 +271,7 @@ WORDED: list[tuple[str, dict[str, Any], str]] = [
     (
         EVENTS,
         {"kind": "message.posted", "content": [{"type": "vidio"}]},
-        "/content/0: 'type' is not a known one; write text, image or data",
+        "/content/0: not a known 'type'; write text, image or data",
     ),
     (
         EVENTS,
@@ -509,9 +509,9 @@ async def test_what_belongs_into_the_body_does_nothing_in_the_query(
     assert [row["id"] for row in (await api.get("/v1/dead-letters")).json()["data"]] == [call_id]
 
 
-async def test_a_reload_with_a_query_reads_nothing(api: httpx.AsyncClient, environment: Environment) -> None:
+async def test_a_reload_with_an_unknown_query_reads_nothing(api: httpx.AsyncClient, environment: Environment) -> None:
     before = environment.gateway.settings
-    problem(await api.post("/v1/reload?dry_run=true"), 400, "invalid-request")
+    problem(await api.post("/v1/reload?dryrun=true"), 400, "invalid-request")
     assert environment.gateway.settings is before
 
 

@@ -7,18 +7,12 @@ from typing import Any, cast
 
 import httpx
 import jsonschema_rs
-import orjson
 import pytest
 
-from adapters.huma import HUMA_0_2
 from gateway.events import CLIENT_KINDS
-from gateway.http import examples
 from gateway.http.app import describe
 from gateway.http.auth import ACCESS
 from gateway.http.client_events import CLIENT_MODELS
-from gateway.http.reply import dump
-from gateway.http.views import show_capabilities
-from gateway.runtime.views import RuntimeStatus
 
 
 @pytest.fixture(scope="module")
@@ -182,8 +176,3 @@ def test_clients_may_post_exactly_the_documented_kinds() -> None:
 
 def test_a_redrive_says_that_what_was_asked_may_be_gone(document: dict[str, Any]) -> None:
     assert "/problems/gone" in str(document["paths"]["/v1/calls/{call_id}/redrive"]["post"]["responses"]["410"])
-
-
-def test_the_example_of_capabilities_is_what_the_adapter_says() -> None:
-    status = RuntimeStatus("finn", HUMA_0_2.name, HUMA_0_2.protocol, HUMA_0_2.capabilities, ())
-    assert orjson.loads(dump(show_capabilities(status))) == examples.CAPABILITIES

@@ -24,7 +24,7 @@ from gateway.events import (
     SessionId,
 )
 from gateway.executors.port import Cancellation, Copied
-from gateway.http import answers
+from gateway.models import responses
 from gateway.runtime.delivery.subscriptions import note_of
 from gateway.settings.load import load
 from gateway.store.rows import EngineHealth
@@ -39,7 +39,7 @@ async def test_a_new_session_is_created_and_an_open_one_is_found(api: httpx.Asyn
     body = {"runtime": "finn", "native_id": "agent-7", "labels": {"table": "12"}}
     first = await api.post("/v1/sessions", json=body)
     assert first.status_code == 201
-    session = answers.OpenedSession.model_validate(first.json())
+    session = responses.OpenedSession.model_validate(first.json())
     assert (session.native_id, session.labels) == ("agent-7", {"table": "12"})
     assert first.headers["location"] == f"/v1/sessions/{session.session_id}"
     again = await api.post("/v1/sessions", json=body)
@@ -56,7 +56,7 @@ async def test_a_session_shows_nothing_of_the_gateway_s_own_state(
     answer = await api.get(f"/v1/sessions/{session_id}")
     assert answer.status_code == 200
     row = await environment.gateway.session(SessionId(session_id))
-    assert {*answer.json(), "fence", "cursor", "snapshot"} == {member.name for member in fields(row)}
+    assert {*answer.json(), "fence", "cursor", "snapshot", "previous_owner"} == {member.name for member in fields(row)}
 
 
 async def test_sessions_are_listed_page_by_page(api: httpx.AsyncClient, environment: Environment) -> None:
@@ -65,7 +65,7 @@ async def test_sessions_are_listed_page_by_page(api: httpx.AsyncClient, environm
     seen: list[str] = []
     query: dict[str, str] = {"limit": "2"}
     while True:
-        page = answers.Listing[answers.Session].model_validate((await api.get("/v1/sessions", params=query)).json())
+        page = responses.Listing[responses.Session].model_validate((await api.get("/v1/sessions", params=query)).json())
         seen += [session.native_id for session in page.data]
         if page.next is None:
             break
@@ -139,7 +139,7 @@ async def test_every_client_event_is_taken(
         await environment.recorded(session_id, asked.kind)
     answer = await api.post(f"/v1/sessions/{session_id}/events", json=event)
     assert answer.status_code == 202
-    (envelope,) = answers.Written.model_validate(answer.json()).data
+    (envelope,) = responses.Written.model_validate(answer.json()).data
     assert (envelope.direction, envelope.event.kind) == ("to_runtime", event["kind"])
     assert (await environment.runtime.hears(event["kind"]))["kind"] == event["kind"]
 
@@ -182,10 +182,10 @@ async def test_what_the_runtime_cannot_be_told_is_inexpressible(environment: Env
 async def test_the_history_is_read_behind_a_sequence(api: httpx.AsyncClient, session_id: str) -> None:
     path = f"/v1/sessions/{session_id}/events"
     await api.post(path, json=STEER)
-    page = answers.EventListing.model_validate((await api.get(path, params={"limit": 2})).json())
+    page = responses.EventListing.model_validate((await api.get(path, params={"limit": 2})).json())
     assert [envelope.sequence for envelope in page.data] == [1, 2]
     assert page.next == 2
-    last = answers.EventListing.model_validate((await api.get(path, params={"after": 2, "limit": 2})).json())
+    last = responses.EventListing.model_validate((await api.get(path, params={"after": 2, "limit": 2})).json())
     assert [envelope.sequence for envelope in last.data] == [3]
     assert last.next is None
 
@@ -208,7 +208,7 @@ async def test_calls_are_filtered(api: httpx.AsyncClient, environment: Environme
 
     async def found(query: str) -> list[str]:
         answer = await api.get(f"/v1/calls?{query}")
-        return [call.native_call_id for call in answers.Listing[answers.Call].model_validate(answer.json()).data]
+        return [call.native_call_id for call in responses.Listing[responses.Call].model_validate(answer.json()).data]
 
     assert await found("") == ["c-2", "c-1"]
     assert await found("tool=draw") == ["c-2"]
@@ -227,8 +227,8 @@ async def test_the_history_of_a_call_has_its_events_and_deliveries(
     await api.post(f"{path}/outcome", json={"outcome": "success", "result": {"cards": 2}})
     await environment.runtime.hears("tool.finished")
 
-    async def delivered() -> answers.CallWithStory | None:
-        history = answers.CallWithStory.model_validate((await api.get(path)).json())
+    async def delivered() -> responses.CallWithStory | None:
+        history = responses.CallWithStory.model_validate((await api.get(path)).json())
         return history if [delivery.state for delivery in history.deliveries] == ["delivered"] else None
 
     history = await until(delivered)
@@ -268,7 +268,7 @@ async def test_a_redrive_keeps_the_key_unless_told_otherwise(
     api: httpx.AsyncClient, environment: Environment, session_id: str
 ) -> None:
     lost = await environment.lose_call()
-    same = answers.Call.model_validate((await api.post(f"/v1/calls/{lost}/redrive")).json())
+    same = responses.Call.model_validate((await api.post(f"/v1/calls/{lost}/redrive")).json())
     assert (same.redrive_of, same.idempotency_key, same.deliver) == (lost, lost, False)
     fresh = await api.post(f"/v1/calls/{lost}/redrive", json={"new_key": True, "deliver": True})
     assert fresh.status_code == 202
@@ -281,13 +281,13 @@ async def test_interactions_are_listed_and_answered_once(
 ) -> None:
     await environment.ask_person()
     waiting = (await api.get(f"/v1/interactions?session_id={session_id}&state=waiting")).json()
-    (asked,) = answers.Listing[answers.Interaction].model_validate(waiting).data
+    (asked,) = responses.Listing[responses.Interaction].model_validate(waiting).data
     assert asked.event is not None
     assert asked.event.kind == "approval.asked"
     path = f"/v1/interactions/{asked.interaction_id}/answer"
     first = await api.post(path, json={"decision": "allow", "scope": "once"})
     assert first.status_code == 200
-    shown = answers.AnsweredInteraction.model_validate(first.json())
+    shown = responses.AnsweredInteraction.model_validate(first.json())
     assert (shown.answered_by, shown.losses) == ("backend", [])
     told = await environment.runtime.hears("approval.given")
     assert (told["decision"], told["scope"]) == ("allow", "once")
@@ -316,7 +316,7 @@ async def test_the_response_to_an_answer_has_its_losses(
     answer = await api.post(f"/v1/interactions/{interaction}/answer", json=given)
     assert answer.status_code == 200
     assert answer.json()["session_id"] == session_id
-    shown = answers.AnsweredInteraction.model_validate(answer.json())
+    shown = responses.AnsweredInteraction.model_validate(answer.json())
     assert shown.state == "answered"
     assert shown.losses == [Loss(how="dropped", path="/scope", note="no place for it")]
     assert "canary" not in answer.text
@@ -334,7 +334,7 @@ async def test_dead_letters_are_calls_and_deliveries(
     api: httpx.AsyncClient, environment: Environment, session_id: str
 ) -> None:
     call, copy = await environment.lose_call(), await environment.lose_copy(session_id)
-    answer = answers.DeadLetters.model_validate((await api.get("/v1/dead-letters")).json())
+    answer = responses.DeadLetters.model_validate((await api.get("/v1/dead-letters")).json())
     assert [(letter.type, letter.id) for letter in answer.data] == [("call", call), ("delivery", copy)]
 
 
@@ -343,7 +343,7 @@ async def test_dead_letters_are_filtered_by_kind_and_target(
 ) -> None:
     await environment.lose_copy(session_id)
     for query, count in (("kind=call", 0), ("target=destination:log", 1), ("target=runtime", 0), ("executor=cards", 0)):
-        answer = answers.DeadLetters.model_validate((await api.get(f"/v1/dead-letters?{query}")).json())
+        answer = responses.DeadLetters.model_validate((await api.get(f"/v1/dead-letters?{query}")).json())
         assert len(answer.data) == count, query
 
 
@@ -365,7 +365,7 @@ async def test_a_dead_letter_is_shown_and_redriven_by_its_id(
     environment.backend.copied = Copied("delivered")
     answer = await api.post(f"/v1/dead-letters/{copy}/redrive")
     assert (answer.status_code, answer.json()["state"]) == (202, "pending")
-    TypeAdapter(answers.Redriven).validate_python(answer.json())
+    TypeAdapter(responses.Redriven).validate_python(answer.json())
     await environment.copied(copy)
 
 
@@ -382,7 +382,7 @@ async def test_many_are_redriven_or_only_looked_at(
     copy = await environment.lose_copy(session_id)
     environment.backend.copied = Copied("delivered")
     looked = await api.post("/v1/dead-letters/redrive", json={"target": "destination:log", "dry_run": True})
-    answers.RedrivenMany.model_validate(looked.json())
+    responses.RedrivenMany.model_validate(looked.json())
     assert (looked.json()["found"], looked.json()["redriven"]) == (1, 0)
     none = await api.post("/v1/dead-letters/redrive", json={"kind": "call"})
     assert none.json()["found"] == 0
@@ -401,10 +401,10 @@ async def test_dead_letters_are_dismissed_by_their_ids_or_by_filters(
     answer = await api.post(f"/v1/dead-letters/{first}/dismiss")
     assert answer.status_code == 200
     assert (answer.json()["state"], "backend" in answer.json()["reason"]) == ("moot", True)
-    TypeAdapter(answers.Redriven).validate_python(answer.json())
+    TypeAdapter(responses.Redriven).validate_python(answer.json())
     assert (await api.post("/v1/dead-letters/nope/dismiss")).status_code == 404
     looked = await api.post("/v1/dead-letters/dismiss", json={"target": "destination:log", "dry_run": True})
-    answers.DismissedMany.model_validate(looked.json())
+    responses.DismissedMany.model_validate(looked.json())
     assert (looked.json()["found"], looked.json()["dismissed"]) == (1, 0)
     done = await api.post("/v1/dead-letters/dismiss", json={"kind": "delivery"})
     assert (done.json()["found"], done.json()["dismissed"], done.json()["ids"]) == (1, 1, [second])
@@ -418,7 +418,7 @@ async def test_one_event_is_sent_again(api: httpx.AsyncClient, environment: Envi
     path = f"/v1/sessions/{session_id}/events/{copy.split(':')[1]}/redeliver"
     answer = await api.post(path, json={"target": "destination:log"})
     assert answer.status_code == 202
-    answers.Redelivered.model_validate(answer.json())
+    responses.Redelivered.model_validate(answer.json())
     await environment.copied(copy)
 
 
@@ -431,13 +431,13 @@ async def test_a_destination_is_switched_on(api: httpx.AsyncClient, environment:
 
     await until(is_off)
     environment.backend.copied = Copied("delivered")
-    answers.Enabled.model_validate((await api.post("/v1/destinations/log/enable")).json())
+    responses.Enabled.model_validate((await api.post("/v1/destinations/log/enable")).json())
     await environment.copied(copy)
 
 
 async def test_a_reload_tells_what_changed(api: httpx.AsyncClient, environment: Environment) -> None:
     environment.configuration = merge(environment.configuration, {"routes": []})
-    assert (await api.post("/v1/reload")).json() == {"changed": ["routes"]}
+    assert (await api.post("/v1/reload")).json() == {"changed": ["routes"], "restarted": []}
 
 
 async def test_a_bad_configuration_is_told_line_by_line(
@@ -455,9 +455,9 @@ async def test_a_bad_configuration_is_told_line_by_line(
 
 
 async def test_runtimes_and_capabilities_are_shown(api: httpx.AsyncClient, session_id: str) -> None:
-    runtimes = answers.Listing[answers.Runtime].model_validate((await api.get("/v1/runtimes")).json())
+    runtimes = responses.Listing[responses.Runtime].model_validate((await api.get("/v1/runtimes")).json())
     assert [(link.session_id, link.state) for link in runtimes.data[0].links] == [(session_id, "up")]
-    able = answers.Listing[answers.RuntimeCapabilities].model_validate((await api.get("/v1/capabilities")).json())
+    able = responses.Listing[responses.RuntimeCapabilities].model_validate((await api.get("/v1/capabilities")).json())
     assert able.data[0].capabilities["accepts"] == sorted(CLIENT_KINDS | {"tool.finished"})
     assert able.data[0].capabilities["confirms_messages"] == "30s"
     assert able.data[0].capabilities["limits"] == {"result_utf16_units": 65_536}
@@ -478,13 +478,15 @@ async def test_a_runtime_whose_adapter_fails_is_shown_with_the_reason_until_it_i
         now = environment.reread()
         shy = environment.runtime.options(adapter="plain", url="http://plain.invalid", autostart=False)
         environment.reread = lambda: now.model_copy(update={"runtimes": {"shy": shy, **now.runtimes}})
-        assert (await wire.post("/v1/reload")).json() == {"changed": ["runtimes.shy"]}
+        assert (await wire.post("/v1/reload")).json() == {"changed": ["runtimes.shy"], "restarted": []}
         raw = (await wire.get("/v1/runtimes")).json()
-        finn, failing = answers.Listing[answers.Runtime].model_validate(raw).data
+        finn, failing = responses.Listing[responses.Runtime].model_validate(raw).data
         assert (finn.name, len(finn.links), finn.reason) == ("finn", 1, None)
         assert (failing.name, failing.adapter, failing.protocol) == ("shy", "plain", "plain/1")
         assert (failing.links, "tried again" in str(failing.reason)) == ([], True)
-        able = answers.Listing[answers.RuntimeCapabilities].model_validate((await wire.get("/v1/capabilities")).json())
+        able = responses.Listing[responses.RuntimeCapabilities].model_validate(
+            (await wire.get("/v1/capabilities")).json()
+        )
         assert [one.runtime for one in able.data] == ["finn"]
         env = {"DRAGOMAN_URL": url, "DRAGOMAN_KEY": "all-of-it"}
         checks = await asyncio.to_thread(lambda: [(one.state, one.text) for one in check_links(env)])
@@ -502,7 +504,7 @@ async def test_a_runtime_whose_adapter_fails_is_shown_with_the_reason_until_it_i
 async def test_readiness_follows_its_checks(
     stranger: httpx.AsyncClient, environment: Environment, session_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert answers.Ready.model_validate((await stranger.get("/readyz")).json()).ready
+    assert responses.Ready.model_validate((await stranger.get("/readyz")).json()).ready
 
     async def full() -> EngineHealth:
         return EngineHealth(writable=False, detail="disk full")
@@ -510,7 +512,7 @@ async def test_readiness_follows_its_checks(
     monkeypatch.setattr(environment.engine, "health", full)
     answer = await stranger.get("/readyz")
     assert answer.status_code == 503
-    told = answers.Ready.model_validate(answer.json())
+    told = responses.Ready.model_validate(answer.json())
     assert (told.ready, told.checks["engine"], told.instance_id, told.sessions) == (False, "disk full", None, 1)
     assert (await stranger.get("/healthz")).status_code == 200
 

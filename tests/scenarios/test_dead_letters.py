@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi.responses import Response
 
-from gateway.http import answers
+from gateway.models import responses
 from tests.scenarios.environment import GOOD, Running, Scene, ended, until
 from tests.scenarios.hooks import success
 from tests.scenarios.terminal import dragoman, screen
@@ -16,7 +16,7 @@ REDRIVE = "/v1/dead-letters/redrive"
 
 
 async def letters(gateway: Running, **query: Any) -> list[dict[str, Any]]:
-    return answers.DeadLetters.model_validate(await gateway.get("/v1/dead-letters", **query)).model_dump()["data"]
+    return responses.DeadLetters.model_validate(await gateway.get("/v1/dead-letters", **query)).model_dump()["data"]
 
 
 async def listed(gateway: Running, count: int, **query: Any) -> list[dict[str, Any]]:
@@ -56,7 +56,7 @@ async def test_calls_and_copies_are_listed_by_filters_and_shown_with_what_to_do(
         for query in ({"runtime": "nobody"}, {"executor": "other"}, {"since": "2199-01-01T00:00:00Z"}):
             assert await letters(gateway, **query) == []
         history = await gateway.get(f"/v1/dead-letters/{dead[0]['id']}")
-        answers.DeadCallWithStory.model_validate(history)
+        responses.DeadCallWithStory.model_validate(history)
         assert history["events"][0]["event"]["kind"] == "tool.requested"
         shown = await gateway.get(f"/v1/dead-letters/{copies[0]['id']}")
         assert shown["envelope"]["event"]["kind"] == "tool.finished"
@@ -131,7 +131,7 @@ async def test_a_redrive_may_have_a_new_key_and_tell_the_agent_and_fails_into_th
         [first] = await listed(gateway, 1, kind="call")
         path = f"/v1/dead-letters/{first['id']}/redrive"
         fresh = await gateway.post(path, {"new_key": True}, status=202)
-        answers.RedrivenCall.model_validate(fresh)
+        responses.RedrivenCall.model_validate(fresh)
         await gateway.post(path, status=404)
         assert fresh["idempotency_key"] == fresh["call_id"] != first["idempotency_key"]
 

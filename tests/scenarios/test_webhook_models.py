@@ -17,8 +17,8 @@ from gateway.events import (
     ToolCanceled,
     ToolRequested,
 )
-from gateway.executors.webhook.models import ToolRequestedData
 from gateway.kit.calls import RequestedCall
+from gateway.models.webhooks import ToolRequestedData
 from gateway.testing.conformance.executor import make_request
 from tests.executors.peers import serve
 from tests.executors.test_webhook import answer_success, make_executor

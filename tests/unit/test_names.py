@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-WIRE = ("adapters/*/wire*.py", "adapters/*/*/wire*.py", "gateway/executors/webhook/models.py")
+WIRE = ("adapters/*/wire*.py", "adapters/*/*/wire*.py", "gateway/models/*.py")
 
 
 def classes() -> Iterator[tuple[str, str]]:

@@ -6,7 +6,6 @@ from fastapi import APIRouter, Body, Header, Query, Response
 
 from gateway.core.callers import CallRequest
 from gateway.errors import InvalidRequest
-from gateway.http import answers, examples
 from gateway.http.body import refuse_two_keys
 from gateway.http.calling import open_call, protocol_of
 from gateway.http.openapi import problems
@@ -14,6 +13,7 @@ from gateway.http.reply import Reply
 from gateway.http.requests import LONGEST_CALL_KEY, CallTool, WaitQuery
 from gateway.http.route import ApiRequest, CallerDep, GatewayDep, OperationRoute, SessionPath
 from gateway.http.views import show_called
+from gateway.models import responses
 from gateway.store.call import Call
 
 router = APIRouter(route_class=OperationRoute, tags=["calls"])
@@ -31,11 +31,11 @@ CallKey = Annotated[
 
 @router.post(
     "/v1/sessions/{session_id}/calls",
-    response_model=answers.CallWithOutcome,
+    response_model=responses.CallWithOutcome,
     response_description="It has ended.",
     responses={
         202: {
-            "model": answers.CallWithOutcome,
+            "model": responses.CallWithOutcome,
             "description": "It is still open: `GET /v1/calls/{call_id}?wait=` waits on.",
             "headers": {"Location": {"description": "The call.", "schema": {"type": "string"}}},
         },
@@ -57,7 +57,7 @@ async def call_tool(
     caller: CallerDep,
     session_id: SessionPath,
     query: Annotated[WaitQuery, Query()],
-    wanted: Annotated[CallTool, Body(openapi_examples=examples.CALL_TOOL)],
+    wanted: Annotated[CallTool, Body()],
     call_key: CallKey = None,
 ) -> Response:
     """Call a tool of the catalog.

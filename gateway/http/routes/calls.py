@@ -10,7 +10,6 @@ from pydantic import PlainValidator
 from gateway.errors import CallOver, InvalidRequest, NotFound, Unconfigured
 from gateway.events import SessionId
 from gateway.executors.port import Answered, OutcomeForm, outcome_from
-from gateway.http import answers, examples
 from gateway.http.auth import CALLBACK, Caller
 from gateway.http.errors import Refused
 from gateway.http.openapi import problems
@@ -18,6 +17,7 @@ from gateway.http.reply import Reply, listing
 from gateway.http.requests import CallsQuery, CancelCall, RedriveCall, WaitQuery
 from gateway.http.route import ApiRequest, CallerDep, CallPath, GatewayDep, OperationRoute
 from gateway.http.views import show, show_history
+from gateway.models import responses
 from gateway.store.rows import CallFilter, Page
 
 router = APIRouter(route_class=OperationRoute, tags=["calls"])
@@ -31,7 +31,7 @@ OutcomeBody = Annotated[dict[str, Any], PlainValidator(_unread, json_schema_inpu
 """An outcome that is still to be read: how strictly, depends on who sends it."""
 
 
-@router.get("/v1/calls", response_model=answers.Listing[answers.Call], response_description="One page.")
+@router.get("/v1/calls", response_model=responses.Listing[responses.Call], response_description="One page.")
 async def list_calls(gateway: GatewayDep, query: Annotated[CallsQuery, Query()]) -> Response:
     """List calls.
 
@@ -45,12 +45,12 @@ async def list_calls(gateway: GatewayDep, query: Annotated[CallsQuery, Query()])
         unknown=query.unknown,
     )
     rows, after = await gateway.calls.page(which, Page(query.limit, query.after))
-    return listing([show(answers.Call, row) for row in rows], after)
+    return listing([show(responses.Call, row) for row in rows], after)
 
 
 @router.get(
     "/v1/calls/{call_id}",
-    response_model=answers.CallWithStory,
+    response_model=responses.CallWithStory,
     response_description="The history.",
     responses=problems("not-found", "overloaded"),
 )
@@ -66,7 +66,7 @@ async def get_call(gateway: GatewayDep, call_id: CallPath, query: Annotated[Wait
 
 @router.post(
     "/v1/calls/{call_id}/outcome",
-    response_model=answers.Call,
+    response_model=responses.Call,
     response_description="It is recorded.",
     responses=problems("elsewhere", "not-found", "conflict", "call-over"),
 )
@@ -75,7 +75,7 @@ async def settle_call(
     gateway: GatewayDep,
     caller: CallerDep,
     call_id: CallPath,
-    outcome: Annotated[OutcomeBody, Body(openapi_examples=examples.SETTLE_CALL)],
+    outcome: Annotated[OutcomeBody, Body()],
 ) -> Response:
     """Give the outcome of a call.
 
@@ -87,13 +87,13 @@ async def settle_call(
     answered = _answered(outcome, strict="token" not in request.query_params)
     with _as_executors_hear_it(caller):
         row = await gateway.calls.settle(call_id, answered, size=len(await request.body()))
-    return Reply(show(answers.Call, row))
+    return Reply(show(responses.Call, row))
 
 
 @router.post(
     "/v1/calls/{call_id}/progress",
     status_code=202,
-    response_model=answers.Progressed,
+    response_model=responses.Progressed,
     response_description="It is recorded.",
     responses=problems("elsewhere", "not-found", "conflict", "call-over"),
 )
@@ -102,7 +102,7 @@ async def progress_call(
     gateway: GatewayDep,
     caller: CallerDep,
     call_id: CallPath,
-    progress: Annotated[dict[str, Any], Body(openapi_examples=examples.PROGRESS_CALL)],
+    progress: Annotated[dict[str, Any], Body()],
 ) -> Response:
     """Tell how far a call has come.
 
@@ -117,35 +117,35 @@ async def progress_call(
     "/v1/calls/{call_id}/cancel",
     tags=["operating"],
     status_code=202,
-    response_model=answers.Call,
+    response_model=responses.Call,
     response_description="The cancel is under way.",
     responses=problems("elsewhere", "not-found", "conflict"),
 )
 async def cancel_call(
     gateway: GatewayDep,
     call_id: CallPath,
-    wanted: Annotated[CancelCall, Body(default_factory=CancelCall, openapi_examples=examples.CANCEL_CALL)],
+    wanted: Annotated[CancelCall, Body(default_factory=CancelCall)],
 ) -> Response:
     """Cancel a call.
 
     Ask the executor to stop. For a short grace its answer still counts; then the call is canceled and the agent is
     told so.
     """
-    return Reply(show(answers.Call, await gateway.calls.cancel(call_id, reason=wanted.reason)), 202)
+    return Reply(show(responses.Call, await gateway.calls.cancel(call_id, reason=wanted.reason)), 202)
 
 
 @router.post(
     "/v1/calls/{call_id}/redrive",
     tags=["operating"],
     status_code=202,
-    response_model=answers.Call,
+    response_model=responses.Call,
     response_description="The new call.",
     responses=problems("elsewhere", "not-found", "conflict", "gone", "draining"),
 )
 async def redrive_call(
     gateway: GatewayDep,
     call_id: CallPath,
-    wanted: Annotated[RedriveCall, Body(default_factory=RedriveCall, openapi_examples=examples.REDRIVE)],
+    wanted: Annotated[RedriveCall, Body(default_factory=RedriveCall)],
 ) -> Response:
     """Try a call again that ended, or that an idempotent executor has accepted.
 
@@ -154,7 +154,7 @@ async def redrive_call(
     same call is the answer; 409 if its executor is not `idempotent`.
     """
     row = await gateway.calls.redrive(call_id, new_key=wanted.new_key, deliver=wanted.deliver)
-    return Reply(show(answers.Call, row), 202)
+    return Reply(show(responses.Call, row), 202)
 
 
 @contextmanager

@@ -9,19 +9,19 @@ from fastapi import APIRouter, Body, Query, Response
 
 from gateway.errors import Conflict, Elsewhere
 from gateway.events import SessionId
-from gateway.http import answers, examples
 from gateway.http.openapi import problems
 from gateway.http.reply import Reply, dump, listing
 from gateway.http.requests import DeadLettersQuery, DismissMany, RedriveCall, RedriveMany
 from gateway.http.route import ApiRequest, CallerDep, GatewayDep, LetterPath, OperationRoute
 from gateway.http.views import show, show_dead_letter, show_redriven
+from gateway.models import responses
 from gateway.runtime.calls.dead_letters import Done
 from gateway.store.rows import Page
 
 router = APIRouter(route_class=OperationRoute, tags=["operating"])
 
 
-@router.get("/v1/dead-letters", response_model=answers.DeadLetters, response_description="One page.")
+@router.get("/v1/dead-letters", response_model=responses.DeadLetters, response_description="One page.")
 async def list_dead_letters(gateway: GatewayDep, query: Annotated[DeadLettersQuery, Query()]) -> Response:
     """List what did not get through.
 
@@ -35,7 +35,7 @@ async def list_dead_letters(gateway: GatewayDep, query: Annotated[DeadLettersQue
 
 @router.get(
     "/v1/dead-letters/{letter}",
-    response_model=answers.DeadLetter,
+    response_model=responses.DeadLetter,
     response_description="The letter.",
     responses=problems("not-found"),
 )
@@ -50,14 +50,14 @@ async def get_dead_letter(gateway: GatewayDep, letter: LetterPath) -> Response:
 @router.post(
     "/v1/dead-letters/{letter}/redrive",
     status_code=202,
-    response_model=answers.Redriven,
+    response_model=responses.Redriven,
     response_description="The new call, or the delivery.",
     responses=problems("not-found", "conflict", "gone", "draining"),
 )
 async def redrive_dead_letter(
     gateway: GatewayDep,
     letter: LetterPath,
-    wanted: Annotated[RedriveCall, Body(default_factory=RedriveCall, openapi_examples=examples.REDRIVE)],
+    wanted: Annotated[RedriveCall, Body(default_factory=RedriveCall)],
 ) -> Response:
     """Try one dead letter again.
 
@@ -70,14 +70,14 @@ async def redrive_dead_letter(
 
 @router.post(
     "/v1/dead-letters/redrive",
-    response_model=answers.RedrivenMany,
+    response_model=responses.RedrivenMany,
     response_description="How many were tried.",
     responses=problems("draining"),
 )
 async def redrive_dead_letters(
     request: ApiRequest,
     gateway: GatewayDep,
-    wanted: Annotated[RedriveMany, Body(default_factory=RedriveMany, openapi_examples=examples.REDRIVE_MANY)],
+    wanted: Annotated[RedriveMany, Body(default_factory=RedriveMany)],
 ) -> Response:
     """Try many dead letters again.
 
@@ -99,7 +99,7 @@ async def redrive_dead_letters(
 
 @router.post(
     "/v1/dead-letters/{letter}/dismiss",
-    response_model=answers.Redriven,
+    response_model=responses.Redriven,
     response_description="The call, or the delivery.",
     responses=problems("not-found", "conflict"),
 )
@@ -114,13 +114,13 @@ async def dismiss_dead_letter(gateway: GatewayDep, caller: CallerDep, letter: Le
 
 
 @router.post(
-    "/v1/dead-letters/dismiss", response_model=answers.DismissedMany, response_description="How many were dismissed."
+    "/v1/dead-letters/dismiss", response_model=responses.DismissedMany, response_description="How many were dismissed."
 )
 async def dismiss_dead_letters(
     request: ApiRequest,
     gateway: GatewayDep,
     caller: CallerDep,
-    wanted: Annotated[DismissMany, Body(default_factory=DismissMany, openapi_examples=examples.DISMISS_MANY)],
+    wanted: Annotated[DismissMany, Body(default_factory=DismissMany)],
 ) -> Response:
     """Leave many dead letters as they are.
 
@@ -159,7 +159,7 @@ def _passing_on(request: ApiRequest, verb: str, body: bytes) -> Callable[[str, E
 def _counted(done: Done, *, dry_run: bool) -> dict[str, Any]:
     return {
         "found": len(done.found),
-        "failed": [show(answers.Failed, one) for one in done.failed],
+        "failed": [show(responses.Failed, one) for one in done.failed],
         "more": done.more,
         "dry_run": dry_run,
         "ids": list(done.found),

@@ -10,7 +10,6 @@ from pydantic import PlainValidator
 
 from gateway.errors import Gone, Inexpressible, Truncated
 from gateway.events import Envelope, dump_event, to_json
-from gateway.http import answers, examples
 from gateway.http.client_events import PostedEvents, Several
 from gateway.http.idempotency import IdempotencyKey
 from gateway.http.openapi import problems
@@ -26,6 +25,7 @@ from gateway.http.route import (
     read_sequence,
 )
 from gateway.http.sse import Beyond, EventStream
+from gateway.models import responses
 from gateway.runtime.views import StreamItem
 from gateway.store.step import Keep
 
@@ -35,7 +35,7 @@ router = APIRouter(route_class=OperationRoute, tags=["events"])
 @router.post(
     "/v1/sessions/{session_id}/events",
     status_code=202,
-    response_model=answers.Written,
+    response_model=responses.Written,
     response_description="Recorded, in order.",
     responses=problems(
         "elsewhere",
@@ -54,7 +54,7 @@ async def post_events(
     gateway: GatewayDep,
     caller: CallerDep,
     session_id: SessionPath,
-    events: Annotated[PostedEvents, Body(openapi_examples=examples.POST_EVENTS)],
+    events: Annotated[PostedEvents, Body()],
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Post one or several events.
@@ -85,7 +85,7 @@ async def post_events(
 
 @router.get(
     "/v1/sessions/{session_id}/events",
-    response_model=answers.EventListing,
+    response_model=responses.EventListing,
     response_description="One page.",
     responses=problems("not-found", "gone"),
 )
@@ -153,7 +153,7 @@ async def stream_events(
     "/v1/sessions/{session_id}/events/{sequence}/redeliver",
     tags=["operating"],
     status_code=202,
-    response_model=answers.Redelivered,
+    response_model=responses.Redelivered,
     response_description="It is due.",
     responses=problems("elsewhere", "not-found", "conflict", "gone", "draining"),
 )
@@ -161,7 +161,7 @@ async def redeliver_event(
     gateway: GatewayDep,
     session_id: SessionPath,
     sequence: SequencePath,
-    wanted: Annotated[Redeliver, Body(openapi_examples=examples.REDELIVER)],
+    wanted: Annotated[Redeliver, Body()],
 ) -> Response:
     """Send one event again.
 

@@ -6,19 +6,21 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Query, Response
 
 from gateway.events import SessionId
-from gateway.http import answers, examples
 from gateway.http.openapi import problems
 from gateway.http.reply import Reply, listing
 from gateway.http.requests import AnswerInteraction, InteractionsQuery
 from gateway.http.route import ApiRequest, CallerDep, GatewayDep, InteractionPath, OperationRoute
 from gateway.http.sse import EventStream
 from gateway.http.views import show_answered, show_interaction
+from gateway.models import responses
 from gateway.store.rows import Page
 
 router = APIRouter(route_class=OperationRoute, tags=["interactions"])
 
 
-@router.get("/v1/interactions", response_model=answers.Listing[answers.Interaction], response_description="One page.")
+@router.get(
+    "/v1/interactions", response_model=responses.Listing[responses.Interaction], response_description="One page."
+)
 async def list_interactions(gateway: GatewayDep, query: Annotated[InteractionsQuery, Query()]) -> Response:
     """List questions to a person.
 
@@ -52,7 +54,7 @@ async def stream_interactions(request: ApiRequest, gateway: GatewayDep, caller: 
 
 @router.post(
     "/v1/interactions/{interaction_id}/answer",
-    response_model=answers.AnsweredInteraction,
+    response_model=responses.AnsweredInteraction,
     response_description="It is answered.",
     responses=problems("elsewhere", "not-found", "conflict", "inexpressible"),
 )
@@ -60,7 +62,7 @@ async def answer_interaction(
     gateway: GatewayDep,
     caller: CallerDep,
     interaction_id: InteractionPath,
-    answer: Annotated[AnswerInteraction, Body(openapi_examples=examples.ANSWER_INTERACTION)],
+    answer: Annotated[AnswerInteraction, Body()],
 ) -> Response:
     """Answer a question to a person.
 

@@ -4,19 +4,19 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from gateway.http import answers
 from gateway.http.openapi import problems
 from gateway.http.reply import Reply, listing
 from gateway.http.requests import ReloadQuery
 from gateway.http.route import GatewayDep, NamePath, OperationRoute
 from gateway.http.views import show, show_capabilities, show_runtime, show_unconnected
+from gateway.models import responses
 
 router = APIRouter(route_class=OperationRoute, tags=["operating"])
 
 
 @router.post(
     "/v1/destinations/{name}/enable",
-    response_model=answers.Enabled,
+    response_model=responses.Enabled,
     response_description="It is on.",
     responses=problems("not-found"),
 )
@@ -31,7 +31,7 @@ async def enable_destination(gateway: GatewayDep, name: NamePath) -> Response:
 
 @router.post(
     "/v1/reload",
-    response_model=answers.Changed,
+    response_model=responses.Changed,
     response_description="What has changed.",
     responses=problems("invalid-configuration", "conflict"),
 )
@@ -44,17 +44,17 @@ async def reload_configuration(gateway: GatewayDep, query: Annotated[ReloadQuery
     return Reply({"changed": result.changed, "restarted": result.restarted})
 
 
-@router.get("/v1/instances", response_model=answers.Listing[answers.Instance], response_description="All of them.")
+@router.get("/v1/instances", response_model=responses.Listing[responses.Instance], response_description="All of them.")
 async def list_instances(gateway: GatewayDep) -> Response:
     """List the processes on this store.
 
     Those that live, and those that own sessions though they have died: the others take these over when the lease has
     run out.
     """
-    return listing([show(answers.Instance, one) for one in await gateway.instances()], None)
+    return listing([show(responses.Instance, one) for one in await gateway.instances()], None)
 
 
-@router.get("/v1/runtimes", response_model=answers.Listing[answers.Runtime], response_description="All of them.")
+@router.get("/v1/runtimes", response_model=responses.Listing[responses.Runtime], response_description="All of them.")
 async def list_runtimes(gateway: GatewayDep) -> Response:
     """List runtimes and their links.
 
@@ -67,7 +67,9 @@ async def list_runtimes(gateway: GatewayDep) -> Response:
 
 
 @router.get(
-    "/v1/capabilities", response_model=answers.Listing[answers.RuntimeCapabilities], response_description="All of them."
+    "/v1/capabilities",
+    response_model=responses.Listing[responses.RuntimeCapabilities],
+    response_description="All of them.",
 )
 async def list_capabilities(gateway: GatewayDep) -> Response:
     """List what each runtime can do.

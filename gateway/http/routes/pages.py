@@ -6,19 +6,19 @@ from fastapi import APIRouter, Response
 from starlette.responses import PlainTextResponse
 
 from gateway.errors import NotFound
-from gateway.http import answers
 from gateway.http.errors import PROBLEMS
 from gateway.http.openapi import problems
 from gateway.http.reply import Reply, dump, listing
 from gateway.http.route import ApiRequest, GatewayDep, NamePath, OperationRoute
 from gateway.http.views import show
+from gateway.models import responses
 
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 router = APIRouter(route_class=OperationRoute, tags=["pages"])
 
 
-@router.get("/healthz", response_model=answers.Health, response_description="It is.")
+@router.get("/healthz", response_model=responses.Health, response_description="It is.")
 @router.get("/livez", include_in_schema=False)
 @router.get("/health", include_in_schema=False)
 async def get_health() -> Response:
@@ -31,9 +31,9 @@ async def get_health() -> Response:
 
 @router.get(
     "/readyz",
-    response_model=answers.Ready,
+    response_model=responses.Ready,
     response_description="Ready.",
-    responses={503: {"model": answers.Ready, "description": "Not ready."}},
+    responses={503: {"model": responses.Ready, "description": "Not ready."}},
 )
 @router.get("/ready", include_in_schema=False)
 async def get_readiness(gateway: GatewayDep) -> Response:
@@ -44,7 +44,7 @@ async def get_readiness(gateway: GatewayDep) -> Response:
     `/ready`.
     """
     readiness = await gateway.status.ready()
-    return Reply(show(answers.Ready, readiness), 200 if readiness.ready else 503)
+    return Reply(show(responses.Ready, readiness), 200 if readiness.ready else 503)
 
 
 @router.get("/metrics", response_class=PlainTextResponse, response_description="The metrics.")
@@ -56,7 +56,7 @@ async def get_metrics(gateway: GatewayDep) -> Response:
     return Response(gateway.render_metrics(), headers={"content-type": _METRICS_TYPE})
 
 
-@router.get("/version", response_model=answers.Version, response_description="The version.")
+@router.get("/version", response_model=responses.Version, response_description="The version.")
 async def get_version(gateway: GatewayDep) -> Response:
     """Which release is this?
 
@@ -74,18 +74,18 @@ async def get_openapi(request: ApiRequest) -> Response:
     return Response(dump(request.app.openapi()), media_type="application/json")
 
 
-@router.get("/problems", response_model=answers.Listing[answers.ProblemPage], response_description="All of them.")
+@router.get("/problems", response_model=responses.Listing[responses.ProblemPage], response_description="All of them.")
 async def list_problems() -> Response:
     """All problem types.
 
     Every `type` that an error answer can have, what it means and what mends it.
     """
-    return listing([show(answers.ProblemPage, kind) for kind in PROBLEMS.values()], None)
+    return listing([show(responses.ProblemPage, kind) for kind in PROBLEMS.values()], None)
 
 
 @router.get(
     "/problems/{name}",
-    response_model=answers.ProblemPage,
+    response_model=responses.ProblemPage,
     response_description="The explanation.",
     responses=problems("not-found"),
 )
@@ -97,4 +97,4 @@ async def get_problem(name: NamePath) -> Response:
     kind = PROBLEMS.get(name)
     if kind is None:
         raise NotFound("there is no problem of this name; GET /problems lists all")
-    return Reply(show(answers.ProblemPage, kind))
+    return Reply(show(responses.ProblemPage, kind))

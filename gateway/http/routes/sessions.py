@@ -4,7 +4,6 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body, Query, Response
 
-from gateway.http import answers, examples
 from gateway.http.auth import require
 from gateway.http.idempotency import IdempotencyKey
 from gateway.http.openapi import problems
@@ -12,6 +11,7 @@ from gateway.http.reply import Reply, dump, listing
 from gateway.http.requests import CloseQuery, OpenSession, SessionsQuery
 from gateway.http.route import ApiRequest, GatewayDep, OperationRoute, SessionPath
 from gateway.http.views import show
+from gateway.models import responses
 from gateway.store.rows import Page
 
 router = APIRouter(route_class=OperationRoute, tags=["sessions"])
@@ -20,10 +20,10 @@ router = APIRouter(route_class=OperationRoute, tags=["sessions"])
 @router.post(
     "/v1/sessions",
     status_code=201,
-    response_model=answers.OpenedSession,
+    response_model=responses.OpenedSession,
     response_description="The session is open.",
     responses={
-        200: {"model": answers.OpenedSession, "description": "It was open already."},
+        200: {"model": responses.OpenedSession, "description": "It was open already."},
         **problems(
             "not-found",
             "conflict",
@@ -39,7 +39,7 @@ router = APIRouter(route_class=OperationRoute, tags=["sessions"])
 async def open_session(
     request: ApiRequest,
     gateway: GatewayDep,
-    wanted: Annotated[OpenSession, Body(openapi_examples=examples.OPEN_SESSION)],
+    wanted: Annotated[OpenSession, Body()],
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Open a session.
@@ -58,13 +58,13 @@ async def open_session(
             instructions=wanted.instructions,
         )
         headers = {"location": f"/v1/sessions/{row.session_id}"}
-        return Reply(show(answers.OpenedSession, row, told=told), 201 if is_new else 200, headers)
+        return Reply(show(responses.OpenedSession, row, told=told), 201 if is_new else 200, headers)
 
     fingerprint = dump(await request.json())
     return await request.face.once.run(request, idempotency_key, fingerprint, act)
 
 
-@router.get("/v1/sessions", response_model=answers.Listing[answers.Session], response_description="One page.")
+@router.get("/v1/sessions", response_model=responses.Listing[responses.Session], response_description="One page.")
 async def list_sessions(gateway: GatewayDep, query: Annotated[SessionsQuery, Query()]) -> Response:
     """List sessions.
 
@@ -73,12 +73,12 @@ async def list_sessions(gateway: GatewayDep, query: Annotated[SessionsQuery, Que
     """
     newest = query.order == "newest"
     rows, after = await gateway.sessions(Page(query.limit, query.after), query.which(), newest_first=newest)
-    return listing([show(answers.Session, row) for row in rows], after)
+    return listing([show(responses.Session, row) for row in rows], after)
 
 
 @router.get(
     "/v1/sessions/{session_id}",
-    response_model=answers.Session,
+    response_model=responses.Session,
     response_description="The session.",
     responses=problems("not-found"),
 )
@@ -87,7 +87,7 @@ async def get_session(gateway: GatewayDep, session_id: SessionPath) -> Response:
 
     The session and where it stands.
     """
-    return Reply(show(answers.Session, await gateway.session(session_id)))
+    return Reply(show(responses.Session, await gateway.session(session_id)))
 
 
 @router.delete(

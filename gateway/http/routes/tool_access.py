@@ -6,18 +6,18 @@ from fastapi import APIRouter, Query, Response
 
 from gateway.errors import Conflict
 from gateway.events import SessionId
-from gateway.http import answers
 from gateway.http.openapi import problems
 from gateway.http.reply import Reply
 from gateway.http.requests import RotateQuery
 from gateway.http.route import ApiRequest, GatewayDep, OperationRoute, SessionPath
+from gateway.models import responses
 
 router = APIRouter(route_class=OperationRoute, tags=["calls"])
 
 
 @router.get(
     "/v1/sessions/{session_id}/mcp",
-    response_model=answers.ToolAccess,
+    response_model=responses.ToolAccess,
     response_description="The address and the token.",
     responses=problems("not-found"),
 )
@@ -33,7 +33,7 @@ async def get_tool_access(request: ApiRequest, gateway: GatewayDep, session_id: 
 
 @router.post(
     "/v1/sessions/{session_id}/mcp/rotate",
-    response_model=answers.ToolAccess,
+    response_model=responses.ToolAccess,
     response_description="The address and the new token.",
     responses=problems("not-found", "conflict"),
 )

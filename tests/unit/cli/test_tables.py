@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 from gateway.cli.calls import CallStanding, surely_did_not_run
 from gateway.cli.tables import Column, fit_columns
 from gateway.cli.terminal import age_of
-from gateway.http.answers import Call
+from gateway.models.responses import Call
 from gateway.store.call import CallState
 
 COLUMNS = (Column("name", least=8), Column("state"), Column("why", least=6, spare=1), Column("id", spare=2))

@@ -1,9 +1,8 @@
-"""The shapes of all answers: what the documentation says of them, and what `views` shows of rows. Pure.
+"""The responses of all operations. Pure.
 
 States, lanes and `answer_to` are open texts, so that a client of this release can read responses of a newer gateway.
 """
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
@@ -11,19 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.events import Event, Loss, Outcome, SessionState
 from gateway.events.described import Described
-from gateway.executors.webhook.models import Envelope
-from gateway.store.call import AnswerTo, CallState
-from gateway.store.step import InteractionState, Lane, SendState
+from gateway.models.states import AnswerTo, CallState, InteractionState, Lane, SendState
+from gateway.models.webhooks import Envelope
 
 Row = TypeVar("Row")
 Standing = Literal[SessionState, "closed"]
-
-
-@dataclass(frozen=True, slots=True)
-class Called:
-    """How a row calls what the answer calls otherwise."""
-
-    name: str
 
 
 class Shape(Described):
@@ -277,7 +268,7 @@ class Interaction(Shape):
     """Where it stands."""
     session_id: str
     """The session."""
-    sequence: Annotated[int, Called("request_sequence")]
+    sequence: int
     """The event that asked."""
     expires_at: datetime | None
     """Until when it can be answered."""
@@ -351,7 +342,7 @@ class Runtime(Shape):
 
 
 class RuntimeCapabilities(Shape):
-    runtime: Annotated[str, Called("name")]
+    runtime: str
     """The runtime's name in the configuration."""
     adapter: str
     """The adapter that speaks it."""

@@ -1,0 +1,9 @@
+"""The states of calls, deliveries and interactions, as responses name them. Pure."""
+
+from typing import Literal
+
+CallState = Literal["queued", "dispatched", "accepted", "succeeded", "failed", "canceled", "expired"]
+AnswerTo = Literal["runtime", "caller", "nobody"]
+SendState = Literal["pending", "delivered", "refused", "moot", "unknown", "dead"]
+Lane = Literal["urgent", "turn", "new_work"]
+InteractionState = Literal["waiting", "answered", "expired", "moot"]
