@@ -43,7 +43,7 @@ class Outage:
         self._lost_at: float | None = None
         """When it broke, unless bytes have arrived since."""
 
-    def start(self, answer: httpx.Response) -> AsyncGenerator[ServerSentEvent]:
+    def read(self, answer: httpx.Response) -> AsyncGenerator[ServerSentEvent]:
         """Read a stream that was just opened.
 
         Raises:
@@ -105,7 +105,7 @@ async def follow_session(
                 await outage.wait(GatewayUnreachable("the stream has ended", arrived=True))
             async with (
                 transport.stream(f"{path}/events/stream", after=place, silence=silence) as answer,
-                aclosing(outage.start(answer)) as events,
+                aclosing(outage.read(answer)) as events,
             ):
                 async for event in events:
                     match item := _item(event, place):
@@ -135,7 +135,7 @@ async def follow_interactions(
         try:
             async with (
                 transport.stream("/v1/interactions/stream", after=None, silence=silence) as answer,
-                aclosing(outage.start(answer)) as events,
+                aclosing(outage.read(answer)) as events,
             ):
                 if again:
                     yield Missed()

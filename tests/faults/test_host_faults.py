@@ -421,20 +421,20 @@ async def test_a_history_of_many_portions_is_caught_up_with_without_growing_paus
 
 async def test_a_replay_without_an_end_is_told_of(tmp_path: Path) -> None:
     async with host(tmp_path, able={"resumes": True}, tuning=Tuning(link_first=0.02, replay_told=0.2)) as one:
-        ids = await one.ids()
+        await one.ids()
         one.traps.set("link.enter, never caught up")
         one.traps.set("link.wait_closed")
 
         def told() -> set[str]:
             lines = [line for line in one.logged.getvalue().splitlines() if "replay still running" in line]
-            return {json.loads(line)["session_id"] for line in lines}
+            return {json.loads(line)["session"] for line in lines}
 
         async def is_told() -> bool:
-            return ids["finn"] in told()
+            return "finn/room-finn" in told()
 
         await until(is_told)
         # The other's link is the older one: it would have been told of before.
-        assert told() == {ids["finn"]}
+        assert told() == {"finn/room-finn"}
 
 
 async def test_what_a_runtime_says_again_and_no_commit_takes_is_put_aside(tmp_path: Path) -> None:
