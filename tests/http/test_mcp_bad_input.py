@@ -261,9 +261,9 @@ async def test_without_api_keys_other_hosts_and_pages_are_kept_out() -> None:
 async def test_a_slip_of_ours_is_an_internal_error_that_shows_nothing(
     environment: Environment, plain: Plain, lines: list[MutableMapping[str, Any]]
 ) -> None:
-    environment.fail("calls", RuntimeError("canary"))
-    answer = await plain.call("ask_for_cards", SEVENS)
-    environment.fail("calls", None)
+    environment.fail("call", RuntimeError("canary"))
+    answer = await plain.call("get_result", {"call_id": "c-1"})
+    environment.fail("call", None)
     assert answer["error"] == {"code": -32603, "message": "internal error"}
     assert [line["part"] for line in lines if line["log_level"] == "error"] == ["mcp"]
 
