@@ -207,7 +207,7 @@ class Process:
         written = yaml.safe_load(config.read_text())
         written["runtimes"]["finn"]["connect_timeout"] = f"{20 + self.world.reloads}s"
         config.write_text(yaml.safe_dump(written))
-        await self.gateway.reload()
+        await self.gateway.reload(force=True)
 
     async def stop(self) -> None:
         assert self.gateway is not None

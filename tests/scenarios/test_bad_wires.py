@@ -128,6 +128,8 @@ async def test_herm_s_garbage_is_on_record_and_the_next_call_is_answered(herm: H
 BAD_ARGUMENTS = {
     "a list": "[1]",
     "a text": '"text"',
+}
+BROKEN_ARGUMENTS = {
     "not a number": '{"n": NaN}',
     "infinity": '{"n": -Infinity}',
     "huge": f'{{"n": {10**30}}}',
@@ -154,6 +156,15 @@ async def test_a_herm_call_with_unusable_arguments_is_answered_with_a_failure(he
     # The server never asked for it, so it refuses the answer.
     assert herm.agent.violations == ["not_found: user.custom_tool_result answers nothing that was asked"]
     herm.agent.violations.clear()
+
+
+@pytest.mark.parametrize("what", BROKEN_ARGUMENTS)
+async def test_a_herm_call_that_no_json_parser_accepts_is_a_rejected_frame(herm: HermEnvironment, what: str) -> None:
+    async with herm.running() as gateway:
+        garbling(herm).garble(envelope(1, use("toolu_broken", BROKEN_ARGUMENTS[what])))
+        assert len(await gateway.wait_events("frame.rejected")) == 1
+        await serves_calls(herm, 1)
+    assert len(herm.hooks.of("free")) == 1
 
 
 async def test_unknown_tools_and_wrong_arguments_are_told_to_a_herm_agent(herm: HermEnvironment) -> None:

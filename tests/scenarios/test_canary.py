@@ -105,7 +105,7 @@ async def fail_in_every_way(gateway: Running, seen: Seen, session_id: str, secre
         reply = await gateway.http.get("/v1/sessions", headers={"authorization": key})
         assert reply.status_code == 401
         seen.add("problem", reply.text)
-    reply = await gateway.http.get("/v1/sessions", params={"key": API_KEY, "api_key": API_KEY, "token": LATE})
+    reply = await gateway.http.get("/v1/sessions", params={"key": API_KEY, "api_key": API_KEY, "token": API_KEY})
     seen.add("answer", reply.text)
 
 

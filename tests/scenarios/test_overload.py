@@ -70,7 +70,7 @@ async def test_a_session_that_is_held_up_refuses_new_calls_and_loses_no_cancel(b
         await both.hooks.wait_for(5)
         if bounded == "by a reload":
             both.configure({"limits": {"inbound_frames": 10}})
-            assert await gateway.post("/v1/reload", status=200) == {"changed": ["limits"]}
+            assert await gateway.post("/v1/reload", status=200) == {"changed": ["limits"], "restarted": []}
         with disk.held_up():
             first = await both.agent.call("free", {"first": True})
             for call in waiting[:4]:

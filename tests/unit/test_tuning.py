@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parents[1]
-NO_TUNING = frozenset({"_MOUNTS", "_SHARED_FOLDERS", "_known", "_pattern"})
+NO_TUNING = frozenset({"_MOUNTS", "_registered"})
 """Files of the machine, which a test cannot have otherwise, and the secrets that a process never forgets."""
 
 
