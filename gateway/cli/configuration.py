@@ -15,7 +15,8 @@ import typer
 from gateway.cli.config_file import SHOWN_DEFAULT, choose
 from gateway.cli.errors import Misused, Refusal, report_errors
 from gateway.cli.help import examples
-from gateway.cli.options import argument, flag, option
+from gateway.cli.lines import clean
+from gateway.cli.options import KEY, URL, JsonOption, argument, flag, option
 from gateway.cli.terminal import count_problems, plural, show_problems
 
 if TYPE_CHECKING:
@@ -85,6 +86,38 @@ def check(
                     typer.echo(f"{path}: {_summarize(loaded)}")
     if failed:
         raise typer.Exit(1)
+
+
+@commands.command(
+    epilog=examples(
+        "dragoman reload --dry-run",
+        "dragoman reload",
+        "dragoman reload --force",
+        more="A runtime connects again if its block changed. HUMA cannot replay, and loses what its agents send\n"
+        "meanwhile: this needs --force.",
+    )
+)
+def reload(
+    *,
+    dry_run: bool = flag("--dry-run", "Only show what would change."),
+    force: bool = flag("--force", "Also restart runtimes that cannot replay."),
+    as_json: JsonOption = False,
+    url: str = URL,
+    key: str | None = KEY,
+) -> None:
+    """Make a running gateway read its configuration again."""
+    from gateway.cli.connection import connect
+
+    with connect(url, key) as gateway:
+        query = {"dry_run": dry_run, "force": force}
+        result = gateway.run(gateway.client.request("POST", "/v1/reload", query=query))
+        if as_json:
+            typer.echo(json.dumps(result))
+            return
+        changed, restarted = (", ".join(map(clean, result[name])) for name in ("changed", "restarted"))
+        typer.echo(f"{'would change' if dry_run else 'changed'}: {changed or 'nothing'}")
+        if restarted:
+            typer.echo(f"{'would restart' if dry_run else 'restarted'}: {restarted}")
 
 
 @commands.command(epilog=examples("dragoman schema > gateway.schema.json"))

@@ -1,6 +1,7 @@
 """What operators see and do: readiness, metrics, logs without secrets, keys, and a new configuration while running."""
 
 import asyncio
+import json
 import re
 from typing import Any
 
@@ -12,6 +13,7 @@ from gateway.store.sqlite import SqliteEngine
 from gateway.testing.runtimes.huma.rules import Dialect
 from tests.scenarios.environment import AGENT_KEY, API_KEY, GOOD, Scene, ended, plain_http
 from tests.scenarios.hooks import SECRET, Gate, success
+from tests.scenarios.terminal import dragoman
 
 SERIES = {
     "dragoman_calls_total", "dragoman_call_seconds_count", "dragoman_executor_attempts_total",
@@ -291,3 +293,18 @@ async def test_a_call_in_flight_survives_the_reload_of_its_runtimes_options(both
         gate.open()
         assert (await ended(call)).result == "asked before"
     assert len(both.hooks.asked) == 1
+
+
+async def test_the_command_reloads_shows_what_would_change_and_asks_for_force(newer: Scene) -> None:
+    async with newer.running() as gateway:
+        nothing = await dragoman(gateway, "reload")
+        assert (nothing.code, nothing.out) == (0, "changed: nothing\n")
+        newer.configure({"runtimes": {"finn": {"connect_timeout": "9s"}}})
+        shown = await dragoman(gateway, "reload", "--dry-run")
+        assert (shown.code, shown.out) == (0, "would change: runtimes.finn\nwould restart: finn\n")
+        refused = await dragoman(gateway, "reload")
+        assert (refused.code, refused.out) == (1, "")
+        assert "--force" in refused.err
+        done = await dragoman(gateway, "reload", "--force", "--json")
+        assert json.loads(done.out) == {"changed": ["runtimes.finn"], "restarted": ["finn"]}
+        await newer.agent.wait_connections(2)

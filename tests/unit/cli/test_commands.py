@@ -28,9 +28,9 @@ ADAPTERS = ("herm", "huma", "mcp", "openhands")
 NEEDLESS = ("codec", "connector", "capabilities", "v0_1", "v0_2", "wire")
 """Modules of an adapter that only a link needs."""
 COMMANDS = (
-    "serve", "demo", "check", "schema", "tools", "openapi", "doctor", "init", "version", "runtimes", "sessions",
-    "calls", "inbox", "tail", "send", "answer", "explain", "migrate", "backup", "restore", "copy", "dead-letters",
-    "completion",
+    "serve", "demo", "check", "reload", "schema", "tools", "openapi", "doctor", "init", "version", "runtimes",
+    "sessions", "calls", "inbox", "tail", "send", "answer", "explain", "migrate", "backup", "restore", "copy",
+    "dead-letters", "completion",
 )  # fmt: skip
 
 LETTERS = ("list", "show", "redrive", "dismiss")
