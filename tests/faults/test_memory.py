@@ -18,8 +18,8 @@ MEGABYTE = 1_000_000
 LARGE = int(3.9 * MEGABYTE)
 """Letters of a text in a frame just below `limits.frame`."""
 CALLS = 3
-OPEN = 2.5
-"""Copies of a text while its call is open: the value and its JSON; the half is for everything else."""
+OPEN = 3.0
+"""Copies of a text while its call is open: the value and its JSON; the third is for the page caches of the store."""
 PEAK = 10.0
 """Copies of a text while its frame is parsed, recorded and sent: 8 as config/README.md counts them, and a margin."""
 

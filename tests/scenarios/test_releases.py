@@ -60,7 +60,7 @@ async def test_the_command_says_that_a_gateway_is_of_the_release_before(tmp_path
             done = await dragoman(old, *words)
             assert (done.code, done.out) == (1, "")
             assert f"{old.url} is a gateway of an older release, which does not know this" in done.err
-            assert f"{old.url}/version says which it is" in done.err
+            assert f"{old.url}/version shows it" in done.err
         session_id = await old.session("finn")
         for words in (("runtimes",), ("calls",), ("inbox",), ("send", session_id, "Hello.")):
             done = await dragoman(old, *words)

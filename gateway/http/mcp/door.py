@@ -3,7 +3,7 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import quote
 
 import structlog
@@ -17,7 +17,7 @@ from gateway.core.callers import is_own
 from gateway.core.own_actions import TICKET
 from gateway.errors import Conflict, Elsewhere, Unauthorized
 from gateway.events import CallId, SessionId
-from gateway.guard import awaited
+from gateway.guard import awaited, in_thread
 from gateway.http.auth import TOOLS, Caller
 from gateway.http.body import check_type
 from gateway.http.errors import Refused, problem_of, problem_reply
@@ -30,10 +30,15 @@ from gateway.runtime.app import Gateway
 from gateway.runtime.calls.tickets import Ticket
 from gateway.runtime.views import CalledSession
 
+if TYPE_CHECKING:
+    from gateway.http.mcp.server import McpServer
+
 _CANCELLED = "notifications/cancelled"
 _CALL = "dragoman/call_id"
 _CANCELED = "canceled by its caller"
 _METHOD = "POST"
+_IMPORT = 60.0
+"""Seconds that the import of the MCP library may take."""
 
 T = TypeVar("T")
 
@@ -45,7 +50,7 @@ class McpDoor:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._server: Any = None
+        self._server: McpServer | None = None
         self._held: defaultdict[tuple[SessionId, str, str], list[Exchange]] = defaultdict(list)
         """By session, caller and the id of the request; a client that counts anew may have several of one id."""
 
@@ -146,8 +151,20 @@ class McpDoor:
             return
         await self._serve(exchange, raw, receive, send)
 
+    async def _load_server(self) -> "McpServer":
+        """Return the server of the MCP library, which is imported with the first request.
+
+        Raises:
+            Refused: the library is not installed.
+        """
+        if self._server is None:
+            # The import runs in a thread: it may take seconds, in which the lease must be renewed.
+            make = await in_thread("mcp", _import_server, within=_IMPORT, what="the import of the MCP library")
+            self._server = self._server or make(self._gateway)
+        return self._server
+
     async def _serve(self, exchange: Exchange, raw: bytes, receive: Receive, send: Send) -> None:
-        server = self._server = self._server or _make_server(self._gateway)
+        server = await self._load_server()
         request, left = exchange.request, asyncio.Event()
         request.state.mcp = exchange
         place = self._place(exchange, exchange.message.get("id"))
@@ -257,7 +274,7 @@ def _tell_fault(exc: NoMessage) -> Response:
     return Reply({"jsonrpc": "2.0", "id": None, "error": error}, 400)
 
 
-def _make_server(gateway: Gateway) -> Any:
+def _import_server() -> "type[McpServer]":
     try:
         # The library takes a moment to load, and most gateways never need it.
         from gateway.http.mcp.server import McpServer
@@ -265,7 +282,7 @@ def _make_server(gateway: Gateway) -> Any:
         if exc.name is None or exc.name.partition(".")[0] not in {"mcp", "mcp_types", "sse_starlette"}:
             raise
         raise Refused("unknown-path", "MCP wants a library that is not installed: pip install 'dragoman[mcp]'") from exc
-    return McpServer(gateway)
+    return McpServer
 
 
 class _SessionDoor:
