@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _WHOLE = re.compile(r"[0-9A-Za-z-]{32,64}")
 _SEARCHED = 2_000
 """How many of the newest calls are searched for an abbreviated ID."""
-_TURNED_AWAY = re.compile(r"executor answered [34][0-9]{2}\b")
+_TURNED_AWAY = re.compile(r"executor answered (3[0-9]{2}|40[1345]|41[35])\b")
 """How the gateway words a response that is only a status: the executor did not take the request."""
 
 CALL = argument("ID", "Its ID, or the first letters of it.", autocompletion=complete_call)
@@ -208,7 +208,10 @@ def surely_did_not_run(call: "Call") -> bool:
     """Whether a failed call's tool surely did not run: no executor took a request of it."""
     if call.unknown:
         return False
-    return call.dead or call.attempt == 0 or _TURNED_AWAY.match(call.error or "") is not None
+    if call.dead or call.attempt == 0:
+        return True
+    # An earlier attempt may have run; 400, 409 and 422 may come from the tool itself.
+    return call.attempt == 1 and _TURNED_AWAY.match(call.error or "") is not None
 
 
 def _state_of(call: "Call") -> Cell:

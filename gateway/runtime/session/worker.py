@@ -69,7 +69,7 @@ class SessionWorker:
         """What it had before it when it failed, or was given up here."""
         self.feed = Feed(view.last_sequence)
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the worker has ended; shared by all who wait, so nobody may cancel it."""
+        """Completed when the worker ends. Several tasks wait for it, so none may cancel it."""
         self.replaying = False
         """Whether a link has not said yet that all of the history has come; nothing is acted on until then."""
         self._shared = shared
