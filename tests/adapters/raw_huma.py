@@ -12,6 +12,7 @@ from urllib.parse import parse_qs
 import uvicorn
 
 from gateway.adapter.port import Frame
+from tests.pace import PATIENCE
 
 # Untyped library.
 socketio: Any = import_module("socketio")
@@ -123,7 +124,7 @@ class RawHuma:
         if self._server is not None:
             self._server.should_exit = True
             self._server.force_exit = True
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE):
                 await self._stopped.wait()
 
     async def _app(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
@@ -166,7 +167,7 @@ class RawHuma:
             await self.io.shutdown()
             self._server.should_exit = True
             self._server.force_exit = True
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE):
                 await serving
             listener.close()
 

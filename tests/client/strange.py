@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-PATIENCE = 20.0
+from tests.pace import PATIENCE
+
 Serve = Callable[[asyncio.StreamWriter], Awaitable[None]]
 """Writes what is more than an answer at once; the connection is closed behind it."""
 Answer = bytes | Serve

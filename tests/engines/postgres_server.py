@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 import asyncpg
 import pytest
 
+from tests.pace import PATIENCE
 from tests.ports import free_port
 
 _PATIENCE = 30.0
@@ -190,7 +191,7 @@ async def rows_of(schema: str) -> list[tuple[Any, ...]]:
 
 async def reach(server: str) -> "asyncpg.Connection[Any]":
     """Connect to a server, also to one that is just being started."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while True:
             try:
                 return await asyncpg.connect(server, timeout=10)
@@ -201,7 +202,7 @@ async def reach(server: str) -> "asyncpg.Connection[Any]":
 async def waited_for(connection: "asyncpg.Connection[Any]") -> None:
     """Wait until somebody waits for what the transaction of this connection has locked."""
     waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND transactionid = pg_current_xact_id()::xid"
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while not await connection.fetchval(waiting):  # noqa: ASYNC110 - a table shows it, and nobody tells
             await asyncio.sleep(0.01)
 

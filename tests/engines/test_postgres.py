@@ -14,6 +14,7 @@ from gateway.store.step import Step
 from gateway.testing.conformance.engine import EngineSuite
 from gateway.testing.conformance.engine_words import ALICE, FakeClock, answered, open_call, open_session, settled
 from tests.engines import postgres_server
+from tests.pace import PATIENCE
 
 pytestmark = pytest.mark.slow
 
@@ -71,7 +72,10 @@ async def test_how_long_ago_a_call_ended_is_by_the_servers_clock_however_wrong_o
 async def test_a_session_taken_over_names_its_previous_owner(*, by_name: bool) -> None:
     schema = postgres_server.new_schema()
     try:
-        async with PostgresEngine(postgres_server.dsn(), FakeClock(), schema=schema) as engine, asyncio.timeout(30):
+        async with (
+            PostgresEngine(postgres_server.dsn(), FakeClock(), schema=schema) as engine,
+            asyncio.timeout(PATIENCE),
+        ):
             await open_session(engine)
             assert await engine.beat("one", url="http://one", ttl=timedelta(milliseconds=500))
             first = await engine.take("one", ALICE)

@@ -28,6 +28,7 @@ from gateway.testing.conformance.engine_words import (
 )
 from tests.engines import postgres_server
 from tests.engines.postgres_proxy import Cut, Proxy, between
+from tests.pace import PATIENCE
 
 pytestmark = pytest.mark.slow
 
@@ -169,7 +170,7 @@ async def test_a_commit_whose_fate_cannot_be_asked_waits_and_says_so_once(proxy:
         with capture_logs() as logged:
             proxy.choose = lambda: "after"
             waiting = asyncio.create_task(engine.commit(Step(ALICE, (said("a"),))))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE):
                 while True:
                     if len(proxy.cuts) >= 5:
                         break

@@ -12,6 +12,7 @@ from gateway.store.step import Step
 from gateway.testing.conformance.engine_words import ALICE, FakeClock, open_session, said, texts
 from tests.engines.postgres_proxy import between
 from tests.engines.postgres_server import OwnServer, start_own_server
+from tests.pace import PATIENCE
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +39,7 @@ async def attach(primary: OwnServer, *, synchronous: bool) -> None:
         await operator.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
         await operator.execute("SELECT pg_reload_conf()")
     wanted = "sync" if synchronous else "async"
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while True:
             states = await operator.fetch("SELECT sync_state FROM pg_stat_replication WHERE state = 'streaming'")
             if [state[0] for state in states] == [wanted]:
@@ -51,7 +52,7 @@ async def followed(primary: OwnServer) -> None:
     """Wait until the standby has all that there is by now."""
     operator = await asyncpg.connect(primary.dsn)
     now = await operator.fetchval("SELECT pg_current_wal_lsn()::text")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while True:
             if await operator.fetchval("SELECT bool_and(replay_lsn >= $1::text::pg_lsn) FROM pg_stat_replication", now):
                 break
@@ -84,13 +85,13 @@ async def test_a_standby_that_takes_over_has_all_that_was_acknowledged_once(
         async with asyncio.TaskGroup() as tasks:
             for worker in range(8):
                 tasks.create_task(commit(worker))
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE):
                 while len(acknowledged) < 50:  # noqa: ASYNC110 - a list
                     await asyncio.sleep(0.02)
             # What is committed from here on may or may not reach the standby, and waits for it.
             standby.freeze()
             operator = await asyncpg.connect(primary.dsn)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE):
                 while not await operator.fetchval(_WAITING):  # noqa: ASYNC110 - a table
                     await asyncio.sleep(0.02)
             operator.terminate()
@@ -103,7 +104,7 @@ async def test_a_standby_that_takes_over_has_all_that_was_acknowledged_once(
             await operator.execute("SELECT pg_reload_conf()")
             await operator.close()
             name.point_at(standby.dsn)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE):
                 while True:
                     if len(acknowledged) > before + 50:
                         break
@@ -123,7 +124,7 @@ async def test_a_transaction_that_no_standby_had_is_done_again_there(primary: Ow
         standby.freeze()
         name.choose = lambda: "after"
         waiting = asyncio.create_task(engine.commit(Step(ALICE, (said("a"),))))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while True:
                 if name.cuts:
                     break
@@ -149,7 +150,7 @@ async def test_replicas_of_which_none_is_synchronous_are_reported(primary: OwnSe
         await attach(primary, synchronous=False)
         assert "failover" in (await engine.health()).extra["warning synchronous_standby_names"]
         await attach(primary, synchronous=True)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             # Each connection of the server reads its settings anew in its own time.
             while "warning synchronous_standby_names" in (await engine.health()).extra:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)

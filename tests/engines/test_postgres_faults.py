@@ -38,6 +38,7 @@ from gateway.testing.conformance.engine_words import (
 )
 from tests.engines import postgres_server
 from tests.engines.postgres_proxy import Proxy, between
+from tests.pace import PATIENCE
 
 pytestmark = pytest.mark.slow
 
@@ -80,7 +81,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 async def until_writable(engine: PostgresEngine, *, writable: bool = True) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while True:
             if (await engine.health()).writable is writable:
                 return
@@ -99,7 +100,7 @@ async def leave_no_connection(dsn: str) -> list[Any]:
     """Take every connection of a server, also those that others have; answers those that are taken."""
     taken: list[Any] = []
     await take_all_connections(dsn, taken)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         # One that is ended keeps its place for a moment, and whoever lost it may be back before us.
         while await taken[0].fetchval(
             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
@@ -136,11 +137,11 @@ async def under_load(engine: PostgresEngine, trouble: Callable[[], Awaitable[Non
     async with asyncio.TaskGroup() as tasks:
         for name in names:
             tasks.create_task(commit(name))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             await until(lambda: len(acknowledged) >= 2 * len(names))
         before = len(acknowledged)
         await trouble()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             await until(lambda: len(acknowledged) >= before + 100)
         ending = True
     written = [text for name in names for text in await texts(engine, name)]
@@ -281,7 +282,7 @@ async def test_a_server_without_free_connections_is_waited_for(own: postgres_ser
         others = await leave_no_connection(own.dsn)
         refused = own.log().count("too many clients already")
         waiting = asyncio.create_task(engine.commit(Step(ALICE, (said("a"),))))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             await until(lambda: own.log().count("too many clients already") >= refused + 3)
         assert not waiting.done()
         for other in others:
@@ -521,7 +522,7 @@ async def test_more_topics_than_a_payload_holds_are_told_as_anything(schema: str
     async with engine_at(postgres_server.dsn(), schema) as one, engine_at(postgres_server.dsn(), schema) as other:
         heard: asyncio.Queue[str | None] = asyncio.Queue()
         other.listen(heard.put_nowait)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while await heard.get() is not None:
                 pass
             for number in range(900):
@@ -533,7 +534,7 @@ async def test_live_items_give_way_where_a_payload_has_no_room_for_all(schema: s
     async with engine_at(postgres_server.dsn(), schema) as one, engine_at(postgres_server.dsn(), schema) as other:
         heard: asyncio.Queue[str | None] = asyncio.Queue()
         other.listen(heard.put_nowait)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while await heard.get() is not None:
                 pass
             for number in range(20):
@@ -555,7 +556,7 @@ async def test_a_notifier_whose_listener_raises_tells_the_others_and_goes_on(sch
         heard: asyncio.Queue[str | None] = asyncio.Queue()
         other.listen(fail)
         other.listen(heard.put_nowait)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             assert await heard.get() is None
             one.notify("session:alice")
             assert await heard.get() == "session:alice"
@@ -574,7 +575,7 @@ async def test_a_notifier_that_failed_is_begun_again(schema: str, monkeypatch: p
     async with engine_at(postgres_server.dsn(), schema) as engine:
         heard: asyncio.Queue[str | None] = asyncio.Queue()
         engine.listen(heard.put_nowait)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             assert await heard.get() is None
     assert FAULTS.total["postgres notifier"] - before == 1
 
@@ -588,7 +589,7 @@ async def test_a_notifier_that_went_deaf_is_replaced_and_everybody_told(proxy: P
     ):
         heard: asyncio.Queue[str | None] = asyncio.Queue()
         other.listen(heard.put_nowait)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             assert await heard.get() is None
             if how == "nothing gets through":
                 proxy.mute()

@@ -19,6 +19,7 @@ from gateway.store.step import Step
 from gateway.testing.conformance.engine_words import ALICE, BOB, FakeClock, open_session, row_of, said, texts
 from tests.engines import postgres_server
 from tests.engines.pgbouncer import start_pooler
+from tests.pace import PATIENCE
 
 pytestmark = pytest.mark.slow
 
@@ -55,7 +56,7 @@ def lock_of(schema: str, session_id: str) -> str:
 
 async def owned_by(engine: PostgresEngine, *, by: str) -> int:
     """Look for orphans, as an instance does each second, until one was found; answers its fence."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while True:
             for row in await engine.take_over(by, runtimes={"finn"}, limit=5):
                 assert row.session_id == ALICE
@@ -120,7 +121,7 @@ async def test_a_living_owner_does_not_wait_for_a_neighbor_that_stands_still_in_
         assert await engine.take(A, ALICE) is not None
         async with stuck(dsn, lock_of(schema, ALICE)):
             committing = asyncio.create_task(engine.commit(Step(ALICE, (said("by a"),))))
-            async with asyncio.timeout(8):
+            async with asyncio.timeout(PATIENCE):
                 while not committing.done():
                     await engine.take_over(A, runtimes={"finn"}, limit=5)
                     await asyncio.sleep(0.2)

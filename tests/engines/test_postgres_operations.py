@@ -30,6 +30,7 @@ from gateway.store.step import Step
 from gateway.testing.conformance.engine_words import ALICE, FakeClock, open_session, row_of, said, texts
 from tests.engines import postgres_server
 from tests.engines.test_transfer import LEFT_BEHIND, Interrupted, everything, fill, goes_on
+from tests.pace import PATIENCE
 
 pytestmark = pytest.mark.slow
 
@@ -114,13 +115,13 @@ async def test_nobody_writes_while_a_schema_is_moved(address: Address) -> None:
         async with postgres_side(address, filled=True) as side:
             late = asyncio.ensure_future(open_session(engine))
             operator = await asyncpg.connect(address.dsn)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE):
                 while not await operator.fetchval(_WAITING, address.schema):  # noqa: ASYNC110 - a table
                     await asyncio.sleep(0.02)
             await operator.close()
             assert not late.done()
             assert await side.count(TABLES[0]) == 0
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             assert (await late).session_id == ALICE
 
 

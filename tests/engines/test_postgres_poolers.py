@@ -12,6 +12,7 @@ from gateway.testing.conformance.engine_words import ALICE, BOB, FakeClock, open
 from tests.engines import postgres_server
 from tests.engines.pgbouncer import start_pooler
 from tests.engines.postgres_proxy import Proxy, between
+from tests.pace import PATIENCE
 
 pytestmark = pytest.mark.slow
 
@@ -69,7 +70,7 @@ async def test_notifications_come_through_where_there_is_a_direct_way(pooler: st
         unheard: list[str | None] = []
         hearing.listen(heard.put_nowait)
         deaf.listen(unheard.append)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             assert await heard.get() is None
             # A pooler cannot be listened through, but rung through.
             deaf.notify("session:alice")

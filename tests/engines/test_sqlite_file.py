@@ -37,6 +37,7 @@ from gateway.testing.conformance.engine_words import (
     texts,
 )
 from tests.engines.sqlite_looker import all_of
+from tests.pace import PATIENCE
 
 HERE = Path(__file__).parent
 
@@ -95,7 +96,7 @@ async def test_erasing_waits_for_whoever_reads_the_log_but_steps_do_not(path: Pa
         backup.execute("SELECT count(*) FROM events").fetchone()
         erasing = asyncio.ensure_future(engine.erase(ALICE))
         for number in range(50):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE):
                 await engine.commit(Step(BOB, (said(str(number)),)))
             await asyncio.sleep(0.005)
         assert not erasing.done()

@@ -14,7 +14,7 @@ from gateway.store.sqlite.tuning import SqliteTuning
 from gateway.store.step import Step
 from gateway.testing.conformance.engine_words import ALICE, FakeClock, open_session, said, texts
 from tests.engines.sqlite_held import FOR_EVER, held
-from tests.pace import within
+from tests.pace import PATIENCE, within
 
 
 def count_probes(path: Path) -> None:
@@ -48,7 +48,7 @@ async def test_a_writer_that_hangs_is_told_in_time_and_asked_once(tmp_path: Path
             # Only the first had to wait for the deadline; who comes later is told at once.
             assert time.monotonic() - began < within(5.5)
             assert not any(one.done() for one in waiting)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             await asyncio.gather(*waiting)
             while not (await engine.health()).writable:  # noqa: ASYNC110 - nobody tells that it is well again
                 await asyncio.sleep(0.01)

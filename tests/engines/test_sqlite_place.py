@@ -25,6 +25,7 @@ from gateway.store.sqlite.readers import Readers
 from gateway.store.step import Step
 from gateway.testing.conformance.engine_words import ALICE, FakeClock, open_session, row_of, said, texts
 from tests.engines.sqlite_looker import look_and_close
+from tests.pace import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
@@ -142,7 +143,7 @@ async def test_readiness_tells_of_a_removed_file_before_any_commit(path: Path) -
     async with SqliteEngine(path, FakeClock()) as engine:
         await open_session(engine)
         path.unlink()
-        async with asyncio.timeout(4):
+        async with asyncio.timeout(PATIENCE):
             health = await engine.health()
         assert (health.writable, str(path) in health.detail) == (False, True)
 

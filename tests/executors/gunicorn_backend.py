@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.pace import PATIENCE
+
 _ROOT = Path(__file__).parents[2]
 _LISTENING = re.compile(rb"Listening at: http://127\.0\.0\.1:(\d+)")
 _BODY = b'{"outcome": "success", "result": "dealt"}'
@@ -46,7 +48,7 @@ async def gunicorn(*options: str) -> AsyncGenerator[int]:
         if process.returncode is None:
             process.terminate()
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE):
                 await process.wait()
         except TimeoutError:
             process.kill()

@@ -13,6 +13,7 @@ from gateway.executors.webhook import client as webhook_client
 from gateway.executors.webhook.client import HttpClient
 from gateway.executors.webhook.reader import ConnectionBroken, Exchange, HttpAnswer, Unread
 from tests.executors.peers import Peer, Seen, http, listen, send, serve
+from tests.pace import PATIENCE
 
 LONG = timedelta(seconds=10)
 SOON = 10.0
@@ -45,7 +46,7 @@ def ask(client: HttpClient, sent: bytes, *, within: timedelta = LONG) -> Awaitab
 
 
 async def post(client: HttpClient) -> bytes:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(PATIENCE):
         exchange = await ask(client, REQUEST)
     assert isinstance(exchange, HttpAnswer)
     assert isinstance(exchange.body, bytes)
@@ -56,7 +57,7 @@ async def test_of_several_idle_connections_only_those_needed_are_kept() -> None:
     async with serve(answer_ok) as peer, client_of(peer, concurrency=4, idle=1.5) as client:
         await asyncio.gather(*[post(client) for _ in range(4)])
         assert peer.connections == 4
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(PATIENCE):
             # One goes on being used while the other three grow old.
             while peer.gone < 3:
                 await post(client)
@@ -157,7 +158,7 @@ async def test_over_tls_a_connection_is_used_again_and_closed_in_the_end() -> No
         url = peer.url.replace("127.0.0.1", "localhost")
         async with HttpClient(url, concurrency=2, max_response=100) as client:
             assert [await post(client) for _ in range(3)] == [b"ok"] * 3
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await peer.left.wait()
     assert peer.connections == 1
 

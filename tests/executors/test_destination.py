@@ -13,6 +13,7 @@ from gateway.executors.port import Copied
 from gateway.executors.webhook.destination import WebhookDestination
 from gateway.settings.model import DestinationSpec
 from tests.executors.peers import SystemClock, hang, http, serve, serve_bytes
+from tests.pace import PATIENCE
 
 SECRET = "whsec_Y2FuYXJ5LWNhbmFyeS1jYW5hcnktY2FuYXJ5LWNhbmFyeQ=="
 AT = datetime(2020, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -24,7 +25,7 @@ def make_destination(url: str, **options: Any) -> WebhookDestination:
 
 async def copy(url: str, *, attempt: int = 1, data: dict[str, Any] | None = None, **options: Any) -> Copied:
     with structlog.testing.capture_logs() as logs:
-        async with asyncio.timeout(5), make_destination(url, **options) as destination:
+        async with asyncio.timeout(PATIENCE), make_destination(url, **options) as destination:
             copied = await destination.copy(
                 key="evt-1", kind="message.posted", at=AT, data=data or {"sequence": 1}, attempt=attempt
             )

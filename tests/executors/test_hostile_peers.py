@@ -18,6 +18,7 @@ from gateway.executors.port import Answer, Answered, NeverSent, NotProcessed, Un
 from gateway.testing.conformance.executor import check_answer, make_request
 from tests.executors.peers import Seen, hang, http, http_json, listen, send, serve, serve_bytes
 from tests.executors.test_webhook import make_executor
+from tests.pace import PATIENCE
 from tests.ports import free_port
 
 CANARY = "whsec_Y2FuYXJ5LWNhbmFyeS1jYW5hcnktY2FuYXJ5LWNhbmFyeQ=="
@@ -29,7 +30,7 @@ async def ask(url: str, *, within: timedelta = timedelta(seconds=4), **options: 
     """Make one attempt with a canary for a secret, and hold the answer and the logs to what always holds."""
     headers = {"X-Token": "header-canary"}
     with structlog.testing.capture_logs() as logs:
-        async with asyncio.timeout(5), make_executor(url, secret=CANARY, headers=headers, **options) as executor:
+        async with asyncio.timeout(PATIENCE), make_executor(url, secret=CANARY, headers=headers, **options) as executor:
             answer = await executor.execute(make_request(timeout=within))
     check_answer(answer, kind="tool.requested", limit=2 * LIMIT)
     if not isinstance(answer, Answered) or answer.outcome.outcome != "success":
@@ -245,7 +246,7 @@ async def test_a_flood_is_cut_off_early(*, announced: bool) -> None:
 
     async with serve(flood) as peer:
         assert "over the size limit" in failed(await ask(peer.url))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await stopped.wait()
     assert sent < 20 * LIMIT
 
@@ -286,7 +287,7 @@ async def test_an_answer_before_the_whole_request_was_read_counts() -> None:
         await send(writer, http(413))
         await reader.read(-1)
 
-    async with listen(refuse_early) as peer, make_executor(peer.url) as executor, asyncio.timeout(5):
+    async with listen(refuse_early) as peer, make_executor(peer.url) as executor, asyncio.timeout(PATIENCE):
         answer = await executor.execute(make_request(text="x" * 4 * LIMIT))
     assert "413" in failed(answer)
 

@@ -18,6 +18,7 @@ from tests.executors.peers import Seen, SystemClock, http, http_json, listen, se
 from tests.executors.slow_network import delayed
 from tests.executors.test_connections import client_of
 from tests.executors.test_webhook import make_executor
+from tests.pace import PATIENCE
 
 LONG = timedelta(seconds=30)
 _AWAY = 0.04
@@ -189,7 +190,7 @@ def test_an_executor_that_is_not_idempotent_reuses_connections_for_a_second(
 async def test_an_executor_closes_a_connection_after_its_idle_time() -> None:
     async with serve(answer_ok) as peer, make_executor(peer.url, idle="200ms") as executor:
         await executor.execute(make_request())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             await peer.left.wait()
 
 

@@ -17,6 +17,7 @@ from gateway.executors.python import PythonExecutor
 from gateway.settings.functions import find_function
 from gateway.settings.model import PythonSpec
 from gateway.testing.conformance.executor import make_request
+from tests.pace import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 TOOLS = Path(__file__).parent / "python_tools.py"
@@ -126,13 +127,13 @@ async def test_a_function_is_canceled_when_its_time_is_up() -> None:
     async with make_executor("sleeps") as executor:
         answer = await executor.execute(make_request(timeout=timedelta(milliseconds=10)))
         assert answer == Uncertain("no answer within 0.01 s")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await module.canceled.wait()
 
 
 async def test_a_function_that_ignores_its_cancel_does_not_hold_the_attempt() -> None:
     async with make_executor("stubborn") as executor:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             answer = await executor.execute(make_request(timeout=timedelta(milliseconds=10)))
         assert isinstance(answer, Uncertain)
 

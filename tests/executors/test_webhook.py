@@ -15,6 +15,7 @@ from gateway.executors.webhook.executor import WebhookExecutor
 from gateway.settings.model import WebhookSpec
 from gateway.testing.conformance.executor import make_request
 from tests.executors.peers import Seen, SystemClock, hang, http, http_json, send, serve, serve_bytes
+from tests.pace import PATIENCE
 
 NEW = "whsec_bmV3IHNlY3JldCBjYW5hcnkgd2l0aCAzMiBieXRlcyE="
 OLD = "whsec_b2xkIHNlY3JldCBjYW5hcnkgd2l0aCAzMiBieXRlcyE="
@@ -186,7 +187,7 @@ async def test_a_cancel_gets_through_while_every_connection_is_taken() -> None:
 
     async with serve(hang_on_calls) as peer, make_executor(peer.url, concurrency=1) as executor:
         call = asyncio.ensure_future(executor.execute(make_request(timeout=timedelta(minutes=1))))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await peer.asked.wait()
             await executor.cancel(CANCELLATION)
         assert canceled.is_set()
@@ -197,7 +198,7 @@ async def test_a_cancel_gets_through_while_every_connection_is_taken() -> None:
 async def test_a_canceled_attempt_closes_its_connection() -> None:
     async with serve(hang) as peer, make_executor(peer.url) as executor:
         attempt = asyncio.ensure_future(executor.execute(make_request(timeout=timedelta(minutes=1))))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await peer.asked.wait()
             attempt.cancel()
             await asyncio.wait([attempt])
@@ -209,14 +210,14 @@ async def test_a_time_out_is_uncertain_and_closes_the_connection() -> None:
     async with serve(hang) as peer, make_executor(peer.url) as executor:
         answer = await executor.execute(make_request(timeout=timedelta(seconds=1)))
         assert answer == Uncertain("no answer within 1 s")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await peer.left.wait()
 
 
 async def test_waiting_in_line_for_a_connection_is_never_sent() -> None:
     async with serve(hang) as peer, make_executor(peer.url, concurrency=1) as executor:
         first = asyncio.ensure_future(executor.execute(make_request(timeout=timedelta(minutes=1))))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await peer.asked.wait()
         answer = await executor.execute(make_request(key="call-2", timeout=timedelta(milliseconds=100)))
         assert answer == NeverSent("no connection within 0.1 s")
@@ -239,9 +240,9 @@ async def test_leaving_ends_attempts_that_are_under_way() -> None:
     async with serve(hang) as peer:
         async with make_executor(peer.url) as executor:
             attempt = asyncio.ensure_future(executor.execute(make_request(timeout=timedelta(minutes=1))))
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE):
                 await peer.asked.wait()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             assert isinstance(await attempt, Uncertain)
 
 

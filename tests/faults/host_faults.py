@@ -32,8 +32,9 @@ from gateway.settings.model import DestinationSpec, ExecutorSpec
 from gateway.store.port import Engine
 from gateway.store.sqlite import TemporaryEngine
 from gateway.testing.change import Change
+from tests.pace import PATIENCE
 from tests.scenarios.environment import API_KEY, Running, plain_http, until
-from tests.scenarios.hooks import PATIENCE, SECRET
+from tests.scenarios.hooks import SECRET
 from tests.scenarios.plain_runtime import PlainCodec, PlainOptions, PlainRuntime
 
 ENGINE_METHODS = tuple(sorted(name for name in dir(Engine) if not name.startswith("_")))
@@ -85,7 +86,7 @@ class Traps:
         def look() -> bool | None:
             return True if self.sprung[place] >= times else None
 
-        await self.change.until(look, 4 * PATIENCE, what=lambda: f"{place}: {self.sprung[place]} of {times}")
+        await self.change.until(look, PATIENCE, what=lambda: f"{place}: {self.sprung[place]} of {times}")
 
 
 class Options(PlainOptions):
@@ -382,7 +383,7 @@ class Host(Running):
         """Post a message as a client does who tries again where he is told that nothing was done."""
         body = {"kind": "message.posted", "content": text}
         path = f"/v1/sessions/{(await self.ids())[runtime]}/events"
-        async with asyncio.timeout(4 * PATIENCE):
+        async with asyncio.timeout(PATIENCE):
             while True:
                 answer = await self.http.post(path, json=body, headers={"idempotency-key": text})
                 if answer.status_code == 202:
@@ -400,7 +401,7 @@ class Host(Running):
         return asked
 
     async def told(self, runtime: FaultyRuntime, look: Callable[[], bool], what: str) -> None:
-        await runtime.change.until(lambda: look() or None, 4 * PATIENCE, what=lambda: f"{what}: {runtime.heard[-5:]}")
+        await runtime.change.until(lambda: look() or None, PATIENCE, what=lambda: f"{what}: {runtime.heard[-5:]}")
 
     async def works(self, runtime: FaultyRuntime, name: str) -> None:
         """Hold a runtime to everything that it should do."""
@@ -412,7 +413,7 @@ class Host(Running):
         await self.told(runtime, lambda: asked in runtime.results(), asked)
         await self.traps.change.until(
             lambda: any(one["event"].get("content", [{}])[0].get("text") == text for one in self.copies) or None,
-            4 * PATIENCE,
+            PATIENCE,
             what=lambda: f"the copy of {text}",
         )
 
@@ -421,7 +422,7 @@ class Host(Running):
 
     async def is_well(self) -> None:
         """Whatever has failed is back, and nothing has overtaken anything."""
-        await until(lambda: self.up("finn"), within=4 * PATIENCE)
+        await until(lambda: self.up("finn"), within=PATIENCE)
         await self.works(self.finn, "finn")
         await self.others_go_on()
         for name, runtime in (("finn", self.finn), ("sound", self.sound)):
@@ -562,5 +563,5 @@ async def host(
                 finally:
                     await gateway.drain()
                     server.should_exit = True
-                    async with asyncio.timeout(2 * PATIENCE):
+                    async with asyncio.timeout(PATIENCE):
                         await serving

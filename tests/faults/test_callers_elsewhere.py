@@ -20,6 +20,7 @@ from tests.faults.judge import Told, new_nonce
 from tests.faults.observed import observed
 from tests.faults.test_callers import CallerScene, told_of
 from tests.http.mcp_clients import Plain
+from tests.pace import PATIENCE
 
 pytestmark = [pytest.mark.faults, pytest.mark.parametrize("key", ["order 1", None])]
 
@@ -56,7 +57,7 @@ class CallerPair(CallerScene):
         async def settled() -> bool:
             return {row["state"] for row in await self.rows("/v1/calls")} <= SETTLED
 
-        await until(settled, within=20)
+        await until(settled, within=PATIENCE)
         await self.hears("again", self.arguments, told)
         await self.verify()
         assert told.outcome == "success"
@@ -74,7 +75,7 @@ async def pair(folder: Path, *, die_at: str | None = None) -> AsyncGenerator[tup
         await scene.run(die_at)
         owner, other = scene.gateway, await scene.another("other")
         other.fork()
-        await until(other.ready, within=20)
+        await until(other.ready, within=PATIENCE)
         scene.backend.close("tools")
         yield scene, owner, other
         for instance in (owner, other):

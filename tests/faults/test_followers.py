@@ -23,12 +23,12 @@ from tests.faults.instance import ROOT, START
 from tests.faults.observed import observed
 from tests.faults.scene import Scene
 from tests.faults.stores import postgres
+from tests.pace import PATIENCE
 from tests.ports import free_port
 
 pytestmark = pytest.mark.faults
 
 MANY, FEWER = 10_000, 2_000
-PATIENCE = 120.0
 LEASE = 6.0
 """Seconds of a lease, as by default: showing one event to all of them takes about one."""
 USUAL_FILES = 1_024
@@ -110,7 +110,7 @@ async def followers_of(scene: Scene, many: int) -> AsyncGenerator[Followers]:
     scene.gateway.configure(settings)
     with few_files():
         await scene.serve()
-    await scene.ask("once", within=20)
+    await scene.ask("once", within=PATIENCE)
     await scene.settled()
     session_id, last = await scene.session_id(), await last_sequence(scene)
     with enough_files(many):
@@ -199,7 +199,7 @@ async def test_followers_that_never_read_cost_neither_memory_nor_time(tmp_path: 
         settings["limits"] |= {"followers": 2 * DEAF, "session_followers": 2 * DEAF}
         scene.gateway.configure(settings)
         await scene.serve()
-        await scene.ask("once", within=20)
+        await scene.ask("once", within=PATIENCE)
         await scene.settled()
         path = f"/v1/sessions/{await scene.session_id()}/events/stream"
         with enough_files(2 * DEAF):

@@ -15,6 +15,7 @@ from tests.faults.observed import observed
 from tests.faults.scene import Scene
 from tests.faults.stores import postgres
 from tests.faults.test_replicas import HANDED_OVER
+from tests.pace import PATIENCE
 
 pytestmark = pytest.mark.faults
 
@@ -59,8 +60,8 @@ async def test_calls_in_flight_and_calls_that_arrive_meanwhile_are_all_answered(
                 await call.result(20)
             observed().waited(monotonic() - back)
             assert scene.agent.connections == connections
-            await until(scene.ready, within=20)
-            await scene.settled(within=20)
+            await until(scene.ready, within=PATIENCE)
+            await scene.settled(within=PATIENCE)
             await scene.verify()
             assert {call.reading.outcome for call in scene.calls if call.reading} == {"success"}
             requests = [seen.key for seen in scene.backend.seen if seen.kind == "tool.requested"]
@@ -85,7 +86,7 @@ async def test_where_two_share_the_store_every_call_is_answered_by_whoever_comes
             await scene.run()
             other = await scene.another("other")
             other.fork()
-            await until(other.ready, within=20)
+            await until(other.ready, within=PATIENCE)
             scene.backend.close("tools")
             for tool in ("once", "again", "once"):
                 await scene.call(tool)
@@ -113,8 +114,8 @@ async def test_where_two_share_the_store_every_call_is_answered_by_whoever_comes
             # What the owner has heard it hands to whoever has the session now.
             assert took <= (lease + 5 if first == "other" else 5), took
             for instance in (scene.gateway, other):
-                await until(instance.ready, within=20)
-            await scene.settled(within=20)
+                await until(instance.ready, within=PATIENCE)
+            await scene.settled(within=PATIENCE)
             await scene.verify(strictly=False)
             assert all(len(call.results) == 1 for call in scene.calls)
             # What may have been done is not done again: its outcome is unknown where its session was taken over.

@@ -13,9 +13,9 @@ from gateway.events import MessagePosted, QuestionAsked, Text, ToolRequested
 from gateway.runtime.tuning import Tuning
 from gateway.store.step import RUNTIME
 from tests.faults.host_faults import ENGINE_METHODS, Host, Unforeseen, configuration, host, made
-from tests.pace import within
+from tests.pace import PATIENCE, within
 from tests.scenarios.environment import until
-from tests.scenarios.hooks import PATIENCE, SECRET
+from tests.scenarios.hooks import SECRET
 
 pytestmark = pytest.mark.slow
 
@@ -272,7 +272,7 @@ async def test_a_session_that_is_opened_and_cannot_be_taken_is_taken_up_in_a_whi
     async with host(tmp_path, tuning=Tuning(takeover_look=3_600)) as one:
         one.traps.set("engine.take, away")
         await one.post("/v1/sessions", {"runtime": "finn", "native_id": "new"}, status=503)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while "new" not in {link.native_id for shown in one.gateway.status.runtimes() for link in shown.links}:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
@@ -444,7 +444,7 @@ async def test_what_a_runtime_says_again_and_no_commit_takes_is_put_aside(tmp_pa
         for text in ("before it", "poison", "behind it"):
             one.finn.say(MessagePosted(content=(Text(text=text),)))
         await one.traps.springs("engine.commit poison")
-        await until(lambda: _has_event(one, "frame.rejected"), within=4 * PATIENCE)
+        await until(lambda: _has_event(one, "frame.rejected"), within=PATIENCE)
         await one.is_well()
         session_id = (await one.ids())["finn"]
         (rejected,) = await one.events(session_id, "frame.rejected")

@@ -11,8 +11,8 @@ import yaml
 from gateway.runtime.tuning import Tuning
 from gateway.store.rows import Page, SessionFilter
 from tests.faults.host_faults import Host, configuration, host
+from tests.pace import PATIENCE
 from tests.scenarios.environment import until
-from tests.scenarios.hooks import PATIENCE
 
 pytestmark = pytest.mark.slow
 
@@ -104,7 +104,7 @@ async def test_an_adapter_that_fails_keeps_no_runtime_behind_it_from_its_change(
     assert [one["name"] for one in (await running.get("/v1/runtimes"))["data"]] == ["finn"]
     assert running.sound.open == 0
     # Nobody reloads again.
-    await until(lambda: _has_session(running, "room-other"), within=4 * PATIENCE)
+    await until(lambda: _has_session(running, "room-other"), within=PATIENCE)
     await running.works(running.finn, "finn")
 
 
@@ -116,7 +116,7 @@ async def test_what_the_store_interrupts_is_in_force_and_is_finished_by_itself(
     await running.post("/v1/reload?force=true", status=503)
     assert running.gateway.settings.executors["echo"].model_dump()["result"] == 2
     assert "configuration in force, but not complete yet" in capfd.readouterr().err
-    await until(lambda: _has_session(running, "room-other"), within=4 * PATIENCE)
+    await until(lambda: _has_session(running, "room-other"), within=PATIENCE)
     await running.is_well()
 
 
@@ -130,7 +130,7 @@ async def test_a_reload_goes_on_though_nobody_waits_for_it_any_more(tmp_path: Pa
         running.config.write_text(yaml.safe_dump(settings))
         running.traps.set("link.close, hangs")
         await running.post("/v1/reload?force=true", status=503)
-        await until(lambda: _is_free(running, "finn"), within=4 * PATIENCE)
+        await until(lambda: _is_free(running, "finn"), within=PATIENCE)
         assert running.finn.open == 0
         assert [one["name"] for one in (await running.get("/v1/runtimes"))["data"]] == ["sound"]
         await running.others_go_on()

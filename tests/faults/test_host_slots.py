@@ -10,8 +10,9 @@ from gateway.runtime.system_clock import SystemClock, SystemIds
 from gateway.runtime.tuning import Tuning
 from gateway.store.step import Step
 from tests.faults.host_faults import Host, host
+from tests.pace import PATIENCE
 from tests.scenarios.environment import until
-from tests.scenarios.hooks import PATIENCE, SECRET
+from tests.scenarios.hooks import SECRET
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +37,7 @@ async def test_a_slot_is_not_lost_where_what_must_be_read_first_cannot_be_read(t
         await one.post(f"/v1/sessions/{await one.session('finn')}/events", CONTEXT, status=202)
         one.traps.set("executor.execute, at once")
         asked = await one.asks(one.finn)
-        await until(lambda: _is(one, asked, "queued"), within=4 * PATIENCE)
+        await until(lambda: _is(one, asked, "queued"), within=PATIENCE)
         # Its slot comes together with a link that has come up, for which the store must be read.
         one.traps.set("engine.commit, away", FOR_GOOD)
         one.traps.set("engine.pending_sends, away", FOR_GOOD)
@@ -56,7 +57,7 @@ async def test_a_slot_is_not_lost_with_a_session_whose_history_has_gone_on_elsew
         one.sound.say(ToolRequested(native_call_id="next", tool="echo", arguments={"n": 1}))
         await until(lambda: _is(one, "next", "queued"))
         one.traps.set("engine.beat", FOR_GOOD)
-        await until(lambda: _lost_leases(one), within=4 * PATIENCE)
+        await until(lambda: _lost_leases(one), within=PATIENCE)
         one.traps.set("slow ends")
         await one.traps.springs("slow ends")
         # Somebody else writes to the session that has the slot now.

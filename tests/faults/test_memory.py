@@ -11,6 +11,7 @@ import pytest
 from tests.faults.environment import FaultEnvironment, until
 from tests.faults.fleet import HermScene
 from tests.faults.scene import Scene
+from tests.pace import PATIENCE
 
 pytestmark = pytest.mark.faults
 
@@ -93,7 +94,7 @@ async def test_a_frame_beyond_the_memory_limit_is_refused_and_the_gateway_lives(
         assert large.reading is not None
         assert large.reading.outcome == "failure"
         assert "more memory" in (large.reading.error or "")
-        small = await scene.ask("again", within=20)
+        small = await scene.ask("again", within=PATIENCE)
         assert small.reading is not None
         assert small.reading.outcome == "success"
         assert scene.gateway.alive
@@ -114,7 +115,7 @@ async def test_a_history_beyond_the_memory_limit_costs_the_link_and_the_gateway_
             (runtime,) = await scene.rows("/v1/runtimes")
             return any("no list of events: MemoryError" in (link["reason"] or "") for link in runtime["links"])
 
-        await until(told, within=30)
+        await until(told, within=PATIENCE)
         assert await scene.gateway.ready()
         assert scene.gateway.alive
 

@@ -11,6 +11,7 @@ from gateway.testing.runtimes.huma.rules import Dialect
 from tests.faults.judge import Request
 from tests.faults.mortal_backend import MortalBackend
 from tests.faults.scene import Scene
+from tests.pace import PATIENCE
 
 pytestmark = [pytest.mark.faults]
 
@@ -141,7 +142,7 @@ async def test_calls_of_a_backend_that_stays_away_fail_in_words_until_it_is_back
             assert "has been unreachable since" in (call.reading.error or ""), call.reading
         await scene.mortal.start()
         # The next probe lets all in again; which call is the probe, nobody says.
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while True:
                 call = await scene.call("again")
                 await call.result(20)

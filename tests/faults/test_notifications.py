@@ -19,6 +19,7 @@ from tests.faults.instance import Instance
 from tests.faults.load import Load
 from tests.faults.scene import Scene
 from tests.faults.test_replicas import environment
+from tests.pace import PATIENCE
 
 pytestmark = pytest.mark.faults
 
@@ -111,7 +112,7 @@ async def stranger(scene: Scene) -> AsyncGenerator[Stranger]:
 async def test_notifications_of_a_stranger_change_nothing_for_anybody(tmp_path: Path) -> None:
     async with environment(tmp_path, "0.2") as both, stranger(both.scene) as other:
         scene = both.scene
-        await scene.ask("once", within=20)
+        await scene.ask("once", within=PATIENCE)
         session_id = await scene.session_id()
         kinds = ("session", "follow", "orphans", "live", "interaction")
         nonsense = [*NONSENSE, *(json.dumps(["somebody", [f"{kind}:{session_id}"]]) for kind in kinds)]

@@ -17,6 +17,7 @@ from tests.faults.observed import observed
 from tests.faults.proxy import Side
 from tests.faults.scene import Scene
 from tests.faults.stores import PostgresSchema, given, postgres, proxied
+from tests.pace import PATIENCE
 
 pytestmark = pytest.mark.faults
 
@@ -36,8 +37,8 @@ NO_ROOM = "too many clients already"
 
 async def finish(scene: Scene) -> None:
     """Hold everybody's records together once all is quiet."""
-    await until(scene.ready, within=30)
-    await scene.settled(within=30)
+    await until(scene.ready, within=PATIENCE)
+    await scene.settled(within=PATIENCE)
     await scene.verify(strictly=False)
     await scene.stop()
     await scene.verify_journal()
@@ -113,7 +114,7 @@ async def test_a_commit_whose_fate_is_unknown_is_found_out(tmp_path: Path, side:
             for _ in range(6):
                 await load.more(5)
                 cut = wire.break_after(said, side=side, pass_on=False)
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(PATIENCE):
                     await cut.done.wait()
         await finish(scene)
 
@@ -136,7 +137,7 @@ async def test_half_open_connections_are_noticed_and_replaced(tmp_path: Path) ->
             # The new one carries nothing either: how long that lasts is the fault.
             await asyncio.sleep(1)
             wire.heal()
-            await load.more(WORKERS + 1, within=40)
+            await load.more(WORKERS + 1, within=PATIENCE)
         await finish(scene)
 
 
@@ -165,7 +166,7 @@ async def test_a_server_that_turns_read_only_is_not_ready_and_comes_back(tmp_pat
             assert all(call.reading is None for call in waiting)
         finally:
             await read_only(store, on=False)
-        await until(scene.ready, within=30)
+        await until(scene.ready, within=PATIENCE)
         for call in waiting:
             await call.result(20)
         await finish(scene)

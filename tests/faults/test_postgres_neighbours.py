@@ -18,6 +18,7 @@ from tests.faults.environment import until
 from tests.faults.load import WORKERS, Load
 from tests.faults.scene import Scene
 from tests.faults.stores import PostgresSchema, given, postgres
+from tests.pace import PATIENCE
 
 pytestmark = pytest.mark.faults
 
@@ -36,8 +37,8 @@ def server() -> Iterator[OwnServer]:
 
 async def finish(scene: Scene) -> None:
     """Hold everybody's records together once all is quiet."""
-    await until(scene.ready, within=30)
-    await scene.settled(within=30)
+    await until(scene.ready, within=PATIENCE)
+    await scene.settled(within=PATIENCE)
     await scene.verify(strictly=False)
     await scene.stop()
     await scene.verify_journal()
@@ -68,7 +69,7 @@ async def test_a_transaction_that_is_left_open_holds_back_vacuum_and_no_call(tmp
             return await dead_rows(store) == 0
 
         # The gateway still writes what was delivered, and its connections tell the server's statistics late.
-        await until(clean, within=30)
+        await until(clean, within=PATIENCE)
         await finish(scene)
 
 
@@ -122,7 +123,7 @@ async def test_a_lock_that_outlasts_every_wait_loses_nothing(tmp_path: Path, ser
             async with locked(store, "sessions", "calls"):
                 # How long that lasts is the fault.
                 await asyncio.sleep(LOCKED)
-            await load.more(WORKERS + 1, within=40)
+            await load.more(WORKERS + 1, within=PATIENCE)
         assert "canceling statement due to lock timeout" in server.log()
         await finish(scene)
 
@@ -177,14 +178,14 @@ async def test_a_database_that_has_lost_its_last_commits_is_named_in_the_log(tmp
     lost = "the store has lost what was on record"
     async with postgres(server.dsn) as store, Scene(tmp_path, "0.2", store=given(store)) as scene:
         await scene.run()
-        await scene.ask("again", within=10)
+        await scene.ask("again", within=PATIENCE)
         await scene.settled()
         tables = [
             row[0] for row in await store.fetch("SELECT tablename FROM pg_tables WHERE schemaname = $1", store.schema)
         ]
         for table in tables:
             await store.fetch(f"CREATE TABLE @kept_{table} AS TABLE @{table}")
-        await scene.ask("again", within=10)
+        await scene.ask("again", within=PATIENCE)
         await scene.settled()
         assert lost not in scene.gateway.whole_log()
         operator = await asyncpg.connect(store.dsn)
@@ -193,7 +194,7 @@ async def test_a_database_that_has_lost_its_last_commits_is_named_in_the_log(tmp
                 await operator.execute(store.named(f"TRUNCATE @{table}"))
                 await operator.execute(store.named(f"INSERT INTO @{table} OVERRIDING SYSTEM VALUE TABLE @kept_{table}"))
         await operator.close()
-        after = await scene.ask("once", within=10)
+        after = await scene.ask("once", within=PATIENCE)
         assert after.reading is not None
         assert after.reading.outcome == "success"
         assert lost in scene.gateway.whole_log()
@@ -208,6 +209,6 @@ async def attach(primary: OwnServer) -> None:
         return bool(await operator.fetchval("SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'"))
 
     try:
-        await until(so, within=20)
+        await until(so, within=PATIENCE)
     finally:
         await operator.close()

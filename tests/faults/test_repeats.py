@@ -13,12 +13,11 @@ import pytest
 from gateway.runtime.session.outgoing import PORTION
 from gateway.testing.runtimes.huma.rules import Dialect
 from tests.faults.process import Forked, end
+from tests.pace import PATIENCE
 from tests.ports import free_port
 from tests.scenarios.environment import GOOD, Scene, ended, scene
 
 pytestmark = pytest.mark.faults
-
-PATIENCE = 60.0
 
 
 async def _live(made: Scene) -> Forked:

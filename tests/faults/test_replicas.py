@@ -24,6 +24,7 @@ from tests.faults.load import Load
 from tests.faults.observed import observed
 from tests.faults.scene import Scene
 from tests.faults.stores import postgres, proxy_to
+from tests.pace import PATIENCE
 
 pytestmark = pytest.mark.faults
 
@@ -97,8 +98,8 @@ class Environment:
 
     async def finish(self) -> None:
         """Hold everybody's records together."""
-        await until(self.owner.ready, within=20)
-        await self.scene.settled(within=30)
+        await until(self.owner.ready, within=PATIENCE)
+        await self.scene.settled(within=PATIENCE)
         await self.scene.verify(strictly=False)
         for instance in self.all:
             if instance.alive:
@@ -114,7 +115,7 @@ async def environment(folder: Path, dialect: Dialect, **engine: str) -> AsyncGen
         await scene.run()
         other = await scene.another("other")
         other.fork()
-        await until(other.ready, within=20)
+        await until(other.ready, within=PATIENCE)
         yield Environment(scene, scene.gateway, other, [scene.gateway, other])
 
 
@@ -132,7 +133,7 @@ async def test_another_instance_takes_over_from_a_dead_one(tmp_path: Path) -> No
                 assert took <= TAKEOVER, took
                 await load.more(10)
                 both.other.fork()
-                await until(both.other.ready, within=20)
+                await until(both.other.ready, within=PATIENCE)
         # Each of the two deaths is one change of the speaker.
         assert scene.turns() == 2
         await both.finish()
@@ -179,7 +180,7 @@ async def test_instances_that_flap_lose_and_double_nothing(tmp_path: Path) -> No
                 # Sometimes just within the lease, sometimes just beyond.
                 await asyncio.sleep(LEASE * (0.7 + 0.2 * number))
                 flapping.signal(signal.SIGCONT)
-                await load.more(6, within=40)
+                await load.more(6, within=PATIENCE)
         await both.finish()
 
 
@@ -199,13 +200,13 @@ async def test_an_owner_that_cannot_reach_the_store_is_silent_before_another_tak
                 await load.more(10)
                 wire.heal()
                 await load.more(10)
-                await until(both.other.ready, within=20)
+                await until(both.other.ready, within=PATIENCE)
 
             async def let_go() -> bool:
                 return len(scene.agent.sockets) == 1
 
             # Of the two links that it had for a while, the old one was silent.
-            await until(let_go, within=20)
+            await until(let_go, within=PATIENCE)
             assert scene.turns() == 1
 
             async def told_so() -> bool:
@@ -227,11 +228,11 @@ async def test_an_owner_that_leaves_hands_over_at_once(tmp_path: Path) -> None:
                 leaving = both.owner
                 leaving.signal(signal.SIGTERM)
                 await both.taken_over(links, since)
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(PATIENCE):
                     assert await leaving.process.wait() == 0 if leaving.process else True
                 await load.more(10)
                 leaving.fork()
-                await until(leaving.ready, within=20)
+                await until(leaving.ready, within=PATIENCE)
         assert scene.ear.most == 1
         assert scene.turns() == 2
         await both.finish()

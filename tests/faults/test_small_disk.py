@@ -14,6 +14,7 @@ from tests.faults.environment import until
 from tests.faults.load import Load
 from tests.faults.scene import Scene
 from tests.faults.stores import SqliteFile, given, postgres
+from tests.pace import PATIENCE
 
 pytestmark = [pytest.mark.faults, pytest.mark.fault("Disk full (a small file system), under load")]
 
@@ -37,12 +38,12 @@ async def run_dry(scene: Scene, disk: SmallDisk) -> None:
             disk.fill()
             return not await scene.ready()
 
-        await until(refuses, within=30)
+        await until(refuses, within=PATIENCE)
         assert (await scene.http.get("/healthz")).status_code == 200
         disk.free()
-        await until(scene.ready, within=30)
+        await until(scene.ready, within=PATIENCE)
         await load.more(20)
-    await scene.settled(within=30)
+    await scene.settled(within=PATIENCE)
     await scene.verify(strictly=False)
     await scene.stop()
     await scene.verify_journal()

@@ -21,6 +21,7 @@ from tests.faults.environment import until
 from tests.faults.load import Load
 from tests.faults.scene import Scene
 from tests.faults.stores import SqliteFile, given
+from tests.pace import PATIENCE
 
 pytestmark = [pytest.mark.faults, pytest.mark.fault("Database file moved away and back, under load")]
 
@@ -215,7 +216,7 @@ async def test_calls_wait_while_nothing_can_be_written_where_it_lasts(
 
 
 async def _all_is_kept(scene: Scene) -> None:
-    await scene.settled(within=30)
+    await scene.settled(within=PATIENCE)
     await scene.verify(strictly=False)
     await scene.stop()
     await scene.verify_journal()

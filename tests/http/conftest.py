@@ -21,6 +21,7 @@ from gateway.http.server import Server, make_server
 from gateway.runtime.app import Gateway
 from gateway.settings.model import Limits
 from tests.http.environment import VERSION, Environment, environment_of
+from tests.pace import PATIENCE
 
 
 def bearer(key: str) -> dict[str, str]:
@@ -39,21 +40,22 @@ async def serving(
     server = make_server(app, Limits(drain=timedelta(seconds=5)))
     running = asyncio.create_task(server.serve(sockets=[listener]))
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             # Uvicorn has no event for it.
             while not server.started:  # noqa: ASYNC110
                 await asyncio.sleep(0)
         yield server, f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await running
 
 
 @pytest.fixture
 async def environment() -> AsyncIterator[Environment]:
     """A gateway at work; most tests need only the clients below."""
-    async with environment_of() as made:
+    # An executor that never answers a message would hold each stop for the default of 25 seconds.
+    async with environment_of({"limits": {"drain": "1s"}}) as made:
         yield made
 
 
@@ -74,7 +76,7 @@ async def url(environment: Environment) -> AsyncIterator[str]:
 def plain_client(url: str) -> httpx.AsyncClient:
     """Make a client over real sockets with the key for everything."""
     # Reading the certificates of the machine takes longer than most tests, and nothing here is encrypted.
-    return httpx.AsyncClient(base_url=url, headers=bearer("all-of-it"), timeout=5, verify=False)  # noqa: S501
+    return httpx.AsyncClient(base_url=url, headers=bearer("all-of-it"), timeout=PATIENCE, verify=False)  # noqa: S501
 
 
 @pytest.fixture
@@ -88,7 +90,7 @@ class BoundedTransport(httpx.ASGITransport):
     """Calls an application directly; a client's timeout means nothing without a socket, so this has its own."""
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             answer = await super().handle_async_request(request)
             if answer.is_success and answer.headers.get("content-type") == "application/json":
                 check_answer(request, answer.status_code, json.loads(await answer.aread()))
@@ -112,7 +114,7 @@ def check_answer(request: httpx.Request, status: int, body: Any) -> None:
 def in_process(gateway: Gateway, headers: dict[str, str]) -> httpx.AsyncClient:
     """Make a client that calls the application without a socket, for all that no socket can change."""
     transport = BoundedTransport(build_app(gateway), raise_app_exceptions=False)
-    return httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=headers, timeout=5)
+    return httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=headers, timeout=PATIENCE)
 
 
 @pytest.fixture

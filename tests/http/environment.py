@@ -35,8 +35,8 @@ from gateway.store.postgres import PostgresEngine
 from gateway.store.rows import CallFilter, Page, RetentionPolicy
 from gateway.store.sqlite import TemporaryEngine
 from tests.engines.postgres_server import dsn
+from tests.pace import PATIENCE
 from tests.scenarios.environment import merge
-from tests.scenarios.hooks import PATIENCE
 from tests.scenarios.plain_runtime import PlainRuntime
 
 Found = TypeVar("Found")

@@ -11,6 +11,7 @@ from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from tests.http.conftest import bearer
+from tests.pace import PATIENCE
 
 Mode = Literal["legacy", "auto"]
 MODES: tuple[Mode, ...] = ("auto", "legacy")
@@ -34,7 +35,7 @@ def connected(url: str, token: str, mode: Mode) -> AbstractAsyncContextManager[C
 async def connected_with(url: str, headers: Mapping[str, str], mode: Mode) -> AsyncGenerator[Client]:
     """Connect the official client with headers."""
     # Nothing here is encrypted, and reading the certificates of the machine takes long.
-    http = httpx2.AsyncClient(headers=dict(headers), timeout=10, verify=False)
+    http = httpx2.AsyncClient(headers=dict(headers), timeout=PATIENCE, verify=False)
     async with http, Client(streamable_http_client(url, http_client=http), mode=mode) as client:
         yield client
 
@@ -60,7 +61,7 @@ class Plain:
             return await self._http.post(
                 self._path, content=body, headers={**self._headers, **kind, **headers}, timeout=20
             )
-        return await self._http.post(self._path, json=body, headers={**self._headers, **headers}, timeout=20)
+        return await self._http.post(self._path, json=body, headers={**self._headers, **headers}, timeout=PATIENCE)
 
     async def call(
         self, tool: str, arguments: dict[str, Any] | None = None, *, number: int = 1, **meta: Any

@@ -13,6 +13,7 @@ import uvicorn
 from gateway.http.app import build_app
 from tests.http.conftest import plain_client
 from tests.http.environment import Environment
+from tests.pace import PATIENCE
 
 _PARSERS: tuple[Literal["h11"], Literal["httptools"]] = ("h11", "httptools")
 
@@ -26,7 +27,7 @@ async def elsewhere(request: pytest.FixtureRequest, environment: Environment) ->
     server = uvicorn.Server(config)
     running = asyncio.create_task(server.serve(sockets=[listener]))
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             # Uvicorn has no event for it.
             while not server.started:  # noqa: ASYNC110
                 await asyncio.sleep(0)
@@ -34,7 +35,7 @@ async def elsewhere(request: pytest.FixtureRequest, environment: Environment) ->
             yield client
     finally:
         server.should_exit = True
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             await running
 
 
@@ -42,7 +43,7 @@ async def test_a_session_is_opened_followed_and_closed(elsewhere: httpx.AsyncCli
     opened = await elsewhere.post("/v1/sessions", json={"runtime": "finn", "native_id": "agent-7"})
     assert opened.status_code == 201
     path = f"/v1/sessions/{opened.json()['session_id']}"
-    async with elsewhere.stream("GET", f"{path}/events/stream?after=0") as stream, asyncio.timeout(10):
+    async with elsewhere.stream("GET", f"{path}/events/stream?after=0") as stream, asyncio.timeout(PATIENCE):
         lines = stream.aiter_lines()
         assert await anext(lines) == ": heartbeat"
         posted = await elsewhere.post(f"{path}/events", json={"kind": "turn.steered", "text": "left"})

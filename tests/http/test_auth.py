@@ -12,6 +12,7 @@ from gateway.http.routes import ROUTES
 from gateway.settings.model import ApiKey
 from tests.http.conftest import bearer, in_process
 from tests.http.environment import Environment, environment_of
+from tests.pace import PATIENCE
 
 NEEDS = [
     ("POST", "/v1/sessions", "drive"),
@@ -237,6 +238,6 @@ async def test_a_wrong_key_is_refused_before_the_body_is_read(url: str, length_a
     reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rsplit(":", 1)[1]))
     head = b"POST /v1/sessions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer wrong\r\nContent-Type: application/json\r\n"
     writer.write(head + length_and_body)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         assert (await reader.readline()).startswith(b"HTTP/1.1 401")
     writer.close()

@@ -13,6 +13,7 @@ from gateway.http.errors import Refused
 from gateway.store.rows import Page
 from tests.http.conftest import DOCUMENT
 from tests.http.environment import Environment, until
+from tests.pace import PATIENCE
 
 JSON = {"content-type": "application/json"}
 EVENTS = "/v1/sessions/SESSION/events"
@@ -174,7 +175,7 @@ async def test_an_endless_chunked_body_is_refused_before_it_ends(url: str) -> No
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     head = "POST /v1/sessions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer all-of-it\r\n"
     writer.write(f"{head}Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         for _ in range(65):
             writer.write(b"10000\r\n" + b" " * 65_536 + b"\r\n")
             await writer.drain()

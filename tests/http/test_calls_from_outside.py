@@ -15,6 +15,7 @@ from gateway.settings.model import ApiKey
 from gateway.store.call import Call
 from tests.http.conftest import bearer, in_process
 from tests.http.environment import Environment, environment_of
+from tests.pace import PATIENCE
 
 TOOLS = {
     "tools": {
@@ -73,7 +74,7 @@ async def test_one_that_does_not_wait_is_told_where_to_look(
     assert (answer.status_code, answer.json()["outcome"]) == (202, None)
     where = answer.headers["location"]
     assert where == f"/v1/calls/{answer.json()['call_id']}"
-    waiting = asyncio.create_task(api.get(where, params={"wait": 5}))
+    waiting = asyncio.create_task(api.get(where, params={"wait": PATIENCE}))
     await environment.call(answer.json()["native_call_id"], "accepted")
     settled = await api.post(f"{where}/outcome", json={"outcome": "failure", "error": "no such player"})
     assert settled.status_code == 200
@@ -143,7 +144,7 @@ async def test_a_call_that_opened_and_ended_since_it_was_looked_for_is_found_all
     async def look_too_early(call_id: CallId) -> Call | None:
         monkeypatch.setattr(environment.engine, "call", look)
         found = await look(call_id)
-        await api.post(path, params={"wait": 5}, json=keyed)
+        await api.post(path, params={"wait": PATIENCE}, json=keyed)
         return found
 
     monkeypatch.setattr(environment.engine, "call", look_too_early)
@@ -235,7 +236,7 @@ async def test_a_closed_session_takes_no_call_but_answers_for_its_old_ones(
 ) -> None:
     environment.backend.answers["ask_for_cards"] = SEVEN
     keyed = {**SEVENS, "key": "k"}
-    await api.post(path, params={"wait": 5}, json=keyed)
+    await api.post(path, params={"wait": PATIENCE}, json=keyed)
     await api.delete(f"/v1/sessions/{session_id}")
     assert (await api.post(path, json=keyed)).json()["outcome"]["outcome"] == "success"
     refused = await api.post(path, json=SEVENS)
@@ -263,7 +264,7 @@ async def test_the_runtime_cannot_reach_a_callers_call(
 async def test_an_interrupt_ends_a_callers_call_as_well(
     api: httpx.AsyncClient, environment: Environment, session_id: str, path: str
 ) -> None:
-    waiting = asyncio.create_task(api.post(path, params={"wait": 5}, json={**SEVENS, "key": "k"}))
+    waiting = asyncio.create_task(api.post(path, params={"wait": PATIENCE}, json={**SEVENS, "key": "k"}))
     await environment.call("caller:backend:k", "accepted")
     await environment.gateway.post(SessionId(session_id), [TurnInterrupted(reason="enough")], by="-")
     ended = (await waiting).json()
@@ -276,9 +277,9 @@ async def test_only_so_many_wait_for_the_calls_of_one_session(
     call = (await api.post(path, json=SEVENS)).json()
     where = f"/v1/calls/{call['call_id']}"
     await environment.call(call["native_call_id"], "accepted")
-    held = [asyncio.create_task(api.get(where, params={"wait": 4})) for _ in range(MOST_HELD_OF_ONE)]
+    held = [asyncio.create_task(api.get(where, params={"wait": PATIENCE})) for _ in range(MOST_HELD_OF_ONE)]
     await asyncio.sleep(0)
-    async with asyncio.timeout(4):
+    async with asyncio.timeout(PATIENCE):
         while (refused := await api.get(where, params={"wait": 0.01})).status_code == 200:
             pass
     assert (refused.status_code, refused.json()["type"]) == (503, "/problems/overloaded")

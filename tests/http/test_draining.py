@@ -15,6 +15,7 @@ from tests.http.environment import Environment, environment_of, until
 from tests.http.mcp_clients import Plain, call
 from tests.http.test_calls_from_outside import SEVENS, TOOLS
 from tests.http.test_operations import OPERATIONS, WAYS, Attempt, Way
+from tests.pace import PATIENCE
 
 REFUSED = {
     "openSession",
@@ -51,7 +52,7 @@ async def draining(
         await until(lambda: _begun(environment))
         yield drain
         await http.post(f"/v1/calls/{call_id}/outcome", json={"outcome": "success"})
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             await drain
             assert (await holding).status_code == 200
 
@@ -202,7 +203,7 @@ async def test_held_requests_are_answered_as_still_open_at_the_end_of_the_drain(
 
     await until(are_held)
     began = asyncio.get_running_loop().time()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         await environment.gateway.drain()
         assert asyncio.get_running_loop().time() - began >= 2
         answer = await waiting

@@ -15,6 +15,7 @@ from gateway.runtime.tuning import Tuning
 from tests.engines.postgres_server import temporary_schema
 from tests.http.conftest import bearer, in_process
 from tests.http.environment import Environment, environment_of, until
+from tests.pace import PATIENCE
 
 HELLO = {"kind": "message.posted", "content": "hello"}
 
@@ -78,7 +79,7 @@ async def test_a_key_that_another_instance_works_on_is_waited_for() -> None:
             await asyncio.sleep(0)
         assert not waiting.done()
         there.environment.runtime.open.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             answer, again = await first, await waiting
         assert (again.status_code, again.content) == (201, answer.content)
         assert again.headers["idempotency-replayed"] == "true"
@@ -153,7 +154,7 @@ async def test_keys_of_other_callers_and_other_paths_are_apart(
 
 async def test_two_at_once_are_done_once(api: httpx.AsyncClient, environment: Environment, session_id: str) -> None:
     path = f"/v1/sessions/{session_id}/events"
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         answers = await asyncio.gather(
             *(api.post(path, json=HELLO, headers={"idempotency-key": "k"}) for _ in range(3))
         )

@@ -13,6 +13,7 @@ from gateway.settings.model import HttpSpec, Limits, Settings
 from tests.http.conftest import serving
 from tests.http.environment import Environment
 from tests.http.test_server import port_of
+from tests.pace import PATIENCE
 
 _PING = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -21,7 +22,7 @@ async def idle_seconds(url: str) -> float:
     """Measure how long the server keeps a connection open after its response."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port_of(url))
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             writer.write(_PING)
             head = await reader.readuntil(b"\r\n\r\n")
             length = head.lower().split(b"content-length: ", 1)[1].split(b"\r\n", 1)[0]

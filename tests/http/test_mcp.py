@@ -22,6 +22,7 @@ from tests.http.conftest import bearer, plain_client, serving
 from tests.http.environment import Environment, environment_of, until
 from tests.http.mcp_clients import MODES, NEWEST, VERSIONS, Mode, Plain, call, connected, texts
 from tests.http.test_calls_from_outside import SEVEN, TOOLS
+from tests.pace import PATIENCE
 
 SEVENS = {"rank": "7"}
 QUICK = Tuning(beat=0.2)
@@ -53,7 +54,7 @@ async def plain(stranger_wire: httpx.AsyncClient, path: str, token: str) -> Plai
 @pytest.fixture
 async def stranger_wire(url: str) -> AsyncIterator[httpx.AsyncClient]:
     """A client over a real socket without a key."""
-    async with httpx.AsyncClient(base_url=url, timeout=20, verify=False) as client:  # noqa: S501
+    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE, verify=False) as client:  # noqa: S501
         yield client
 
 
@@ -334,7 +335,7 @@ async def test_the_official_client_hears_of_progress(
         arrived.set()
 
     async def wait_for(count: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while len(heard) < count:
                 arrived.clear()
                 await arrived.wait()
@@ -570,7 +571,7 @@ async def test_who_is_held_while_the_store_goes_away_is_told_to_wait_on(
     waiting = asyncio.create_task(
         wire.post(path, params={"wait": 20}, json={"tool": "ask_for_cards", "arguments": SEVENS})
     )
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         answer, still_open = await held, await waiting
     assert (answer["result"]["isError"], "Not finished" in answer_texts(answer)[0]) == (False, True)
     assert (still_open.status_code, still_open.json()["outcome"]) == (202, None)

@@ -13,6 +13,7 @@ from tests.http.conftest import bearer, plain_client, serving
 from tests.http.environment import Environment, environment_of
 from tests.http.mcp_clients import NEWEST, Plain, call
 from tests.http.test_calls_from_outside import SEVEN, TOOLS
+from tests.pace import PATIENCE
 
 SEVENS = {"rank": "7"}
 GOOD = call("ask_for_cards", SEVENS)
@@ -33,7 +34,7 @@ async def token(wire: httpx.AsyncClient, session_id: str) -> str:
 @pytest.fixture
 async def client(url: str) -> AsyncIterator[httpx.AsyncClient]:
     """A client over a real socket without a key."""
-    async with httpx.AsyncClient(base_url=url, timeout=20, verify=False) as made:  # noqa: S501
+    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE, verify=False) as made:  # noqa: S501
         yield made
 
 
@@ -88,7 +89,7 @@ async def test_another_method_is_refused_at_once(
     client: httpx.AsyncClient, session_id: str, token: str, method: str
 ) -> None:
     headers = {**bearer(token), "accept": "text/event-stream"}
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         refused = await client.request(method, f"/mcp/{session_id}", headers=headers)
     assert (refused.status_code, refused.headers["allow"]) == (405, "POST")
 
@@ -219,7 +220,7 @@ async def test_who_accepts_nothing_that_is_sent_is_told_so(plain: Plain) -> None
 
 async def test_an_open_get_holds_nothing(client: httpx.AsyncClient, session_id: str, token: str) -> None:
     headers = {**bearer(token), "accept": "text/event-stream", "mcp-protocol-version": "2025-11-25"}
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         answers = await asyncio.gather(*(client.get(f"/mcp/{session_id}", headers=headers) for _ in range(50)))
     assert {answer.status_code for answer in answers} == {405}
 

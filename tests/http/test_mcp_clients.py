@@ -17,6 +17,7 @@ from tests.http.conftest import bearer, serving
 from tests.http.environment import Environment, Rooms, environment_of, until
 from tests.http.mcp_clients import MODES, Mode, Plain, call, connected, texts
 from tests.http.test_calls_from_outside import SEVEN, TOOLS
+from tests.pace import PATIENCE
 
 SEVENS = {"rank": "7"}
 ADA, BOB, NEW = "ada-token-0123456789", "bob-token-0123456789", "new-token-0123456789"
@@ -56,7 +57,7 @@ async def environment() -> AsyncIterator[Environment]:
 @pytest.fixture
 async def client(url: str) -> AsyncIterator[httpx.AsyncClient]:
     """A client over a real socket without a key."""
-    async with httpx.AsyncClient(base_url=url, timeout=20, verify=False) as made:  # noqa: S501
+    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE, verify=False) as made:  # noqa: S501
         yield made
 
 
@@ -131,7 +132,7 @@ async def test_another_method_is_refused_at_once_and_opens_nothing(
     environment: Environment, client: httpx.AsyncClient, method: str
 ) -> None:
     headers = {**bearer(ADA), "accept": "text/event-stream"}
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         refused = await client.request(method, "/mcp/r/desk", headers=headers)
     assert (refused.status_code, refused.headers["allow"]) == (405, "POST")
     assert await environment.engine.session(ADAS) is None
@@ -163,7 +164,7 @@ async def test_without_api_keys_other_hosts_and_pages_are_kept_out() -> None:
     async with (
         environment_of({**DESKS, "api": {"keys": []}}) as made,
         serving(made.gateway) as (_, url),
-        httpx.AsyncClient(base_url=url, timeout=5, verify=False) as client,  # noqa: S501
+        httpx.AsyncClient(base_url=url, timeout=PATIENCE, verify=False) as client,  # noqa: S501
     ):
         made.backend.answers["ask_for_cards"] = SEVEN
         plain = Plain(client, "/mcp/r/desk", ADA)
@@ -365,7 +366,7 @@ async def test_without_api_keys_the_token_of_a_client_still_means_its_own_calls(
     async with (
         environment_of(keyless) as made,
         serving(made.gateway) as (_, url),
-        httpx.AsyncClient(base_url=url, timeout=20, verify=False) as local,  # noqa: S501
+        httpx.AsyncClient(base_url=url, timeout=PATIENCE, verify=False) as local,  # noqa: S501
     ):
         await Plain(local, "/mcp/r/desk", ADA).call("ask_for_cards", SEVENS)
         call_id = made.backend.asked[0].data["call_id"]
@@ -443,7 +444,7 @@ async def test_a_desk_that_a_reload_has_not_come_to_yet_says_to_come_again() -> 
     async with (
         environment_of(TOOLS, runtime=runtime) as made,
         serving(made.gateway) as (_, url),
-        httpx.AsyncClient(base_url=url, timeout=5, verify=False) as client,  # noqa: S501
+        httpx.AsyncClient(base_url=url, timeout=PATIENCE, verify=False) as client,  # noqa: S501
     ):
         made.backend.answers["ask_for_cards"] = SEVEN
         plain = Plain(client, "/mcp/r/desk", ADA)
@@ -488,5 +489,6 @@ async def test_no_more_sessions_are_opened_than_may_be(
 
 async def test_a_gateway_with_idle_clients_drains_at_once(environment: Environment, ada: Plain) -> None:
     await ada.call("ask_for_cards", SEVENS)
-    async with asyncio.timeout(3):
+    # Far below `limits.drain`, 25 s by default.
+    async with asyncio.timeout(15):
         await environment.gateway.drain()

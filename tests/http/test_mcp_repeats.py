@@ -17,6 +17,7 @@ from tests.http.conftest import plain_client, serving
 from tests.http.environment import Environment, environment_of, until
 from tests.http.mcp_clients import Plain
 from tests.http.test_calls_from_outside import TOOLS
+from tests.pace import PATIENCE
 from tests.scenarios.environment import merge
 
 SEVENS = {"rank": "7"}
@@ -185,7 +186,7 @@ async def test_a_call_where_its_session_is_carried_looks_for_nothing_but_the_epo
         await scene.settle(await scene.stands(1, "accepted"))
         assert texts(await asking) == ["7"]
         # Its end is put on record behind the response.
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             await left.wait()
         looked: list[str] = []
 

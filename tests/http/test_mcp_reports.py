@@ -9,6 +9,7 @@ import pytest
 from tests.http.environment import Environment, environment_of, until
 from tests.http.mcp_clients import MODES, Mode, connected, texts
 from tests.http.test_calls_from_outside import SEVEN, TOOLS
+from tests.pace import PATIENCE
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ async def test_the_official_client_hears_what_an_executor_reports(
         return bool(environment.backend.asked) or None
 
     environment.backend.gate, environment.backend.answers["ask_for_cards"] = asyncio.Event(), SEVEN
-    async with connected(f"{url}/mcp/{session_id}", token, mode) as client, asyncio.timeout(10):
+    async with connected(f"{url}/mcp/{session_id}", token, mode) as client, asyncio.timeout(PATIENCE):
         asking = asyncio.create_task(client.call_tool("ask_for_cards", {"rank": "7"}, progress_callback=hear))
         await until(asked)
         environment.backend.asked[0].report({"percent": 40})

@@ -16,6 +16,7 @@ from gateway.settings.model import Limits
 from gateway.store.rows import EngineHealth
 from tests.http.conftest import in_process, serving
 from tests.http.environment import Environment, environment_of
+from tests.pace import PATIENCE
 
 
 def port_of(url: str) -> int:
@@ -26,7 +27,7 @@ async def exchange(port: int, raw: bytes) -> bytes:
     """Send bytes and read until the server closes; nothing where it slams the door on unread bytes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             writer.write(raw)
             return await reader.read()
     except ConnectionError:
@@ -97,7 +98,7 @@ async def test_more_connections_than_allowed_are_refused(environment: Environmen
         assert (await exchange(port_of(url), closing)).startswith(b"HTTP/1.1 503")
         first[1].close()
         await first[1].wait_closed()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             while not (await exchange(port_of(url), closing)).startswith(b"HTTP/1.1 200"):
                 continue
 
@@ -119,12 +120,12 @@ async def test_bodies_that_take_more_memory_together_than_allowed_are_refused_un
     _, writer = await asyncio.open_connection("127.0.0.1", port_of(url))
     writer.write(f"{head}Content-Type: application/json\r\nContent-Length: 90000\r\n\r\n".encode() + b" " * 80_000)
     await writer.drain()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while (answer := await wire.post(path, json=event)).status_code != 503:
             continue
     assert answer.json()["type"].endswith("/overloaded")
     writer.close()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while (await wire.post(path, json=event)).status_code != 202:
             continue
 

@@ -18,6 +18,7 @@ from gateway.store.rows import SessionRow
 from tests.http.conftest import bearer, plain_client, serving
 from tests.http.environment import CONFIGURATION, Environment, environment_of, until
 from tests.http.test_server import port_of
+from tests.pace import PATIENCE
 
 
 class Reader:
@@ -28,7 +29,7 @@ class Reader:
         self._lines = response.aiter_lines()
 
     async def line(self) -> str:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             async for line in self._lines:
                 return line
         raise EOFError
@@ -44,7 +45,7 @@ class Reader:
     async def event(self) -> dict[str, str]:
         """Read one event as its fields, without the `retry` that stands in the first one."""
         # Heartbeats alone are none, however long they come.
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             fields = dict(line.split(": ", 1) for line in await self.frame())
         fields.pop("retry", None)
         return fields
@@ -76,7 +77,7 @@ async def test_a_stream_begins_live_and_shows_what_happens(
 
 
 async def test_a_head_of_a_stream_is_its_head_and_then_the_end(wire: httpx.AsyncClient, session_id: str) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         answer = await wire.head(f"/v1/sessions/{session_id}/events/stream?after=0")
     assert (answer.status_code, answer.content) == (200, b"")
     assert answer.headers["content-type"].startswith("text/event-stream")
@@ -279,7 +280,7 @@ def keys_with(viewer: dict[str, Any] | None) -> dict[str, Any]:
 async def end_of(reader: Reader) -> None:
     """Read on until the stream ends as it should, and not in an error; nothing but heartbeats comes before."""
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while True:
                 assert (await reader.line()).startswith(":")
     except EOFError:
@@ -424,7 +425,7 @@ async def test_nothing_is_read_ahead_for_a_client_that_does_not_read() -> None:
         assert read <= wanted
         client.allowed.release()
     client.left.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         await client.task
     assert not len(followers)
 
@@ -436,7 +437,7 @@ async def test_a_large_event_is_sent_in_pieces() -> None:
     client = Client(items(), Followers())
     for _ in range(100):
         client.allowed.release()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         await client.task
     assert max(map(len, client.taken)) == 64 * 1024
     assert b"".join(client.taken).count(b"x" * 1_000_000) == 1
@@ -455,18 +456,18 @@ async def test_a_stream_that_is_ended_ends_also_while_its_client_does_not_read_a
     followers = Followers()
     ended, other = (Client(items(), followers) for _ in range(2))
     ended.allowed.release()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while not ended.taken:  # noqa: ASYNC110
             await asyncio.sleep(0)
     ended.stream.is_allowed = lambda: False
     followers.end_refused()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         await ended.task
     # What it followed is closed with it, and not by the collector.
     assert closed.is_set()
     assert len(followers) == 1
     other.left.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         await other.task
 
 
@@ -482,7 +483,7 @@ async def test_a_client_that_never_reads_is_dropped_and_no_error_is_logged(
     async with serving(environment.gateway) as (server, base):
         _, writer = await asyncio.open_connection("127.0.0.1", port_of(base), limit=1)
         writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer all-of-it\r\n\r\n".encode())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while not len(server.followers):  # noqa: ASYNC110
                 await asyncio.sleep(0)
         async with asyncio.timeout(90):

@@ -18,6 +18,7 @@ from tests.http.conftest import bearer, plain_client, serving
 from tests.http.environment import Environment, Options, Rooms, environment_of, until
 from tests.http.mcp_clients import MODES, Mode, Plain, call, connected, texts
 from tests.http.test_calls_from_outside import SEVEN, TOOLS
+from tests.pace import PATIENCE
 
 SEVENS = {"rank": "7"}
 NAMED = "x-room"
@@ -59,7 +60,7 @@ async def url(environment: Environment) -> AsyncIterator[str]:
 @pytest.fixture
 async def stranger_wire(url: str) -> AsyncIterator[httpx.AsyncClient]:
     """A client over a real socket without a key."""
-    async with httpx.AsyncClient(base_url=url, timeout=20, verify=False) as client:  # noqa: S501
+    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE, verify=False) as client:  # noqa: S501
         yield client
 
 
@@ -325,7 +326,7 @@ async def test_a_ticket_counts_on_every_instance() -> None:
         serving(one.gateway) as (_, first),
         serving(two.gateway) as (_, second),
         plain_client(first) as wire,
-        httpx.AsyncClient(base_url=second, timeout=20, verify=False) as stranger,  # noqa: S501
+        httpx.AsyncClient(base_url=second, timeout=PATIENCE, verify=False) as stranger,  # noqa: S501
     ):
         session_id = await created(wire)
         plain = Plain(stranger, *told(one))

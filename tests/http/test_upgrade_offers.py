@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from tests.http.conftest import serving
 from tests.http.environment import Environment
 from tests.http.test_server import exchange, is_refused, port_of
+from tests.pace import PATIENCE
 
 OFFERS = {
     "none": b"",
@@ -79,7 +80,7 @@ class Connection:
             await exchange(self._writer.get_extra_info("peername")[1], _CLOSING)
 
     async def response(self) -> tuple[int, dict[str, str], bytes]:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             head = (await self._reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
             headers = dict(line.lower().split(": ", 1) for line in head[1:-2])
             body = await self._reader.readexactly(int(headers.get("content-length", "0")))
@@ -87,17 +88,17 @@ class Connection:
 
     async def head(self) -> bytes:
         """Read one head as it came."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             return await self._reader.readuntil(b"\r\n\r\n")
 
     async def until(self, text: bytes) -> None:
         """Read on until a text has arrived."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             await self._reader.readuntil(text)
 
     async def rest(self) -> bytes:
         """Read until the server closes."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             return await self._reader.read()
 
 

@@ -18,8 +18,7 @@ from fastapi import FastAPI, Request, Response
 from standardwebhooks import Webhook
 
 from tests.kit.backend import DIE, RUNS, SECRET, STORE
-
-PATIENCE = 20.0
+from tests.pace import PATIENCE
 
 
 def request_of(

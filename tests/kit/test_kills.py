@@ -16,6 +16,7 @@ from gateway.runtime.tuning import Tuning
 from tests.http.mcp_clients import Plain
 from tests.kit.backend import SECRET
 from tests.kit.sender import Backend
+from tests.pace import PATIENCE
 from tests.scenarios.environment import API_KEY, Running, running
 
 CALLS, DEADLINE = 200, 25.0
@@ -63,7 +64,7 @@ async def _call(gateway: Running, session: str, tool: str, slots: asyncio.Semaph
         shown = (await gateway.http.post(f"/v1/sessions/{session}/calls", json=asked, timeout=DEADLINE)).json()
         while shown["outcome"] is None and time.monotonic() < ends_at:
             path = f"/v1/calls/{shown['call_id']}"
-            shown = (await gateway.http.get(path, params={"wait": 5}, timeout=DEADLINE)).json()
+            shown = (await gateway.http.get(path, params={"wait": PATIENCE}, timeout=DEADLINE)).json()
     return shown["outcome"]
 
 

@@ -18,7 +18,8 @@ from fastapi import FastAPI
 
 from gateway.kit import Callback, MemoryCallStore, SqliteCallStore, Tools
 from tests.kit.backend import RUNS, SECRET
-from tests.kit.sender import PATIENCE, Gateway, Sender, serving
+from tests.kit.sender import Gateway, Sender, serving
+from tests.pace import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 

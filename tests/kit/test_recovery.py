@@ -21,8 +21,9 @@ from pydantic import BaseModel
 from gateway.kit import Callback, CallStore, Owed, SqliteCallStore, ToolCall, Tools
 from gateway.kit.postgres import PostgresCallStore
 from tests.kit.backend import SECRET
-from tests.kit.sender import PATIENCE, Gateway, Sender, serving
+from tests.kit.sender import Gateway, Sender, serving
 from tests.kit.test_stores import ENGINES, backend_on
+from tests.pace import PATIENCE
 
 MAY = "; the tool may have run"
 LONG = {"rank": "7", "wait": 60.0}

@@ -9,7 +9,8 @@ import pytest
 
 from gateway.kit import CallStore, KeyReused, MemoryCallStore, SqliteCallStore, StoreUnavailable
 from gateway.kit.postgres import PostgresCallStore
-from tests.kit.sender import PATIENCE, Backend, Gateway, Sender, serving
+from tests.kit.sender import Backend, Gateway, Sender, serving
+from tests.pace import PATIENCE
 
 ENGINES = ["sqlite", "postgres"]
 POINTS = ["before-claim", "after-claim", "while-running", "before-finish", "after-finish"]

@@ -14,7 +14,8 @@ from pydantic import BaseModel
 
 from gateway.kit import Callback, CallStore, MemoryCallStore, SqliteCallStore, StoreUnavailable, ToolCall, Tools
 from tests.kit import backend
-from tests.kit.sender import PATIENCE, Gateway, Sender, request_of, serving
+from tests.kit.sender import Gateway, Sender, request_of, serving
+from tests.pace import PATIENCE
 
 OTHER = "whsec_" + "b3RoZXItb3RoZXItb3RoZXItb3RoZXItb3RoZXI="
 

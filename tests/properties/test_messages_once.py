@@ -28,7 +28,7 @@ from gateway.store.rows import Page, Send, SessionFilter
 from gateway.store.sqlite import SqliteEngine
 from gateway.store.step import RUNTIME, Committed, Step
 from tests.engines import postgres_server
-from tests.scenarios.hooks import PATIENCE
+from tests.pace import PATIENCE
 from tests.scenarios.plain_runtime import PlainRuntime
 
 Way = Literal["taken", "busy", "unsent", "broken", "silent"]
@@ -332,7 +332,7 @@ class World:
         self.peer.lose()
         await self.settle()
         self.peer.come_back()
-        async with asyncio.timeout(PATIENCE * 2):
+        async with asyncio.timeout(PATIENCE):
             while any(row.state == "pending" for _, row in await self.rows()):
                 if self.peer.running:
                     self.peer.running = False

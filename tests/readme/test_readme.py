@@ -19,11 +19,11 @@ from gateway.adapter.port import Codec, Frame
 from gateway.errors import CannotExpress, MalformedFrame
 from gateway.events import Draft, Opaque, ToolFinished, ToolRequested
 from gateway.testing.conformance.codec import HOSTILE, check_vector
+from tests.pace import PATIENCE
 from tests.ports import free_port
 from tests.readme.pages import ROOT, block
 
 FIRST, API, ADAPTERS = "README.md", "gateway/http/README.md", "adapters/README.md"
-PATIENCE = 20.0
 NODE = shutil.which("node")
 
 

@@ -24,7 +24,8 @@ from gateway.testing.runtimes.huma.agent import SimAgent
 from gateway.testing.runtimes.huma.calls import SimCall
 from gateway.testing.runtimes.huma.rules import Dialect, ResultFrame
 from gateway.testing.runtimes.huma.server import HumaServer, Manners
-from tests.scenarios.hooks import PATIENCE, SECRET, Hooks
+from tests.pace import PATIENCE
+from tests.scenarios.hooks import SECRET, Hooks
 
 API_KEY = "api-key-canary-5XyT"
 AGENT_KEY = "ak_agent-canary-9QwE"
@@ -75,7 +76,7 @@ async def ended(call: SimCall, within: float = PATIENCE) -> ResultFrame:
 def plain_http() -> httpx.AsyncClient:
     """Make a client without a key."""
     # Nothing here is encrypted, and reading the machine's certificates takes long.
-    return httpx.AsyncClient(timeout=10, trust_env=False, verify=False)  # noqa: S501
+    return httpx.AsyncClient(timeout=PATIENCE, trust_env=False, verify=False)  # noqa: S501
 
 
 @dataclass
@@ -246,7 +247,7 @@ async def running(
             finally:
                 await gateway.drain()
                 server.should_exit = True
-                async with asyncio.timeout(2 * PATIENCE):
+                async with asyncio.timeout(PATIENCE):
                     await serving
 
 

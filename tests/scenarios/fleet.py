@@ -14,8 +14,9 @@ from gateway.store.port import Engine
 from gateway.testing.runtimes.herm.server import HermServer, Manners as HermManners, SimSession
 from gateway.testing.runtimes.openhands.progress import Manners as OpenHandsManners
 from gateway.testing.runtimes.openhands.server import OpenHandsServer, SimConversation
+from tests.pace import PATIENCE
 from tests.scenarios.environment import API_KEY, QUICK, Found, Running, merge, running, until
-from tests.scenarios.hooks import PATIENCE, SECRET, Hooks
+from tests.scenarios.hooks import SECRET, Hooks
 
 HERM_KEY = "key_herm-canary-7RtZ"
 OPENHANDS_KEY = "oh_session-canary-2WsX"

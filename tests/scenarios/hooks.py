@@ -13,10 +13,10 @@ from standardwebhooks import Webhook
 
 from gateway.testing.change import Change
 from gateway.testing.serving import Served
+from tests.pace import PATIENCE
 from tests.webhook_models import check_webhook
 
 SECRET = "whsec_" + base64.b64encode(b"scenario-secret-canary-0123456789").decode()
-PATIENCE = 15.0
 
 # The three forms of a script: the whole body of a 200, a response, or a function that finds one of the two.
 Said = dict[str, Any] | Response
@@ -151,7 +151,7 @@ class Gate:
         self._open.set()
 
     async def wait(self) -> None:
-        async with asyncio.timeout(4 * PATIENCE):
+        async with asyncio.timeout(PATIENCE):
             await self._open.wait()
 
     def answering(self, said: Said) -> Script:

@@ -36,8 +36,8 @@ from gateway.runtime.tuning import Tuning
 from gateway.serve import parts_for
 from gateway.settings.load import load
 from gateway.testing.change import Change
+from tests.pace import PATIENCE
 from tests.scenarios.environment import API_KEY, Running
-from tests.scenarios.hooks import PATIENCE
 
 
 class PlainOptions(RuntimeOptions):
@@ -200,5 +200,5 @@ async def plain_gateway(
                 finally:
                     await gateway.drain()
                     server.should_exit = True
-                    async with asyncio.timeout(2 * PATIENCE):
+                    async with asyncio.timeout(PATIENCE):
                         await serving

@@ -24,9 +24,9 @@ from gateway.store.postgres import PostgresEngine
 from gateway.store.rows import SessionRow
 from gateway.store.step import Committed, Step
 from tests.engines.postgres_server import dsn, temporary_schema
+from tests.pace import PATIENCE
 from tests.scenarios.environment import API_KEY, Running, Scene, plain_http, until
 from tests.scenarios.fleet import Environment
-from tests.scenarios.hooks import PATIENCE
 
 LEASE = 4.0
 """Seconds; long enough that nobody loses it because the machine stood still for one."""
@@ -161,7 +161,7 @@ class Cluster:
                     finally:
                         await gateway.drain()
                         server.should_exit = True
-                        async with asyncio.timeout(2 * PATIENCE):
+                        async with asyncio.timeout(PATIENCE):
                             await serving
 
 

@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 
 from gateway.cli.commands import app
 from gateway.events import Author, MessagePosted, Text
+from tests.pace import PATIENCE
 from tests.scenarios.environment import API_KEY, Running, until
-from tests.scenarios.hooks import PATIENCE
 
-BOUND = 4 * PATIENCE
+BOUND = PATIENCE
 """Starting a process takes a while on a busy machine."""
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from gateway.cli.doctor import check_links
 from gateway.runtime.tuning import Tuning
+from tests.pace import PATIENCE
 from tests.scenarios.environment import API_KEY, Running, Scene, until
 from tests.scenarios.fleet import OpenHandsEnvironment, openhands_environment
-from tests.scenarios.hooks import PATIENCE
 from tests.scenarios.replicas import cluster
 from tests.scenarios.terminal import dragoman
 from tests.scenarios.test_api import CREATED

@@ -17,7 +17,7 @@ from gateway.settings.load import load
 from gateway.store.port import Engine
 from gateway.store.rows import SessionRow
 from gateway.store.sqlite import SqliteEngine
-from tests.scenarios.hooks import PATIENCE
+from tests.pace import PATIENCE
 from tests.scenarios.plain_runtime import PlainRuntime
 
 MANY = 2 * PORTION + 17

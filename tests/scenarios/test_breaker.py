@@ -10,7 +10,8 @@ from fastapi.responses import Response
 
 from gateway.testing.runtimes.huma.calls import SimCall
 from tests.executors.peers import hang, serve
-from tests.scenarios.environment import GOOD, PATIENCE, Running, Scene, ended, until
+from tests.pace import PATIENCE
+from tests.scenarios.environment import GOOD, Running, Scene, ended, until
 from tests.scenarios.hooks import SECRET, Asked, Gate, Said, success
 
 STATE = 'dragoman_breaker_state{executor="cards"}'
@@ -34,7 +35,7 @@ async def standing(gateway: Running, state: float) -> None:
 
 async def let_through(scene: Scene, number: int) -> SimCall:
     """Call until a call is the executor's request of this number: nobody says when it is time for a trial."""
-    async with asyncio.timeout(4 * PATIENCE):
+    async with asyncio.timeout(PATIENCE):
         while True:
             call = await scene.agent.call("free", {})
             asked = asyncio.ensure_future(scene.hooks.wait_for(number))

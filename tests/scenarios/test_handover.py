@@ -26,8 +26,8 @@ from gateway.store.rows import Send
 from gateway.store.sqlite import TemporaryEngine
 from gateway.store.step import HANDOVER, Committed, Step
 from gateway.testing.conformance.engine_words import ALICE, FakeClock, close_session, open_session
+from tests.pace import PATIENCE
 from tests.scenarios.environment import GOOD, Scene, ended, until
-from tests.scenarios.hooks import PATIENCE
 from tests.scenarios.replicas import Replica, cluster, owner_and_other
 
 STATUS: dict[str, Any] = {"type": "status", "status": "idle"}

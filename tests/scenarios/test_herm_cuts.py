@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.testing.runtimes.herm.server import Asked, HermServer, Manners, SimSession
+from tests.pace import PATIENCE
 from tests.scenarios.environment import Running, until
 from tests.scenarios.fleet import (
     ADA,
@@ -20,7 +21,7 @@ from tests.scenarios.fleet import (
     questions,
     send,
 )
-from tests.scenarios.hooks import PATIENCE, success, update
+from tests.scenarios.hooks import success, update
 
 LEAST_FRAMES = 20
 """A round has more than these; fewer would mean that the script of `play` was cut short."""

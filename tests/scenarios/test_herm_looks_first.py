@@ -10,9 +10,10 @@ from fastapi.responses import JSONResponse, Response
 from gateway.core.inbound import HAS_ANSWER
 from gateway.core.resend import NOT_AWAITED, TURN_OVER
 from gateway.testing.runtimes.herm.server import HermServer, Manners
+from tests.pace import PATIENCE
 from tests.scenarios.environment import GOOD, until
 from tests.scenarios.fleet import HERM_KEY, delivery, herm_environment
-from tests.scenarios.hooks import PATIENCE, success
+from tests.scenarios.hooks import success
 from tests.scenarios.test_process import START, serving
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from gateway.adapter.port import Frame, Receipt
 from gateway.events import ApprovalAsked, QuestionAsked, SecretAsked
+from tests.pace import PATIENCE
 from tests.scenarios.environment import Running, until
-from tests.scenarios.hooks import PATIENCE
 from tests.scenarios.plain_runtime import PlainRuntime, plain_gateway
 
 Plain = tuple[Running, PlainRuntime]

@@ -10,6 +10,7 @@ import pytest
 
 from gateway.runtime.tuning import Tuning
 from gateway.testing.runtimes.huma.rules import Dialect
+from tests.pace import PATIENCE
 from tests.scenarios.environment import GOOD, QUICK, Scene, ended, scene
 from tests.scenarios.fleet import condition
 from tests.scenarios.hooks import Asked, Gate, Said, success, update
@@ -97,7 +98,7 @@ async def test_a_refused_link_is_told_with_its_code_and_comes_back_when_it_may(b
         assert code in link["reason"]
         [changed] = await gateway.wait_events("link.changed", state="refused")
         assert code in changed["event"]["reason"]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             # The simulated server has no event for a refusal.
             while len(both.huma.refused) < 3:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)

@@ -11,8 +11,8 @@ from gateway.adapter.port import Capabilities, Frame, Receipt
 from gateway.events import ToolRequested
 from gateway.runtime.session.on_the_way import CROWD
 from tests.engines.sqlite_looker import all_of
+from tests.pace import PATIENCE
 from tests.scenarios.environment import Running, until
-from tests.scenarios.hooks import PATIENCE
 from tests.scenarios.plain_runtime import PlainRuntime, plain_gateway
 
 STEPS = "dragoman_journal_commit_seconds_count"
@@ -143,7 +143,7 @@ async def test_a_busy_link_is_asked_along_with_what_leaves_anyhow_once_a_window_
 
 async def test_a_session_that_hears_much_within_a_window_never_waits_for_the_end_of_it(tmp_path: Path) -> None:
     runtime, many = BusyRuntime(), CROWD + CROWD // 2
-    async with running(tmp_path, window="5m", runtime=runtime), asyncio.timeout(4 * PATIENCE):
+    async with running(tmp_path, window="5m", runtime=runtime), asyncio.timeout(PATIENCE):
         for first in range(0, many, 100):
             names = [str(number) for number in range(first, first + 100)]
             for name in names:

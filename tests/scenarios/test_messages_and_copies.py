@@ -4,8 +4,9 @@ from typing import Any
 
 from fastapi import Response
 
+from tests.pace import PATIENCE
 from tests.scenarios.environment import GOOD, Running, Scene, ended, until
-from tests.scenarios.hooks import PATIENCE, SECRET, Asked, Said
+from tests.scenarios.hooks import SECRET, Asked, Said
 
 CHAT = {"match": {"event": "message.posted"}, "to": "cards"}
 COPIES = "/copies/log"

@@ -16,6 +16,7 @@ from gateway.cli.doctor import check_links
 from gateway.serve import read_configuration
 from gateway.testing.runtimes.openhands.progress import Manners
 from gateway.testing.runtimes.openhands.server import SimConversation
+from tests.pace import PATIENCE
 from tests.scenarios.environment import API_KEY, GOOD, QUICK, Running, until
 from tests.scenarios.fleet import OPENHANDS_KEY, WORK, OpenHandsEnvironment, openhands_environment
 from tests.scenarios.hooks import success
@@ -95,7 +96,7 @@ async def registered(environment: OpenHandsEnvironment) -> dict[str, Any]:
 async def list_tools(url: str, token: str, **headers: str) -> str:
     """Ask for the tools as a plain MCP client; returns the answer."""
     given = {"authorization": f"Bearer {token}", "accept": "application/json, text/event-stream", **headers}
-    async with httpx.AsyncClient(timeout=20, verify=False, trust_env=False) as http:  # noqa: S501
+    async with httpx.AsyncClient(timeout=PATIENCE, verify=False, trust_env=False) as http:  # noqa: S501
         body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
         return (await http.post(url, json=body, headers=given)).text
 

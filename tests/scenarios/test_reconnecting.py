@@ -8,7 +8,8 @@ from fastapi.responses import Response
 
 from gateway.testing.runtimes.huma.calls import SimCall
 from tests.executors.peers import hang, serve
-from tests.scenarios.environment import GOOD, PATIENCE, Running, Scene, ended, until
+from tests.pace import PATIENCE
+from tests.scenarios.environment import GOOD, Running, Scene, ended, until
 from tests.scenarios.hooks import SECRET
 
 UNSENT = 'dragoman_executor_attempts_total{executor="cards",result="never_sent"}'

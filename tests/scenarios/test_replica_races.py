@@ -11,8 +11,9 @@ import pytest
 from fastapi import Response
 
 from tests.faults.proxy import Proxy
+from tests.pace import PATIENCE
 from tests.scenarios.environment import GOOD, EventSource, Scene, ended, until
-from tests.scenarios.hooks import PATIENCE, SECRET, Gate, success
+from tests.scenarios.hooks import SECRET, Gate, success
 from tests.scenarios.replica_processes import Fleet, Serving, fleet
 from tests.scenarios.replicas import cluster
 from tests.scenarios.test_api import CREATED
@@ -98,7 +99,7 @@ async def test_a_key_is_waited_for_and_free_once_the_lease_of_its_killed_holder_
         assert not done
         assert len(newer.huma.agents) == before
         one.signal(signal.SIGKILL)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             answer = await second
         assert (answer.status_code, len(newer.huma.agents)) == (201, before + 1)
         assert "idempotency-replayed" not in answer.headers

@@ -16,8 +16,9 @@ from gateway.store.postgres import PostgresEngine
 from gateway.store.step import Step
 from gateway.testing.conformance.engine_words import said
 from tests.engines.postgres_server import drop_schema, dsn, new_schema
+from tests.pace import PATIENCE
 from tests.scenarios.environment import GOOD, Scene, ended, plain_http, until
-from tests.scenarios.hooks import PATIENCE, Gate, success
+from tests.scenarios.hooks import Gate, success
 from tests.scenarios.replicas import LEASE, Faulty, Replica, cluster, owner_and_other
 from tests.scenarios.test_api import CREATED
 

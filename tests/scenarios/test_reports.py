@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from gateway.events import ToolRequested
+from tests.pace import PATIENCE
 from tests.scenarios import reporting_tools
 from tests.scenarios.environment import Running, merge
-from tests.scenarios.hooks import PATIENCE
 from tests.scenarios.plain_runtime import PlainRuntime, plain_gateway
 from tests.scenarios.reporting_tools import HeldCalls, Report
 
@@ -30,7 +30,7 @@ class Scene:
 
     async def ask(self, native_call_id: str = "c-1") -> Report:
         self.runtime.say(ToolRequested(native_call_id=native_call_id, tool="hold"))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             return await self.held.reports.get()
 
     async def reported(self, count: int) -> list[dict[str, Any]]:

@@ -10,10 +10,10 @@ from statistics import median
 
 import pytest
 
-from tests.pace import within
+from tests.pace import PATIENCE, within
 from tests.scenarios.environment import API_KEY, GOOD, Running, Scene, ended
 from tests.scenarios.fleet import condition
-from tests.scenarios.hooks import PATIENCE, SECRET, Asked, Gate, success
+from tests.scenarios.hooks import SECRET, Asked, Gate, success
 
 CALLS = 60
 _SLOWER = 3.0

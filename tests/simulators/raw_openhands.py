@@ -8,7 +8,7 @@ from typing import Any, Protocol, cast
 # python-socketio ships no type stubs; what is used of it is written down in the protocol below.
 import socketio  # pyright: ignore[reportMissingTypeStubs]
 
-BOUND = 20.0
+BOUND = 60.0
 
 
 class _SocketClient(Protocol):

@@ -18,7 +18,7 @@ from gateway.testing.serving import Served
 
 SECRET = "whsec_" + base64.b64encode(b"a secret of the tests").decode()
 OTHER = "whsec_" + base64.b64encode(b"another secret").decode()
-BOUND = 20.0
+BOUND = 60.0
 
 
 class Caller:

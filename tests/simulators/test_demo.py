@@ -29,7 +29,7 @@ from gateway.testing.demo.report import Report, expect
 from gateway.testing.demo.terminal import TerminalOutput
 
 WHOLE_BOUND = 150.0
-BOUND = 20.0
+BOUND = 60.0
 LISTENING = ["gateway", "backend", "huma 0.1", "huma 0.2", "openhands", "herm", "mcp"]
 WIPED = re.compile(r"\r|\x1b\[2K")
 

@@ -12,7 +12,7 @@ from httpx_sse import ServerSentEvent, aconnect_sse
 
 from gateway.testing.runtimes.herm.server import HermServer, Interrupted, Manners, SimSession
 
-BOUND = 20.0
+BOUND = 60.0
 EVENTS = "/v1/sessions/s1/events"
 HELLO: dict[str, Any] = {"type": "user.message", "content": [{"type": "text", "text": "hello"}]}
 

@@ -23,7 +23,7 @@ from gateway.testing.runtimes.openhands.server import Manners, OpenHandsServer
 from gateway.testing.serving import Served
 
 CAPTURES = Path(__file__).parents[1] / "vectors" / "openhands" / "captures"
-BOUND = 20.0
+BOUND = 60.0
 MANNERS = Manners(loading=timedelta(0), stale_state=None)
 PATIENCE = 2.0
 """Seconds the MCP client waits in tests that need it to give up; every other test keeps the client's own 30 s."""

@@ -15,7 +15,7 @@ from fastapi import FastAPI
 
 from gateway.testing.serving import Served
 
-BOUND = 20.0
+BOUND = 60.0
 
 
 def _run(runtime: str, *options: str) -> subprocess.CompletedProcess[str]:

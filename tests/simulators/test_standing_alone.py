@@ -8,7 +8,7 @@ import sys
 import httpx
 import pytest
 
-BOUND = 20.0
+BOUND = 60.0
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import asyncio
 
 from gateway.store.byte_room import ByteRoom
+from tests.pace import PATIENCE
 
 
 async def test_who_does_not_fit_waits_in_order_and_one_alone_always_fits() -> None:
@@ -39,7 +40,7 @@ async def test_one_that_gives_up_while_it_waits_leaves_no_trace() -> None:
         await _turns()
         waiting[0].cancel()
         await _turns()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         await waiting[1]
         async with room.held(100):
             pass

@@ -9,6 +9,7 @@ from gateway.runtime.session.due import AT_ONCE, DueTimer, Reviews
 from gateway.runtime.session.inbox import Inbox
 from gateway.runtime.session.signals import Tick
 from gateway.runtime.system_clock import SystemClock
+from tests.pace import PATIENCE
 
 CLOCK = SystemClock()
 
@@ -32,7 +33,7 @@ class Session:
         self.reviews.add(self.timer)
 
     async def ticks(self) -> list[object]:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             while self.inbox.empty:
                 await self.inbox.filled()
         return list(self.inbox.take(10))
@@ -94,7 +95,7 @@ async def test_the_loop_does_other_things_while_the_timers_of_many_sessions_are_
     for session in sessions:
         session.due_in(None)
     asked = set[int]()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while len(asked) < 3 or not sessions[-1].asked:
             asked.add(sum(session.asked for session in sessions))
             await asyncio.sleep(0)

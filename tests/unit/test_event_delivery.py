@@ -16,6 +16,7 @@ from gateway.store.rows import Page, Send
 from gateway.store.sqlite import TemporaryEngine
 from gateway.store.step import Committed, Enqueue, Step
 from gateway.testing.conformance.engine_words import ALICE, BOB, FakeClock, open_session, said
+from tests.pace import PATIENCE
 
 SESSIONS = (ALICE, BOB)
 LOG = target_of("log")
@@ -97,7 +98,7 @@ async def pending(engine: CountingEngine) -> list[Send]:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while not holds():  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.01)
 

@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 
 from gateway import guard as guarding
 from gateway.guard import FAULTS, Tasks, awaited, count_what_is_left, guard, guard_call, pause_after
+from tests.pace import PATIENCE
 
 
 class Unforeseen(Exception):
@@ -55,7 +56,7 @@ async def test_a_part_begins_again_whatever_it_raises(fault: Callable[[], None])
     with capture_logs() as lines:
         async with Tasks() as tasks:
             guard("part", work, tasks, session_id="s1")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE):
                 await well.wait()
     assert began == 3
     assert total("part") - before == 2
@@ -163,7 +164,7 @@ async def test_timers_and_callbacks_are_logged_and_counted() -> None:
         loop.call_soon(guard_call("timer", fail))
         loop.call_soon(guard_call("timer", leave))
         loop.call_later(0, guard_call("timer", rang.set))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             await rang.wait()
     assert total("timer") - before == 2
     assert [line["part"] for line in lines] == ["timer", "timer"]

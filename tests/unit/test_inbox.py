@@ -10,6 +10,7 @@ from gateway.errors import Overloaded
 from gateway.events import CallId
 from gateway.runtime.session.inbox import HARD_FRAMES, MOST_REQUESTS, Inbox
 from gateway.runtime.session.signals import CancelOrdered, FrameArrived, Tick
+from tests.pace import PATIENCE
 
 
 class _Filled:
@@ -69,7 +70,7 @@ async def test_a_link_is_made_again_only_once_the_session_has_got_through_half_o
     await asyncio.sleep(0)
     assert not waiting.done()
     filled.inbox.take(1)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         await waiting
 
 
@@ -108,7 +109,7 @@ async def test_it_is_awaited_only_while_nothing_is_before_what_comes_next() -> N
     assert inbox.is_waited_for
     inbox.put_frame(Frame("event", {}), None)
     assert not inbox.is_waited_for, "a signal waits"
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         await waiting
     inbox.take(100)
     assert not inbox.is_waited_for, "what was taken is under way"

@@ -14,6 +14,7 @@ from gateway.store.port import Engine
 from gateway.store.sqlite import TemporaryEngine
 from gateway.store.step import InteractionChange, InteractionState, Step
 from gateway.testing.conformance.engine_words import ALICE, FakeClock, new, open_session, row_of
+from tests.pace import PATIENCE
 
 LONG = 60.0
 
@@ -38,7 +39,7 @@ async def move(engine: Engine, name: str, state: InteractionState) -> Interactio
 
 
 async def next_of(items: AsyncIterator[InteractionItem]) -> InteractionItem:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         return await anext(items)
 
 

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 from gateway.log_limit import LogLimit
+from tests.pace import PATIENCE
 from tests.scenarios.environment import until
 
 WINDOW = 0.05
@@ -21,7 +22,7 @@ class Lines:
         self._changed.set()
 
     async def wait(self, count: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while len(self.found) < count:
                 self._changed.clear()
                 await self._changed.wait()

@@ -10,6 +10,7 @@ from gateway.events import CallId
 from gateway.runtime.calls.reports import Report
 from gateway.runtime.session.inbox import Inbox
 from gateway.runtime.session.signals import ProgressGiven, Signal
+from tests.pace import PATIENCE
 
 
 class Listening(Inbox):
@@ -40,7 +41,7 @@ async def test_a_report_from_another_thread_is_passed_on_in_the_thread_of_the_se
 ) -> None:
     inbox = Listening()
     await asyncio.to_thread(say, Report(inbox, CallId("c-1")))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         signal, thread = await inbox.heard.get()
     assert isinstance(signal, ProgressGiven)
     assert signal.progress == {"percent": 40}

@@ -9,6 +9,7 @@ import pytest
 from gateway.adapter.port import Resting, RestTimes
 from gateway.errors import EngineUnavailable, LinkLost
 from gateway.runtime.session.resting import STOPPED, Rest
+from tests.pace import PATIENCE
 
 MINUTE = timedelta(seconds=60)
 
@@ -89,7 +90,7 @@ class Scene:
         """Begin to wait, and come back when that is shown."""
         self._news.clear()
         waiting = asyncio.ensure_future(self.rest.wait())
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await self._news.wait()
         return waiting
 
@@ -114,14 +115,14 @@ async def test_one_that_runs_is_linked_and_one_that_was_ended_sleeps_until_somet
     waiting = await scene.sleeps()
     assert scene.shown == [("asleep", STOPPED)]
     scene.session.say()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         await waiting
 
 
 async def test_the_end_of_the_session_ends_the_sleep(scene: Scene) -> None:
     waiting = await scene.sleeps()
     scene.session.closed.set_result(None)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         await waiting
 
 
@@ -138,7 +139,7 @@ async def test_one_that_made_room_stays_away_for_a_minute_and_twice_as_long_each
         assert not done
         scene.clock.seconds += 1
         waiting.cancel()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await scene.rest.wait()
     assert scene.server.asked == 0
 
@@ -150,7 +151,7 @@ async def test_one_that_stood_for_long_begins_with_a_minute_again(scene: Scene) 
     waiting = await scene.sleeps()
     waiting.cancel()
     scene.clock.seconds += 60
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         await scene.rest.wait()
 
 

@@ -1,9 +1,11 @@
-"""No test sleeps to give something time to go wrong: it waits for what proves its point."""
+"""No test sleeps to give something time to go wrong, and no test fails because the machine is slow."""
 
 import ast
 from pathlib import Path
 
 import pytest
+
+from tests.pace import PATIENCE
 
 TESTS = Path(__file__).parents[1]
 MEASURES = TESTS / "bench"
@@ -36,6 +38,20 @@ def bare_sleeps(source: str) -> list[int]:
     return found
 
 
+def short_timeouts(source: str) -> list[int]:
+    """Find the lines with an `asyncio.timeout` shorter than `PATIENCE` that no comment above gives a reason for."""
+    lines = source.splitlines()
+    return [
+        node.lineno
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) == "asyncio.timeout"
+        and isinstance(node.args[0], ast.Constant)
+        and node.args[0].value < PATIENCE
+        and not lines[node.lineno - 2].lstrip().startswith("#")
+    ]
+
+
 @pytest.mark.parametrize(
     "folder", [path.name for path in sorted(TESTS.iterdir()) if path.is_dir() and path != MEASURES]
 )
@@ -46,6 +62,26 @@ def test_a_sleep_has_its_reason(folder: str) -> None:
         for line in bare_sleeps(path.read_text())
     }
     assert not found
+
+
+@pytest.mark.parametrize(
+    "folder", [path.name for path in sorted(TESTS.iterdir()) if path.is_dir() and path != MEASURES]
+)
+def test_a_short_timeout_has_its_reason(folder: str) -> None:
+    found = {
+        f"{path.relative_to(TESTS)}:{line}"
+        for path in (TESTS / folder).rglob("*.py")
+        for line in short_timeouts(path.read_text())
+    }
+    assert not found
+
+
+def test_which_timeouts_are_short() -> None:
+    short = "async def test():\n    f()\n    async with asyncio.timeout(5):\n        await g()\n"
+    assert short_timeouts(short) == [3]
+    assert short_timeouts(short.replace("f()", "# A drain takes at most ten seconds.")) == []
+    assert short_timeouts(short.replace("5", "PATIENCE")) == []
+    assert short_timeouts(short.replace("5", "60")) == []
 
 
 def test_what_counts_as_a_reason() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from gateway.runtime.feeds.wakeup import Ending, Waits, Wakeup, woken
+from tests.pace import PATIENCE
 
 LONG = 5.0
 
@@ -15,7 +16,7 @@ async def test_a_wakeup_wakes_all_who_wait() -> None:
     waiting = [asyncio.create_task(woken(wakeup, within=LONG)) for _ in range(3)]
     await asyncio.sleep(0)
     wakeup.wake()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         assert await asyncio.gather(*waiting) == [True] * 3
 
 
@@ -31,7 +32,7 @@ async def test_any_of_several_wakeups_is_enough_and_none_is_waited_for_afterward
     await asyncio.sleep(0)
     assert not ending.is_set()
     ending.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         assert await waiting is True
     assert ending.is_set()
     assert not wakeup.waiting

@@ -12,6 +12,7 @@ from gateway.errors import LinkLost, LinkRefused
 from gateway.testing.conformance.link import Collector, LinkSuite, Peer, enter, within
 from tests.adapters.herm.links import RecordingBackend, linked, options_for, result, text, user
 from tests.adapters.herm.raw_herm import ABORT, AGENT, KEY, SESSION, RawHerm, RestAnswer
+from tests.pace import PATIENCE
 
 
 class TestHermLink(LinkSuite):
@@ -189,7 +190,7 @@ async def test_an_answer_that_is_no_stream_ends_the_link(answer: RestAnswer) -> 
     async with RawHerm().serve() as server, ADAPTER.connector(options_for(server)) as connector:
         server.opens.append(answer)
         with pytest.raises(LinkLost):
-            async with asyncio.timeout(5), connector.connect(SESSION, Collector()) as link:
+            async with asyncio.timeout(PATIENCE), connector.connect(SESSION, Collector()) as link:
                 raise LinkLost(await link.wait_closed())
 
 

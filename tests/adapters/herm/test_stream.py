@@ -16,6 +16,7 @@ from gateway.strict_json import Malformed
 from gateway.testing.conformance.link import within
 from tests.adapters.herm.links import TITLE, RecordingBackend, linked, name_of, text
 from tests.adapters.herm.raw_herm import KEY, SESSION, RawHerm
+from tests.pace import PATIENCE
 
 pytestmark = pytest.mark.requirement("H-h")
 
@@ -26,7 +27,7 @@ async def told(*chunks: bytes) -> list[object]:
     async with RawHerm().serve() as server, linked(server, record):
         await within(server.connected())
         await server.raw(*chunks, b'\n\ndata: "last"\n\n')
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             while not record.frames or record.frames[-1].payload != "last":
                 await record.wait_for(len(record.frames) + 1)
         return [frame.payload for frame in record.frames[:-1]]

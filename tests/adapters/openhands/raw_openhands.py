@@ -12,6 +12,7 @@ from urllib.parse import parse_qs
 import uvicorn
 
 from gateway.adapter.port import Frame
+from tests.pace import PATIENCE
 
 # Untyped library.
 socketio: Any = import_module("socketio")
@@ -196,7 +197,7 @@ class RawOpenHands:
         if self._server is not None:
             self._server.should_exit = True
             self._server.force_exit = True
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE):
                 await self._stopped.wait()
 
     @asynccontextmanager
@@ -224,7 +225,7 @@ class RawOpenHands:
             await self.io.shutdown()
             self._server.should_exit = True
             self._server.force_exit = True
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE):
                 await serving
             listener.close()
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import uvicorn
 
+from tests.pace import PATIENCE
+
 V1_INFO = {
     "version": "1.58.0",
     "sdk_version": "1.58.0",
@@ -73,7 +75,7 @@ class RawV1:
         finally:
             self._over.set()
             server.should_exit = server.force_exit = True
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE):
                 await serving
             listener.close()
 

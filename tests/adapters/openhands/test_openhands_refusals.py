@@ -12,6 +12,7 @@ from gateway.errors import LinkLost, LinkRefused
 from gateway.testing.conformance.link import Collector, enter, within
 from tests.adapters.openhands.raw_openhands import CONVERSATION, KEY, RawOpenHands, state, thought
 from tests.adapters.openhands.raw_v1 import V0_INFO, V1_INFO, RawV1
+from tests.pace import PATIENCE
 
 
 def options_for(url: str, **more: Any) -> Any:
@@ -88,7 +89,7 @@ async def test_only_an_answer_of_200_identifies_a_server(status: int) -> None:
 
 async def test_a_server_that_never_tells_who_it_is_delays_a_refusal_by_seconds_only() -> None:
     async with RawV1(asyncio.Event()).serve() as server:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             refused = await refused_by(server.url)
     assert refused.code == "UNAUTHORIZED"
     assert server.asked[-1] == "/server_info"

@@ -20,6 +20,7 @@ from typer.testing import CliRunner, Result
 from gateway.cli.commands import app
 from gateway.cli.send import WORDED
 from gateway.store.sqlite.lock import FileLock
+from tests.pace import PATIENCE
 from tests.ports import free_port
 
 ROOT = Path(__file__).parents[3]
@@ -366,7 +367,7 @@ def _status(url: str) -> int:
     end = monotonic() + 30
     while monotonic() < end:
         try:
-            return httpx.get(url, timeout=5).status_code
+            return httpx.get(url, timeout=PATIENCE).status_code
         except httpx.ConnectError:
             threading.Event().wait(0.05)
     pytest.fail("nobody listens")

@@ -20,6 +20,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.pace import PATIENCE
 from tests.ports import free_port
 from tests.scenarios.environment import until
 
@@ -209,7 +210,7 @@ async def test_a_gateway_serves_without_extras(bare: Environment, tmp_path: Path
 
         await until(healthy, within=60)
         process.terminate()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             assert await process.wait() == 0
     finally:
         if process.returncode is None:
