@@ -37,7 +37,7 @@ imports: $(STAMP)
 	$(BIN)/lint-imports
 
 unit: $(STAMP) ## The tests only
-	$(BIN)/pytest -n 3 --dist worksteal -m "not faults and not slow" --durations 5
+	$(BIN)/pytest -n 6 --dist worksteal -m "not faults and not slow" --durations 5
 
 faults: $(STAMP) ## What takes minutes: try every fault, write tests/faults/README.md (FAULTS=tests/... for some)
 	$(BIN)/python -m tests.faults.table $(FAULTS)

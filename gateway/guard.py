@@ -201,8 +201,12 @@ def is_to_end() -> bool:
 
 
 def awaited(name: str, work: Awaitable[T], tasks: Tasks) -> "asyncio.Task[T]":
-    """Await something in a task for whoever awaits that, and gets what it raises."""
-    return tasks.add(_awaited(work), name)
+    """Await `work` in a task and return the task, which raises what `work` raises."""
+    task = tasks.add(_awaited(work), name)
+    if isinstance(work, Coroutine):
+        # A task that is canceled before its first step never awaits `work`, and Python warns of that.
+        task.add_done_callback(lambda _: work.close())
+    return task
 
 
 async def _awaited(work: Awaitable[T]) -> T:

@@ -1,6 +1,7 @@
 """What a part raises is logged and counted once and costs that part a pause; nothing else notices."""
 
 import asyncio
+import inspect
 import sys
 from collections.abc import Callable
 
@@ -116,6 +117,13 @@ async def test_who_awaits_gets_what_was_raised_and_nothing_is_counted() -> None:
         with pytest.raises(Unforeseen):
             await awaited("part", _raise(), tasks)
     assert FAULTS.total.total() == before
+
+
+async def test_a_task_canceled_before_its_first_step_leaves_no_coroutine_unawaited() -> None:
+    async with Tasks() as tasks:
+        work = _answer()
+        awaited("part", work, tasks).cancel()
+    assert inspect.getcoroutinestate(work) == inspect.CORO_CLOSED
 
 
 async def test_what_somebody_awaits_cannot_end_the_loop() -> None:

@@ -41,15 +41,17 @@ def bare_sleeps(source: str) -> list[int]:
 def short_timeouts(source: str) -> list[int]:
     """Find the lines with an `asyncio.timeout` shorter than `PATIENCE` that no comment above gives a reason for."""
     lines = source.splitlines()
-    return [
-        node.lineno
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Call)
-        and ast.unparse(node.func) == "asyncio.timeout"
-        and isinstance(node.args[0], ast.Constant)
-        and node.args[0].value < PATIENCE
-        and not lines[node.lineno - 2].lstrip().startswith("#")
-    ]
+    found = list[int]()
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="asyncio"), attr="timeout"),
+                args=[ast.Constant(value=int() | float() as seconds)],
+            ) if seconds < PATIENCE and not lines[node.lineno - 2].lstrip().startswith("#"):
+                found.append(node.lineno)
+            case _:
+                pass
+    return found
 
 
 @pytest.mark.parametrize(
