@@ -1,8 +1,8 @@
 """The real gateway on a temporary store, between a plain runtime and a backend that promises every outcome."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, NoReturn, TypeVar
@@ -140,6 +140,16 @@ class Backend:
         if self.gate is not None:
             await self.gate.wait()
         return self.answers.get(request.data["tool"], Accepted())
+
+    @contextmanager
+    def held(self) -> Generator[None]:
+        """Let no attempt end while this is entered."""
+        self.gate = gate = asyncio.Event()
+        try:
+            yield
+        finally:
+            self.gate = None
+            gate.set()
 
     async def cancel(self, cancellation: Cancellation) -> None:
         self.canceled.append(cancellation)

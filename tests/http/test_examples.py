@@ -49,7 +49,7 @@ class Story:
         if example:
             self.record(operation, "requests", example, body)
         if "redrive" in operation and "state" in content:
-            # The new call is made at once: how far it is differs from run to run.
+            # The attempt may have begun already.
             content |= {"state": "queued", "attempt": 0}
         if content != "":
             self.record(operation, "responses", str(response.status_code), content)
@@ -129,7 +129,8 @@ async def _play_cards(story: Story, environment: Environment, http: httpx.AsyncC
     other = (await story.ask(http, "callTool", {**asked, "key": "order-4712"}, session_id=session))["call_id"]
     await environment.call("caller:backend:order-4712", "accepted")
     await story.ask(http, "cancelCall", {"reason": "the game is over"}, example="reason", call_id=other)
-    await story.ask(http, "redriveCall", {"new_key": False, "deliver": False}, example="again", call_id=call)
+    with environment.backend.held():
+        await story.ask(http, "redriveCall", {"new_key": False, "deliver": False}, example="again", call_id=call)
     # Of a session of its own, where nothing else is recorded meanwhile.
     session = await environment.attach("agent-8")
     message = {"kind": "message.posted", "content": "Do you have any sevens?"}
@@ -157,7 +158,8 @@ async def _look_after(story: Story, environment: Environment, http: httpx.AsyncC
     body = {"executor": "cards", "since": "2026-11-20T12:00:00Z", "limit": 100, "dry_run": True}
     await story.ask(http, "redriveDeadLetters", body, example="one executor")
     await story.ask(http, "dismissDeadLetters", {"target": "destination:log", "dry_run": True}, example="look first")
-    await story.ask(http, "redriveDeadLetter", {"new_key": False, "deliver": False}, example="again", letter=call)
+    with environment.backend.held():
+        await story.ask(http, "redriveDeadLetter", {"new_key": False, "deliver": False}, example="again", letter=call)
     await story.ask(http, "dismissDeadLetter", letter=copy)
     copy = {"target": "destination:log"}
     await story.ask(http, "redeliverEvent", copy, example="copy", session_id=session, sequence=sequence)
