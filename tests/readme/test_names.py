@@ -79,7 +79,7 @@ def _section(page: str, heading: str) -> str:
 
 
 def test_the_page_has_all_kinds_and_no_other() -> None:
-    rows = re.findall(r"^\| (.+?) \|", _section("gateway/README.md", "Kinds"), re.MULTILINE)
+    rows = re.findall(r"^\| (.+?) \|", _section("gateway/events/README.md", "Kinds"), re.MULTILINE)
     assert sorted(kind for row in rows for kind in re.findall(r"`([a-z_.]+)`", row)) == sorted(KINDS)
 
 

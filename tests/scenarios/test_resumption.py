@@ -1,4 +1,4 @@
-"""What is said again after a restart or a cut, and in which form (gateway/README.md#what-is-said-again)."""
+"""What is said again after a restart or a cut, and in which form (gateway/core/README.md#replays)."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""What is sent again, for each kind that each protocol accepts (gateway/README.md#what-is-said-again)."""
+"""What is sent again, for each kind that each protocol accepts (gateway/core/README.md#replays)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
