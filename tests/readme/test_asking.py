@@ -1,4 +1,4 @@
-"""The chapter "Let it ask you" is played as it stands: the agent asks, a person answers, and the agent hears it."""
+"""The commands of the chapter "Human input" work: the agent asks, a person answers, and the agent gets the answer."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ async def _waiting(newcomer: Newcomer, count: int) -> dict[str, str]:
 
 
 async def test_a_reader_lets_the_agent_ask_and_answers(tmp_path: Path) -> None:
-    lines = block("README.md", "sh", "/simulator/ask/").splitlines()
+    lines = block("gateway/http/README.md", "sh", "/simulator/ask/").splitlines()
     asking, listing, answering = lines[:3], lines[3], lines[4:]
     newcomer = Newcomer(tmp_path)
     async with newcomer.playing(RuntimeChoice.HERM, BackendChoice.FASTAPI) as (agent, _):
@@ -57,7 +57,7 @@ async def test_a_reader_lets_the_agent_ask_and_answers(tmp_path: Path) -> None:
 
 async def test_an_openhands_agent_asks_for_a_permission_and_hears_a_denial(tmp_path: Path) -> None:
     newcomer = Newcomer(tmp_path)
-    asking = block("README.md", "sh", "/simulator/ask/").splitlines()
+    asking = block("gateway/http/README.md", "sh", "/simulator/ask/").splitlines()
     async with newcomer.playing(RuntimeChoice.OPENHANDS, BackendChoice.FASTAPI) as (agent, _):
         await newcomer.type(asking[0])
         waiting = await _waiting(newcomer, 1)
