@@ -62,7 +62,8 @@ def serve(
 def demo(
     *,
     keep: bool = flag("--keep", "Leave everything running until Ctrl-C."),
-    as_json: bool = flag("--json", "One JSON object a line, with all that was sent."),
+    verbose: bool = flag("--verbose", "Show every step, and one call in each protocol."),
+    as_json: bool = flag("--json", "Print one JSON object per line, with every message."),
     host: str = option("--host", "HOST", "Address to listen on.", default=_HERE),
     port: int = option(
         "--port", "PORT", "The gateway's port; the others follow. 0 takes free ones.", default=0, min=0, max=65_530
@@ -74,7 +75,8 @@ def demo(
             raise OperatorError("the demo wants libraries that a gateway does not: pip install 'dragoman[demo]'")
         from gateway.testing.demo import game
 
-        code = int(game.main(keep, as_json=as_json, host=host, port=port))
+        show = "json" if as_json else "verbose" if verbose else "brief"
+        code = int(game.main(keep, show=show, host=host, port=port))
     raise typer.Exit(code)
 
 

@@ -1,5 +1,6 @@
 """What goes over the connections of a simulated peer, to the letter."""
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,8 @@ class Passed:
     """`POST /tools` of a request, the status of a response, nothing of a WebSocket."""
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     """Those of a request, without what proves who sends it."""
+    at: float = field(default_factory=time.monotonic, compare=False)
+    """When it passed, in seconds of the monotonic clock."""
 
 
 class Wire:

@@ -9,11 +9,12 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
+from gateway.testing.demo.folded import STARTS, FoldedOutput
 from gateway.testing.demo.layout import lay_out
 from gateway.testing.demo.machine import JsonOutput
 from gateway.testing.demo.one_call import OneCall, find_call
-from gateway.testing.demo.report import Note, Report, expect
-from gateway.testing.demo.terminal import TerminalOutput
+from gateway.testing.demo.report import Moment, Note, Report, Story, expect
+from gateway.testing.demo.verbose import VerboseOutput
 from gateway.testing.demo.wire_view import show_calls
 from gateway.testing.wire import Passed, Wire
 
@@ -76,9 +77,9 @@ def shown(calls: Sequence[OneCall], width: int, *, terminal: bool = False) -> st
     return written.getvalue()
 
 
-def terminal(width: int = 80) -> tuple[io.StringIO, TerminalOutput]:
+def terminal(width: int = 80) -> tuple[io.StringIO, VerboseOutput]:
     written = io.StringIO()
-    return written, TerminalOutput(Console(file=written, force_terminal=True, width=width, highlight=False))
+    return written, VerboseOutput(Console(file=written, force_terminal=True, width=width, highlight=False))
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -178,18 +179,40 @@ async def test_rows_fit_the_terminal_and_show_a_failure_whole(width: int) -> Non
     output.end()
     output.show_end(report.notes, "9 calls", "gateway.log")
     lines = [Text.from_ansi(line).plain.rstrip() for line in written.getvalue().split("\n")]
-    rows = lines[: next(n for n, line in enumerate(lines) if line.startswith("  seen"))]
+    rows = lines[: next(n for n, line in enumerate(lines) if line.startswith("✗ herm"))]
     assert max(map(len, rows)) <= width
     assert sum(line.count("[red]word") for line in rows) == 24
     assert len([line for line in rows if " word" in line]) <= 2
-    seen, failed, log, keep, own = [line for line in lines[len(rows) :] if line]
-    assert (seen.split(), log.split()) == (
-        ["seen", "9", "calls:", "1", "of", "2", "held", "in", "0", "s"],
-        ["log", "gateway.log"],
-    )
-    assert failed.split()[:3] == ["✗", "herm:", "fails:"]
-    assert "demo --keep" in keep
-    assert "gateway/testing/backend.py" in own
+    failure, *_ = lines[len(rows) :]
+    assert failure.split()[:3] == ["✗", "herm", "fails:"]
+    assert "1 of 2 checks passed in 0 s: 9 calls" in lines
+    assert "The log of the gateway is gateway.log" in lines
+
+
+async def test_the_brief_report_fits_a_screen_and_shows_a_timeline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["dragoman"])
+    written = io.StringIO()
+    output = FoldedOutput(Console(file=written, width=80, highlight=False))
+    report = Report(output)
+    output.begin()
+    async with report.step("all", STARTS) as note:
+        note.say("ready at http://127.0.0.1:1")
+    async with report.step("herm", "plays") as note:
+        note.say("fine", timedelta(milliseconds=13))
+    async with report.step("mcp", "fails"):
+        expect(held=False, otherwise="[red]no")
+    output.show_story(Story("One call", [Moment(0, "agent", "calls"), Moment(1.0754, "gateway", "is killed")]))
+    output.end()
+    output.show_end(report.notes, "9 calls", "gateway.log")
+    lines = written.getvalue().splitlines()
+    assert "✓ gateway     ready at http://127.0.0.1:1" in lines
+    assert "✗ mcp         fails: [red]no" in lines
+    assert "✓ Herm        1 of 1 checks  plays" in lines
+    assert "✗ MCP         0 of 1 checks" in [line.rstrip() for line in lines]
+    assert lines[lines.index("One call") :][1:3] == ["       0 ms  agent   calls", "   1,075 ms  gateway is killed"]
+    assert "2 of 3 checks passed in 0 s: 9 calls" in lines
+    assert len(lines) <= 36
+    assert "\x1b" not in written.getvalue()
 
 
 def test_programs_get_each_text_as_it_was_on_the_wire() -> None:
@@ -200,12 +223,14 @@ def test_programs_get_each_text_as_it_was_on_the_wire() -> None:
     note.say("fine", timedelta(milliseconds=12.34))
     output.show_played(note)
     output.show_calls(CALLS[:1])
+    output.show_story(Story("One call", [Moment(0.5, "agent", "calls")]))
     output.show_end([note, Note("herm", "unfinished")], "9 calls", "gateway.log")
-    step, call, end = map(json.loads, written.getvalue().splitlines())
+    step, call, story, end = map(json.loads, written.getvalue().splitlines())
     assert step == {"type": "step", "runtime": "herm", "step": "plays", "held": True, "ms": 12.3, "happened": "fine"}
     (one,) = CALLS[:1]
     assert (call["asked"], call["copy"], call["told"]) == (one.asked.text, one.copied.text, one.told.text)
     assert (call["webhook"]["body"], call["webhook"]["answer"]) == (one.webhook.text, one.answered.text)
     assert call["webhook"]["headers"]["webhook-signature"] == SIGNATURE
     assert (call["webhook"]["request"], call["webhook"]["status"]) == ("POST /tools", 200)
+    assert story["moments"] == [{"seconds": 0.5, "who": "agent", "what": "calls"}]
     assert (end["held"], end["of"], end["log"]) == (1, 2, "gateway.log")

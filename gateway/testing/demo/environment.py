@@ -8,6 +8,7 @@ import shutil
 import socket
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any, Self
 
@@ -116,6 +117,8 @@ class Environment:
             base_url=self.url, headers={"Authorization": f"Bearer {self.api_key}"}, timeout=10, trust_env=False
         )
         self.process: asyncio.subprocess.Process | None = None
+        self.started_at = self.killed_at = 0.0
+        """When the gateway was last started and last killed, in seconds of the monotonic clock."""
 
     @property
     def runs(self) -> bool:
@@ -130,6 +133,7 @@ class Environment:
         """
         listening = ["--host", self.host, "--port", str(self.port)]
         command = [sys.executable, "-m", "gateway", "serve", "--config", str(self.config), *listening]
+        self.started_at = time.monotonic()
         with self.log.open("ab") as log:
             # A session of its own keeps Ctrl-C in the terminal from reaching it before we have said goodbye.
             self.process = await asyncio.create_subprocess_exec(
@@ -147,6 +151,7 @@ class Environment:
     async def kill_gateway(self) -> None:
         """End the gateway as `kill -9` does."""
         assert self.process is not None
+        self.killed_at = time.monotonic()
         self.process.kill()
         async with asyncio.timeout(STOP_LIMIT):
             await self.process.wait()

@@ -7,11 +7,13 @@ this process, the gateway in a process of its own, so that it can be killed.
 import asyncio
 import signal
 import sys
+from collections.abc import Callable
 
 from rich.console import Console
 
 from gateway.testing.demo.crash import Side, crash_in_the_middle
 from gateway.testing.demo.environment import Environment, check_ports
+from gateway.testing.demo.folded import STARTS, FoldedOutput
 from gateway.testing.demo.herm import HermSide
 from gateway.testing.demo.huma import HumaSide
 from gateway.testing.demo.lines import sample_lines
@@ -19,28 +21,35 @@ from gateway.testing.demo.machine import JsonOutput
 from gateway.testing.demo.mcp import McpSide
 from gateway.testing.demo.one_call import DIALECTS, OneCall
 from gateway.testing.demo.openhands import OpenHandsSide
-from gateway.testing.demo.plain import PlainOutput
 from gateway.testing.demo.report import Output, Report, expect
-from gateway.testing.demo.terminal import TerminalOutput
+from gateway.testing.demo.story import tell_story
+from gateway.testing.demo.verbose import VerboseOutput
 from gateway.testing.serving import LOOPBACK
 
 WHOLE_LIMIT = 120.0
 ALL = "all"
 
 
-def main(keep: bool = False, *, as_json: bool = False, host: str = LOOPBACK, port: int = 0) -> int:
+def main(keep: bool = False, *, show: str = "brief", host: str = LOOPBACK, port: int = 0) -> int:
     """Play the game; returns 0 only if every expectation held, and 1 otherwise.
+
+    Args:
+        keep: Leave everything running until Ctrl-C.
+        show: `brief`, `verbose` or `json`.
+        host: The address to listen on.
+        port: The gateway's port; the others follow. 0 takes free ones.
 
     Raises:
         OSError: a port that it needs is taken.
     """
     check_ports(host, port)
     console = Console(highlight=False)
-    output: Output = PlainOutput(console)
-    if as_json:
-        output = JsonOutput(sys.stdout)
-    elif console.is_terminal and not console.is_dumb_terminal:
-        output = TerminalOutput(console)
+    outputs: dict[str, Callable[[], Output]] = {
+        "brief": lambda: FoldedOutput(console),
+        "verbose": lambda: VerboseOutput(console),
+        "json": lambda: JsonOutput(sys.stdout),
+    }
+    output = outputs[show]()
     try:
         return asyncio.run(_demonstrate(Environment(host=host, port=port), Report(output), keep=keep))
     except KeyboardInterrupt:
@@ -61,7 +70,7 @@ async def _demonstrate(environment: Environment, report: Report, *, keep: bool) 
             sides: list[Side] = [*huma, coder, HermSide(environment, report), client]
             report.output.begin()
             try:
-                await _play(environment, report, sides)
+                await _play(environment, report, sides, huma[-1])
                 if not keep and environment.runs:
                     await _stop(environment, report)
             finally:
@@ -82,9 +91,9 @@ async def _demonstrate(environment: Environment, report: Report, *, keep: bool) 
     return 1 if report.failed else 0
 
 
-async def _play(environment: Environment, report: Report, sides: list[Side]) -> None:
+async def _play(environment: Environment, report: Report, sides: list[Side], hero: HumaSide) -> None:
     async with report.step(ALL, "the whole game", within=WHOLE_LIMIT) as whole:
-        async with report.step(ALL, "the gateway starts", within=30) as note:
+        async with report.step(ALL, STARTS, within=30) as note:
             await environment.start_gateway()
             note.say(f"ready at {environment.url}")
         expect(note.held is True, "there is no gateway to play with")
@@ -101,6 +110,10 @@ async def _play(environment: Environment, report: Report, sides: list[Side]) -> 
                 report.output.chapter(side.player.label, f"{DIALECTS[side.player.label]}, after the crash")
                 await side.check_after_the_crash()
                 await side.look_back()
+        if hero.interrupted is not None:
+            story = await tell_story(hero.player, hero.interrupted)
+            if story is not None:
+                report.output.show_story(story)
         whole.say("played to the end")
 
 

@@ -57,6 +57,11 @@ class HumaSide:
         self._before = 0
         self._open: tuple[Ask, Ask] | None = None
 
+    @property
+    def interrupted(self) -> Ask | None:
+        """The repeatable call that the kill of the gateway interrupted."""
+        return None if self._open is None else self._open[0]
+
     async def play(self) -> None:
         """Play all that needs no crash."""
         await converse(self.player, self.player.environment.greeting, hear=self._hear, answer=self._answer)

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from typing import Any, TextIO
 
 from gateway.testing.demo.one_call import OneCall
-from gateway.testing.demo.report import Note
+from gateway.testing.demo.report import Note, Story
 
 
 class JsonOutput:
-    """Says `step` for each step, `call` with all texts from the wire, and `end`."""
+    """Prints `step` for each step, `call` with all texts from the wire, `story` and `end`."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -43,6 +43,10 @@ class JsonOutput:
                 },
                 told=call.told.text,
             )
+
+    def show_story(self, story: Story) -> None:
+        moments = [{"seconds": round(each.seconds, 4), "who": each.who, "what": each.what} for each in story.moments]
+        self._say("story", title=story.title, moments=moments)
 
     def show_end(self, notes: Sequence[Note], seen: str, log: str) -> None:
         held = sum(note.held is True for note in notes)

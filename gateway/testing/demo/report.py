@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
@@ -43,6 +44,23 @@ class Note:
         self.latency = latency
 
 
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One line of the timeline; `seconds` count from the agent's request."""
+
+    seconds: float
+    who: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What happened to one call, in order of time."""
+
+    title: str
+    moments: Sequence[Moment]
+
+
 class Output(Protocol):
     """How the report is shown."""
 
@@ -51,6 +69,7 @@ class Output(Protocol):
     def show_playing(self, note: Note) -> None: ...
     def show_played(self, note: Note) -> None: ...
     def show_calls(self, calls: Sequence[OneCall]) -> None: ...
+    def show_story(self, story: Story) -> None: ...
     def show_end(self, notes: Sequence[Note], seen: str, log: str) -> None: ...
     def show_addresses(self, addresses: dict[str, str], lines: Sequence[str]) -> None: ...
     def end(self) -> None: ...

@@ -11,6 +11,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from gateway.testing.demo.folded import HEADING
 from gateway.testing.demo.layout import cut, cut_id, lay_out
 from gateway.testing.demo.one_call import DIALECTS, OneCall
 from gateway.testing.wire import Passed
@@ -19,7 +20,7 @@ NARROWEST, GAP, MARGIN = 36, 3, 2
 """Characters of a column of JSON, between two columns, and before the first."""
 FRAME_LINES, MIDDLE_LINES = 10, 16
 # Of the terminal's own palette what can be read on dark and on light.
-KEY, WORD, HEADING = "dim", "bold magenta", "bold"
+KEY, WORD = "dim", "bold magenta"
 _NUMBERS = ("no dialect", "one dialect", "two dialects", "three dialects", "four dialects", "five dialects")
 _KEY = re.compile(r'"[^"]*"(?=:)')
 _SIGNED = ("webhook-id", "webhook-timestamp", "webhook-signature")
