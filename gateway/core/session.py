@@ -147,7 +147,7 @@ class StepBuilder:
         self.send_changes: list[SendChange] = []
         self.interactions: list[InteractionChange] = []
         self._mint = mint
-        self._runtime = runtime
+        self.runtime = runtime
         self._calls: list[CallChange] = []
         self._keeps: list[Keep] = []
         self._taken = set(repeats)
@@ -177,8 +177,8 @@ class StepBuilder:
         if draft is not None:
             losses, dedupe_key, written = draft.losses, draft.native_id, draft.written
             origin = Origin(
-                self._runtime.adapter,
-                self._runtime.protocol,
+                self.runtime.adapter,
+                self.runtime.protocol,
                 draft.native_id,
                 draft.native_sequence,
                 draft.native_time,
@@ -204,14 +204,14 @@ class StepBuilder:
         if dedupe_key is not None:
             self._taken.add(dedupe_key)
         self.memory = fold(self.memory, new)
-        if linked_to is None and self._runtime.policy.routes.copying:
+        if linked_to is None and self.runtime.policy.routes.copying:
             targets = self.copies_of(event.kind, event.tool if isinstance(event, ToolRequested) else None)
             self.sends += [Enqueue(len(self.events) - 1, target, due_at=copies_at) for target in targets]
         return new
 
     def copies_of(self, kind: str, tool: str | None) -> list[str]:
         """Name the outbound targets that get copies of events of a kind."""
-        routes, runtime = self._runtime.policy.routes, self.base.runtime
+        routes, runtime = self.runtime.policy.routes, self.base.runtime
         copies = routes.copies_for(runtime=runtime, kind=kind, tool=tool, labels=self.memory.labels)
         return [f"destination:{name}" for name in copies]
 
@@ -334,7 +334,6 @@ class StepBuilder:
 
 
 def send(
-    runtime: RuntimeContext,
     builder: StepBuilder,
     event: Event,
     *,
@@ -347,6 +346,7 @@ def send(
     place: Place = "in_order",
 ) -> int:
     """Record an event of an accepted kind and send it; contexts are completed on the way."""
+    runtime = builder.runtime
     if isinstance(event, ContextUpdated):
         adapted = adapt(event, builder.memory, runtime.capabilities, history=runtime.options.history_key)
         event, losses = adapted.event, tuple(dict.fromkeys((*losses, *adapted.losses)))
@@ -382,6 +382,6 @@ def _carries_message(event: Event) -> bool:
     return isinstance(event, MessagePosted) or (isinstance(event, ContextUpdated) and event.message is not None)
 
 
-def begin_turn(runtime: RuntimeContext, builder: StepBuilder) -> None:
-    if runtime.capabilities.turns == "inferred" and not builder.memory.running:
+def begin_turn(builder: StepBuilder) -> None:
+    if builder.runtime.capabilities.turns == "inferred" and not builder.memory.running:
         builder.apply(SessionMoved(state="running", reason="inferred"), "from_runtime")

@@ -80,7 +80,7 @@ class Closing:
             refusal=lambda _: None,
             runtime=runtime,
         )
-        lifecycle.close(runtime, builder, reason=reason)
+        lifecycle.close(builder, reason=reason)
         snapshot = to_snapshot(builder.last_sequence, builder.memory)
         committed = await shared.engine.commit(builder.step(fence=taken.fence, snapshot=snapshot))
         for effect in builder.effects:

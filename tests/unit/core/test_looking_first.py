@@ -48,7 +48,7 @@ def restarts(herm: Herm) -> None:
     view = herm.harness.view
     memory = from_snapshot(to_snapshot(view.last_sequence, view.memory)).memory
     herm.harness.view = replace(herm.harness.view, memory=memory)
-    herm.harness.decide(lambda builder: inbound.connecting(herm.harness.runtime, builder))
+    herm.harness.decide(inbound.connecting)
 
 
 def play(*moves: Move) -> tuple[Herm, list[SendChange]]:
@@ -57,7 +57,7 @@ def play(*moves: Move) -> tuple[Herm, list[SendChange]]:
     for move in moves:
         move(herm)
         told += herm.harness.step.send_changes
-    herm.harness.decide(lambda builder: inbound.caught_up(herm.harness.runtime, builder))
+    herm.harness.decide(inbound.caught_up)
     return herm, told
 
 

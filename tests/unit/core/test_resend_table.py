@@ -267,7 +267,7 @@ def test_an_echo_in_the_replay_after_a_crash_settles_what_would_be_unknown(
     sequence = harness.post(event)
     [payload] = harness.sent
     harness.recover()
-    harness.decide(lambda builder: inbound.connecting(harness.runtime, builder))
+    harness.decide(inbound.connecting)
     echo(harness, payload)
     assert harness.step.send_changes == (SendChange(sequence=sequence, target=RUNTIME, state="delivered"),)
     # The same words once more are another client's.
