@@ -7,7 +7,7 @@ the runtime is not told of it (gateway/http/README.md#calls-from-outside).
 from typing import Any
 
 from gateway.core.calls import cancellation, check_room, fingerprint, fit_call
-from gateway.core.inbound import open_call
+from gateway.core.inbound import NewCall, open_call
 from gateway.core.own_actions import WITHDRAWN, find_action, link, may_be_an_action
 from gateway.core.session import StepBuilder
 from gateway.errors import CallDiffers, Conflict, InvalidArguments, UnknownTool
@@ -93,20 +93,21 @@ def ask(builder: StepBuilder, request: CallRequest) -> CallId:
     action = find_action(builder, event.tool, sha) if is_tied else None
     # What ties it to an action of the runtime's own, if it is one.
     origin = Origin(CALLER, request.protocol, correlation=sha if is_tied else None)
-    new = builder.apply(event, "from_runtime", origin=origin, losses=fitted.losses)
+    requested = builder.apply(event, "from_runtime", origin=origin, losses=fitted.losses)
     if action is not None:
         link(builder, action, call_id, event.tool)
-    open_call(
-        builder,
-        event,
-        call_id,
-        route.executor,
+    new = NewCall(
+        call_id=call_id,
+        native_call_id=event.native_call_id,
         n=0,
-        sequence=new.sequence,
+        tool=event.tool,
         args_sha=sha,
+        request_sequence=requested.sequence,
+        executor=route.executor,
         arguments=fitted.arguments,
         size=size,
         caller=origin,
-        refused=cancellation(WITHDRAWN) if action is not None and action.withdrawn else None,
     )
+    withdrawn = action is not None and action.withdrawn
+    open_call(builder, new, refused=cancellation(WITHDRAWN) if withdrawn else None)
     return call_id

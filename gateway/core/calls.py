@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from hashlib import sha256
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
@@ -11,7 +11,7 @@ from gateway.adapter.port import Encoded
 from gateway.core.adapt import expressible_outcome
 from gateway.core.effects import Dispatch, Queue, Release, Transmit, canceled_data
 from gateway.core.nulls import Fitted
-from gateway.core.session import USUAL_RETRY, RetryPolicy, RuntimeContext, StepBuilder, send
+from gateway.core.session import TURN, USUAL_RETRY, RetryPolicy, RuntimeContext, StepBuilder, send
 from gateway.errors import CannotExpress, Conflict, Overloaded, TooLarge
 from gateway.events import (
     CallId,
@@ -134,36 +134,26 @@ def no_executor(name: str | None, *, unknown: bool) -> Answered:
     return failure(f"executor {name!r} is no longer configured; {what}", unknown=unknown)
 
 
-def judge(
-    answer: Unanswered,
-    *,
-    policy: RetryPolicy,
-    attempt: int,
-    deadline_at: datetime,
-    now: datetime,
-    jitter: float,
-    unsure: bool = False,
-) -> End | Retry | Wait:
-    """Decide what an answer without an outcome leads to (gateway/executors/README.md#answers).
-
-    `unsure` says that an earlier attempt may have done the work.
-    """
+def judge(answer: Unanswered, call: Call, policy: RetryPolicy, *, now: datetime, jitter: float) -> End | Retry | Wait:
+    """Decide what an answer without an outcome leads to (gateway/executors/README.md#answers)."""
     match answer:
         case Replied():
             return End(failure("the executor answered with something that is no outcome"))
         case Accepted():
             return Wait(now + policy.accepted_deadline)
         case NotProcessed(reason, retry_after):
-            wait, unknown, again = retry_after or policy.delay(attempt, jitter), False, True
+            wait, unknown, again = retry_after or policy.delay(call.attempt, jitter), False, True
         case Uncertain(reason):
-            wait, unknown, again = policy.delay(attempt, jitter), True, policy.idempotent
+            wait, unknown, again = policy.delay(call.attempt, jitter), True, policy.idempotent
     if not again:
         text = f"{reason}; the tool may have run and was not tried again"
         return End(failure(text, unknown=True), dead=True)
-    if attempt >= policy.attempts:
-        return End(failure(f"{reason} (after {attempt} attempts)", unknown=unknown or unsure), dead=True)
-    if now + wait >= deadline_at:
-        return End(failure(f"{reason} (no time left for another attempt)", unknown=unknown or unsure), dead=True)
+    if call.attempt >= policy.attempts:
+        text = f"{reason} (after {call.attempt} attempts)"
+        return End(failure(text, unknown=unknown or call.unknown), dead=True)
+    if now + wait >= call.deadline_at:
+        text = f"{reason} (no time left for another attempt)"
+        return End(failure(text, unknown=unknown or call.unknown), dead=True)
     return Retry(now + wait, reason, unknown)
 
 
@@ -253,18 +243,9 @@ def answered(builder: StepBuilder, call_id: CallId, attempt: int, answer: Answer
     if isinstance(answer, NeverSent):
         _not_sent(builder, call, answer.reason, pause=policy.delay(1, jitter))
         return True
-    verdict = judge(
-        answer,
-        policy=policy,
-        attempt=attempt,
-        deadline_at=call.deadline_at,
-        now=builder.now,
-        jitter=jitter,
-        unsure=call.unknown,
-    )
-    match verdict:
+    match judge(answer, call, policy, now=builder.now, jitter=jitter):
         case End(result, dead):
-            settle(builder, call, result, dead=dead, under_way=False)
+            settle(builder, call, result, ended_as="dead" if dead else "answered", under_way=False)
         case Wait(deadline_at):
             builder.change_call(Accept(call_id, deadline_at, silent_from(policy, call, builder.now)))
         case Retry() if call.canceling_until is not None:
@@ -284,13 +265,13 @@ def _not_sent(builder: StepBuilder, call: Call, reason: str, *, pause: timedelta
     if call.canceling_until is not None:
         settle(builder, call, cancellation("Canceled by an operator."), under_way=False)
     elif executor not in builder.runtime.policy.executors:
-        settle(builder, call, no_executor(executor, unknown=call.unknown), dead=True, under_way=False)
+        settle(builder, call, no_executor(executor, unknown=call.unknown), ended_as="dead", under_way=False)
     elif missing is not None:
         told = turned_away(missing, tried=call.attempt > 0, unsure=call.unknown)
-        settle(builder, call, told, dead=True, under_way=False)
+        settle(builder, call, told, ended_as="dead", under_way=False)
     elif due_at >= call.deadline_at:
         told = failure(f"{reason} (no time left for another attempt)", unknown=call.unknown)
-        settle(builder, call, told, dead=True, under_way=False)
+        settle(builder, call, told, ended_as="dead", under_way=False)
     else:
         builder.effects.append(Queue(call.call_id, executor, due_at))
 
@@ -371,7 +352,7 @@ def turn_away(builder: StepBuilder, call_id: CallId, reason: str) -> None:
     call = builder.calls.get(call_id)
     if call is not None and call.state == "queued":
         told = turned_away(reason, tried=call.attempt > 0, unsure=call.unknown)
-        settle(builder, call, told, dead=True)
+        settle(builder, call, told, ended_as="dead")
 
 
 def cancel(builder: StepBuilder, call_id: CallId, *, reason: str | None) -> bool:
@@ -470,21 +451,20 @@ def settle(
     answered: Answered,
     *,
     tell_reason: str | None = None,
-    moot: bool = False,
-    dead: bool = False,
+    ended_as: Literal["answered", "dead", "moot"] = "answered",
     under_way: bool = True,
 ) -> None:
     """End a call: updates first, then its one outcome, then what must be told.
 
-    `dead` calls ended for want of an answer and wait for an operator. One that is `under_way` may wait for a slot, or
-    be asked for at an executor.
+    A `dead` call ended for want of an answer and waits for an operator; the runtime is not told the outcome of a
+    `moot` one. A call that is `under_way` may wait for a slot or for its executor.
     """
     outcome = answered.outcome
     if outcome.outcome != "success" and (outcome.unknown or not outcome.error):
         error = outcome.error or "The tool failed and gave no reason."
         # In words, since no protocol has a member for it.
         outcome = outcome.model_copy(update={"error": f"outcome unknown: {error}" if outcome.unknown else error})
-    is_callers, sends = call.answer_to == "caller", call.deliver and not moot
+    is_callers, sends = call.answer_to == "caller", call.deliver and ended_as != "moot"
     inside, losses = answered.updates, ()
     if inside and not is_callers and "context.updated" in builder.runtime.capabilities.accepts:
         inside, losses = (), _tell_updates(builder, call, answered.updates, sends=sends)
@@ -523,7 +503,7 @@ def settle(
             outcome.unknown,
             outcome.error,
             # Of an unknown one an operator decides, whoever has said so.
-            dead or outcome.unknown,
+            ended_as == "dead" or outcome.unknown,
         )
     )
     if sends:
@@ -545,7 +525,7 @@ def _tell_updates(
             name=update.name, context=update.context, description=update.description, call_id=call.call_id
         )
         try:
-            send(builder, event, caused_by=call.request_sequence, lane="turn", sends=sends)
+            send(builder, event, TURN if sends else None, caused_by=call.request_sequence)
         except CannotExpress as exc:
             losses.append(Loss(how="dropped", path=f"/updates/{place}{exc.path}", note=exc.reason))
     return tuple(losses)

@@ -6,7 +6,7 @@ from gateway.core.adapt import CORRECTION, full_context
 from gateway.core.calls import OVERLOADED, failure
 from gateway.core.effects import Ask, ask_data
 from gateway.core.fold import fold
-from gateway.core.session import StepBuilder, begin_turn, send
+from gateway.core.session import TURN, Priority, StepBuilder, begin_turn, send
 from gateway.core.state import MOST_CONFIRMATIONS, Confirmation
 from gateway.errors import CannotExpress, Conflict
 from gateway.events import ContextUpdated, Draft, Envelope, Event, EventId, Loss, MessageConfirmed, MessagePosted
@@ -67,7 +67,7 @@ def _confirm_again(builder: StepBuilder, event: MessagePosted, *, delivered: boo
         error=error,
         context=full_context(builder.memory, builder.runtime.options.history_key) if delivered else None,
     )
-    send(builder, again, caused_by=None, lane="turn", synthetic=True, leave_before=builder.now + limit)
+    send(builder, again, Priority("turn", leave_before=builder.now + limit), caused_by=None, synthetic=True)
 
 
 def replied(builder: StepBuilder, sequence: int, answer: Answer) -> None:
@@ -126,22 +126,14 @@ def confirm(builder: StepBuilder, waiting: Confirmation, answer: Answer, *, synt
         after = fold(builder.memory, said)
         newest = full_context(after, builder.runtime.options.history_key) if context is None else context
         event = event.model_copy(update={"context": newest})
-    until = waiting.posted_at + limit
+    priority = Priority("turn", leave_before=waiting.posted_at + limit)
     try:
-        send(builder, event, caused_by=waiting.sequence, lane="turn", synthetic=synthetic, leave_before=until)
+        send(builder, event, priority, caused_by=waiting.sequence, synthetic=synthetic)
     except CannotExpress as exc:
         bare = event.model_copy(update={"context": None, "error": event.error and event.error[:_EXCERPT]})
         loss = Loss(how="dropped", path="/context", note=exc.reason)
         losses = (loss,)
-        send(
-            builder,
-            bare,
-            caused_by=waiting.sequence,
-            lane="turn",
-            losses=losses,
-            synthetic=synthetic,
-            leave_before=until,
-        )
+        send(builder, bare, priority, caused_by=waiting.sequence, losses=losses, synthetic=synthetic)
 
 
 def correct(builder: StepBuilder, *, caused_by: int) -> None:
@@ -153,7 +145,7 @@ def correct(builder: StepBuilder, *, caused_by: int) -> None:
         words = "What was said so far; a message was confirmed too late."
         given = dict(builder.memory.context or {})
         correction = ContextUpdated(name=CORRECTION, context=given, description=words)
-        send(builder, correction, caused_by=caused_by, lane="turn", synthetic=True)
+        send(builder, correction, TURN, caused_by=caused_by, synthetic=True)
 
 
 def read_confirmation(answer: Answer) -> tuple[bool, str | None, dict[str, Any] | None]:

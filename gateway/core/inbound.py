@@ -52,7 +52,7 @@ from gateway.events import (
     call_id as name_call,
     text_of,
 )
-from gateway.events.frozen import replace
+from gateway.events.frozen import frozen, replace
 from gateway.events.weight import weight
 from gateway.executors.port import Answered
 from gateway.store.call import CALLER, Call, Open
@@ -174,7 +174,7 @@ def _moved(builder: StepBuilder, draft: Draft, event: SessionMoved) -> None:
     for call in [call for call in builder.calls.values() if call.is_the_runtimes]:
         text = "The turn has ended."
         canceled = cancellation(text)
-        settle(builder, call, canceled, tell_reason=text, moot=True)
+        settle(builder, call, canceled, tell_reason=text, ended_as="moot")
 
 
 def _answered_elsewhere(builder: StepBuilder, draft: Draft, event: ToolFinished) -> None:
@@ -247,19 +247,19 @@ def _requested(
     size = weight(event.arguments, written)
     overloaded = overloaded or has_no_room(builder, size)
     refusal = OVERLOADED if overloaded else fitted.problem
-    open_call(
-        builder,
-        event,
-        call_id,
-        executor,
+    new = NewCall(
+        call_id=call_id,
+        native_call_id=event.native_call_id,
         n=n,
-        sequence=sequence,
+        tool=event.tool,
         args_sha=fingerprint(event.tool, event.arguments),
+        request_sequence=sequence,
+        executor=executor,
         arguments=fitted.arguments,
         size=size,
         written=None if fitted.losses else written,
-        refused=None if refusal is None else failure(refusal),
     )
+    open_call(builder, new, refused=None if refusal is None else failure(refusal))
 
 
 def _is_new(builder: StepBuilder, event: ToolRequested, known: Call) -> bool:
@@ -278,47 +278,49 @@ def _is_new(builder: StepBuilder, event: ToolRequested, known: Call) -> bool:
     return not same
 
 
-def open_call(
-    builder: StepBuilder,
-    event: ToolRequested,
-    call_id: CallId,
-    executor: str | None,
-    *,
-    n: int,
-    sequence: int,
-    args_sha: str,
-    arguments: Mapping[str, Any],
-    size: int,
-    written: bytes | None = None,
-    refused: Answered | None = None,
-    caller: Origin | None = None,
-) -> None:
-    """Open a call that is on record, and let it leave if it may; where a `caller` has asked, the outcome is for it.
+@frozen
+class NewCall:
+    """A call whose request is recorded and that is not open yet."""
 
-    The executor gets the `arguments`, which may lack nulls of the event's.
-    One that is `refused` ends with that at once.
-    """
+    call_id: CallId
+    native_call_id: str
+    n: int
+    tool: str
+    args_sha: str
+    request_sequence: int
+    executor: str | None
+    arguments: Mapping[str, Any]
+    """The arguments for the executor, which may lack nulls of the request's."""
+    size: int
+    written: bytes | None = None
+    caller: Origin | None = None
+    """The API client that gets the outcome; None if the runtime gets it."""
+
+
+def open_call(builder: StepBuilder, new: NewCall, *, refused: Answered | None = None) -> None:
+    """Open a call and dispatch it if it may leave now; a `refused` one ends with that outcome at once."""
+    executor = new.executor
     leaves_now = refused is None and executor is not None and builder.take_slot(executor)
     policy = builder.runtime.policy.executors.get(executor or "", USUAL_RETRY)
     call = Call(
-        call_id=call_id,
+        call_id=new.call_id,
         session_id=builder.base.session_id,
         runtime=builder.runtime.name,
-        native_call_id=event.native_call_id,
-        n=n,
-        tool=event.tool,
-        args_sha=args_sha,
+        native_call_id=new.native_call_id,
+        n=new.n,
+        tool=new.tool,
+        args_sha=new.args_sha,
         state="dispatched" if leaves_now else "queued",
         attempt=1 if leaves_now else 0,
         created_at=builder.now,
         deadline_at=builder.now + policy.deadline,
-        request_sequence=sequence,
+        request_sequence=new.request_sequence,
         executor=executor,
-        deliver=caller is None,
-        arguments=arguments,
-        size=size,
-        origin=caller,
-        written=written,
+        deliver=new.caller is None,
+        arguments=new.arguments,
+        size=new.size,
+        origin=new.caller,
+        written=new.written,
     )
     builder.change_call(Open(call))
     if leaves_now:
@@ -328,9 +330,9 @@ def open_call(
     elif executor is not None:
         missing = builder.refusal(executor)
         if missing is None:
-            builder.effects.append(Queue(call_id, executor))
+            builder.effects.append(Queue(new.call_id, executor))
         else:
-            settle(builder, call, turned_away(missing), dead=True)
+            settle(builder, call, turned_away(missing), ended_as="dead")
 
 
 def _again(builder: StepBuilder, settled: Call) -> None:
@@ -348,7 +350,8 @@ def _canceled(builder: StepBuilder, draft: Draft, event: ToolCanceled) -> None:
         return
     reason = event.reason or "Canceled by the agent."
     canceled = cancellation(reason)
-    settle(builder, call, canceled, tell_reason=reason, moot=not builder.runtime.capabilities.answers_cancel)
+    told = builder.runtime.capabilities.answers_cancel
+    settle(builder, call, canceled, tell_reason=reason, ended_as="answered" if told else "moot")
 
 
 def _open_call(builder: StepBuilder, native_call_id: str) -> Call | None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from gateway.core.bounds import KEPT_BYTES
 from gateway.core.effects import Ask, ask_data
-from gateway.core.session import StepBuilder, send
+from gateway.core.session import TURN, StepBuilder, send
 from gateway.core.state import MOST_ASKED, Asked
 from gateway.errors import CannotExpress, Conflict, Inexpressible, InvalidRequest
 from gateway.events import (
@@ -95,7 +95,7 @@ def give(builder: StepBuilder, event: Given, *, by: str) -> int:
         event = _completed(event, asked)
     caused_by = asked.sequence if asked is not None else None
     try:
-        sequence = send(builder, event, caused_by=caused_by, lane="turn")
+        sequence = send(builder, event, TURN, caused_by=caused_by)
     except CannotExpress as exc:
         raise Inexpressible(exc.reason, path=exc.path) from exc
     if asked is not None:
@@ -156,7 +156,7 @@ def _give_up(builder: StepBuilder, asked: Asked) -> None:
             # An empty secret is how these runtimes are told to go on without one.
             given = SecretSupplied.model_validate({"id": native, "purpose": _purpose(asked), "value": ""})
     try:
-        send(builder, _for(asked, given), caused_by=asked.sequence, lane="turn", synthetic=True)
+        send(builder, _for(asked, given), TURN, caused_by=asked.sequence, synthetic=True)
     except CannotExpress:
         builder.apply(_for(asked, given), "to_runtime", caused_by=asked.sequence, synthetic=True)
     builder.interactions.append(InteractionChange(id_of(builder.base.session_id, asked), "expired"))

@@ -8,7 +8,7 @@ from gateway.core.calls import cancellation, failure, no_executor, send_again, s
 from gateway.core.confirmations import confirm, recover as recover_message
 from gateway.core.effects import Queue, Transmit
 from gateway.core.interactions import expire
-from gateway.core.session import USUAL_RETRY, RetryPolicy, RuntimeContext, StepBuilder, send
+from gateway.core.session import USUAL_RETRY, Priority, RetryPolicy, RuntimeContext, StepBuilder, send
 from gateway.core.state import Remembered, SessionView, overdue_at
 from gateway.events import (
     DeliverySettled,
@@ -44,13 +44,20 @@ def link(builder: StepBuilder, changed: LinkChanged, *, state_waits: bool = Fals
         return
     update = hydration(builder.memory)
     if update is not None:
-        send(builder, update, caused_by=builder.last_sequence, lane="urgent", synthetic=True, place="first")
+        send(builder, update, _FIRST, caused_by=builder.last_sequence, synthetic=True)
 
 
+_FIRST = Priority("urgent", "first")
 _ATTEMPTED = frozenset({"delivered", "refused", "unknown"})
 """Fates of events whose send had started."""
 GATEWAY_FAULT = "gateway.fault"
 """The code of a `fault.reported` that is about the gateway itself."""
+
+
+def report_fault(builder: StepBuilder, sequence: int, reason: str | None) -> None:
+    """Record that the gateway itself failed to send an event."""
+    message = reason or "an event could not be sent"
+    builder.apply(FaultReported(code=GATEWAY_FAULT, message=message), "from_runtime", caused_by=sequence)
 
 
 def delivery(
@@ -60,7 +67,6 @@ def delivery(
     state: SendState,
     *,
     reason: str | None,
-    fault: bool = False,
     answers: InteractionId | None = None,
 ) -> None:
     """An outbound row has met its fate; what is not plain success is put on record.
@@ -69,9 +75,6 @@ def delivery(
     """
     if answers is not None and state == "moot":
         builder.interactions.append(InteractionChange(answers, "moot"))
-    if fault:
-        message = reason or "an event could not be sent"
-        builder.apply(FaultReported(code=GATEWAY_FAULT, message=message), "from_runtime", caused_by=sequence)
     attempt = int(state in _ATTEMPTED)
     builder.send_changes.append(SendChange(sequence, target, state, attempt, reason=reason))
     match state:
@@ -86,7 +89,7 @@ def close(builder: StepBuilder, *, reason: str | None) -> None:
     """The session ends for us: nothing of it may hang."""
     for call in list(builder.calls.values()):
         text = "The session was closed."
-        settle(builder, call, cancellation(text), tell_reason=text, moot=True)
+        settle(builder, call, cancellation(text), tell_reason=text, ended_as="moot")
     builder.apply(SessionClosed(reason=reason), "to_runtime")
 
 
@@ -103,7 +106,7 @@ def tick(builder: StepBuilder) -> None:
             error = f"The tool {call.tool!r} gave no answer within {waited:.0f} s{why}."
             unknown = call.unknown or (call.state != "queued" and call.attempt > 0)
             expired = Answered(Outcome(outcome="expired", error=error, unknown=unknown), synthetic=True)
-            settle(builder, call, expired, tell_reason="The deadline has passed.", dead=True)
+            settle(builder, call, expired, tell_reason="The deadline has passed.", ended_as="dead")
         elif call.state == "accepted" and call.due_at is not None and call.due_at <= now:
             send_again(builder, call)
     for waiting in builder.memory.confirmations:
@@ -165,9 +168,9 @@ def recover(builder: StepBuilder, messages: Sequence[Envelope] = ()) -> None:
         policy = builder.runtime.policy.executors.get(call.executor or "")
         unknown = call.unknown or call.state == "dispatched"
         if call.arguments is None:
-            settle(builder, call, failure(UNREADABLE, unknown=unknown), dead=True)
+            settle(builder, call, failure(UNREADABLE, unknown=unknown), ended_as="dead")
         elif policy is None:
-            settle(builder, call, no_executor(call.executor, unknown=unknown), dead=True)
+            settle(builder, call, no_executor(call.executor, unknown=unknown), ended_as="dead")
         elif call.state == "queued":
             builder.effects.append(Queue(call.call_id, call.executor or "", call.due_at))
         elif call.state == "dispatched":
@@ -185,4 +188,4 @@ def _recover_dispatched(builder: StepBuilder, call: Call, policy: RetryPolicy) -
     else:
         so_far = f"after {call.attempt} attempts" if policy.idempotent else "it was not tried again"
         text = f"the gateway restarted while the tool may have been running; {so_far}"
-        settle(builder, call, failure(text, unknown=True), dead=True)
+        settle(builder, call, failure(text, unknown=True), ended_as="dead")

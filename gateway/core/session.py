@@ -333,19 +333,32 @@ class StepBuilder:
         return "closed" if self.memory.closed else self.memory.state or self.base.first_state
 
 
+@frozen
+class Priority:
+    """The order in which events leave for the runtime."""
+
+    lane: Lane
+    place: Place = "in_order"
+    leave_before: datetime | None = None
+    """When the runtime stops waiting for the event."""
+
+
+TURN = Priority("turn")
+
+
 def send(
     builder: StepBuilder,
     event: Event,
+    priority: Priority | None,
     *,
     caused_by: int | None,
-    lane: Lane,
     losses: tuple[Loss, ...] = (),
-    sends: bool = True,
     synthetic: bool = False,
-    leave_before: datetime | None = None,
-    place: Place = "in_order",
 ) -> int:
-    """Record an event of an accepted kind and send it; contexts are completed on the way."""
+    """Record an event of an accepted kind and send it; contexts are completed on the way.
+
+    Without a priority, the event is only recorded.
+    """
     runtime = builder.runtime
     if isinstance(event, ContextUpdated):
         adapted = adapt(event, builder.memory, runtime.capabilities, history=runtime.options.history_key)
@@ -354,8 +367,8 @@ def send(
     new = builder.apply(
         event, "to_runtime", caused_by=caused_by, losses=(*losses, *encoded.losses), synthetic=synthetic
     )
-    if sends:
-        builder.sends.append(Enqueue(len(builder.events) - 1, RUNTIME, lane))
+    if priority is not None:
+        builder.sends.append(Enqueue(len(builder.events) - 1, RUNTIME, priority.lane))
         said: Draft | Envelope = Draft(event)
         if runtime.capabilities.replaces_context and _carries_message(event):
             # Said as it would be said again, so that a message without an id has the same one each time.
@@ -364,13 +377,13 @@ def send(
         builder.effects.append(
             Transmit(
                 builder.last_sequence,
-                lane,
+                priority.lane,
                 event.kind,
                 encoded.frames,
                 caused_by,
-                leave_before,
+                priority.leave_before,
                 state=said if carries_state(event, runtime.capabilities) else None,
-                place=place,
+                place=priority.place,
                 answers=answered_by(builder.base.session_id, event, caused_by, synthetic=synthetic),
                 needs_attempt=needs_attempt(event, runtime.capabilities),
             )

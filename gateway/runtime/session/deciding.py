@@ -29,7 +29,9 @@ def decide(builder: StepBuilder, signal: s.Signal, *, outgoing: Outgoing, jitter
             return calls.answered(builder, signal.call_id, signal.attempt, signal.answer, jitter=jitter())
         case s.Delivered(sequences, target, state, reason, overdue, fault, answers):
             for sequence in sequences:
-                lifecycle.delivery(builder, sequence, target, state, reason=reason, fault=fault, answers=answers)
+                if fault:
+                    lifecycle.report_fault(builder, sequence, reason)
+                lifecycle.delivery(builder, sequence, target, state, reason=reason, answers=answers)
             if overdue:
                 confirmations.correct(builder, caused_by=sequences[-1])
         case s.Connecting() | s.CaughtUp() | s.Reread() | s.LinkUp() | s.LinkDown():
