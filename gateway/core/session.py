@@ -111,6 +111,26 @@ Mark = dict[str, Any]
 _COLLECTED = (list, dict, set)
 
 
+@dataclass(frozen=True, slots=True)
+class SlotAccess:
+    """The slots of executors, as a step uses them."""
+
+    take: Callable[[str], bool]
+    """Takes a slot of an executor; returns whether one was free."""
+    refusal: Callable[[str], str | None]
+    """Returns why a call without a slot must not wait for one; None if it may wait."""
+
+
+@frozen
+class Recorded:
+    """The knowledge from the store that a session's memory lacks."""
+
+    known: Mapping[str, Call]
+    """Settled calls by native id, looked up after a stale `Open`."""
+    repeats: Collection[str] = ()
+    """Native ids that the store has refused as repeats."""
+
+
 class StepBuilder:
     """Collects one step; lives for one decision or a batch of them and is never shared."""
 
@@ -119,11 +139,9 @@ class StepBuilder:
         view: SessionView,
         now: datetime,
         mint: Callable[[], EventId],
-        take_slot: Callable[[str], bool],
-        refusal: Callable[[str], str | None],
+        slots: SlotAccess,
         runtime: RuntimeContext,
-        known: Mapping[str, Call] | None = None,
-        repeats: Collection[str] = (),
+        recorded: Recorded | None = None,
     ) -> None:
         self.base = view
         self.memory = view.memory
@@ -134,10 +152,9 @@ class StepBuilder:
         self.live = view.live
         self.start = view.start
         self.now = now
-        self.take_slot = take_slot
-        self.refusal = refusal
-        """Says why a call that got no slot must not wait for one; None where it may."""
-        self.known = known or {}
+        self.take_slot = slots.take
+        self.refusal = slots.refusal
+        self.known = recorded.known if recorded is not None else {}
         """Settled calls by native id, looked up where an Open was stale."""
         self.cursor: str | None = None
         self.effects: list[Effect] = []
@@ -150,7 +167,7 @@ class StepBuilder:
         self.runtime = runtime
         self._calls: list[CallChange] = []
         self._keeps: list[Keep] = []
-        self._taken = set(repeats)
+        self._taken = set(recorded.repeats if recorded is not None else ())
         """Native ids on record that the memory may no longer hold, and those of this step."""
         self._open_bytes: int | None = None
 

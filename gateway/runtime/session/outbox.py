@@ -10,7 +10,6 @@ from functools import partial
 from logging import DEBUG
 from typing import cast, get_args
 
-import structlog
 from structlog.typing import FilteringBoundLogger
 
 from gateway.adapter.port import Frame, Link, Receipt, ReceiptState
@@ -22,7 +21,7 @@ from gateway.core.state import SessionView
 from gateway.errors import CannotExpress, EngineUnavailable, LinkLost
 from gateway.events import Envelope
 from gateway.guard import FAULTS, awaited, guard, guard_call, in_time, is_fault
-from gateway.runtime.observe import excerpt, label_session
+from gateway.runtime.observe import excerpt
 from gateway.runtime.session.load import when_posted
 from gateway.runtime.session.outgoing import PAGE, Attempt, Attempts, Idle, Outgoing, Overdue, Read
 from gateway.runtime.session.permit import Permit
@@ -38,9 +37,6 @@ _STATES: tuple[str, ...] = get_args(ReceiptState)
 _TAKEN = Receipt("sent")
 
 
-log = structlog.get_logger(__name__)
-
-
 class Outbox:
     """Sends one session's outbound events."""
 
@@ -50,6 +46,7 @@ class Outbox:
         *,
         runtime: RuntimeContext,
         shared: Shared,
+        log: FilteringBoundLogger,
         post: Callable[[Signal], None],
         drop_link: Callable[[str], None],
         permit: Permit,
@@ -61,7 +58,7 @@ class Outbox:
         self._when_said: Callable[[], None] | None = None
         self._session_id = view.session_id
         self._shared = shared
-        self._log: FilteringBoundLogger = log.bind(session=label_session(view))
+        self._log = log
         self._post = post
         self._drop_link = drop_link
         self._permit = permit
@@ -81,10 +78,9 @@ class Outbox:
         """When the window is over that this timer is for; it rings later."""
         self._patience: asyncio.TimerHandle | None = None
 
-    def reconfigure(self, runtime: RuntimeContext) -> None:
+    def reconfigure(self, runtime: RuntimeContext, log: FilteringBoundLogger) -> None:
         """Use another configuration from now on."""
-        # A bound logger keeps the level it was bound under.
-        self._log = log.bind(session=label_session(self.view))
+        self._log = log
         self.outgoing.reconfigure(runtime)
 
     def add(self, item: Transmit) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from gateway.core.effects import Dispatch
 from gateway.core.lifecycle import GATEWAY_FAULT
-from gateway.core.session import RuntimeContext, StepBuilder
+from gateway.core.session import Recorded, RuntimeContext, SlotAccess, StepBuilder
 from gateway.core.state import SessionView
 from gateway.errors import DragomanError
 from gateway.events import FaultReported, FrameRejected
@@ -41,6 +41,7 @@ class StepMaker:
         self._outbox = outbox
         self._timer = timer
         self._drop_link = drop_link
+        self._slots = SlotAccess(self._take_slot, shared.slots.refusal)
         self._taken: list[str] = []
         """The executors of the slots that the present step has taken."""
 
@@ -114,11 +115,9 @@ class StepMaker:
             view,
             self._shared.clock.now(),
             self._shared.ids.event_id,
-            self._take_slot,
-            self._shared.slots.refusal,
+            self._slots,
             runtime,
-            known,
-            repeats,
+            Recorded(known, repeats),
         )
 
     def _take_slot(self, executor: str) -> bool:

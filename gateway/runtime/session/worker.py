@@ -85,6 +85,7 @@ class SessionWorker:
             view,
             runtime=runtime,
             shared=shared,
+            log=self.log,
             post=self.inbox.put,
             drop_link=drop_link,
             permit=self.permit,
@@ -219,7 +220,7 @@ class SessionWorker:
         self.log = log.bind(session=label_session(self.view))
         self._runner.runtime, self._runner.log = runtime, self.log
         self._effects.log = self.log
-        self._outbox.reconfigure(runtime)
+        self._outbox.reconfigure(runtime, self.log)
 
     def send_again(self, sequence: int) -> None:
         """Offer a recorded event to the runtime again; its row is pending already."""

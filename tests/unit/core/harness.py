@@ -13,7 +13,7 @@ from gateway.core import calls, inbound, lifecycle, outbound
 from gateway.core.arguments import ArgumentValidator
 from gateway.core.effects import Dispatch, Effect, Release, Transmit
 from gateway.core.routing import Route, Routes
-from gateway.core.session import Policy, RetryPolicy, RuntimeContext, StepBuilder
+from gateway.core.session import Policy, Recorded, RetryPolicy, RuntimeContext, SlotAccess, StepBuilder
 from gateway.core.state import Remembered, SessionView, first_state
 from gateway.events import Draft, Event, EventId, SessionId, call_id as name_call
 from gateway.store.call import Call, Settle
@@ -94,10 +94,9 @@ class Harness:
             self.view,
             now=self.now,
             mint=self._mint,
-            take_slot=self._take,
-            refusal=lambda _: self.missing,
+            slots=SlotAccess(self._take, refusal=lambda _: self.missing),
             runtime=self.runtime,
-            known=self.known,
+            recorded=Recorded(self.known),
         )
         assert builder.open_bytes == sum(call.size for call in self.view.calls.values())
         answer = move(builder)
