@@ -154,7 +154,7 @@ class StepBuilder:
         self.now = now
         self.take_slot = slots.take
         self.refusal = slots.refusal
-        self.known = recorded.known if recorded is not None else {}
+        self.known: Mapping[str, Call] = {} if recorded is None else recorded.known
         """Settled calls by native id, looked up where an Open was stale."""
         self.cursor: str | None = None
         self.effects: list[Effect] = []
@@ -167,7 +167,7 @@ class StepBuilder:
         self.runtime = runtime
         self._calls: list[CallChange] = []
         self._keeps: list[Keep] = []
-        self._taken = set(recorded.repeats if recorded is not None else ())
+        self._taken = set[str]() if recorded is None else set(recorded.repeats)
         """Native ids on record that the memory may no longer hold, and those of this step."""
         self._open_bytes: int | None = None
 
