@@ -83,15 +83,17 @@ class HumaConnector:
 def _describe(agent: AgentOptions, order: Order) -> tuple[dict[str, object], tuple[Loss, ...]]:
     flat = [flatten(tool) for tool in order.tools]
     instructions = agent.instructions if order.instructions is None else order.instructions
-    body = wire.create_agent(
+    new = wire.NewAgent(
         name=agent.name if order.name is None else order.name,
         agent_type=agent.agent_type,
         metadata=agent.metadata,
-        described=(agent.class_name, agent.personality, instructions),
+        class_name=agent.class_name,
+        personality=agent.personality,
+        instructions=instructions,
         tools=[tool.form for tool in flat],
         router_type=agent.router_type,
         addons=agent.addons,
         voice=agent.voice,
         ttl_seconds=agent.ttl_seconds,
     )
-    return body, tuple(loss for tool in flat for loss in tool.losses)
+    return wire.create_agent(new), tuple(loss for tool in flat for loss in tool.losses)

@@ -1,5 +1,6 @@
 """The messages that both versions of HUMA have, as they stand on the wire. Pure."""
 
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -172,12 +173,12 @@ def messaging(
     *,
     call: str | None,
     message: str | None = None,
-    index: int | None = None,
-    count: int | None = None,
+    place: tuple[int | None, int | None] = (None, None),
     reason: str | None = None,
     extra_args: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Write a messaging event."""
+    """Write a messaging event; `place` is the index in a burst and the count of its messages."""
+    index, count = place
     fields = {
         "type": MESSAGING,
         "event": event,
@@ -227,35 +228,40 @@ def connection_query(*, agent_id: str, api_key: str) -> dict[str, str]:
     return {"agentId": agent_id, "apiKey": api_key}
 
 
-def create_agent(
-    *,
-    name: str,
-    agent_type: str,
-    metadata: dict[str, Any],
-    described: tuple[str, str, str],
-    tools: list[dict[str, Any]],
-    router_type: str | None,
-    addons: dict[str, Any] | None,
-    voice: dict[str, Any] | None,
-    ttl_seconds: int | None,
-) -> dict[str, Any]:
-    """Write the body of POST /api/agents; `described` is class name, personality and instructions."""
-    class_name, personality, instructions = described
+@dataclass(frozen=True, slots=True)
+class NewAgent:
+    """The members of the body of POST /api/agents."""
+
+    name: str
+    agent_type: str
+    metadata: dict[str, Any]
+    class_name: str
+    personality: str
+    instructions: str
+    tools: list[dict[str, Any]]
+    router_type: str | None
+    addons: dict[str, Any] | None
+    voice: dict[str, Any] | None
+    ttl_seconds: int | None
+
+
+def create_agent(agent: NewAgent) -> dict[str, Any]:
+    """Write the body of POST /api/agents."""
     merged = {
-        **metadata,
-        "className": class_name,
-        "personality": personality,
-        "instructions": instructions,
-        "tools": tools,
-        "routerType": router_type,
-        "addons": addons,
-        "voice": voice,
+        **agent.metadata,
+        "className": agent.class_name,
+        "personality": agent.personality,
+        "instructions": agent.instructions,
+        "tools": agent.tools,
+        "routerType": agent.router_type,
+        "addons": agent.addons,
+        "voice": agent.voice,
     }
     body = {
-        "name": name,
-        "agentType": agent_type,
+        "name": agent.name,
+        "agentType": agent.agent_type,
         "metadata": without_none(merged),
-        "ttlSeconds": ttl_seconds,
+        "ttlSeconds": agent.ttl_seconds,
     }
     return without_none(body)
 

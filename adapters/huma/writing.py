@@ -149,8 +149,7 @@ def _message_sent(event: MessagePosted) -> Encoded:
         "message_sent",
         call=burst.call if burst else None,
         message=text,
-        index=burst.index if burst else None,
-        count=burst.count if burst else None,
+        place=(burst.index, burst.count) if burst else (None, None),
         extra_args=event.extra_args,
     )
     return say(wire.FROM_SERVER, sent, losses)

@@ -7,9 +7,9 @@ the runtime is not told of it (gateway/http/README.md#calls-from-outside).
 from typing import Any
 
 from gateway.core.calls import cancellation, check_room, fingerprint, fit_call
-from gateway.core.inbound import open_call
+from gateway.core.inbound import NewCall, open_call
 from gateway.core.own_actions import WITHDRAWN, find_action, link, may_be_an_action
-from gateway.core.session import RuntimeContext, StepBuilder
+from gateway.core.session import StepBuilder
 from gateway.errors import CallDiffers, Conflict, InvalidArguments, UnknownTool
 from gateway.events import CallId, Origin, ToolRequested, call_id as name_call
 from gateway.events.frozen import frozen
@@ -59,7 +59,7 @@ def same_call(known: Call, request: CallRequest) -> CallId:
     return known.call_id
 
 
-def ask(runtime: RuntimeContext, builder: StepBuilder, request: CallRequest) -> CallId:
+def ask(builder: StepBuilder, request: CallRequest) -> CallId:
     """Open the call that a caller asks for, or find the one that it has opened before.
 
     Raises:
@@ -68,6 +68,7 @@ def ask(runtime: RuntimeContext, builder: StepBuilder, request: CallRequest) -> 
         InvalidArguments: they do not fit the tool's schema.
         Overloaded: too many calls are open.
     """
+    runtime = builder.runtime
     if builder.memory.closed:
         raise Conflict("the session is closed")
     call_id = id_of(runtime.name, builder.base.native_id, request)
@@ -86,27 +87,27 @@ def ask(runtime: RuntimeContext, builder: StepBuilder, request: CallRequest) -> 
     if fitted.problem is not None:
         raise InvalidArguments(fitted.problem)
     size = weight(request.arguments)
-    check_room(runtime, builder, size)
+    check_room(builder, size)
     sha = fingerprint(event.tool, event.arguments)
     is_tied = may_be_an_action(runtime, request.caller)
-    action = find_action(runtime, builder, event.tool, sha) if is_tied else None
+    action = find_action(builder, event.tool, sha) if is_tied else None
     # What ties it to an action of the runtime's own, if it is one.
     origin = Origin(CALLER, request.protocol, correlation=sha if is_tied else None)
-    new = builder.apply(event, "from_runtime", origin=origin, losses=fitted.losses)
+    requested = builder.apply(event, "from_runtime", origin=origin, losses=fitted.losses)
     if action is not None:
         link(builder, action, call_id, event.tool)
-    open_call(
-        runtime,
-        builder,
-        event,
-        call_id,
-        route.executor,
+    new = NewCall(
+        call_id=call_id,
+        native_call_id=event.native_call_id,
         n=0,
-        sequence=new.sequence,
+        tool=event.tool,
         args_sha=sha,
+        request_sequence=requested.sequence,
+        executor=route.executor,
         arguments=fitted.arguments,
         size=size,
         caller=origin,
-        refused=cancellation(WITHDRAWN) if action is not None and action.withdrawn else None,
     )
+    withdrawn = action is not None and action.withdrawn
+    open_call(builder, new, refused=cancellation(WITHDRAWN) if withdrawn else None)
     return call_id

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from hashlib import sha256
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
@@ -11,7 +11,7 @@ from gateway.adapter.port import Encoded
 from gateway.core.adapt import expressible_outcome
 from gateway.core.effects import Dispatch, Queue, Release, Transmit, canceled_data
 from gateway.core.nulls import Fitted
-from gateway.core.session import USUAL_RETRY, RetryPolicy, RuntimeContext, StepBuilder, send
+from gateway.core.session import TURN, USUAL_RETRY, RetryPolicy, RuntimeContext, StepBuilder, send
 from gateway.errors import CannotExpress, Conflict, Overloaded, TooLarge
 from gateway.events import (
     CallId,
@@ -134,36 +134,26 @@ def no_executor(name: str | None, *, unknown: bool) -> Answered:
     return failure(f"executor {name!r} is no longer configured; {what}", unknown=unknown)
 
 
-def judge(
-    answer: Unanswered,
-    *,
-    policy: RetryPolicy,
-    attempt: int,
-    deadline_at: datetime,
-    now: datetime,
-    jitter: float,
-    unsure: bool = False,
-) -> End | Retry | Wait:
-    """Decide what an answer without an outcome leads to (gateway/executors/README.md#answers).
-
-    `unsure` says that an earlier attempt may have done the work.
-    """
+def judge(answer: Unanswered, call: Call, policy: RetryPolicy, *, now: datetime, jitter: float) -> End | Retry | Wait:
+    """Decide what an answer without an outcome leads to (gateway/executors/README.md#answers)."""
     match answer:
         case Replied():
             return End(failure("the executor answered with something that is no outcome"))
         case Accepted():
             return Wait(now + policy.accepted_deadline)
         case NotProcessed(reason, retry_after):
-            wait, unknown, again = retry_after or policy.delay(attempt, jitter), False, True
+            wait, unknown, again = retry_after or policy.delay(call.attempt, jitter), False, True
         case Uncertain(reason):
-            wait, unknown, again = policy.delay(attempt, jitter), True, policy.idempotent
+            wait, unknown, again = policy.delay(call.attempt, jitter), True, policy.idempotent
     if not again:
         text = f"{reason}; the tool may have run and was not tried again"
         return End(failure(text, unknown=True), dead=True)
-    if attempt >= policy.attempts:
-        return End(failure(f"{reason} (after {attempt} attempts)", unknown=unknown or unsure), dead=True)
-    if now + wait >= deadline_at:
-        return End(failure(f"{reason} (no time left for another attempt)", unknown=unknown or unsure), dead=True)
+    if call.attempt >= policy.attempts:
+        text = f"{reason} (after {call.attempt} attempts)"
+        return End(failure(text, unknown=unknown or call.unknown), dead=True)
+    if now + wait >= call.deadline_at:
+        text = f"{reason} (no time left for another attempt)"
+        return End(failure(text, unknown=unknown or call.unknown), dead=True)
     return Retry(now + wait, reason, unknown)
 
 
@@ -173,9 +163,9 @@ def silent_from(policy: RetryPolicy, call: Call, now: datetime) -> datetime | No
     return now + policy.accepted_silence if may_repeat else None
 
 
-def send_again(runtime: RuntimeContext, builder: StepBuilder, call: Call) -> None:
+def send_again(builder: StepBuilder, call: Call) -> None:
     """An accepted call has given no sign of life: send its request again under the same key, if that does no harm."""
-    executor, policy = call.executor or "", runtime.policy.executors.get(call.executor or "")
+    executor, policy = call.executor or "", builder.runtime.policy.executors.get(call.executor or "")
     if policy is None or not policy.idempotent or call.arguments is None or call.canceling_until is not None:
         builder.change_call(Accept(call.call_id, call.deadline_at))
     elif builder.take_slot(executor):
@@ -192,12 +182,12 @@ def _repeat(builder: StepBuilder, call: Call, policy: RetryPolicy) -> None:
     builder.effects.append(Dispatch(builder.calls[call.call_id]))
 
 
-def _repeated(runtime: RuntimeContext, builder: StepBuilder, call: Call, answer: Answer) -> None:
+def _repeated(builder: StepBuilder, call: Call, answer: Answer) -> None:
     """Take the answer to a repeat of an accepted call: only an outcome ends it."""
-    policy = runtime.policy.executors.get(call.executor or "", USUAL_RETRY)
+    policy = builder.runtime.policy.executors.get(call.executor or "", USUAL_RETRY)
     match answer:
         case Answered(without_outcome=False):
-            settle(runtime, builder, call, answer, under_way=False)
+            settle(builder, call, answer, under_way=False)
         case Accepted():
             builder.change_call(Accept(call.call_id, call.deadline_at, silent_from(policy, call, builder.now)))
         case NeverSent():
@@ -208,7 +198,7 @@ def _repeated(runtime: RuntimeContext, builder: StepBuilder, call: Call, answer:
             return
 
 
-def repeat(runtime: RuntimeContext, builder: StepBuilder, call_id: CallId) -> None:
+def repeat(builder: StepBuilder, call_id: CallId) -> None:
     """Send the request of an accepted call again, as an operator orders.
 
     Raises:
@@ -217,7 +207,7 @@ def repeat(runtime: RuntimeContext, builder: StepBuilder, call_id: CallId) -> No
     call = builder.calls.get(call_id)
     if call is None:
         raise Conflict("the call has ended meanwhile; redrive it as an ended one")
-    policy = runtime.policy.executors.get(call.executor or "")
+    policy = builder.runtime.policy.executors.get(call.executor or "")
     if call.state != "accepted":
         raise Conflict(f"the call is still open ({call.state}); only an accepted or an ended one can be redriven")
     if policy is None:
@@ -231,78 +221,67 @@ def repeat(runtime: RuntimeContext, builder: StepBuilder, call_id: CallId) -> No
         raise Conflict("the call is being canceled")
     if call.arguments is None:
         raise Conflict("the arguments of this call cannot be read any more")
-    send_again(runtime, builder, call)
+    send_again(builder, call)
 
 
-def answered(
-    runtime: RuntimeContext, builder: StepBuilder, call_id: CallId, attempt: int, answer: Answer, *, jitter: float
-) -> bool:
+def answered(builder: StepBuilder, call_id: CallId, attempt: int, answer: Answer, *, jitter: float) -> bool:
     """Take the answer of one attempt; False where the call has ended already."""
     call = builder.calls.get(call_id)
     if call is None:
         return False
     if call.state == "accepted" and call.attempt == attempt:
-        _repeated(runtime, builder, call, answer)
+        _repeated(builder, call, answer)
         return True
     is_current = call.attempt == attempt and call.state == "dispatched"
     if isinstance(answer, Answered):
         if is_current or answer.outcome.outcome == "success":
-            settle(runtime, builder, call, answer, under_way=not is_current)
+            settle(builder, call, answer, under_way=not is_current)
         return True
     if not is_current:
         return True
-    policy = runtime.policy.executors.get(call.executor or "", USUAL_RETRY)
+    policy = builder.runtime.policy.executors.get(call.executor or "", USUAL_RETRY)
     if isinstance(answer, NeverSent):
-        _not_sent(runtime, builder, call, answer.reason, pause=policy.delay(1, jitter))
+        _not_sent(builder, call, answer.reason, pause=policy.delay(1, jitter))
         return True
-    verdict = judge(
-        answer,
-        policy=policy,
-        attempt=attempt,
-        deadline_at=call.deadline_at,
-        now=builder.now,
-        jitter=jitter,
-        unsure=call.unknown,
-    )
-    match verdict:
+    match judge(answer, call, policy, now=builder.now, jitter=jitter):
         case End(result, dead):
-            settle(runtime, builder, call, result, dead=dead, under_way=False)
+            settle(builder, call, result, ended_as="dead" if dead else "answered", under_way=False)
         case Wait(deadline_at):
             builder.change_call(Accept(call_id, deadline_at, silent_from(policy, call, builder.now)))
         case Retry() if call.canceling_until is not None:
             canceled = cancellation("Canceled by an operator.")
-            settle(runtime, builder, call, canceled, under_way=False)
+            settle(builder, call, canceled, under_way=False)
         case Retry(due_at, reason, unsure):
             builder.change_call(Requeue(call_id, due_at, reason, unsure=unsure))
             builder.effects.append(Queue(call_id, call.executor or "", due_at))
     return True
 
 
-def _not_sent(runtime: RuntimeContext, builder: StepBuilder, call: Call, reason: str, *, pause: timedelta) -> None:
+def _not_sent(builder: StepBuilder, call: Call, reason: str, *, pause: timedelta) -> None:
     """An attempt was certainly not sent: it does not count, and the call waits as long as its executor holds calls."""
     executor, due_at = call.executor or "", builder.now + pause
     builder.change_call(Requeue(call.call_id, due_at, reason, sent=False))
     call, missing = builder.calls[call.call_id], builder.refusal(executor)
     if call.canceling_until is not None:
-        settle(runtime, builder, call, cancellation("Canceled by an operator."), under_way=False)
-    elif executor not in runtime.policy.executors:
-        settle(runtime, builder, call, no_executor(executor, unknown=call.unknown), dead=True, under_way=False)
+        settle(builder, call, cancellation("Canceled by an operator."), under_way=False)
+    elif executor not in builder.runtime.policy.executors:
+        settle(builder, call, no_executor(executor, unknown=call.unknown), ended_as="dead", under_way=False)
     elif missing is not None:
         told = turned_away(missing, tried=call.attempt > 0, unsure=call.unknown)
-        settle(runtime, builder, call, told, dead=True, under_way=False)
+        settle(builder, call, told, ended_as="dead", under_way=False)
     elif due_at >= call.deadline_at:
         told = failure(f"{reason} (no time left for another attempt)", unknown=call.unknown)
-        settle(runtime, builder, call, told, dead=True, under_way=False)
+        settle(builder, call, told, ended_as="dead", under_way=False)
     else:
         builder.effects.append(Queue(call.call_id, executor, due_at))
 
 
-def outcome(runtime: RuntimeContext, builder: StepBuilder, call_id: CallId, answered: Answered) -> bool:
+def outcome(builder: StepBuilder, call_id: CallId, answered: Answered) -> bool:
     """Take an outcome that came by callback or API; False where the call is no longer open."""
     call = builder.calls.get(call_id)
     if call is None:
         return False
-    settle(runtime, builder, call, answered)
+    settle(builder, call, answered)
     return True
 
 
@@ -327,7 +306,7 @@ def late_outcome(builder: StepBuilder, row: Call, answered: Answered) -> None:
     builder.change_call(CameLate(row.call_id), ended=builder.known.get(row.call_id, row))
 
 
-def progressed(runtime: RuntimeContext, builder: StepBuilder, call_id: CallId, data: dict[str, Any]) -> bool:
+def progressed(builder: StepBuilder, call_id: CallId, data: dict[str, Any]) -> bool:
     """Take word of an executor on how far a call is; False where it is no longer open.
 
     Raises:
@@ -337,24 +316,26 @@ def progressed(runtime: RuntimeContext, builder: StepBuilder, call_id: CallId, d
     if call is None:
         return False
     size = max(weight(data), PROGRESS_COST)
-    if call.progressed + size > runtime.policy.progress:
-        raise TooLarge(f"one call may report {runtime.policy.progress} bytes of progress in all (limits.progress)")
+    if call.progressed + size > builder.runtime.policy.progress:
+        raise TooLarge(
+            f"one call may report {builder.runtime.policy.progress} bytes of progress in all (limits.progress)"
+        )
     due_at = None
     if call.state == "accepted" and call.due_at is not None:
-        due_at = builder.now + runtime.policy.executors.get(call.executor or "", USUAL_RETRY).accepted_silence
+        due_at = builder.now + builder.runtime.policy.executors.get(call.executor or "", USUAL_RETRY).accepted_silence
     builder.change_call(Progressed(call_id, size, due_at))
     event = CallProgressed(native_call_id=call.native_call_id, call_id=call_id, data=data)
     builder.apply(event, "to_runtime", caused_by=call.request_sequence)
     return True
 
 
-def claim(runtime: RuntimeContext, builder: StepBuilder, call_id: CallId) -> bool:
+def claim(builder: StepBuilder, call_id: CallId) -> bool:
     """A slot is free for a waiting call; False where it no longer wants it."""
     call = builder.calls.get(call_id)
     if call is None or call.deadline_at <= builder.now:
         return False
     if call.state == "accepted":
-        policy = runtime.policy.executors.get(call.executor or "")
+        policy = builder.runtime.policy.executors.get(call.executor or "")
         if policy is None or not policy.idempotent or call.due_at is None or call.arguments is None:
             return False
         _repeat(builder, call, policy)
@@ -366,38 +347,37 @@ def claim(runtime: RuntimeContext, builder: StepBuilder, call_id: CallId) -> boo
     return True
 
 
-def turn_away(runtime: RuntimeContext, builder: StepBuilder, call_id: CallId, reason: str) -> None:
+def turn_away(builder: StepBuilder, call_id: CallId, reason: str) -> None:
     """End a call that waits for an executor which is not there."""
     call = builder.calls.get(call_id)
     if call is not None and call.state == "queued":
         told = turned_away(reason, tried=call.attempt > 0, unsure=call.unknown)
-        settle(runtime, builder, call, told, dead=True)
+        settle(builder, call, told, ended_as="dead")
 
 
-def cancel(runtime: RuntimeContext, builder: StepBuilder, call_id: CallId, *, reason: str | None) -> bool:
+def cancel(builder: StepBuilder, call_id: CallId, *, reason: str | None) -> bool:
     """An operator gives a call up: the executor is told and may still answer for a while."""
     call = builder.calls.get(call_id)
     if call is None:
         return False
     text = reason or "Canceled by an operator."
     if call.state == "queued":
-        settle(runtime, builder, call, cancellation(text), tell_reason=text)
+        settle(builder, call, cancellation(text), tell_reason=text)
     elif call.canceling_until is None:
-        builder.change_call(MarkCanceling(call_id, builder.now + runtime.policy.cancel_grace))
+        builder.change_call(MarkCanceling(call_id, builder.now + builder.runtime.policy.cancel_grace))
         tell = canceled_data(builder.base, call, reason=text)
         builder.effects.append(Release(call_id, call.executor, tell=tell, key=call.idempotency_key, stop=False))
     return True
 
 
-def redrive(
-    runtime: RuntimeContext, builder: StepBuilder, row: Call, request: ToolRequested, *, new_key: bool, deliver: bool
-) -> CallId:
+def redrive(builder: StepBuilder, row: Call, request: ToolRequested, *, new_key: bool, deliver: bool) -> CallId:
     """Try an ended call again, as a call of its own with the same idempotency key.
 
     Raises:
         Conflict: no route takes it, its arguments would be refused, or the dead call was redriven meanwhile.
         Overloaded: too many calls are open.
     """
+    runtime = builder.runtime
     if row.dead and not builder.known.get(row.call_id, row).dead:
         raise Conflict(NO_LONGER_DEAD)
     route = runtime.policy.routes.executor_for(
@@ -415,7 +395,7 @@ def redrive(
         n=builder.last_sequence,
     )
     size = weight(request.arguments)
-    check_room(runtime, builder, size)
+    check_room(builder, size)
     policy = runtime.policy.executors.get(route.executor, USUAL_RETRY)
     note = CallProgressed(
         native_call_id=row.native_call_id, call_id=row.call_id, data={"redriven_as": call_id, "new_key": new_key}
@@ -466,30 +446,28 @@ def dismiss(builder: StepBuilder, row: Call, *, by: str) -> None:
 
 
 def settle(
-    runtime: RuntimeContext,
     builder: StepBuilder,
     call: Call,
     answered: Answered,
     *,
     tell_reason: str | None = None,
-    moot: bool = False,
-    dead: bool = False,
+    ended_as: Literal["answered", "dead", "moot"] = "answered",
     under_way: bool = True,
 ) -> None:
     """End a call: updates first, then its one outcome, then what must be told.
 
-    `dead` calls ended for want of an answer and wait for an operator. One that is `under_way` may wait for a slot, or
-    be asked for at an executor.
+    A `dead` call ended for want of an answer and waits for an operator; the runtime is not told the outcome of a
+    `moot` one. A call that is `under_way` may wait for a slot or for its executor.
     """
     outcome = answered.outcome
     if outcome.outcome != "success" and (outcome.unknown or not outcome.error):
         error = outcome.error or "The tool failed and gave no reason."
         # In words, since no protocol has a member for it.
         outcome = outcome.model_copy(update={"error": f"outcome unknown: {error}" if outcome.unknown else error})
-    is_callers, sends = call.answer_to == "caller", call.deliver and not moot
+    is_callers, sends = call.answer_to == "caller", call.deliver and ended_as != "moot"
     inside, losses = answered.updates, ()
-    if inside and not is_callers and "context.updated" in runtime.capabilities.accepts:
-        inside, losses = (), _tell_updates(runtime, builder, call, answered.updates, sends=sends)
+    if inside and not is_callers and "context.updated" in builder.runtime.capabilities.accepts:
+        inside, losses = (), _tell_updates(builder, call, answered.updates, sends=sends)
     succeeded = outcome.outcome == "success"
     wakes = outcome.outcome != "canceled" if answered.wakes_agent is None else answered.wakes_agent
     finished = ToolFinished(
@@ -504,7 +482,7 @@ def settle(
         updates=inside,
     )
     written = answered.written if succeeded else None
-    told, said = (finished, _UNSAID) if is_callers else expressible_outcome(finished, runtime.codec, written)
+    told, said = (finished, _UNSAID) if is_callers else expressible_outcome(finished, builder.runtime.codec, written)
     sequence = builder.apply(
         told,
         "to_runtime",
@@ -525,7 +503,7 @@ def settle(
             outcome.unknown,
             outcome.error,
             # Of an unknown one an operator decides, whoever has said so.
-            dead or outcome.unknown,
+            ended_as == "dead" or outcome.unknown,
         )
     )
     if sends:
@@ -538,7 +516,7 @@ def settle(
 
 
 def _tell_updates(
-    runtime: RuntimeContext, builder: StepBuilder, call: Call, updates: Iterable[ContextUpdate], *, sends: bool
+    builder: StepBuilder, call: Call, updates: Iterable[ContextUpdate], *, sends: bool
 ) -> tuple[Loss, ...]:
     """Tell what has changed before the outcome; returns what cannot be told."""
     losses: list[Loss] = []
@@ -547,7 +525,7 @@ def _tell_updates(
             name=update.name, context=update.context, description=update.description, call_id=call.call_id
         )
         try:
-            send(runtime, builder, event, caused_by=call.request_sequence, lane="turn", sends=sends)
+            send(builder, event, TURN if sends else None, caused_by=call.request_sequence)
         except CannotExpress as exc:
             losses.append(Loss(how="dropped", path=f"/updates/{place}{exc.path}", note=exc.reason))
     return tuple(losses)
@@ -564,20 +542,20 @@ def fit_call(runtime: RuntimeContext, event: ToolRequested, executor: str | None
     return runtime.policy.fit_arguments(event.tool, event.arguments)
 
 
-def has_no_room(runtime: RuntimeContext, builder: StepBuilder, size: int) -> bool:
+def has_no_room(builder: StepBuilder, size: int) -> bool:
     """Whether the session has as many open calls as it may have; the only one may be of any size."""
-    if len(builder.calls) >= runtime.policy.open_calls:
+    if len(builder.calls) >= builder.runtime.policy.open_calls:
         return True
-    return bool(builder.calls) and size + builder.open_bytes > runtime.policy.open_bytes
+    return bool(builder.calls) and size + builder.open_bytes > builder.runtime.policy.open_bytes
 
 
-def check_room(runtime: RuntimeContext, builder: StepBuilder, size: int) -> None:
+def check_room(builder: StepBuilder, size: int) -> None:
     """Look whether the session may have one more open call, for whoever is told at once.
 
     Raises:
         Overloaded: it may not.
     """
-    if has_no_room(runtime, builder, size):
+    if has_no_room(builder, size):
         raise Overloaded("the session has too many open calls; try again when some have ended")
 
 

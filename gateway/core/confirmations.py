@@ -6,7 +6,7 @@ from gateway.core.adapt import CORRECTION, full_context
 from gateway.core.calls import OVERLOADED, failure
 from gateway.core.effects import Ask, ask_data
 from gateway.core.fold import fold
-from gateway.core.session import RuntimeContext, StepBuilder, begin_turn, send
+from gateway.core.session import TURN, Priority, StepBuilder, begin_turn, send
 from gateway.core.state import MOST_CONFIRMATIONS, Confirmation
 from gateway.errors import CannotExpress, Conflict
 from gateway.events import ContextUpdated, Draft, Envelope, Event, EventId, Loss, MessageConfirmed, MessagePosted
@@ -15,46 +15,48 @@ from gateway.executors.port import Answer, Answered, Replied
 _EXCERPT = 500
 
 
-def burst_message(runtime: RuntimeContext, builder: StepBuilder, draft: Draft, event: MessagePosted) -> None:
+def burst_message(builder: StepBuilder, draft: Draft, event: MessagePosted) -> None:
     assert event.burst is not None
     known = builder.memory.confirmation(event.burst.call, event.burst.index)
     if known is not None:
         return
     for call, index, delivered in builder.memory.confirmed:
         if (call, index) == (event.burst.call, event.burst.index):
-            _confirm_again(runtime, builder, event, delivered=delivered)
+            _confirm_again(builder, event, delivered=delivered)
             return
-    begin_turn(runtime, builder)
+    begin_turn(builder)
     full = len(builder.memory.confirmations) >= MOST_CONFIRMATIONS - 1
     new = builder.apply(event, "from_runtime", draft=draft)
-    route = runtime.policy.routes.executor_for(runtime=runtime.name, kind=event.kind, labels=builder.memory.labels)
+    route = builder.runtime.policy.routes.executor_for(
+        runtime=builder.runtime.name, kind=event.kind, labels=builder.memory.labels
+    )
     waiting = builder.memory.confirmation(event.burst.call, event.burst.index)
     assert waiting is not None
     if full:
-        confirm(runtime, builder, waiting, failure(OVERLOADED))
+        confirm(builder, waiting, failure(OVERLOADED))
     elif route is not None:
-        _ask(runtime, builder, waiting, event, executor=route.executor, key=new.event_id)
+        _ask(builder, waiting, event, executor=route.executor, key=new.event_id)
     else:
-        confirm(runtime, builder, waiting, Replied({}), synthetic=True)
+        confirm(builder, waiting, Replied({}), synthetic=True)
 
 
-def recover(runtime: RuntimeContext, builder: StepBuilder, waiting: Confirmation, message: Envelope | None) -> None:
+def recover(builder: StepBuilder, waiting: Confirmation, message: Envelope | None) -> None:
     """After a restart: ask again about a message where that does no harm; else whether it arrived is unknown."""
-    route = runtime.policy.routes.executor_for(
-        runtime=runtime.name, kind="message.posted", labels=builder.memory.labels
+    route = builder.runtime.policy.routes.executor_for(
+        runtime=builder.runtime.name, kind="message.posted", labels=builder.memory.labels
     )
-    policy = runtime.policy.executors.get(route.executor) if route is not None else None
+    policy = builder.runtime.policy.executors.get(route.executor) if route is not None else None
     if message is not None and route is not None and policy is not None and policy.idempotent:
-        _ask(runtime, builder, waiting, message.event, executor=route.executor, key=message.event_id)
+        _ask(builder, waiting, message.event, executor=route.executor, key=message.event_id)
     else:
         text = "unknown: the gateway restarted before the delivery was known"
-        confirm(runtime, builder, waiting, failure(text, unknown=True))
+        confirm(builder, waiting, failure(text, unknown=True))
 
 
-def _confirm_again(runtime: RuntimeContext, builder: StepBuilder, event: MessagePosted, *, delivered: bool) -> None:
+def _confirm_again(builder: StepBuilder, event: MessagePosted, *, delivered: bool) -> None:
     """A message that was confirmed came again: it is not delivered twice, only confirmed as before."""
     assert event.burst is not None
-    limit = runtime.capabilities.confirms_messages
+    limit = builder.runtime.capabilities.confirms_messages
     if limit is None:
         return
     error = None if delivered else "the message could not be delivered"
@@ -63,33 +65,31 @@ def _confirm_again(runtime: RuntimeContext, builder: StepBuilder, event: Message
         index=event.burst.index,
         delivered=delivered,
         error=error,
-        context=full_context(builder.memory, runtime.options.history_key) if delivered else None,
+        context=full_context(builder.memory, builder.runtime.options.history_key) if delivered else None,
     )
-    send(runtime, builder, again, caused_by=None, lane="turn", synthetic=True, leave_before=builder.now + limit)
+    send(builder, again, Priority("turn", leave_before=builder.now + limit), caused_by=None, synthetic=True)
 
 
-def replied(runtime: RuntimeContext, builder: StepBuilder, sequence: int, answer: Answer) -> None:
+def replied(builder: StepBuilder, sequence: int, answer: Answer) -> None:
     """Take the reply about a routed message."""
     waiting = next((c for c in builder.memory.confirmations if c.sequence == sequence), None)
     if waiting is not None:
-        confirm(runtime, builder, waiting, answer)
+        confirm(builder, waiting, answer)
 
 
-def confirmed_by_client(runtime: RuntimeContext, builder: StepBuilder, event: MessageConfirmed) -> int:
+def confirmed_by_client(builder: StepBuilder, event: MessageConfirmed) -> int:
     waiting = builder.memory.confirmation(event.native_call_id, event.index)
     if waiting is None:
         raise Conflict(f"no message {event.index} of call {event.native_call_id!r} waits for a confirmation")
     reply: dict[str, Any] = {"delivered": event.delivered, "error": event.error, "context": event.context}
-    confirm(runtime, builder, waiting, Replied({key: value for key, value in reply.items() if value is not None}))
+    confirm(builder, waiting, Replied({key: value for key, value in reply.items() if value is not None}))
     return builder.last_sequence
 
 
-def _ask(
-    runtime: RuntimeContext, builder: StepBuilder, waiting: Confirmation, event: Event, *, executor: str, key: str
-) -> None:
-    deadline_at = waiting.posted_at + runtime.options.confirm_timeout
+def _ask(builder: StepBuilder, waiting: Confirmation, event: Event, *, executor: str, key: str) -> None:
+    deadline_at = waiting.posted_at + builder.runtime.options.confirm_timeout
     data = ask_data(
-        builder.base, event, protocol=runtime.protocol, labels=builder.memory.labels, deadline_at=deadline_at
+        builder.base, event, protocol=builder.runtime.protocol, labels=builder.memory.labels, deadline_at=deadline_at
     )
     builder.effects.append(
         Ask(
@@ -103,13 +103,11 @@ def _ask(
     )
 
 
-def confirm(
-    runtime: RuntimeContext, builder: StepBuilder, waiting: Confirmation, answer: Answer, *, synthetic: bool = False
-) -> None:
+def confirm(builder: StepBuilder, waiting: Confirmation, answer: Answer, *, synthetic: bool = False) -> None:
     synthetic = synthetic or (isinstance(answer, Answered) and answer.synthetic)
     delivered, error, context = read_confirmation(answer)
     event = MessageConfirmed(native_call_id=waiting.call, index=waiting.index, delivered=delivered, error=error)
-    limit = runtime.capabilities.confirms_messages
+    limit = builder.runtime.capabilities.confirms_messages
     if limit is None:
         note = "not sent: this protocol takes no confirmations"
         loss = Loss(how="dropped", path="", note=note)
@@ -120,43 +118,34 @@ def confirm(
         note = f"not sent: the runtime waits {limit.total_seconds():g} s at most"
         loss = Loss(how="dropped", path="", note=note)
         builder.apply(event, "to_runtime", caused_by=waiting.sequence, losses=(loss,), synthetic=synthetic)
-        correct(runtime, builder, caused_by=waiting.sequence)
+        correct(builder, caused_by=waiting.sequence)
         return
     if delivered:
         sequence = builder.last_sequence + 1
         said = Envelope(EventId(""), builder.base.session_id, sequence, builder.now, "to_runtime", event)
         after = fold(builder.memory, said)
-        newest = full_context(after, runtime.options.history_key) if context is None else context
+        newest = full_context(after, builder.runtime.options.history_key) if context is None else context
         event = event.model_copy(update={"context": newest})
-    until = waiting.posted_at + limit
+    priority = Priority("turn", leave_before=waiting.posted_at + limit)
     try:
-        send(runtime, builder, event, caused_by=waiting.sequence, lane="turn", synthetic=synthetic, leave_before=until)
+        send(builder, event, priority, caused_by=waiting.sequence, synthetic=synthetic)
     except CannotExpress as exc:
         bare = event.model_copy(update={"context": None, "error": event.error and event.error[:_EXCERPT]})
         loss = Loss(how="dropped", path="/context", note=exc.reason)
         losses = (loss,)
-        send(
-            runtime,
-            builder,
-            bare,
-            caused_by=waiting.sequence,
-            lane="turn",
-            losses=losses,
-            synthetic=synthetic,
-            leave_before=until,
-        )
+        send(builder, bare, priority, caused_by=waiting.sequence, losses=losses, synthetic=synthetic)
 
 
-def correct(runtime: RuntimeContext, builder: StepBuilder, *, caused_by: int) -> None:
+def correct(builder: StepBuilder, *, caused_by: int) -> None:
     """Tell the runtime what was said so far, without waking it, where it no longer waits to hear it."""
     if (
-        runtime.options.history_key is not None
-        and full_context(builder.memory, runtime.options.history_key) is not None
+        builder.runtime.options.history_key is not None
+        and full_context(builder.memory, builder.runtime.options.history_key) is not None
     ):
         words = "What was said so far; a message was confirmed too late."
         given = dict(builder.memory.context or {})
         correction = ContextUpdated(name=CORRECTION, context=given, description=words)
-        send(runtime, builder, correction, caused_by=caused_by, lane="turn", synthetic=True)
+        send(builder, correction, TURN, caused_by=caused_by, synthetic=True)
 
 
 def read_confirmation(answer: Answer) -> tuple[bool, str | None, dict[str, Any] | None]:

@@ -22,7 +22,7 @@ from gateway.core.interactions import ask_again, close_gone, derive_approval, ma
 from gateway.core.live import show
 from gateway.core.nulls import Fitted
 from gateway.core.own_actions import runtime_acts, runtime_finished, withdraw_all
-from gateway.core.session import USUAL_RETRY, RuntimeContext, StepBuilder, begin_turn
+from gateway.core.session import USUAL_RETRY, StepBuilder, begin_turn
 from gateway.core.state import QUESTIONS, Start, Streamed, Unechoed, said_unstarted, start_caught_up, start_told, where
 from gateway.errors import MalformedFrame
 from gateway.events import (
@@ -52,7 +52,7 @@ from gateway.events import (
     call_id as name_call,
     text_of,
 )
-from gateway.events.frozen import replace
+from gateway.events.frozen import frozen, replace
 from gateway.events.weight import weight
 from gateway.executors.port import Answered
 from gateway.store.call import CALLER, Call, Open
@@ -63,13 +63,11 @@ _OUTSIDE = f"{CALLER}:"
 HAS_ANSWER = "the runtime's history has an answer to this call"
 
 
-def take(
-    runtime: RuntimeContext, builder: StepBuilder, frame: Frame, *, cursor: str | None = None, overloaded: bool = False
-) -> None:
+def take(builder: StepBuilder, frame: Frame, *, cursor: str | None = None, overloaded: bool = False) -> None:
     """Take one native message."""
     builder.cursor = cursor or builder.cursor
     try:
-        drafts = runtime.codec.decode(frame)
+        drafts = builder.runtime.codec.decode(frame)
     except MalformedFrame as exc:
         rejected = FrameRejected(
             channel=frame.channel[:64], reason=exc.reason, path=exc.path, excerpt=repr(frame.payload)[:_EXCERPT]
@@ -77,11 +75,11 @@ def take(
         builder.apply(rejected, "from_runtime", draft=Draft(rejected))
         return
     for draft in drafts:
-        _draft(runtime, builder, draft, overloaded=overloaded)
+        _draft(builder, draft, overloaded=overloaded)
 
 
-def _draft(runtime: RuntimeContext, builder: StepBuilder, draft: Draft, *, overloaded: bool) -> None:
-    if runtime.capabilities.starts_deaf and not _is_gone_by(builder, draft):
+def _draft(builder: StepBuilder, draft: Draft, *, overloaded: bool) -> None:
+    if builder.runtime.capabilities.starts_deaf and not _is_gone_by(builder, draft):
         builder.start = start_told(builder.start, draft, builder.now)
     if draft.native_id is not None and builder.has_taken(draft.native_id):
         return
@@ -95,13 +93,13 @@ def _draft(runtime: RuntimeContext, builder: StepBuilder, draft: Draft, *, overl
             draft = _task(draft, draft.event)
     # By its kind, since asking whether it is of a class that it is not of takes several times as long.
     if builder.live and draft.event.kind in QUESTIONS:
-        make_room(runtime, builder, draft.event)
+        make_room(builder, draft.event)
     before = builder.memory.asked
     if draft.event.kind == "message.posted" and not draft.echo:
         builder.partial = Streamed()
-    _place(runtime, builder, draft, overloaded=overloaded)
-    if runtime.capabilities.approvals == "by_state":
-        derive_approval(runtime, builder)
+    _place(builder, draft, overloaded=overloaded)
+    if builder.runtime.capabilities.approvals == "by_state":
+        derive_approval(builder)
     if builder.memory.asked is not before:
         close_gone(builder, before)
 
@@ -114,30 +112,30 @@ def _task(draft: Draft, event: MessagePosted) -> Draft:
     return replace(draft, event=said, echo=False, losses=(*draft.losses, lost))
 
 
-def _place(runtime: RuntimeContext, builder: StepBuilder, draft: Draft, *, overloaded: bool) -> None:
+def _place(builder: StepBuilder, draft: Draft, *, overloaded: bool) -> None:
     """Put a draft where its kind belongs."""
     match draft.event:
         case ToolRequested(runs_in="host") if builder.live:
-            _requested(runtime, builder, draft.event, draft=draft, overloaded=overloaded)
+            _requested(builder, draft.event, draft=draft, overloaded=overloaded)
         case ToolRequested(runs_in="host", problem=None):
-            fitted = runtime.policy.fit_arguments(draft.event.tool, draft.event.arguments)
+            fitted = builder.runtime.policy.fit_arguments(draft.event.tool, draft.event.arguments)
             builder.apply(draft.event, "from_runtime", draft=_with_losses(draft, fitted))
         case ToolRequested(runs_in="runtime"):
-            runtime_acts(runtime, builder, draft, draft.event)
+            runtime_acts(builder, draft, draft.event)
         case ToolFinished() if draft.echo:
             _answered_elsewhere(builder, draft, draft.event)
         case ToolFinished():
-            runtime_finished(runtime, builder, draft, draft.event)
+            runtime_finished(builder, draft, draft.event)
         case ToolCanceled():
-            _canceled(runtime, builder, draft, draft.event)
+            _canceled(builder, draft, draft.event)
         case MessagePosted(burst=burst) if burst is not None:
-            burst_message(runtime, builder, draft, draft.event)
+            burst_message(builder, draft, draft.event)
         case SessionMoved():
-            _moved(runtime, builder, draft, draft.event)
+            _moved(builder, draft, draft.event)
         case ApprovalAsked() | QuestionAsked() | SecretAsked():
             builder.apply(draft.event, "from_runtime", draft=draft)
             if builder.live:
-                open_asked(runtime, builder, builder.memory.asked[-1])
+                open_asked(builder, builder.memory.asked[-1])
         case ThreadReceived():
             builder.apply(draft.event, "from_runtime", draft=draft)
             if builder.memory.running and builder.memory.state in ENDED and not builder.memory.delegating:
@@ -157,7 +155,7 @@ def _is_gone_by(builder: StepBuilder, draft: Draft) -> bool:
     return said is not None and newest is not None and said.is_before(newest)
 
 
-def _moved(runtime: RuntimeContext, builder: StepBuilder, draft: Draft, event: SessionMoved) -> None:
+def _moved(builder: StepBuilder, draft: Draft, event: SessionMoved) -> None:
     """The runtime says how its turn goes; where the turn has ended, nothing of it may hang."""
     if _is_gone_by(builder, draft):
         note = "a state gone by: the runtime has said a newer one already"
@@ -165,7 +163,7 @@ def _moved(runtime: RuntimeContext, builder: StepBuilder, draft: Draft, event: S
         lost = Loss(how="narrowed", path="", note=note)
         builder.apply(gone_by, "from_runtime", draft=replace(draft, losses=(*draft.losses, lost)))
         return
-    ends = runtime.capabilities.turns == "signalled" and event.state in ENDED
+    ends = builder.runtime.capabilities.turns == "signalled" and event.state in ENDED
     if ends and (said := builder.partial.text):
         cut = MessagePosted(author=Author(role="agent"), content=(Text(text=said),), complete=False)
         builder.apply(cut, "from_runtime", caused_by=builder.last_sequence or None)
@@ -176,7 +174,7 @@ def _moved(runtime: RuntimeContext, builder: StepBuilder, draft: Draft, event: S
     for call in [call for call in builder.calls.values() if call.is_the_runtimes]:
         text = "The turn has ended."
         canceled = cancellation(text)
-        settle(runtime, builder, call, canceled, tell_reason=text, moot=True)
+        settle(builder, call, canceled, tell_reason=text, ended_as="moot")
 
 
 def _answered_elsewhere(builder: StepBuilder, draft: Draft, event: ToolFinished) -> None:
@@ -188,27 +186,26 @@ def _answered_elsewhere(builder: StepBuilder, draft: Draft, event: ToolFinished)
         end_elsewhere(builder, call, event)
 
 
-def caught_up(runtime: RuntimeContext, builder: StepBuilder, *, is_starting: bool | None = None) -> None:
+def caught_up(builder: StepBuilder, *, is_starting: bool | None = None) -> None:
     """History has ended: what is still open is acted on now."""
     builder.live = True
     builder.start = start_caught_up(builder.start, is_starting=is_starting)
     for wanted in list(builder.memory.wanted.values()):
         if _open_call(builder, wanted.event.native_call_id) is None:
-            _requested(runtime, builder, wanted.event, sequence=wanted.sequence)
-    withdraw_all(runtime, builder)
-    ask_again(runtime, builder)
-    if runtime.capabilities.approvals == "by_state":
-        derive_approval(runtime, builder)
+            _requested(builder, wanted.event, sequence=wanted.sequence)
+    withdraw_all(builder)
+    ask_again(builder)
+    if builder.runtime.capabilities.approvals == "by_state":
+        derive_approval(builder)
 
 
-def connecting(runtime: RuntimeContext, builder: StepBuilder) -> None:
+def connecting(builder: StepBuilder) -> None:
     """A new link is being made; where it replays history, nothing is acted on until it has caught up."""
-    builder.live = not runtime.capabilities.resumes
+    builder.live = not builder.runtime.capabilities.resumes
     builder.partial, builder.start = Streamed(), Start()
 
 
 def _requested(
-    runtime: RuntimeContext,
     builder: StepBuilder,
     event: ToolRequested,
     *,
@@ -217,6 +214,7 @@ def _requested(
     overloaded: bool = False,
 ) -> None:
     """The agent asks for what is ours to do: in a draft, or under a sequence where it is on record already."""
+    runtime = builder.runtime
     if event.native_call_id.startswith(_OUTSIDE):
         # Or it could name a call of somebody else's.
         reason = f"ids of calls that begin with {_OUTSIDE!r} are the gateway's own"
@@ -243,26 +241,25 @@ def _requested(
     written: bytes | None = None
     if draft is not None:
         draft = _with_losses(draft, fitted)
-        begin_turn(runtime, builder)
+        begin_turn(builder)
         event, written = event.model_copy(update={"call_id": call_id}), draft.written
         sequence = builder.apply(event, "from_runtime", draft=draft).sequence
     size = weight(event.arguments, written)
-    overloaded = overloaded or has_no_room(runtime, builder, size)
+    overloaded = overloaded or has_no_room(builder, size)
     refusal = OVERLOADED if overloaded else fitted.problem
-    open_call(
-        runtime,
-        builder,
-        event,
-        call_id,
-        executor,
+    new = NewCall(
+        call_id=call_id,
+        native_call_id=event.native_call_id,
         n=n,
-        sequence=sequence,
+        tool=event.tool,
         args_sha=fingerprint(event.tool, event.arguments),
+        request_sequence=sequence,
+        executor=executor,
         arguments=fitted.arguments,
         size=size,
         written=None if fitted.losses else written,
-        refused=None if refusal is None else failure(refusal),
     )
+    open_call(builder, new, refused=None if refusal is None else failure(refusal))
 
 
 def _is_new(builder: StepBuilder, event: ToolRequested, known: Call) -> bool:
@@ -281,60 +278,61 @@ def _is_new(builder: StepBuilder, event: ToolRequested, known: Call) -> bool:
     return not same
 
 
-def open_call(
-    runtime: RuntimeContext,
-    builder: StepBuilder,
-    event: ToolRequested,
-    call_id: CallId,
-    executor: str | None,
-    *,
-    n: int,
-    sequence: int,
-    args_sha: str,
-    arguments: Mapping[str, Any],
-    size: int,
-    written: bytes | None = None,
-    refused: Answered | None = None,
-    caller: Origin | None = None,
-) -> None:
-    """Open a call that is on record, and let it leave if it may; where a `caller` has asked, the outcome is for it.
+@frozen
+class NewCall:
+    """A call whose request is recorded and that is not open yet."""
 
-    The executor gets the `arguments`, which may lack nulls of the event's.
-    One that is `refused` ends with that at once.
-    """
+    call_id: CallId
+    native_call_id: str
+    n: int
+    tool: str
+    args_sha: str
+    request_sequence: int
+    executor: str | None
+    arguments: Mapping[str, Any]
+    """The arguments for the executor, which may lack nulls of the request's."""
+    size: int
+    written: bytes | None = None
+    caller: Origin | None = None
+    """The API client that gets the outcome; None if the runtime gets it."""
+
+
+def open_call(builder: StepBuilder, new: NewCall, *, refused: Answered | None = None) -> None:
+    """Open a call and dispatch it if it may leave now; a `refused` one ends with that outcome at once."""
+    executor = new.executor
     leaves_now = refused is None and executor is not None and builder.take_slot(executor)
-    policy = runtime.policy.executors.get(executor or "", USUAL_RETRY)
+    policy = builder.runtime.policy.executors.get(executor or "", USUAL_RETRY)
     call = Call(
-        call_id=call_id,
+        call_id=new.call_id,
         session_id=builder.base.session_id,
-        runtime=runtime.name,
-        native_call_id=event.native_call_id,
-        n=n,
-        tool=event.tool,
-        args_sha=args_sha,
+        runtime=builder.runtime.name,
+        native_call_id=new.native_call_id,
+        n=new.n,
+        tool=new.tool,
+        args_sha=new.args_sha,
         state="dispatched" if leaves_now else "queued",
         attempt=1 if leaves_now else 0,
         created_at=builder.now,
         deadline_at=builder.now + policy.deadline,
-        request_sequence=sequence,
+        request_sequence=new.request_sequence,
         executor=executor,
-        deliver=caller is None,
-        arguments=arguments,
-        size=size,
-        origin=caller,
-        written=written,
+        deliver=new.caller is None,
+        arguments=new.arguments,
+        size=new.size,
+        origin=new.caller,
+        written=new.written,
     )
     builder.change_call(Open(call))
     if leaves_now:
         builder.effects.append(Dispatch(call))
     elif refused is not None:
-        settle(runtime, builder, call, refused)
+        settle(builder, call, refused)
     elif executor is not None:
         missing = builder.refusal(executor)
         if missing is None:
-            builder.effects.append(Queue(call_id, executor))
+            builder.effects.append(Queue(new.call_id, executor))
         else:
-            settle(runtime, builder, call, turned_away(missing), dead=True)
+            settle(builder, call, turned_away(missing), ended_as="dead")
 
 
 def _again(builder: StepBuilder, settled: Call) -> None:
@@ -344,7 +342,7 @@ def _again(builder: StepBuilder, settled: Call) -> None:
         builder.effects.append(Resend(settled.outcome_sequence))
 
 
-def _canceled(runtime: RuntimeContext, builder: StepBuilder, draft: Draft, event: ToolCanceled) -> None:
+def _canceled(builder: StepBuilder, draft: Draft, event: ToolCanceled) -> None:
     call = _open_call(builder, event.native_call_id)
     known = {"call_id": call.call_id if call else None, "tool": call.tool if call else event.tool}
     builder.apply(event.model_copy(update=known), "from_runtime", draft=draft)
@@ -352,7 +350,8 @@ def _canceled(runtime: RuntimeContext, builder: StepBuilder, draft: Draft, event
         return
     reason = event.reason or "Canceled by the agent."
     canceled = cancellation(reason)
-    settle(runtime, builder, call, canceled, tell_reason=reason, moot=not runtime.capabilities.answers_cancel)
+    told = builder.runtime.capabilities.answers_cancel
+    settle(builder, call, canceled, tell_reason=reason, ended_as="answered" if told else "moot")
 
 
 def _open_call(builder: StepBuilder, native_call_id: str) -> Call | None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from gateway.core.bounds import KEPT_BYTES
 from gateway.core.effects import Ask, ask_data
-from gateway.core.session import RuntimeContext, StepBuilder, send
+from gateway.core.session import TURN, StepBuilder, send
 from gateway.core.state import MOST_ASKED, Asked
 from gateway.errors import CannotExpress, Conflict, Inexpressible, InvalidRequest
 from gateway.events import (
@@ -32,8 +32,9 @@ def id_of(session_id: SessionId, asked: Asked) -> InteractionId:
     return name_interaction(session=session_id, native_id=asked.event.id, n=asked.sequence)
 
 
-def open_asked(runtime: RuntimeContext, builder: StepBuilder, asked: Asked) -> None:
+def open_asked(builder: StepBuilder, asked: Asked) -> None:
     """Let people see a question, and ask the executor it is routed to; secrets are never routed."""
+    runtime = builder.runtime
     expires_at = asked.asked_at + runtime.policy.interaction_timeout
     interaction = id_of(builder.base.session_id, asked)
     builder.interactions.append(
@@ -78,14 +79,14 @@ def close_gone(builder: StepBuilder, before: tuple[Asked, ...]) -> None:
             builder.interactions.append(InteractionChange(id_of(builder.base.session_id, asked), "moot"))
 
 
-def give(runtime: RuntimeContext, builder: StepBuilder, event: Given, *, by: str) -> int:
+def give(builder: StepBuilder, event: Given, *, by: str) -> int:
     """Pass an answer on, while it is still waited for.
 
     Raises:
         Conflict: nothing waits for it (any more).
         Inexpressible: a scope was not offered, or the runtime cannot be told.
     """
-    if event.kind not in runtime.capabilities.accepts:
+    if event.kind not in builder.runtime.capabilities.accepts:
         raise Inexpressible(f"the runtime has no way to be told {event.kind!r}")
     asked = _find(builder, event)
     if asked is None and not isinstance(event, SecretSupplied):
@@ -94,7 +95,7 @@ def give(runtime: RuntimeContext, builder: StepBuilder, event: Given, *, by: str
         event = _completed(event, asked)
     caused_by = asked.sequence if asked is not None else None
     try:
-        sequence = send(runtime, builder, event, caused_by=caused_by, lane="turn")
+        sequence = send(builder, event, TURN, caused_by=caused_by)
     except CannotExpress as exc:
         raise Inexpressible(exc.reason, path=exc.path) from exc
     if asked is not None:
@@ -103,9 +104,7 @@ def give(runtime: RuntimeContext, builder: StepBuilder, event: Given, *, by: str
     return sequence
 
 
-def answer(
-    runtime: RuntimeContext, builder: StepBuilder, wanted: InteractionId, body: Mapping[str, Any], *, by: str
-) -> int:
+def answer(builder: StepBuilder, wanted: InteractionId, body: Mapping[str, Any], *, by: str) -> int:
     """Take a person's answer: `{"decision", "scope"}`, `{"answer"}` or `{"value"}`; returns the sequence of its event.
 
     Raises:
@@ -115,38 +114,38 @@ def answer(
     asked = next((a for a in builder.memory.asked if id_of(builder.base.session_id, a) == wanted), None)
     if asked is None:
         raise Conflict("this question no longer waits for an answer")
-    return give(runtime, builder, read_answer(asked, body), by=by)
+    return give(builder, read_answer(asked, body), by=by)
 
 
-def replied(runtime: RuntimeContext, builder: StepBuilder, asked: Asked, reply: Answer) -> None:
+def replied(builder: StepBuilder, asked: Asked, reply: Answer) -> None:
     """Take an executor's reply; anything unusable leaves the question to people and its deadline."""
     if not isinstance(reply, Replied) or not reply.reply:
         return
     try:
         given = read_answer(asked, reply.reply)
-        give(runtime, builder, given, by="executor")
+        give(builder, given, by="executor")
     except (InvalidRequest, Inexpressible):
         return
 
 
-def expire(runtime: RuntimeContext, builder: StepBuilder) -> None:
+def expire(builder: StepBuilder) -> None:
     """End what nobody has answered in time."""
     for asked in builder.memory.asked:
-        if asked.asked_at + runtime.policy.interaction_timeout <= builder.now:
-            _give_up(runtime, builder, asked)
+        if asked.asked_at + builder.runtime.policy.interaction_timeout <= builder.now:
+            _give_up(builder, asked)
 
 
-def make_room(runtime: RuntimeContext, builder: StepBuilder, event: Event) -> None:
+def make_room(builder: StepBuilder, event: Event) -> None:
     """End the oldest questions where a new one would be too many, so that none is forgotten without an answer."""
     room = KEPT_BYTES - weight(event)
     for asked in builder.memory.asked:
         waiting = builder.memory.asked
         if len(waiting) < MOST_ASKED and sum(one.size for one in waiting) <= room:
             return
-        _give_up(runtime, builder, asked)
+        _give_up(builder, asked)
 
 
-def _give_up(runtime: RuntimeContext, builder: StepBuilder, asked: Asked) -> None:
+def _give_up(builder: StepBuilder, asked: Asked) -> None:
     """Answer in nobody's place: deny, skip; a secret is simply not supplied."""
     match asked.event:
         case ApprovalAsked(id=native):
@@ -157,7 +156,7 @@ def _give_up(runtime: RuntimeContext, builder: StepBuilder, asked: Asked) -> Non
             # An empty secret is how these runtimes are told to go on without one.
             given = SecretSupplied.model_validate({"id": native, "purpose": _purpose(asked), "value": ""})
     try:
-        send(runtime, builder, _for(asked, given), caused_by=asked.sequence, lane="turn", synthetic=True)
+        send(builder, _for(asked, given), TURN, caused_by=asked.sequence, synthetic=True)
     except CannotExpress:
         builder.apply(_for(asked, given), "to_runtime", caused_by=asked.sequence, synthetic=True)
     builder.interactions.append(InteractionChange(id_of(builder.base.session_id, asked), "expired"))
@@ -211,13 +210,13 @@ def _for(asked: Asked, given: Event) -> Event:
     return _completed(given, asked) if isinstance(given, ApprovalGiven) else given
 
 
-def ask_again(runtime: RuntimeContext, builder: StepBuilder) -> None:
+def ask_again(builder: StepBuilder) -> None:
     """After a catch-up or a restart: everything still asked is shown, and asked of its executor, again."""
     for asked in builder.memory.asked:
-        open_asked(runtime, builder, asked)
+        open_asked(builder, asked)
 
 
-def derive_approval(runtime: RuntimeContext, builder: StepBuilder) -> None:
+def derive_approval(builder: StepBuilder) -> None:
     """Where a runtime asks by its state, it asks about the newest unfinished action that can wait for an approval.
 
     The state may come before the action it is about, while an older one still runs: an action that should
@@ -225,7 +224,7 @@ def derive_approval(runtime: RuntimeContext, builder: StepBuilder) -> None:
     """
     if builder.memory.state != "awaiting_approval":
         return
-    pending = builder.memory.gated_action(runtime.capabilities.silent_gates)
+    pending = builder.memory.gated_action(builder.runtime.capabilities.silent_gates)
     if pending is None or any(a.event.id == pending.native_call_id for a in builder.memory.asked):
         return
     asked = ApprovalAsked(
@@ -236,4 +235,4 @@ def derive_approval(runtime: RuntimeContext, builder: StepBuilder) -> None:
     )
     builder.apply(asked, "from_runtime", caused_by=pending.sequence)
     if builder.live:
-        open_asked(runtime, builder, builder.memory.asked[-1])
+        open_asked(builder, builder.memory.asked[-1])

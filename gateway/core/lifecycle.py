@@ -8,7 +8,7 @@ from gateway.core.calls import cancellation, failure, no_executor, send_again, s
 from gateway.core.confirmations import confirm, recover as recover_message
 from gateway.core.effects import Queue, Transmit
 from gateway.core.interactions import expire
-from gateway.core.session import USUAL_RETRY, RetryPolicy, RuntimeContext, StepBuilder, send
+from gateway.core.session import USUAL_RETRY, Priority, RetryPolicy, RuntimeContext, StepBuilder, send
 from gateway.core.state import Remembered, SessionView, overdue_at
 from gateway.events import (
     DeliverySettled,
@@ -34,23 +34,30 @@ def hydrates(runtime: RuntimeContext, memory: Remembered) -> bool:
     return wanted and memory.context is not None
 
 
-def link(runtime: RuntimeContext, builder: StepBuilder, changed: LinkChanged, *, state_waits: bool = False) -> None:
+def link(builder: StepBuilder, changed: LinkChanged, *, state_waits: bool = False) -> None:
     """Our connection changed; a fresh one is told the last context first, unless a state waits to be told anyway."""
     builder.apply(changed, "from_runtime")
     builder.start = replace(builder.start, since=builder.now if changed.state == "up" else None)
     posted = [effect.state for effect in builder.effects if isinstance(effect, Transmit) and effect.state is not None]
     state_waits = state_waits or any(place_of(said.event) == "first" for said in posted)
-    if changed.state != "up" or state_waits or not hydrates(runtime, builder.memory):
+    if changed.state != "up" or state_waits or not hydrates(builder.runtime, builder.memory):
         return
     update = hydration(builder.memory)
     if update is not None:
-        send(runtime, builder, update, caused_by=builder.last_sequence, lane="urgent", synthetic=True, place="first")
+        send(builder, update, _FIRST, caused_by=builder.last_sequence, synthetic=True)
 
 
+_FIRST = Priority("urgent", "first")
 _ATTEMPTED = frozenset({"delivered", "refused", "unknown"})
 """Fates of events whose send had started."""
 GATEWAY_FAULT = "gateway.fault"
 """The code of a `fault.reported` that is about the gateway itself."""
+
+
+def report_fault(builder: StepBuilder, sequence: int, reason: str | None) -> None:
+    """Record that the gateway itself failed to send an event."""
+    message = reason or "an event could not be sent"
+    builder.apply(FaultReported(code=GATEWAY_FAULT, message=message), "from_runtime", caused_by=sequence)
 
 
 def delivery(
@@ -60,7 +67,6 @@ def delivery(
     state: SendState,
     *,
     reason: str | None,
-    fault: bool = False,
     answers: InteractionId | None = None,
 ) -> None:
     """An outbound row has met its fate; what is not plain success is put on record.
@@ -69,9 +75,6 @@ def delivery(
     """
     if answers is not None and state == "moot":
         builder.interactions.append(InteractionChange(answers, "moot"))
-    if fault:
-        message = reason or "an event could not be sent"
-        builder.apply(FaultReported(code=GATEWAY_FAULT, message=message), "from_runtime", caused_by=sequence)
     attempt = int(state in _ATTEMPTED)
     builder.send_changes.append(SendChange(sequence, target, state, attempt, reason=reason))
     match state:
@@ -82,33 +85,34 @@ def delivery(
             pass
 
 
-def close(runtime: RuntimeContext, builder: StepBuilder, *, reason: str | None) -> None:
+def close(builder: StepBuilder, *, reason: str | None) -> None:
     """The session ends for us: nothing of it may hang."""
     for call in list(builder.calls.values()):
         text = "The session was closed."
-        settle(runtime, builder, call, cancellation(text), tell_reason=text, moot=True)
+        settle(builder, call, cancellation(text), tell_reason=text, ended_as="moot")
     builder.apply(SessionClosed(reason=reason), "to_runtime")
 
 
-def tick(runtime: RuntimeContext, builder: StepBuilder) -> None:
+def tick(builder: StepBuilder) -> None:
     """Time has passed: end what is over."""
+    runtime = builder.runtime
     now = builder.now
     for call in list(builder.calls.values()):
         if call.canceling_until is not None and call.canceling_until <= now:
-            settle(runtime, builder, call, cancellation("Canceled by an operator."))
+            settle(builder, call, cancellation("Canceled by an operator."))
         elif call.deadline_at <= now:
             waited = (now - call.created_at).total_seconds()
             why = f" ({call.error})" if call.state == "queued" and call.error else ""
             error = f"The tool {call.tool!r} gave no answer within {waited:.0f} s{why}."
             unknown = call.unknown or (call.state != "queued" and call.attempt > 0)
             expired = Answered(Outcome(outcome="expired", error=error, unknown=unknown), synthetic=True)
-            settle(runtime, builder, call, expired, tell_reason="The deadline has passed.", dead=True)
+            settle(builder, call, expired, tell_reason="The deadline has passed.", ended_as="dead")
         elif call.state == "accepted" and call.due_at is not None and call.due_at <= now:
-            send_again(runtime, builder, call)
+            send_again(builder, call)
     for waiting in builder.memory.confirmations:
         if waiting.posted_at + runtime.options.confirm_timeout <= now:
-            confirm(runtime, builder, waiting, failure("not confirmed in time"))
-    expire(runtime, builder)
+            confirm(builder, waiting, failure("not confirmed in time"))
+    expire(builder)
     overdue = overdue_at(builder.start, runtime.options.start_wait) if runtime.capabilities.starts_deaf else None
     if overdue is not None and overdue <= now:
         builder.start = replace(builder.start, state="overdue")
@@ -148,7 +152,7 @@ def _turn_end_due(runtime: RuntimeContext, view: SessionView) -> datetime | None
     return late if memory.quiet_at is None else min(late, memory.quiet_at + runtime.options.turn_quiet)
 
 
-def recover(runtime: RuntimeContext, builder: StepBuilder, messages: Sequence[Envelope] = ()) -> None:
+def recover(builder: StepBuilder, messages: Sequence[Envelope] = ()) -> None:
     """After a restart: what was under way when the last process ended is taken up again or ended.
 
     `messages` are those of the agent that were not confirmed yet.
@@ -156,27 +160,27 @@ def recover(runtime: RuntimeContext, builder: StepBuilder, messages: Sequence[En
     for call in list(builder.calls.values()):
         if call.state == "accepted":
             # Its outcome comes by callback, whatever became of its executor.
-            policy = runtime.policy.executors.get(call.executor or "", USUAL_RETRY)
+            policy = builder.runtime.policy.executors.get(call.executor or "", USUAL_RETRY)
             if call.due_at is None and (due_at := silent_from(policy, call, builder.now)) is not None:
                 # Accepted by a release, or under a configuration, that would never have sent it again.
                 builder.change_call(Accept(call.call_id, call.deadline_at, due_at))
             continue
-        policy = runtime.policy.executors.get(call.executor or "")
+        policy = builder.runtime.policy.executors.get(call.executor or "")
         unknown = call.unknown or call.state == "dispatched"
         if call.arguments is None:
-            settle(runtime, builder, call, failure(UNREADABLE, unknown=unknown), dead=True)
+            settle(builder, call, failure(UNREADABLE, unknown=unknown), ended_as="dead")
         elif policy is None:
-            settle(runtime, builder, call, no_executor(call.executor, unknown=unknown), dead=True)
+            settle(builder, call, no_executor(call.executor, unknown=unknown), ended_as="dead")
         elif call.state == "queued":
             builder.effects.append(Queue(call.call_id, call.executor or "", call.due_at))
         elif call.state == "dispatched":
-            _recover_dispatched(runtime, builder, call, policy)
+            _recover_dispatched(builder, call, policy)
     posted = {message.sequence: message for message in messages}
     for waiting in builder.memory.confirmations:
-        recover_message(runtime, builder, waiting, posted.get(waiting.sequence))
+        recover_message(builder, waiting, posted.get(waiting.sequence))
 
 
-def _recover_dispatched(runtime: RuntimeContext, builder: StepBuilder, call: Call, policy: RetryPolicy) -> None:
+def _recover_dispatched(builder: StepBuilder, call: Call, policy: RetryPolicy) -> None:
     if policy.idempotent and call.attempt < policy.attempts:
         reason = "the gateway restarted while the executor worked"
         builder.change_call(Requeue(call.call_id, builder.now, reason, unsure=True))
@@ -184,4 +188,4 @@ def _recover_dispatched(runtime: RuntimeContext, builder: StepBuilder, call: Cal
     else:
         so_far = f"after {call.attempt} attempts" if policy.idempotent else "it was not tried again"
         text = f"the gateway restarted while the tool may have been running; {so_far}"
-        settle(runtime, builder, call, failure(text, unknown=True), dead=True)
+        settle(builder, call, failure(text, unknown=True), ended_as="dead")

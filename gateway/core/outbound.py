@@ -4,7 +4,7 @@ from gateway.core.adapt import adapt
 from gateway.core.calls import cancellation, settle
 from gateway.core.confirmations import confirmed_by_client
 from gateway.core.interactions import give
-from gateway.core.session import RuntimeContext, StepBuilder, begin_turn, send
+from gateway.core.session import TURN, Priority, StepBuilder, begin_turn, send
 from gateway.core.state import HELD
 from gateway.errors import CannotExpress, Conflict, Inexpressible
 from gateway.events import (
@@ -21,7 +21,7 @@ from gateway.events import (
 from gateway.store.step import Lane
 
 
-def post(runtime: RuntimeContext, builder: StepBuilder, event: Event, *, by: str) -> int:
+def post(builder: StepBuilder, event: Event, *, by: str) -> int:
     """Take an event of an API client, `by` the name of its key; returns the sequence it is on record under.
 
     Raises:
@@ -33,27 +33,27 @@ def post(runtime: RuntimeContext, builder: StepBuilder, event: Event, *, by: str
     try:
         match event:
             case MessageConfirmed():
-                return confirmed_by_client(runtime, builder, event)
+                return confirmed_by_client(builder, event)
             case TurnInterrupted():
-                sequence = _pass_on(runtime, builder, event, lane="urgent")
-                native = event.kind in runtime.capabilities.accepts
+                sequence = _pass_on(builder, event, lane="urgent")
+                native = event.kind in builder.runtime.capabilities.accepts
                 for call in [c for c in builder.calls.values() if c.redrive_of is None]:
                     reason = event.reason or "The turn was interrupted."
                     canceled = cancellation(reason)
-                    settle(runtime, builder, call, canceled, tell_reason=reason, moot=native)
+                    settle(builder, call, canceled, tell_reason=reason, ended_as="moot" if native else "answered")
                 return sequence
             case ApprovalGiven() | QuestionAnswered() | SecretSupplied():
-                return give(runtime, builder, event, by=by)
+                return give(builder, event, by=by)
             case MessagePosted() | ContextUpdated(wakes_agent=True):
-                return _pass_on(runtime, builder, event, lane="new_work")
+                return _pass_on(builder, event, lane="new_work")
             case _:
-                return _pass_on(runtime, builder, event, lane="turn")
+                return _pass_on(builder, event, lane="turn")
     except CannotExpress as exc:
         raise Inexpressible(exc.reason, path=exc.path) from exc
 
 
-def _pass_on(runtime: RuntimeContext, builder: StepBuilder, event: Event, *, lane: Lane) -> int:
-    adapted = adapt(event, builder.memory, runtime.capabilities, history=runtime.options.history_key)
+def _pass_on(builder: StepBuilder, event: Event, *, lane: Lane) -> int:
+    adapted = adapt(event, builder.memory, builder.runtime.capabilities, history=builder.runtime.options.history_key)
     if isinstance(adapted.event, TurnSteered):
         # A hint is for the turn that runs, so it must not wait for its end.
         lane = "turn"
@@ -61,22 +61,22 @@ def _pass_on(runtime: RuntimeContext, builder: StepBuilder, event: Event, *, lan
         builder.apply(event, "to_runtime", losses=adapted.losses)
         return builder.last_sequence
     if getattr(adapted.event, "wakes_agent", False):
-        begin_turn(runtime, builder)
+        begin_turn(builder)
     if adapted.event.kind == event.kind:
-        return send(runtime, builder, adapted.event, caused_by=None, lane=lane, losses=adapted.losses)
+        return send(builder, adapted.event, Priority(lane), caused_by=None, losses=adapted.losses)
     apart = isinstance(event, ContextUpdated) and isinstance(adapted.event, MessagePosted) and event.message is not None
     held = tuple(loss for loss in adapted.losses if loss.note == HELD)
     builder.apply(event, "to_runtime", losses=held)
     sequence = builder.last_sequence
     if adapted.first is not None:
-        send(runtime, builder, adapted.first, caused_by=sequence, lane="turn", synthetic=True)
+        send(builder, adapted.first, TURN, caused_by=sequence, synthetic=True)
         builder.add_losses(sequence, builder.events[-1].losses)
     losses = tuple(loss for loss in adapted.losses if loss not in held)
-    instead: Lane = "new_work" if apart else lane
+    priority = Priority("new_work" if apart else lane)
     # Whoever has posted it is shown this envelope. Where a message was taken out of it, places are counted from there.
     part = "/message" if apart else ""
     try:
-        send(runtime, builder, adapted.event, caused_by=sequence, lane=instead, losses=losses, synthetic=True)
+        send(builder, adapted.event, priority, caused_by=sequence, losses=losses, synthetic=True)
     except CannotExpress as exc:
         # A path into an event of another kind names no place in the posted one.
         raise CannotExpress(exc.reason, path=part + exc.path if apart else "") from exc

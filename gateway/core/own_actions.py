@@ -58,14 +58,14 @@ def may_be_an_action(runtime: RuntimeContext, caller: str) -> bool:
     return runtime.capabilities.mcp_action is not None and caller == TICKET
 
 
-def runtime_acts(runtime: RuntimeContext, builder: StepBuilder, draft: Draft, event: ToolRequested) -> None:
+def runtime_acts(builder: StepBuilder, draft: Draft, event: ToolRequested) -> None:
     """The runtime does something itself; the same again under a new id replaces what was asked before."""
     known = builder.memory.action("", draft.correlation) if draft.correlation else None
     linked_to: CallId | None = None
     if known is not None and known.tool == event.tool and event.supersedes is None:
         event = event.model_copy(update={"supersedes": known.native_call_id})
         linked_to = known.linked_to
-    meant = meant_by(runtime, event.tool, event.arguments)
+    meant = meant_by(builder.runtime, event.tool, event.arguments)
     call = None if meant is None or linked_to is not None else _find_call(builder, meant)
     if call is not None:
         linked_to = call.call_id
@@ -75,7 +75,7 @@ def runtime_acts(runtime: RuntimeContext, builder: StepBuilder, draft: Draft, ev
         link(builder, builder.memory.actions[-1], call.call_id, call.tool)
 
 
-def runtime_finished(runtime: RuntimeContext, builder: StepBuilder, draft: Draft, event: ToolFinished) -> None:
+def runtime_finished(builder: StepBuilder, draft: Draft, event: ToolFinished) -> None:
     """The runtime has done something: name its tool and what it answers."""
     action = builder.memory.action(event.native_call_id, draft.correlation)
     order = builder.memory.orders.get(event.native_call_id)
@@ -83,11 +83,11 @@ def runtime_finished(runtime: RuntimeContext, builder: StepBuilder, draft: Draft
     if action is not None:
         completed = {"native_call_id": event.native_call_id or action.native_call_id, "tool": event.tool or action.tool}
         event = event.model_copy(update=completed)
-        linked_to = _link_at_last(runtime, builder, action, withdrawn=event.outcome == "canceled")
+        linked_to = _link_at_last(builder, action, withdrawn=event.outcome == "canceled")
     cause = action.sequence if action is not None else order
     builder.apply(event, "from_runtime", draft=draft, caused_by=cause, linked_to=linked_to)
     if event.outcome == "canceled" and builder.live:
-        withdraw(runtime, builder, linked_to, event.error)
+        withdraw(builder, linked_to, event.error)
 
 
 def _find_call(builder: StepBuilder, meant: Meant) -> Unlinked | None:
@@ -95,7 +95,7 @@ def _find_call(builder: StepBuilder, meant: Meant) -> Unlinked | None:
     return next((call for call in builder.memory.unlinked if meant.is_asked_by(call) and _is_near(builder, call)), None)
 
 
-def find_action(runtime: RuntimeContext, builder: StepBuilder, tool: str, args_sha: str) -> Action | None:
+def find_action(builder: StepBuilder, tool: str, args_sha: str) -> Action | None:
     """Find the action that has made a call which begins only now.
 
     While no turn runs, that may be one of the turn before, which the runtime has given up or has lost.
@@ -107,7 +107,7 @@ def find_action(runtime: RuntimeContext, builder: StepBuilder, tool: str, args_s
         if not action.superseded
         and action.linked_to is None
         and (_waits(builder, action) or (not memory.running and _is_left(builder, action)))
-        and meant_by(runtime, action.tool, action.arguments) == asked
+        and meant_by(builder.runtime, action.tool, action.arguments) == asked
     ]
     return min(found, key=lambda action: not _waits(builder, action), default=None)
 
@@ -121,14 +121,14 @@ def _is_left(builder: StepBuilder, action: Action) -> bool:
     return (action.withdrawn or not action.finished) and _is_fresh(builder, action, WITHIN)
 
 
-def _link_at_last(runtime: RuntimeContext, builder: StepBuilder, action: Action, *, withdrawn: bool) -> CallId | None:
+def _link_at_last(builder: StepBuilder, action: Action, *, withdrawn: bool) -> CallId | None:
     """An action has come to an end: say which call it is. It is known now, or never.
 
     One that is `withdrawn` takes its call along, so that nobody else's may be taken for it.
     """
     if action.linked_to is not None or action.finished or action.superseded:
         return action.linked_to
-    meant = meant_by(runtime, action.tool, action.arguments)
+    meant = meant_by(builder.runtime, action.tool, action.arguments)
     if meant is None:
         return None
     same_tool = [
@@ -152,19 +152,19 @@ def link(builder: StepBuilder, action: Action, call_id: CallId, tool: str) -> No
     builder.apply(linked, "to_runtime", caused_by=action.sequence)
 
 
-def withdraw(runtime: RuntimeContext, builder: StepBuilder, call_id: CallId | None, reason: str | None) -> None:
+def withdraw(builder: StepBuilder, call_id: CallId | None, reason: str | None) -> None:
     """The runtime has given an action up: the call that it is ends with it."""
     call = None if call_id is None else builder.calls.get(call_id)
     if call is not None:
         text = reason or WITHDRAWN
-        settle(runtime, builder, call, cancellation(text), tell_reason=text)
+        settle(builder, call, cancellation(text), tell_reason=text)
 
 
-def withdraw_all(runtime: RuntimeContext, builder: StepBuilder) -> None:
+def withdraw_all(builder: StepBuilder) -> None:
     """History has ended: what it showed as given up is so still."""
     for action in builder.memory.actions:
         if action.withdrawn:
-            withdraw(runtime, builder, action.linked_to, None)
+            withdraw(builder, action.linked_to, None)
 
 
 def _is_near(builder: StepBuilder, call: Unlinked) -> bool:

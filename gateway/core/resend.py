@@ -1,9 +1,9 @@
 """What is sent to a runtime again, in which order, and what nobody needs any more. Pure."""
 
+import dataclasses
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from types import MappingProxyType
 from typing import Literal, get_args
 
 from gateway.adapter.port import Capabilities
@@ -68,56 +68,75 @@ def is_overdue(item: Transmit, now: datetime) -> bool:
     return item.leave_before is not None and now >= item.leave_before
 
 
+@frozen
+class SendHistory:
+    """The knowledge about earlier sends of pending rows."""
+
+    unsure_up_to: int = 0
+    """The last sequence of an earlier process.
+
+    Whether these rows were sent is unknown, except for events that need an attempt on record: those were not sent if
+    their attempt is 0.
+    """
+    started: frozenset[int] = frozenset()
+    """Rows whose attempt this process has recorded itself, so that `tried` and `lost` decide about them."""
+    tried: frozenset[int] = frozenset()
+    """Sends of this process that broke off before an answer arrived."""
+    lost: frozenset[int] = frozenset()
+    """Sends whose link broke before silence had confirmed them."""
+    fresh: bool = True
+    """Whether the link has sent nothing yet except earlier pages of the same plan."""
+
+
+@frozen
+class RuntimeNeeds:
+    """The knowledge about what the runtime still waits for."""
+
+    memory: Remembered | None = None
+    """Keeps an approval from answering a later question, and an interrupt from stopping a later turn."""
+    working: bool = False
+    """Whether the runtime waits for outcomes.
+
+    A waking context that it may have received is then repeated without waking it: a second wake would cancel the
+    calls that the first one led to.
+    """
+    posted: Mapping[int, datetime] = dataclasses.field(default_factory=dict[int, datetime])
+    """When the confirmed messages were posted, by the sequence of the confirmation."""
+    asked_again: frozenset[int] = frozenset()
+    """Outcomes that the runtime has just asked for once more."""
+
+
 def plan_resend(
     rows: Sequence[Send],
+    history: SendHistory,
+    needs: RuntimeNeeds,
     *,
     capabilities: Capabilities,
     now: datetime,
-    unsure_up_to: int,
-    started: frozenset[int] = frozenset(),
-    tried: frozenset[int] = frozenset(),
-    lost: frozenset[int] = frozenset(),
-    working: bool = False,
-    posted: Mapping[int, datetime] = MappingProxyType({}),
-    memory: Remembered | None = None,
-    asked_again: frozenset[int] = frozenset(),
-    fresh: bool = True,
     more: bool = False,
 ) -> tuple[Plan, ...]:
-    """Decide what becomes of pending rows, in order of sequence.
+    """Decide the fate of pending rows, in order of sequence; `more` says that pages are to come.
 
-    `unsure_up_to` is the last sequence of an earlier process: whether its rows had left is not known, but for those
-    that need an attempt on record, which were not sent where it is 0. `started` are rows whose attempt this process
-    has put on record itself, so that `tried` and `lost` tell what became of them.
-    `tried` are sends of this process that broke off where an answer was to come, `lost` those whose link broke
-    before silence had confirmed them. `working` says that the runtime waits for outcomes: a context that it may
-    have got already, and that would wake it, is said again without waking it, since a second wake would cancel
-    the very calls that the first one led to. `posted` is when the messages were posted that confirmations are
-    about, by the confirmation's sequence. `memory` tells what the runtime waits for by now: an approval that it
-    reads by its state alone must not become the answer to a later question, and an interrupt must not stop a later
-    turn. `asked_again` are outcomes that the
-    runtime has just asked for once more.
-    `fresh` says that nothing has been sent on this link yet but earlier pages of the same plan, `more` that pages
-    are to come.
-    Outcomes are offered again, except where the runtime has shown that it waits for them no longer. Confirmations
-    that the runtime no longer waits for are moot. What an earlier process may have said is not said twice where a
-    repeat would count as new. Where contexts replace each other, a fresh link
-    is told only the newest of those that wake nobody, and of those that do and carry no message; wakes leave last.
+    Outcomes are offered again, unless the runtime has shown that it no longer waits for them. Confirmations that the
+    runtime no longer waits for are moot. What an earlier process may have sent is not repeated if the repeat would
+    count as new. If contexts replace each other, a fresh link gets only the newest of those that wake nobody, and of
+    those that wake and carry no message; wakes leave last.
     """
-    ordered = capabilities.replaces_context and fresh
+    memory, tried, asked_again = needs.memory, history.tried, needs.asked_again
+    ordered = capabilities.replaces_context and history.fresh
     repeats = frozenset(
         [
             row.sequence
             for row in rows
             if (
-                row.attempt > 0 and row.sequence not in started
+                row.attempt > 0 and row.sequence not in history.started
                 if needs_attempt(row.envelope.event, capabilities)
-                else row.sequence <= unsure_up_to
+                else row.sequence <= history.unsure_up_to
             )
         ]
     )
-    if capabilities.replaces_context and working:
-        rows = [_softly(row) if row.sequence in repeats or row.sequence in lost else row for row in rows]
+    if capabilities.replaces_context and needs.working:
+        rows = [_softly(row) if row.sequence in repeats or row.sequence in history.lost else row for row in rows]
     over = replaced(rows, asked_again=asked_again) if ordered else frozenset[int]()
     plans: list[Plan] = []
     for row in sorted(rows, key=lambda row: row.sequence):
@@ -131,7 +150,7 @@ def plan_resend(
             case ContextUpdated():
                 plans.append(Plan(row, "moot", REPLACED) if row.sequence in over else Plan(row, "send"))
             case MessageConfirmed():
-                plans.append(_plan_confirmation(row, posted, capabilities, now))
+                plans.append(_plan_confirmation(row, needs.posted, capabilities, now))
             case ApprovalGiven() if memory is not None and not _is_awaited(event, memory, capabilities):
                 plans.append(Plan(row, "moot", "the runtime no longer waits for this decision"))
             case ApprovalGiven() | QuestionAnswered():

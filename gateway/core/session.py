@@ -111,6 +111,26 @@ Mark = dict[str, Any]
 _COLLECTED = (list, dict, set)
 
 
+@dataclass(frozen=True, slots=True)
+class SlotAccess:
+    """The slots of executors, as a step uses them."""
+
+    take: Callable[[str], bool]
+    """Takes a slot of an executor; returns whether one was free."""
+    refusal: Callable[[str], str | None]
+    """Returns why a call without a slot must not wait for one; None if it may wait."""
+
+
+@frozen
+class Recorded:
+    """The knowledge from the store that a session's memory lacks."""
+
+    known: Mapping[str, Call]
+    """Settled calls by native id, looked up after a stale `Open`."""
+    repeats: Collection[str] = ()
+    """Native ids that the store has refused as repeats."""
+
+
 class StepBuilder:
     """Collects one step; lives for one decision or a batch of them and is never shared."""
 
@@ -119,11 +139,9 @@ class StepBuilder:
         view: SessionView,
         now: datetime,
         mint: Callable[[], EventId],
-        take_slot: Callable[[str], bool],
-        refusal: Callable[[str], str | None],
+        slots: SlotAccess,
         runtime: RuntimeContext,
-        known: Mapping[str, Call] | None = None,
-        repeats: Collection[str] = (),
+        recorded: Recorded | None = None,
     ) -> None:
         self.base = view
         self.memory = view.memory
@@ -134,10 +152,9 @@ class StepBuilder:
         self.live = view.live
         self.start = view.start
         self.now = now
-        self.take_slot = take_slot
-        self.refusal = refusal
-        """Says why a call that got no slot must not wait for one; None where it may."""
-        self.known = known or {}
+        self.take_slot = slots.take
+        self.refusal = slots.refusal
+        self.known: Mapping[str, Call] = {} if recorded is None else recorded.known
         """Settled calls by native id, looked up where an Open was stale."""
         self.cursor: str | None = None
         self.effects: list[Effect] = []
@@ -147,10 +164,10 @@ class StepBuilder:
         self.send_changes: list[SendChange] = []
         self.interactions: list[InteractionChange] = []
         self._mint = mint
-        self._runtime = runtime
+        self.runtime = runtime
         self._calls: list[CallChange] = []
         self._keeps: list[Keep] = []
-        self._taken = set(repeats)
+        self._taken = set[str]() if recorded is None else set(recorded.repeats)
         """Native ids on record that the memory may no longer hold, and those of this step."""
         self._open_bytes: int | None = None
 
@@ -177,8 +194,8 @@ class StepBuilder:
         if draft is not None:
             losses, dedupe_key, written = draft.losses, draft.native_id, draft.written
             origin = Origin(
-                self._runtime.adapter,
-                self._runtime.protocol,
+                self.runtime.adapter,
+                self.runtime.protocol,
                 draft.native_id,
                 draft.native_sequence,
                 draft.native_time,
@@ -204,14 +221,14 @@ class StepBuilder:
         if dedupe_key is not None:
             self._taken.add(dedupe_key)
         self.memory = fold(self.memory, new)
-        if linked_to is None and self._runtime.policy.routes.copying:
+        if linked_to is None and self.runtime.policy.routes.copying:
             targets = self.copies_of(event.kind, event.tool if isinstance(event, ToolRequested) else None)
             self.sends += [Enqueue(len(self.events) - 1, target, due_at=copies_at) for target in targets]
         return new
 
     def copies_of(self, kind: str, tool: str | None) -> list[str]:
         """Name the outbound targets that get copies of events of a kind."""
-        routes, runtime = self._runtime.policy.routes, self.base.runtime
+        routes, runtime = self.runtime.policy.routes, self.base.runtime
         copies = routes.copies_for(runtime=runtime, kind=kind, tool=tool, labels=self.memory.labels)
         return [f"destination:{name}" for name in copies]
 
@@ -333,20 +350,33 @@ class StepBuilder:
         return "closed" if self.memory.closed else self.memory.state or self.base.first_state
 
 
+@frozen
+class Priority:
+    """The order in which events leave for the runtime."""
+
+    lane: Lane
+    place: Place = "in_order"
+    leave_before: datetime | None = None
+    """When the runtime stops waiting for the event."""
+
+
+TURN = Priority("turn")
+
+
 def send(
-    runtime: RuntimeContext,
     builder: StepBuilder,
     event: Event,
+    priority: Priority | None,
     *,
     caused_by: int | None,
-    lane: Lane,
     losses: tuple[Loss, ...] = (),
-    sends: bool = True,
     synthetic: bool = False,
-    leave_before: datetime | None = None,
-    place: Place = "in_order",
 ) -> int:
-    """Record an event of an accepted kind and send it; contexts are completed on the way."""
+    """Record an event of an accepted kind and send it; contexts are completed on the way.
+
+    Without a priority, the event is only recorded.
+    """
+    runtime = builder.runtime
     if isinstance(event, ContextUpdated):
         adapted = adapt(event, builder.memory, runtime.capabilities, history=runtime.options.history_key)
         event, losses = adapted.event, tuple(dict.fromkeys((*losses, *adapted.losses)))
@@ -354,8 +384,8 @@ def send(
     new = builder.apply(
         event, "to_runtime", caused_by=caused_by, losses=(*losses, *encoded.losses), synthetic=synthetic
     )
-    if sends:
-        builder.sends.append(Enqueue(len(builder.events) - 1, RUNTIME, lane))
+    if priority is not None:
+        builder.sends.append(Enqueue(len(builder.events) - 1, RUNTIME, priority.lane))
         said: Draft | Envelope = Draft(event)
         if runtime.capabilities.replaces_context and _carries_message(event):
             # Said as it would be said again, so that a message without an id has the same one each time.
@@ -364,13 +394,13 @@ def send(
         builder.effects.append(
             Transmit(
                 builder.last_sequence,
-                lane,
+                priority.lane,
                 event.kind,
                 encoded.frames,
                 caused_by,
-                leave_before,
+                priority.leave_before,
                 state=said if carries_state(event, runtime.capabilities) else None,
-                place=place,
+                place=priority.place,
                 answers=answered_by(builder.base.session_id, event, caused_by, synthetic=synthetic),
                 needs_attempt=needs_attempt(event, runtime.capabilities),
             )
@@ -382,6 +412,6 @@ def _carries_message(event: Event) -> bool:
     return isinstance(event, MessagePosted) or (isinstance(event, ContextUpdated) and event.message is not None)
 
 
-def begin_turn(runtime: RuntimeContext, builder: StepBuilder) -> None:
-    if runtime.capabilities.turns == "inferred" and not builder.memory.running:
+def begin_turn(builder: StepBuilder) -> None:
+    if builder.runtime.capabilities.turns == "inferred" and not builder.memory.running:
         builder.apply(SessionMoved(state="running", reason="inferred"), "from_runtime")

@@ -45,11 +45,12 @@ from gateway.runtime.configuration import Configuration, Configured
 from gateway.runtime.delivery.backends import Backends
 from gateway.runtime.delivery.maintenance import Maintenance
 from gateway.runtime.drain import Drain, InFlight, describe
-from gateway.runtime.feeds.follow import PAGES, follow
+from gateway.runtime.feeds.follow import PAGES, History, follow
 from gateway.runtime.feeds.interactions import InteractionFeed
 from gateway.runtime.feeds.linked import with_links
 from gateway.runtime.interactions import Interactions
 from gateway.runtime.metrics import Metrics
+from gateway.runtime.services import Services
 from gateway.runtime.session.closing import Closing
 from gateway.runtime.session.directory import SessionDirectory, reply_slot
 from gateway.runtime.session.due import Reviews
@@ -119,17 +120,15 @@ class Gateway:
         self._engine = parts.engine
         self.draining = Drain()
         """How far the stop of this gateway is."""
-        self._history_pages = asyncio.Semaphore(PAGES)
+        self._history = History(parts.engine, asyncio.Semaphore(PAGES))
         # For jitter only: nobody gains from guessing it.
         jitter = random.random
         engine, clock, ids, metrics, tuning = parts.engine, parts.clock, parts.ids, parts.metrics, parts.tuning
         self._tasks = Tasks()
+        services = Services(engine, clock, ids, metrics, tuning, jitter, self._tasks, self.draining)
         self._notifications = Notifications(engine)
         self._keeper = LeaseKeeper(
-            engine,
-            clock,
-            metrics,
-            self._tasks,
+            services,
             url=parts.url,
             ttl=settings.instance.lease if parts.shared else None,
             lost=self._fall_silent,
@@ -137,15 +136,11 @@ class Gateway:
         )
         self._interaction_feed = InteractionFeed(lambda changed: self._notifications.tell("interaction", changed))
         self._backends = Backends(
-            parts.make_executor,
-            parts.make_destination,
-            engine,
-            clock,
-            jitter,
+            services,
+            make_executor=parts.make_executor,
+            make_destination=parts.make_destination,
             keeper=self._keeper,
             notifications=self._notifications,
-            tasks=self._tasks,
-            tuning=tuning,
         )
         breakers = Breakers(clock, metrics, jitter, rules=breaker_rules(settings), specs=settings.executors)
         self._slots = Slots(breakers, executor_limits(settings), session=session_limit(settings))
@@ -155,15 +150,12 @@ class Gateway:
         self.tool_watch = ToolWatch(engine, clock, self.tickets, self._tasks, late=tuning.tools_late)
         scanner = SecretScanner(metrics, settings.executors)
         self._dispatcher = Dispatcher(
-            clock=clock,
-            metrics=metrics,
+            services,
             slots=self._slots,
             breakers=breakers,
-            jitter=jitter,
             callbacks=self._callbacks,
             scanner=scanner,
             backends=self._backends,
-            tasks=self._tasks,
         )
         shared = Shared(
             engine=engine,
@@ -181,6 +173,7 @@ class Gateway:
             reviews=Reviews(),
             tool_watch=self.tool_watch,
             tasks=self._tasks,
+            drain=self.draining,
         )
         handover = Handover(engine, clock, ids, self._notifications)
         self._sessions = Sessions(shared, handover, settings.limits)
@@ -192,24 +185,20 @@ class Gateway:
             engine, self._sessions, self._runtimes, self._directory, lambda: self.settings.limits, self.draining
         )
         self.status = Status(
-            engine,
+            shared,
             self._sessions,
             self._runtimes,
-            self._keeper,
-            self.tool_watch,
             offer=self._offered,
             adapters=parts.adapters,
             settings=lambda: self.settings,
-            drain=self.draining,
         )
         self._redriving = Redriving(engine, self._directory, clock, ids, wake=self._backends.wake, drain=self.draining)
         self.calls = Calls(
-            engine,
+            services,
             self._directory,
             self._dispatcher,
             self._callbacks,
             self._redriving,
-            late=tuning.late,
             largest=self._largest_answer,
         )
         self.interactions = Interactions(
@@ -464,13 +453,12 @@ class Gateway:
         """
         heartbeat, feeds = heartbeat or self._heartbeat(), self._member.remote_feeds
         return follow(
-            self._engine,
+            self._history,
             session_id,
             feeds,
             after=after,
             heartbeat=heartbeat,
             ended=self.draining.over,
-            pages=self._history_pages,
         )
 
     def _heartbeat(self) -> float:

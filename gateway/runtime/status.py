@@ -8,14 +8,11 @@ from gateway.errors import EngineUnavailable
 from gateway.events import SessionId
 from gateway.guard import FAULTS
 from gateway.runtime.calls.offered import OfferedTool
-from gateway.runtime.calls.tool_watch import ToolWatch
-from gateway.runtime.cluster.lease import LeaseKeeper
-from gateway.runtime.drain import Drain
 from gateway.runtime.session.runtimes import Runtimes
 from gateway.runtime.session.sessions import Sessions
+from gateway.runtime.session.shared import Shared
 from gateway.runtime.views import LinkStatus, Readiness, RuntimeStatus, UnconnectedRuntime
 from gateway.settings.model import Settings
-from gateway.store.port import Engine
 
 _UNCONNECTED = "it is not connected so far; that is tried again, and the log says why it fails"
 
@@ -25,26 +22,23 @@ class Status:
 
     def __init__(
         self,
-        engine: Engine,
+        shared: Shared,
         sessions: Sessions,
         runtimes: Runtimes,
-        keeper: LeaseKeeper,
-        tool_watch: ToolWatch,
         *,
         offer: Callable[[str, Mapping[str, str]], Sequence[OfferedTool]],
         adapters: Mapping[str, Adapter],
         settings: Callable[[], Settings],
-        drain: Drain,
     ) -> None:
-        self._engine = engine
+        self._engine = shared.engine
         self._sessions = sessions
         self._runtimes = runtimes
-        self._keeper = keeper
-        self._tool_watch = tool_watch
+        self._keeper = shared.keeper
+        self._tool_watch = shared.tool_watch
         self._offer = offer
         self._adapters = adapters
         self._settings = settings
-        self._drain = drain
+        self._drain = shared.drain
 
     async def sessions_without_tools(self) -> Mapping[str, Mapping[SessionId, str]]:
         """Find by runtime the sessions at work here whose agents should have listed the tools and have not, and why."""

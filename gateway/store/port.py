@@ -5,15 +5,16 @@ whatever they are made of; `gateway.testing.conformance.engine` is the contract 
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import field
 from datetime import datetime, timedelta
 from typing import Protocol
 
 from gateway.events import CallId, Envelope, InteractionId, SessionId
+from gateway.events.frozen import frozen
 from gateway.store.call import Call
 from gateway.store.rows import (
     ANY_DEAD,
     ANY_SESSION,
-    NO_NOTES,
     CallFilter,
     DeadFilter,
     EngineHealth,
@@ -55,26 +56,30 @@ class Journal(Protocol):
         ...
 
 
+@frozen
+class NewSession:
+    """A session to open, with the first event of its journal."""
+
+    session_id: SessionId
+    runtime: str
+    protocol: str
+    native_id: str
+    labels: Mapping[str, str]
+    first: Envelope
+    state: str = "starting"
+    """The state that lists show until a step changes it."""
+    notes: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Notes to write in the same transaction, also if the session exists."""
+
+
 class Registry(Protocol):
     """Knows the sessions."""
 
-    async def open_session(
-        self,
-        *,
-        session_id: SessionId,
-        runtime: str,
-        protocol: str,
-        native_id: str,
-        labels: Mapping[str, str],
-        first: Envelope,
-        state: str = "starting",
-        notes: Mapping[str, str] = NO_NOTES,
-    ) -> tuple[SessionRow, bool]:
-        """Make a session with its first event, or find the one of (runtime, native_id); says whether it is new.
+    async def open_session(self, new: NewSession) -> tuple[SessionRow, bool]:
+        """Create a session, or find the one of (runtime, native_id); returns whether it is new.
 
-        `state` is shown until a step says another. A closed session is opened again: the event is appended, the
-        labels replaced, the state is `state`.
-        An open one is returned as it is. `notes` are kept in the same transaction, in any case.
+        A closed session is opened again: the first event is appended, labels and state are replaced.
+        An open one is returned unchanged.
         """
         ...
 

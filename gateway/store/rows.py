@@ -3,13 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import field
 from datetime import datetime, timedelta
-from types import MappingProxyType
 
 from gateway.events import Envelope, InteractionId, SessionId
 from gateway.events.frozen import frozen
 from gateway.store.step import InteractionState, Lane, SendState
-
-NO_NOTES: Mapping[str, str] = MappingProxyType({})
 
 
 @frozen

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from gateway.errors import EngineUnavailable
 from gateway.events import SessionId
+from gateway.store.port import NewSession
 from gateway.store.postgres import PostgresEngine
 from gateway.store.postgres.tuning import PRODUCTION, PostgresTuning
 from gateway.store.rows import StoredAnswer
@@ -110,7 +111,7 @@ async def test_what_is_written_beside_steps_is_certain_too(proxy: Proxy, schema:
 
         async def begin() -> tuple[Any, bool]:
             return await engine.open_session(
-                session_id=ALICE, runtime="finn", protocol="t/1", native_id="n", labels={}, first=first
+                NewSession(session_id=ALICE, runtime="finn", protocol="t/1", native_id="n", labels={}, first=first)
             )
 
         row, is_new = await once(begin)

@@ -43,7 +43,6 @@ MOVES = st.one_of(
 
 def _move(harness: Harness, move: tuple[str, Any, Any]) -> None:
     name, one, other = move
-    runtime = harness.runtime
     match name:
         case "call":
             harness.call(one, tool=other, arguments={"targetPlayer": "V", "rank": "7"})
@@ -53,11 +52,11 @@ def _move(harness: Harness, move: tuple[str, Any, Any]) -> None:
             call = harness.view.calls.get(harness.id_of(one))
             harness.answer(other, native=one, attempt=call.attempt if call else 1)
         case "claim":
-            harness.decide(lambda builder: calls.claim(harness.runtime, builder, harness.id_of(one)))
+            harness.decide(lambda builder: calls.claim(builder, harness.id_of(one)))
         case "outcome" if isinstance(other, Answered):
-            harness.decide(lambda builder: calls.outcome(runtime, builder, harness.id_of(one), other))
+            harness.decide(lambda builder: calls.outcome(builder, harness.id_of(one), other))
         case "operator":
-            harness.decide(lambda builder: calls.cancel(runtime, builder, harness.id_of(one), reason=None))
+            harness.decide(lambda builder: calls.cancel(builder, harness.id_of(one), reason=None))
         case "wait":
             harness.wait(one)
         case "say":

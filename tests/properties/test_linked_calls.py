@@ -76,9 +76,9 @@ class World:
             case "again":
                 agent.repeat()
             case "replay":
-                agent.harness.decide(lambda builder: inbound.connecting(agent.harness.runtime, builder))
+                agent.harness.decide(inbound.connecting)
                 agent.repeat()
-                agent.harness.decide(lambda builder: inbound.caught_up(agent.harness.runtime, builder))
+                agent.harness.decide(inbound.caught_up)
             case "wait":
                 agent.later(timedelta(seconds=1))
             case _:

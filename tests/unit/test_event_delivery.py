@@ -9,7 +9,7 @@ from typing import Any
 from gateway.core.session import RetryPolicy
 from gateway.executors.port import Copied
 from gateway.guard import Tasks, guard
-from gateway.runtime.delivery.subscriptions import EventDelivery, target_of
+from gateway.runtime.delivery.subscriptions import DeliveryRules, EventDelivery, target_of
 from gateway.runtime.policy import copying_of
 from gateway.settings.model import DestinationSpec
 from gateway.store.rows import Page, Send
@@ -81,13 +81,10 @@ async def delivering(
         delivery = EventDelivery(
             "log",
             receiver,
-            policy=POLICY,
-            concurrency=4,
+            DeliveryRules(POLICY, concurrency=4, longest_sleep=30.0, reconnect_within=WITHIN),
             engine=engine,
             clock=clock,
             jitter=lambda: 0.5,
-            longest_sleep=30.0,
-            reconnect_within=WITHIN,
         )
         yield engine, delivery, guard("copies", delivery.run, tasks, again=False)
         await tasks.close()

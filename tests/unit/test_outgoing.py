@@ -9,7 +9,7 @@ import pytest
 
 from gateway.adapter.port import Adapter, Capabilities, Receipt
 from gateway.core.effects import Transmit
-from gateway.core.session import StepBuilder
+from gateway.core.session import SlotAccess, StepBuilder
 from gateway.core.state import SessionView
 from gateway.errors import CannotExpress, LinkLost
 from gateway.events import (
@@ -90,7 +90,9 @@ class Session:
         self, *new: Transmit, lost: bool = False, moved: bool = False, sending: bool = False, fails: bool = False
     ) -> Attempts:
         """Make a step that sends these events, and put its attempts on record unless it `fails`."""
-        builder = StepBuilder(self.view, START, lambda: EventId("e"), lambda _: True, lambda _: None, self.runtime)
+        builder = StepBuilder(
+            self.view, START, lambda: EventId("e"), SlotAccess(lambda _: True, lambda _: None), self.runtime
+        )
         builder.effects += new
         if lost:
             builder.apply(LinkChanged(state="down"), "from_runtime")

@@ -59,7 +59,7 @@ class McpDoor:
         admitting = request.face.authenticator.admit_caller(request, session_id)
         caller = await self._admit(admitting, request, receive, send)
         if caller is not None:
-            await self._answer(request, await self._gateway.opening.find(session_id), caller, receive, send)
+            await self._answer(request, await self._gateway.opening.find(session_id), caller, send)
 
     async def take_client(self, request: ApiRequest, runtime: str, receive: Receive, send: Send) -> None:
         """Answer one request of a client that comes with a token of its own; the first one opens its session."""
@@ -68,7 +68,7 @@ class McpDoor:
         if client is not None:
             session = await self._gateway.opening.of_client(runtime, client)
             token = await self._gateway.tool_tokens.token(session.session_id, "mcp client")
-            await self._answer(request.with_token(token), session, TOOLS["mcp client"], receive, send)
+            await self._answer(request.with_token(token), session, TOOLS["mcp client"], send)
 
     async def take_ticket(self, request: ApiRequest, ticket_id: str, receive: Receive, send: Send) -> None:
         """Answer one request of a native session that we have created, and given a ticket."""
@@ -81,11 +81,11 @@ class McpDoor:
         session = await self._gateway.opening.of_ticket(ticket, named)
         agent_of = ticket.runtime
         if session is None:
-            await self._answer(request, coming_of(ticket), TOOLS[TICKET], receive, send, ticket, agent_of=agent_of)
+            await self._answer(request, coming_of(ticket), TOOLS[TICKET], send, ticket, agent_of=agent_of)
             return
         token = await self._gateway.tool_tokens.token(session.session_id, TICKET)
         request = request.with_token(token)
-        await self._answer(request, session, TOOLS[TICKET], receive, send, ticket, agent_of=agent_of)
+        await self._answer(request, session, TOOLS[TICKET], send, ticket, agent_of=agent_of)
 
     async def take_shared(self, request: ApiRequest, runtime: str, receive: Receive, send: Send) -> None:
         """Answer one request of an agent that has found us in its runtime's settings; a header names its session."""
@@ -99,7 +99,7 @@ class McpDoor:
             session = unknown_of(runtime, named, self._gateway.settings.runtimes[runtime].labels)
         else:
             request = request.with_token(await self._gateway.tool_tokens.token(session.session_id, TICKET))
-        await self._answer(request, session, TOOLS[TICKET], receive, send, agent_of=runtime)
+        await self._answer(request, session, TOOLS[TICKET], send, agent_of=runtime)
 
     async def _admit_shared(self, request: ApiRequest, runtime: str) -> str:
         await request.face.authenticator.admit_shared(request, runtime)
@@ -127,7 +127,6 @@ class McpDoor:
         request: ApiRequest,
         session: CalledSession,
         caller: Caller,
-        receive: Receive,
         send: Send,
         ticket: Ticket | None = None,
         *,
@@ -139,7 +138,7 @@ class McpDoor:
         try:
             message = read_message(raw)
         except NoMessage as exc:
-            await _tell_fault(exc)(request.scope, receive, send)
+            await _tell_fault(exc)(request.scope, request.receive, send)
             return
         exchange = Exchange(request, session, caller, message, ticket, agent_of)
         if message.get("method") == _CANCELLED and "id" not in message:
@@ -147,9 +146,9 @@ class McpDoor:
                 await self._cancel_held(exchange)
             except CallRefused as exc:
                 raise Refused("not-found", str(exc)) from exc
-            await Response(status_code=202)(request.scope, receive, send)
+            await Response(status_code=202)(request.scope, request.receive, send)
             return
-        await self._serve(exchange, raw, receive, send)
+        await self._serve(exchange, raw, request.receive, send)
 
     async def _load_server(self) -> "McpServer":
         """Return the server of the MCP library, which is imported with the first request.

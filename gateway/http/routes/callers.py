@@ -11,7 +11,7 @@ from gateway.http.calling import open_call, protocol_of
 from gateway.http.openapi import problems
 from gateway.http.reply import Reply
 from gateway.http.requests import LONGEST_CALL_KEY, CallTool, WaitQuery
-from gateway.http.route import ApiRequest, CallerDep, GatewayDep, OperationRoute, SessionPath
+from gateway.http.route import ApiRequest, CallerDep, OperationRoute, SessionPath
 from gateway.http.views import show_called
 from gateway.models import responses
 from gateway.store.call import Call
@@ -53,7 +53,6 @@ CallKey = Annotated[
 )
 async def call_tool(
     request: ApiRequest,
-    gateway: GatewayDep,
     caller: CallerDep,
     session_id: SessionPath,
     query: Annotated[WaitQuery, Query()],
@@ -66,7 +65,7 @@ async def call_tool(
     not told of it. Give a `key`: the same key with the same tool and arguments is the same call, for as long as it is
     kept. Without one, each request is a call of its own.
     """
-    key = _key(request, wanted, call_key)
+    gateway, key = request.face.gateway, _key(request, wanted, call_key)
     fresh = key is None
     asked = CallRequest(
         wanted.tool, wanted.arguments, caller.name, key or gateway.callers.fresh_key(), protocol_of(request), fresh

@@ -1,7 +1,6 @@
 """What clients ask about calls, and say of them: outcomes, progress, cancels, another try."""
 
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from typing import Any
 
 from gateway.core.calls import outcome_fingerprint
@@ -12,11 +11,11 @@ from gateway.runtime.calls.callbacks import Callbacks
 from gateway.runtime.calls.dispatcher import Dispatcher
 from gateway.runtime.calls.history import load_history
 from gateway.runtime.calls.redriving import Redriving
+from gateway.runtime.services import Services
 from gateway.runtime.session.directory import SessionDirectory, reply_slot
 from gateway.runtime.session.signals import CancelOrdered, OutcomeGiven, OutcomeLate, ProgressGiven
 from gateway.runtime.views import CallHistory
 from gateway.store.call import Call
-from gateway.store.port import Engine
 from gateway.store.rows import CallFilter, Page
 
 
@@ -25,22 +24,21 @@ class Calls:
 
     def __init__(
         self,
-        engine: Engine,
+        services: Services,
         directory: SessionDirectory,
         dispatcher: Dispatcher,
         callbacks: Callbacks,
         redriving: Redriving,
         *,
-        late: timedelta,
         largest: Callable[[str | None], int | None],
     ) -> None:
-        """Take outcomes until so `late` after an end, and the `largest` that an executor of this name may answer."""
-        self._engine = engine
+        """Prepare; `largest` returns the size limit for outcomes of an executor of this name."""
+        self._engine = services.engine
         self._directory = directory
         self._dispatcher = dispatcher
         self._callbacks = callbacks
         self._redriving = redriving
-        self._late = late
+        self._late = services.tuning.late
         self._largest = largest
 
     async def page(self, which: CallFilter, page: Page) -> tuple[Sequence[Call], str | None]:

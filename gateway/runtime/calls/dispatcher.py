@@ -8,14 +8,13 @@ before its first step, or dies of a fault of ours, reports as well.
 import asyncio
 from asyncio import Future, Task
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from functools import partial
 from logging import INFO, WARNING
 
 import structlog
 
-from gateway.clock import Clock
 from gateway.core.calls import failure
 from gateway.core.effects import Ask, Dispatch, Release, call_data
 from gateway.core.session import RetryPolicy
@@ -33,14 +32,15 @@ from gateway.executors.port import (
     Request,
     Uncertain,
 )
-from gateway.guard import FAULTS, Tasks, awaited, guard, guard_call, is_fault
+from gateway.guard import FAULTS, awaited, guard, guard_call, is_fault
 from gateway.runtime.calls.breaker import Breakers
 from gateway.runtime.calls.callbacks import Callbacks
 from gateway.runtime.calls.reports import Report
 from gateway.runtime.calls.secret_scanner import SecretScanner
 from gateway.runtime.calls.slots import Slots
 from gateway.runtime.delivery.backends import Backends
-from gateway.runtime.metrics import AttemptResult, Metrics
+from gateway.runtime.metrics import AttemptResult
+from gateway.runtime.services import Services
 from gateway.runtime.session.inbox import Inbox
 from gateway.runtime.session.signals import Attempted, ExecutorReplied
 from gateway.store.call import Call
@@ -73,26 +73,23 @@ class Dispatcher:
 
     def __init__(
         self,
+        services: Services,
         *,
-        clock: Clock,
-        metrics: Metrics,
         slots: Slots,
         breakers: Breakers,
-        jitter: Callable[[], float],
         callbacks: Callbacks,
         scanner: SecretScanner,
         backends: Backends,
-        tasks: Tasks,
     ) -> None:
-        self._clock = clock
-        self._metrics = metrics
+        self._clock = services.clock
+        self._metrics = services.metrics
         self._slots = slots
         self._breakers = breakers
-        self._jitter = jitter
+        self._jitter = services.jitter
         self._callbacks = callbacks
         self._scanner = scanner
         self._backends = backends
-        self._tasks = tasks
+        self._tasks = services.tasks
         self._attempts: dict[Inbox, dict[CallId, Future[Answer]]] = {}
         """What is under way, by the session that hears of its end."""
         self._broken_off: set[Future[Answer]] = set()

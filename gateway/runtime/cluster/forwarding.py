@@ -11,15 +11,13 @@ import aiohttp
 import structlog
 from yarl import URL
 
-from gateway.clock import Clock
 from gateway.errors import Elsewhere
 from gateway.events import SessionId
-from gateway.guard import Tasks, awaited
+from gateway.guard import awaited
 from gateway.links.names import Resolver
 from gateway.runtime.cluster.lease import LeaseKeeper
-from gateway.runtime.metrics import Metrics
+from gateway.runtime.services import Services
 from gateway.runtime.session.sessions import Sessions
-from gateway.store.port import Engine
 from gateway.store.rows import Instance
 
 log = structlog.get_logger(__name__)
@@ -77,23 +75,15 @@ class Forwarder:
     """Asks other instances."""
 
     def __init__(
-        self,
-        engine: Engine,
-        clock: Clock,
-        keeper: LeaseKeeper,
-        sessions: Sessions,
-        metrics: Metrics,
-        *,
-        client: aiohttp.ClientSession,
-        tasks: Tasks,
+        self, services: Services, keeper: LeaseKeeper, sessions: Sessions, *, client: aiohttp.ClientSession
     ) -> None:
-        self._engine = engine
-        self._clock = clock
+        self._engine = services.engine
+        self._clock = services.clock
         self._keeper = keeper
         self._sessions = sessions
-        self._metrics = metrics
+        self._metrics = services.metrics
         self._client = client
-        self._tasks = tasks
+        self._tasks = services.tasks
 
     @property
     def instance(self) -> str:

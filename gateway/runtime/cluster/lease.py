@@ -16,12 +16,10 @@ from uuid import uuid4
 
 import structlog
 
-from gateway.clock import Clock
 from gateway.errors import EngineUnavailable
 from gateway.events import SessionId
-from gateway.guard import Tasks, guard, guard_call
-from gateway.runtime.metrics import Metrics
-from gateway.store.port import Engine
+from gateway.guard import guard, guard_call
+from gateway.runtime.services import Services
 from gateway.store.rows import Instance, Regained, SessionRow
 
 log = structlog.get_logger(__name__)
@@ -47,10 +45,7 @@ class LeaseKeeper:
 
     def __init__(
         self,
-        engine: Engine,
-        clock: Clock,
-        metrics: Metrics,
-        tasks: Tasks,
+        services: Services,
         *,
         url: str,
         ttl: timedelta | None,
@@ -67,10 +62,10 @@ class LeaseKeeper:
         self.ttl = ttl or _FOREVER
         self.interval = self.ttl.total_seconds() / _BEATS if self.shared else 1.0
         self._lost, self._regained = lost, regained
-        self._tasks = tasks
-        self._engine = engine
-        self._clock = clock
-        self._metrics = metrics
+        self._tasks = services.tasks
+        self._engine = services.engine
+        self._clock = services.clock
+        self._metrics = services.metrics
         self._lease: Lease | None = None
         self._beating: asyncio.Task[None] | None = None
         self._former: set[str] = set()

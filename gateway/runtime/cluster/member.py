@@ -35,7 +35,7 @@ class ClusterMember:
         engine, keeper, metrics = shared.engine, shared.keeper, shared.metrics
         self.takeover = Takeover(engine, keeper, sessions, metrics=metrics, jitter=shared.jitter, tuning=shared.tuning)
         self.remote_feeds = RemoteFeeds(engine, sessions.feed, shared.notifications, shared.tasks, shared.tuning)
-        self.forwarder = Forwarder(engine, shared.clock, keeper, sessions, metrics, client=client, tasks=shared.tasks)
+        self.forwarder = Forwarder(shared, keeper, sessions, client=client)
         metrics.watch_lease(lambda: keeper.seconds_left, lambda: len(sessions.all()))
 
     @asynccontextmanager

@@ -9,18 +9,16 @@ from typing import TypeVar
 
 import structlog
 
-from gateway.clock import Clock
 from gateway.core.session import RetryPolicy
 from gateway.errors import EngineUnavailable, InvalidConfiguration, NotFound, OperatorError, Problem
 from gateway.executors.port import Destination, Executor
 from gateway.guard import Tasks, awaited, guard, tried
 from gateway.runtime.cluster.lease import Lease, LeaseKeeper
 from gateway.runtime.cluster.notifications import Notifications
-from gateway.runtime.delivery.subscriptions import EventDelivery, note_of, target_of
+from gateway.runtime.delivery.subscriptions import DeliveryRules, EventDelivery, note_of, target_of
 from gateway.runtime.policy import copying_of, retry_of
-from gateway.runtime.tuning import Tuning
+from gateway.runtime.services import Services
 from gateway.settings.model import DestinationSpec, ExecutorSpec, Settings
-from gateway.store.port import Engine
 
 log = structlog.get_logger(__name__)
 
@@ -51,25 +49,22 @@ class Backends:
 
     def __init__(
         self,
+        services: Services,
+        *,
         make_executor: Callable[[ExecutorSpec], Executor],
         make_destination: Callable[[DestinationSpec], Destination],
-        engine: Engine,
-        clock: Clock,
-        jitter: Callable[[], float],
         keeper: LeaseKeeper,
         notifications: Notifications,
-        tasks: Tasks,
-        tuning: Tuning,
     ) -> None:
-        self._tuning = tuning
+        self._tuning = services.tuning
         self._keeper = keeper
         self._notifications = notifications
         self._make_executor = make_executor
         self._make_destination = make_destination
-        self._engine = engine
-        self._clock = clock
-        self._jitter = jitter
-        self._tasks = tasks
+        self._engine = services.engine
+        self._clock = services.clock
+        self._jitter = services.jitter
+        self._tasks = services.tasks
         self._executors: dict[str, _Executor] = {}
         self._deliveries: dict[str, _Delivery] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -126,16 +121,14 @@ class Backends:
 
     def _deliver_to(self, fresh: Mapping[str, tuple[DestinationSpec, Destination]]) -> None:
         for name, (spec, destination) in fresh.items():
-            delivery = EventDelivery(
-                name,
-                destination,
+            rules = DeliveryRules(
                 policy=copying_of(spec),
                 concurrency=spec.concurrency,
-                engine=self._engine,
-                clock=self._clock,
-                jitter=self._jitter,
                 longest_sleep=self._tuning.delivery_look if self._keeper.shared else self._tuning.delivery_look_alone,
                 reconnect_within=spec.reconnect_within,
+            )
+            delivery = EventDelivery(
+                name, destination, rules, engine=self._engine, clock=self._clock, jitter=self._jitter
             )
             task = guard("destination", partial(self._deliver, name, delivery), self._tasks, destination=name)
             self._deliveries[name] = _Delivery(spec, destination, delivery, task)

@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import structlog
@@ -41,6 +42,18 @@ def note_of(name: str) -> str:
     return f"destination/{name}"
 
 
+@dataclass(frozen=True, slots=True)
+class DeliveryRules:
+    """The rules by which one destination gets its copies."""
+
+    policy: RetryPolicy
+    concurrency: int
+    longest_sleep: float
+    """Seconds after which the store is queried for copies that were not announced."""
+    reconnect_within: timedelta
+    """The time that copies wait for an unreachable destination; then they are dead."""
+
+
 class EventDelivery:
     """Delivers the copies of one destination; `run` is its only task."""
 
@@ -48,28 +61,21 @@ class EventDelivery:
         self,
         name: str,
         destination: Destination,
+        rules: DeliveryRules,
         *,
-        policy: RetryPolicy,
-        concurrency: int,
         engine: Engine,
         clock: Clock,
         jitter: Callable[[], float],
-        longest_sleep: float,
-        reconnect_within: timedelta,
     ) -> None:
-        """Prepare; it looks for copies that nobody announced at least each `longest_sleep` seconds.
-
-        Copies wait for a destination that cannot be reached for `reconnect_within`, then they are dead.
-        """
         self._name = name
-        self._longest_sleep = longest_sleep
+        self._longest_sleep = rules.longest_sleep
         self._destination = destination
-        self._policy = policy
-        self._concurrency = concurrency
+        self._policy = rules.policy
+        self._concurrency = rules.concurrency
         self._engine = engine
         self._clock = clock
         self._jitter = jitter
-        self._reconnect_within = reconnect_within
+        self._reconnect_within = rules.reconnect_within
         self._unreachable_since: datetime | None = None
         self._wakeup = asyncio.Event()
         self._may_be_off = True

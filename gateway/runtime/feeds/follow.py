@@ -6,6 +6,7 @@ Where the session is carried may change in the middle: the place in the journal 
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import dataclass
 
 from gateway.errors import Truncated
 from gateway.events import Envelope, Gap, SessionId
@@ -24,15 +25,59 @@ PAGES = 64
 """How many pages of history are read at a time."""
 
 
+@dataclass(frozen=True, slots=True)
+class History:
+    """Reads the journal for followers."""
+
+    engine: Engine
+    pages: asyncio.Semaphore
+    """Limits the pages that are read at a time."""
+
+    async def read(self, session_id: SessionId, after: int) -> AsyncGenerator[StreamItem]:
+        """Yield the events behind a sequence."""
+        limit = _FIRST_PAGE
+        while True:
+            async with self.pages:
+                try:
+                    page = await self.engine.read(session_id, after=after, limit=limit)
+                    page = await with_links(self.engine, session_id, page, more=len(page) == limit)
+                    gap = None
+                except Truncated as exc:
+                    page, gap = (), Gap(exc.first_sequence)
+            if gap is not None:
+                yield gap
+                after = gap.first_sequence - 1
+                continue
+            count, heavy, taken, is_whole = 0, 0, [News()], True
+            for count, envelope in enumerate(page, 1):
+                size = weight(envelope.event)
+                heavy += size
+                if count > 1 and heavy > _PAGE_BYTES:
+                    # From here on it is read again: a follower that stops reading holds no more than this.
+                    is_whole = False
+                    break
+                if not taken[-1].takes(size):
+                    taken.append(News())
+                taken[-1].add(envelope, size)
+                after = envelope.sequence
+            is_last = is_whole and len(page) < limit
+            del page
+            for news in taken:
+                if news.items:
+                    yield news
+            if is_last:
+                return
+            limit = max(1, min(limit * 2, count * _PAGE_BYTES // heavy, _LARGEST_PAGE))
+
+
 async def follow(
-    engine: Engine,
+    history: History,
     session_id: SessionId,
     feeds: RemoteFeeds,
     *,
     after: int | None,
     heartbeat: float,
     ended: Ending,
-    pages: asyncio.Semaphore,
 ) -> AsyncGenerator[StreamItem]:
     """Yield everything on record behind `after` without gap or repeat, and live events as they come.
 
@@ -44,15 +89,15 @@ async def follow(
         feed = feeds.here(session_id) or await feeds.elsewhere(session_id)
         if feed is None:
             if last is not None:
-                async with aclosing(_history(engine, session_id, last, pages)) as history:
-                    async for item in history:
+                async with aclosing(history.read(session_id, last)) as items:
+                    async for item in items:
                         yield item
             return
         if last is None:
             # What is recorded from this moment on is news, also before the first read of the journal.
             last = feed.last_sequence
         # The feed is joined here, before anybody else runs.
-        news = _from_feed(engine, session_id, feed, last, heartbeat=heartbeat, ended=ended, pages=pages)
+        news = _from_feed(history, session_id, feed, last, heartbeat=heartbeat, ended=ended)
         async with aclosing(news):
             async for item in news:
                 last = _place_of(item, last)
@@ -62,14 +107,13 @@ async def follow(
 
 
 async def _from_feed(
-    engine: Engine,
+    history: History,
     session_id: SessionId,
     feed: Feed,
     last: int,
     *,
     heartbeat: float,
     ended: Ending,
-    pages: asyncio.Semaphore,
 ) -> AsyncGenerator[StreamItem]:
     """Yield what is behind `last` until the feed is closed."""
     place = feed.join()
@@ -80,8 +124,8 @@ async def _from_feed(
         while True:
             some, place, behind = feed.since(place)
             if missed or behind:
-                async with aclosing(_history(engine, session_id, last, pages)) as history:
-                    async for item in history:
+                async with aclosing(history.read(session_id, last)) as items:
+                    async for item in items:
                         last = _place_of(item, last)
                         yield item
             if some is not None:
@@ -113,41 +157,3 @@ def _place_of(item: StreamItem, last: int) -> int:
             return item.first_sequence - 1
         case _:
             return last
-
-
-async def _history(
-    engine: Engine, session_id: SessionId, after: int, pages: asyncio.Semaphore
-) -> AsyncGenerator[StreamItem]:
-    limit = _FIRST_PAGE
-    while True:
-        async with pages:
-            try:
-                page = await engine.read(session_id, after=after, limit=limit)
-                page = await with_links(engine, session_id, page, more=len(page) == limit)
-                gap = None
-            except Truncated as exc:
-                page, gap = (), Gap(exc.first_sequence)
-        if gap is not None:
-            yield gap
-            after = gap.first_sequence - 1
-            continue
-        count, heavy, taken, is_whole = 0, 0, [News()], True
-        for count, envelope in enumerate(page, 1):
-            size = weight(envelope.event)
-            heavy += size
-            if count > 1 and heavy > _PAGE_BYTES:
-                # From here on it is read again: a follower that stops reading holds no more than this.
-                is_whole = False
-                break
-            if not taken[-1].takes(size):
-                taken.append(News())
-            taken[-1].add(envelope, size)
-            after = envelope.sequence
-        is_last = is_whole and len(page) < limit
-        del page
-        for news in taken:
-            if news.items:
-                yield news
-        if is_last:
-            return
-        limit = max(1, min(limit * 2, count * _PAGE_BYTES // heavy, _LARGEST_PAGE))

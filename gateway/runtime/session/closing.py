@@ -5,7 +5,7 @@ import structlog
 from gateway.adapter.port import Capabilities, Draft, Encoded, Frame, RuntimeOptions
 from gateway.core import lifecycle
 from gateway.core.effects import Release
-from gateway.core.session import Policy, RuntimeContext, StepBuilder
+from gateway.core.session import Policy, RuntimeContext, SlotAccess, StepBuilder
 from gateway.core.snapshots import to_snapshot
 from gateway.errors import Elsewhere
 from gateway.events import Envelope
@@ -76,11 +76,10 @@ class Closing:
             view,
             now=shared.clock.now(),
             mint=shared.ids.event_id,
-            take_slot=lambda _: False,
-            refusal=lambda _: None,
+            slots=SlotAccess(take=lambda _: False, refusal=lambda _: None),
             runtime=runtime,
         )
-        lifecycle.close(runtime, builder, reason=reason)
+        lifecycle.close(builder, reason=reason)
         snapshot = to_snapshot(builder.last_sequence, builder.memory)
         committed = await shared.engine.commit(builder.step(fence=taken.fence, snapshot=snapshot))
         for effect in builder.effects:

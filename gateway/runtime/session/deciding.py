@@ -5,7 +5,7 @@ from typing import Any
 
 from gateway.core import callers, calls, confirmations, inbound, interactions, lifecycle, outbound
 from gateway.core.effects import Transmit
-from gateway.core.session import RuntimeContext, StepBuilder
+from gateway.core.session import StepBuilder
 from gateway.errors import Inexpressible, Overloaded
 from gateway.events import ContextUpdated, Event, LinkChanged, MessagePosted
 from gateway.runtime.session import signals as s
@@ -16,9 +16,7 @@ MOST_WAITING = 16
 _REASON = 500
 
 
-def decide(
-    runtime: RuntimeContext, builder: StepBuilder, signal: s.Signal, *, outgoing: Outgoing, jitter: Callable[[], float]
-) -> Any:
+def decide(builder: StepBuilder, signal: s.Signal, *, outgoing: Outgoing, jitter: Callable[[], float]) -> Any:
     """Add what a signal means to a step; returns what its reply gets, where it has one.
 
     What waits to leave is only looked at. For a free slot the answer is whether the call still wants it.
@@ -26,20 +24,22 @@ def decide(
     match signal:
         # The usual ones first, each of which is looked for in turn.
         case s.FrameArrived():
-            inbound.take(runtime, builder, signal.frame, cursor=signal.cursor, overloaded=signal.overloaded)
+            inbound.take(builder, signal.frame, cursor=signal.cursor, overloaded=signal.overloaded)
         case s.Attempted():
-            return calls.answered(runtime, builder, signal.call_id, signal.attempt, signal.answer, jitter=jitter())
+            return calls.answered(builder, signal.call_id, signal.attempt, signal.answer, jitter=jitter())
         case s.Delivered(sequences, target, state, reason, overdue, fault, answers):
             for sequence in sequences:
-                lifecycle.delivery(builder, sequence, target, state, reason=reason, fault=fault, answers=answers)
+                if fault:
+                    lifecycle.report_fault(builder, sequence, reason)
+                lifecycle.delivery(builder, sequence, target, state, reason=reason, answers=answers)
             if overdue:
-                confirmations.correct(runtime, builder, caused_by=sequences[-1])
+                confirmations.correct(builder, caused_by=sequences[-1])
         case s.Connecting() | s.CaughtUp() | s.Reread() | s.LinkUp() | s.LinkDown():
-            _about_link(runtime, builder, signal, outgoing)
+            _about_link(builder, signal, outgoing)
         case s.SlotFree() | s.TurnedAway() | s.ExecutorReplied():
-            return _about_work(runtime, builder, signal)
+            return _about_work(builder, signal)
         case s.HandedOver(frame, sequence, overloaded):
-            inbound.take(runtime, builder, frame, overloaded=overloaded)
+            inbound.take(builder, frame, overloaded=overloaded)
             builder.send_changes.append(SendChange(sequence, HANDOVER, "delivered"))
         case s.AttemptsDue():
             # `Outgoing.plan_attempts` adds them to each step.
@@ -47,95 +47,91 @@ def decide(
         case s.AnsweredLate(row, answered):
             calls.late_outcome(builder, row, answered)
         case s.Recover(unconfirmed):
-            lifecycle.recover(runtime, builder, unconfirmed)
+            lifecycle.recover(builder, unconfirmed)
         case s.Tick():
-            lifecycle.tick(runtime, builder)
+            lifecycle.tick(builder)
         case _:
-            return _for_client(runtime, builder, signal, outgoing)
+            return _for_client(builder, signal, outgoing)
     return None
 
 
-def _about_link(runtime: RuntimeContext, builder: StepBuilder, signal: s.LinkSignal, outgoing: Outgoing) -> None:
+def _about_link(builder: StepBuilder, signal: s.LinkSignal, outgoing: Outgoing) -> None:
     match signal:
         case s.Connecting():
-            inbound.connecting(runtime, builder)
+            inbound.connecting(builder)
         case s.CaughtUp(starting):
-            inbound.caught_up(runtime, builder, is_starting=starting)
+            inbound.caught_up(builder, is_starting=starting)
         case s.Reread():
-            interactions.ask_again(runtime, builder)
+            interactions.ask_again(builder)
         case s.LinkUp():
-            lifecycle.link(runtime, builder, LinkChanged(state="up"), state_waits=outgoing.state_waits)
+            lifecycle.link(builder, LinkChanged(state="up"), state_waits=outgoing.state_waits)
         case s.LinkDown(reason, refused):
             if builder.memory.linked or (refused and not outgoing.refused):
                 state = "refused" if refused else "down"
-                lifecycle.link(runtime, builder, LinkChanged(state=state, reason=reason[:_REASON]))
+                lifecycle.link(builder, LinkChanged(state=state, reason=reason[:_REASON]))
 
 
-def _about_work(
-    runtime: RuntimeContext, builder: StepBuilder, signal: s.SlotFree | s.TurnedAway | s.ExecutorReplied
-) -> bool | None:
+def _about_work(builder: StepBuilder, signal: s.SlotFree | s.TurnedAway | s.ExecutorReplied) -> bool | None:
     match signal:
         case s.SlotFree(call_id):
-            return calls.claim(runtime, builder, call_id)
+            return calls.claim(builder, call_id)
         case s.TurnedAway(call_id, reason):
-            calls.turn_away(runtime, builder, call_id, reason)
+            calls.turn_away(builder, call_id, reason)
         case s.ExecutorReplied(sequence, answer):
             asked = next((a for a in builder.memory.asked if a.sequence == sequence), None)
             if asked is None:
-                confirmations.replied(runtime, builder, sequence, answer)
+                confirmations.replied(builder, sequence, answer)
             else:
-                interactions.replied(runtime, builder, asked, answer)
+                interactions.replied(builder, asked, answer)
     return None
 
 
-def _post(runtime: RuntimeContext, builder: StepBuilder, event: Event, place: int, by: str) -> int:
+def _post(builder: StepBuilder, event: Event, place: int, by: str) -> int:
     try:
-        return outbound.post(runtime, builder, event, by=by)
+        return outbound.post(builder, event, by=by)
     except Inexpressible as exc:
         exc.place = place
         raise
 
 
-def _for_client(runtime: RuntimeContext, builder: StepBuilder, signal: s.ClientSignal, outgoing: Outgoing) -> Any:
+def _for_client(builder: StepBuilder, signal: s.ClientSignal, outgoing: Outgoing) -> Any:
     """What an API client or operator asked for."""
     match signal:
         case s.Post(events, _, by, keep):
-            _refuse_too_many(runtime, builder, events, outgoing)
-            sequences = [_post(runtime, builder, event, place, by) for place, event in enumerate(events)]
+            _refuse_too_many(builder, events, outgoing)
+            sequences = [_post(builder, event, place, by) for place, event in enumerate(events)]
             if keep is not None:
                 builder.keep(keep, sequences)
             return sequences
         case s.CallAsked(request):
-            return callers.ask(runtime, builder, request)
+            return callers.ask(builder, request)
         case s.OutcomeGiven(call_id, answered):
-            return calls.outcome(runtime, builder, call_id, answered)
+            return calls.outcome(builder, call_id, answered)
         case s.OutcomeLate(row, answered):
             calls.late_outcome(builder, row, answered)
         case s.ProgressGiven(call_id, progress):
-            return calls.progressed(runtime, builder, call_id, progress)
+            return calls.progressed(builder, call_id, progress)
         case s.CancelOrdered(call_id, reason):
-            return calls.cancel(runtime, builder, call_id, reason=reason)
+            return calls.cancel(builder, call_id, reason=reason)
         case s.RedriveOrdered(row, request, new_key, deliver):
-            return calls.redrive(runtime, builder, row, request, new_key=new_key, deliver=deliver)
+            return calls.redrive(builder, row, request, new_key=new_key, deliver=deliver)
         case s.RepeatOrdered(call_id):
-            calls.repeat(runtime, builder, call_id)
+            calls.repeat(builder, call_id)
         case s.DismissOrdered(row, by):
             calls.dismiss(builder, row, by=by)
         case s.AnswerGiven(interaction_id, body, by):
-            return interactions.answer(runtime, builder, interaction_id, body, by=by)
+            return interactions.answer(builder, interaction_id, body, by=by)
         case s.CloseOrdered(reason):
-            lifecycle.close(runtime, builder, reason=reason)
+            lifecycle.close(builder, reason=reason)
     return None
 
 
-def _refuse_too_many(
-    runtime: RuntimeContext, builder: StepBuilder, events: Sequence[Event], outgoing: Outgoing
-) -> None:
+def _refuse_too_many(builder: StepBuilder, events: Sequence[Event], outgoing: Outgoing) -> None:
     """Only so many events may wait for the runtime, and messages for their turn where it takes one a turn."""
-    most = runtime.policy.outbound
+    most = builder.runtime.policy.outbound
     if outgoing.waiting + len(builder.events) + len(events) > most:
         raise Overloaded(f"{most} events may wait to be delivered to the runtime; try again later")
-    if not runtime.capabilities.one_message_per_turn:
+    if not builder.runtime.capabilities.one_message_per_turn:
         return
     running = builder.memory.running
     more = sum(_begins_a_turn(event, running=running) for event in events)

@@ -1,10 +1,8 @@
 """What a session that failed, or was given up here, had before it: for whoever takes it up from the store."""
 
-from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from gateway.adapter.port import Codec
-from gateway.core.session import RuntimeContext
 from gateway.core.state import SessionView
 from gateway.runtime.session.signals import (
     AnsweredLate,
@@ -18,7 +16,7 @@ from gateway.runtime.session.signals import (
 Tried = tuple[Signal, int]
 """An input, and how often the session has failed on it."""
 
-_OWN = (Attempted, AnsweredLate, ExecutorReplied, Delivered)
+OWN = (Attempted, AnsweredLate, ExecutorReplied, Delivered)
 """What came of work that was ordered here, and would otherwise be guessed at by recovery."""
 
 
@@ -42,36 +40,6 @@ class Left:
     def frames(self) -> list[FrameArrived]:
         """What the runtime has said, in its order."""
         return [signal for signal, _ in (*self.under_way, *self.waiting) if isinstance(signal, FrameArrived)]
-
-
-def what_is_left(
-    view: SessionView,
-    runtime: RuntimeContext,
-    *,
-    under_way: Sequence[Signal],
-    written: bool,
-    kept: Collection[Tried],
-    said_again: Iterable[Tried],
-    waiting: Iterable[Signal],
-    unsure: bool,
-) -> Left:
-    """Say what is to be decided about again, of what was under way, kept from before, and waiting."""
-    tried = {id(signal): times for signal, times in kept}
-    now = {id(signal) for signal in under_way}
-    # A link that replays sends again what is not on record.
-    resumes = runtime.capabilities.resumes
-    kinds = _OWN if resumes else (*_OWN, FrameArrived)
-    behind = [*(one for one in kept if id(one[0]) not in now), *((one, 0) for one in waiting)]
-    failed = [(one, tried.get(id(one), 0) + 1) for one in under_way if not written]
-    replayed = [one for one in failed if resumes and isinstance(one[0], FrameArrived)]
-    return Left(
-        view.last_sequence,
-        tuple(one for one in failed if isinstance(one[0], kinds)),
-        tuple(one for one in behind if isinstance(one[0], kinds)),
-        said_again=(*said_again, *replayed),
-        unsure=unsure,
-        codec=None if resumes else runtime.codec,
-    )
 
 
 def worth_deciding(left: Left | None, view: SessionView) -> tuple[list[Tried], list[Tried]]:

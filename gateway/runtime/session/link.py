@@ -7,16 +7,14 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from gateway.adapter.port import Connector, Link, Resting
-from gateway.clock import Clock
 from gateway.errors import LinkCrowded, LinkLost, LinkRefused
-from gateway.guard import FAULTS, Tasks, awaited, guard_call, in_time, is_fault, is_to_end
+from gateway.guard import FAULTS, awaited, guard_call, in_time, is_fault, is_to_end
 from gateway.runtime.feeds.wakeup import finish
-from gateway.runtime.metrics import Metrics
 from gateway.runtime.observe import label_session
+from gateway.runtime.services import Services
 from gateway.runtime.session.resting import Rest
 from gateway.runtime.session.signals import LinkDown, LinkUp
 from gateway.runtime.session.worker import SessionWorker
-from gateway.runtime.tuning import Tuning
 
 _STABLE = 10.0
 _WAKE_AFTER = 1.0
@@ -34,17 +32,13 @@ class Supervisor:
         worker: SessionWorker,
         *,
         connector: Connector,
-        clock: Clock,
-        metrics: Metrics,
-        jitter: Callable[[], float],
+        services: Services,
         entrance: asyncio.Lock,
-        tasks: Tasks,
-        tuning: Tuning,
     ) -> None:
-        self._tasks = tasks
-        self._tuning = tuning
+        self._tasks = services.tasks
+        self._tuning = services.tuning
         self.state: LinkState = "connecting"
-        self.since: datetime = clock.now()
+        self.since: datetime = services.clock.now()
         self.reason: str | None = None
         self.gave_up = False
         """Whether the address itself is at fault: only a reload, which makes the link anew, may try it again."""
@@ -52,9 +46,9 @@ class Supervisor:
         """The code of the refusal that has been the only answer, and since when by the monotonic clock."""
         self._worker = worker
         self._connector = connector
-        self._clock = clock
-        self._metrics = metrics
-        self._jitter = jitter
+        self._clock = services.clock
+        self._metrics = services.metrics
+        self._jitter = services.jitter
         self._entrance = entrance
         self._cut: asyncio.Future[str] | None = None
         """Why the present link has ended, or is to end."""
@@ -70,8 +64,8 @@ class Supervisor:
                 closed=worker.closed,
                 has_work=worker.has_work,
                 call_when_said=self._call_when_said,
-                clock=clock,
-                jitter=jitter,
+                clock=services.clock,
+                jitter=services.jitter,
                 show=self._move,
             )
 

@@ -33,7 +33,7 @@ from gateway.adapter.port import Frame
 from gateway.clock import Clock
 from gateway.core.adapt import carries_state, needs_attempt, renew
 from gateway.core.effects import Transmit, answered_by
-from gateway.core.resend import Lanes, Plan, is_held, is_overdue, may_leave, plan_resend
+from gateway.core.resend import Lanes, Plan, RuntimeNeeds, SendHistory, is_held, is_overdue, may_leave, plan_resend
 from gateway.core.session import RuntimeContext, StepBuilder
 from gateway.core.state import SessionView
 from gateway.errors import CannotExpress
@@ -441,17 +441,21 @@ class Outgoing:
         self._stored = max(0, self._stored - len(found)) if self._more else 0
         plans = plan_resend(
             [*self._owed, *found],
+            SendHistory(
+                unsure_up_to=self._unsure_up_to,
+                started=self._marked | self._departed | self._returned,
+                tried=self._tried,
+                lost=self._lost,
+                fresh=self._fresh,
+            ),
+            RuntimeNeeds(
+                memory=view.memory,
+                working=any(call.deliver for call in view.calls.values()),
+                posted=posted,
+                asked_again=reading.again,
+            ),
             capabilities=self.runtime.capabilities,
             now=now,
-            unsure_up_to=self._unsure_up_to,
-            started=self._marked | self._departed | self._returned,
-            tried=self._tried,
-            lost=self._lost,
-            working=any(call.deliver for call in view.calls.values()),
-            posted=posted,
-            memory=view.memory,
-            asked_again=reading.again,
-            fresh=self._fresh,
             more=self._more,
         )
         self._owed = tuple(plan.row for plan in plans if plan.fate == "later")

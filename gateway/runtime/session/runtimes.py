@@ -38,6 +38,7 @@ from gateway.runtime.session.link import LinkState
 from gateway.runtime.session.sessions import Sessions
 from gateway.runtime.session.shared import Shared
 from gateway.runtime.views import FailingAutostart
+from gateway.store.port import NewSession
 from gateway.store.rows import SessionRow
 from gateway.strict_json import pointer
 
@@ -266,23 +267,25 @@ class Runtimes:
             delegates=runtime.adapter.capabilities.delegates,
         )
         row, new = await self._shared.engine.open_session(
-            session_id=session_id,
-            runtime=runtime_name,
-            protocol=protocol,
-            native_id=native_id,
-            labels=labels,
-            first=Envelope(
-                event_id=self._shared.ids.event_id(),
+            NewSession(
                 session_id=session_id,
-                sequence=0,
-                recorded_at=self._shared.clock.now(),
-                direction="to_runtime",
-                event=opened,
-                losses=losses,
-                synthetic=True,
-            ),
-            state=first_state(runtime.adapter.capabilities),
-            notes=self._tickets.notes(ticket, session_id),
+                runtime=runtime_name,
+                protocol=protocol,
+                native_id=native_id,
+                labels=labels,
+                first=Envelope(
+                    event_id=self._shared.ids.event_id(),
+                    session_id=session_id,
+                    sequence=0,
+                    recorded_at=self._shared.clock.now(),
+                    direction="to_runtime",
+                    event=opened,
+                    losses=losses,
+                    synthetic=True,
+                ),
+                state=first_state(runtime.adapter.capabilities),
+                notes=self._tickets.notes(ticket, session_id),
+            )
         )
         if new and runtime.options.takes_mcp:
             began = since or (self._shared.clock.now() if ticket is None else ticket.given_at)

@@ -190,16 +190,7 @@ class Sessions:
         """Keep a session linked to its runtime from now on, where there is something to link to."""
         if runtime.connector is None:
             return Carried(worker, None, runtime, working)
-        supervisor = Supervisor(
-            worker,
-            connector=runtime.connector,
-            clock=self._shared.clock,
-            metrics=self._shared.metrics,
-            jitter=self._shared.jitter,
-            entrance=self._entrance,
-            tasks=self._tasks,
-            tuning=self._shared.tuning,
-        )
+        supervisor = Supervisor(worker, connector=runtime.connector, services=self._shared, entrance=self._entrance)
         linked = guard("link", supervisor.run, self._tasks, session_id=worker.view.session_id)
         return Carried(worker, supervisor, runtime, working, (linked,))
 

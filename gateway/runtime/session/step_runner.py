@@ -7,7 +7,7 @@ on record already, signal by signal where somebody else has written, later where
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
 
 from structlog.typing import FilteringBoundLogger
@@ -25,7 +25,7 @@ from gateway.runtime.session import signals as s
 from gateway.runtime.session.due import DueTimer
 from gateway.runtime.session.effects import EffectRunner
 from gateway.runtime.session.inbox import Inbox
-from gateway.runtime.session.left import Left, Tried, what_is_left
+from gateway.runtime.session.left import OWN, Left, Tried
 from gateway.runtime.session.load import known_calls, load_view
 from gateway.runtime.session.outbox import Outbox
 from gateway.runtime.session.outgoing import NO_ATTEMPTS
@@ -47,6 +47,19 @@ Decided = tuple[StepBuilder, Committed | None, Answers]
 """A decision, what is on record of it, and what is answered to each signal."""
 
 
+@dataclass(frozen=True, slots=True)
+class SessionParts:
+    """The parts of one session that a step uses."""
+
+    permit: Permit
+    inbox: Inbox
+    outbox: Outbox
+    effects: EffectRunner
+    timer: DueTimer
+    steps: StepMaker
+    feed: Feed
+
+
 class StepRunner:
     """One session's; what it knows of the session is the `view` that decisions rest on."""
 
@@ -56,13 +69,7 @@ class StepRunner:
         *,
         runtime: RuntimeContext,
         shared: Shared,
-        permit: Permit,
-        inbox: Inbox,
-        outbox: Outbox,
-        effects: EffectRunner,
-        timer: DueTimer,
-        steps: StepMaker,
-        feed: Feed,
+        parts: SessionParts,
         log: FilteringBoundLogger,
     ) -> None:
         self.view = view
@@ -74,26 +81,32 @@ class StepRunner:
         self._unsure = False
         """Whether it may be on record."""
         self._shared = shared
-        self._permit = permit
-        self._inbox = inbox
-        self._outbox = outbox
-        self._effects = effects
-        self._timer = timer
-        self._steps = steps
-        self._feed = feed
+        self._permit = parts.permit
+        self._inbox = parts.inbox
+        self._outbox = parts.outbox
+        self._effects = parts.effects
+        self._timer = parts.timer
+        self._steps = parts.steps
+        self._feed = parts.feed
         self._snapshot_at = view.last_sequence
 
     def what_is_left(self, kept: Sequence[Tried], said_again: Sequence[Tried]) -> Left:
-        """Say what is to be decided about again; `kept` and `said_again` are what was so at the beginning already."""
-        return what_is_left(
-            self.view,
-            self.runtime,
-            under_way=self.under_way,
-            written=self.written,
-            kept=kept,
-            said_again=said_again,
-            waiting=self._inbox.waiting,
+        """List the inputs to decide about again: under way, `kept` from before, and waiting."""
+        tried = {id(signal): times for signal, times in kept}
+        now = {id(signal) for signal in self.under_way}
+        # A link that replays sends again what is not on record.
+        resumes = self.runtime.capabilities.resumes
+        kinds = OWN if resumes else (*OWN, s.FrameArrived)
+        behind = [*(one for one in kept if id(one[0]) not in now), *((one, 0) for one in self._inbox.waiting)]
+        failed = [] if self.written else [(one, tried.get(id(one), 0) + 1) for one in self.under_way]
+        replayed = [one for one in failed if resumes and isinstance(one[0], s.FrameArrived)]
+        return Left(
+            self.view.last_sequence,
+            tuple(one for one in failed if isinstance(one[0], kinds)),
+            tuple(one for one in behind if isinstance(one[0], kinds)),
+            said_again=(*said_again, *replayed),
             unsure=self._unsure,
+            codec=None if resumes else self.runtime.codec,
         )
 
     def show(self, frame: Frame) -> bool:

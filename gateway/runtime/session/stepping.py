@@ -6,7 +6,7 @@ from typing import Any
 
 from gateway.core.effects import Dispatch
 from gateway.core.lifecycle import GATEWAY_FAULT
-from gateway.core.session import RuntimeContext, StepBuilder
+from gateway.core.session import Recorded, RuntimeContext, SlotAccess, StepBuilder
 from gateway.core.state import SessionView
 from gateway.errors import DragomanError
 from gateway.events import FaultReported, FrameRejected
@@ -41,6 +41,7 @@ class StepMaker:
         self._outbox = outbox
         self._timer = timer
         self._drop_link = drop_link
+        self._slots = SlotAccess(self._take_slot, shared.slots.refusal)
         self._taken: list[str] = []
         """The executors of the slots that the present step has taken."""
 
@@ -62,7 +63,7 @@ class StepMaker:
         answers: Answers = []
         try:
             for signal in batch:
-                answers.append((signal, decide(runtime, builder, signal, outgoing=outgoing, jitter=jitter)))
+                answers.append((signal, decide(builder, signal, outgoing=outgoing, jitter=jitter)))
         # The worker's edge: a fault of ours in one decision must not end the session.
         except BaseException as exc:
             if not is_fault(exc):
@@ -71,9 +72,7 @@ class StepMaker:
             failed = batch[len(answers)]
             self._note(failed, exc, view)
             builder = self._builder(view, runtime, known=known, repeats=repeats)
-            answers = [
-                (one, self._decide_apart(runtime, builder, one, exc if one is failed else None)) for one in batch
-            ]
+            answers = [(one, self._decide_apart(builder, one, exc if one is failed else None)) for one in batch]
         for signal, answer in answers:
             if isinstance(signal, s.SlotFree):
                 if not answer or isinstance(answer, BaseException):
@@ -116,11 +115,9 @@ class StepMaker:
             view,
             self._shared.clock.now(),
             self._shared.ids.event_id,
-            self._take_slot,
-            self._shared.slots.refusal,
+            self._slots,
             runtime,
-            known,
-            repeats,
+            Recorded(known, repeats),
         )
 
     def _take_slot(self, executor: str) -> bool:
@@ -134,16 +131,14 @@ class StepMaker:
         while len(self._taken) > kept:
             self._shared.slots.release(self._taken.pop(), self._inbox)
 
-    def _decide_apart(
-        self, runtime: RuntimeContext, builder: StepBuilder, signal: s.Signal, fault: BaseException | None
-    ) -> Any:
+    def _decide_apart(self, builder: StepBuilder, signal: s.Signal, fault: BaseException | None) -> Any:
         """Decide so that a failure leaves nothing behind; `fault` is what the decision has failed with already."""
         outgoing, jitter = self._outbox.outgoing, self._shared.jitter
         for tries in count(1):
             if fault is None:
                 mark, kept = builder.mark(), len(self._taken)
                 try:
-                    return decide(runtime, builder, signal, outgoing=outgoing, jitter=jitter)
+                    return decide(builder, signal, outgoing=outgoing, jitter=jitter)
                 except BaseException as exc:
                     if not is_fault(exc):
                         raise

@@ -36,7 +36,7 @@ from gateway.runtime.session.permit import Permit
 from gateway.runtime.session.replies import fail
 from gateway.runtime.session.resting import has_something_to_say
 from gateway.runtime.session.shared import Shared
-from gateway.runtime.session.step_runner import StepRunner
+from gateway.runtime.session.step_runner import SessionParts, StepRunner
 from gateway.runtime.session.stepping import StepMaker
 from gateway.store.rows import Regained
 
@@ -96,13 +96,15 @@ class SessionWorker:
             view,
             runtime=runtime,
             shared=shared,
-            permit=self.permit,
-            inbox=self.inbox,
-            outbox=self._outbox,
-            effects=self._effects,
-            timer=self._timer,
-            steps=StepMaker(shared, self.inbox, self._outbox, self._timer, drop_link),
-            feed=self.feed,
+            parts=SessionParts(
+                permit=self.permit,
+                inbox=self.inbox,
+                outbox=self._outbox,
+                effects=self._effects,
+                timer=self._timer,
+                steps=StepMaker(shared, self.inbox, self._outbox, self._timer, drop_link),
+                feed=self.feed,
+            ),
             log=self.log,
         )
         self._kept = list(kept)

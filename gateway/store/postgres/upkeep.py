@@ -4,9 +4,10 @@ from collections import Counter
 from collections.abc import Mapping
 
 from gateway.errors import Conflict, NotFound
-from gateway.events import Envelope, SessionId
+from gateway.events import SessionId
 from gateway.store.apply import CLOSED, Writes, begin, decide
 from gateway.store.encoding import NOTHING_LEFT, strip_about
+from gateway.store.port import NewSession
 from gateway.store.postgres.known import KnownRows
 from gateway.store.postgres.once import Transaction, Work
 from gateway.store.postgres.schema import check
@@ -75,53 +76,46 @@ _FORGET = (
 )
 
 
-def open_session(
-    session_id: SessionId,
-    *,
-    runtime: str,
-    protocol: str,
-    native_id: str,
-    labels: str,
-    first: Envelope,
-    record: EventRecord,
-    state: str,
-    notes: Mapping[str, str],
-    now: int,
-) -> Work[tuple[SessionId, bool]]:
-    """Make a session or open a closed one again; answers its id and whether it is new."""
+def open_session(new: NewSession, labels: str, record: EventRecord, *, now: int) -> Work[tuple[SessionId, bool]]:
+    """Create a session or open a closed one again; returns its id and whether it is new.
+
+    `labels` are the session's as JSON, `record` is its first event.
+    """
 
     async def work(turn: Transaction) -> tuple[SessionId, bool]:
         ask = turn.link.ask
-        for name, value in notes.items():
+        for name, value in new.notes.items():
             await ask(SET_NOTE, name, value)
-        found = await ask(_FIND, runtime, native_id)
+        found = await ask(_FIND, new.runtime, new.native_id)
         if not found:
             # It waits for whoever opens the same at this moment, and writes nothing where that one did.
-            added = await ask(_ADD_SESSION, session_id, runtime, protocol, native_id, state, labels, now)
+            added = await ask(
+                _ADD_SESSION, new.session_id, new.runtime, new.protocol, new.native_id, new.state, labels, now
+            )
             if added:
-                await _begin(turn, Head._make(added[0]), first, record, state, now)
-                return session_id, True
-            found = await ask(_FIND, runtime, native_id)
+                await _begin(turn, Head._make(added[0]), new, record, now)
+                return new.session_id, True
+            found = await ask(_FIND, new.runtime, new.native_id)
         if not found:
-            raise Conflict(f"session {session_id!r} is another one of runtime {runtime!r}")
+            raise Conflict(f"session {new.session_id!r} is another one of runtime {new.runtime!r}")
         head = Head._make(found[0])
         if head.state == CLOSED:
-            await _begin(turn, head, first, record, state, now)
+            await _begin(turn, head, new, record, now)
             await ask(
                 "UPDATE @sessions SET labels = $2, protocol = $3 WHERE session_id = $1",
                 head.session_id,
                 labels,
-                protocol,
+                new.protocol,
             )
         else:
-            turn.idle = not notes
+            turn.idle = not new.notes
         return head.session_id, False
 
     return work
 
 
-async def _begin(turn: Transaction, head: Head, first: Envelope, record: EventRecord, state: str, now: int) -> None:
-    step, held, writes = begin(first, head.session_id, state), KnownRows(), Writes(now)
+async def _begin(turn: Transaction, head: Head, new: NewSession, record: EventRecord, now: int) -> None:
+    step, held, writes = begin(new.first, head.session_id, new.state), KnownRows(), Writes(now)
     await held.fetch(turn.link, [step])
     decide(step, [record], known=held, writes=writes)
     await write(turn.link, writes, known=held, token=turn.token, spent=turn.spent)

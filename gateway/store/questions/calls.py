@@ -10,7 +10,7 @@ from dataclasses import replace
 from gateway.events import CallId, SessionId
 from gateway.store.call import OPEN_STATES, Call
 from gateway.store.encoding import read_cursor, write_cursor
-from gateway.store.questions.question import Question, Row, Where, columns, each, last, one, page_of
+from gateway.store.questions.question import Listing, Question, Row, Where, columns, each, last, one, page_of
 from gateway.store.records import CALL_COLUMNS, call_from, micros
 from gateway.store.rows import CallFilter, Page
 from gateway.store.states import OPEN_CALL, PENDING
@@ -91,7 +91,7 @@ def calls(which: CallFilter, page: Page) -> Question[tuple[list[Call], str | Non
     if matching.conditions:
         question = _page_of_window(page, window, matching)
     else:
-        question = page_of("calls", page, _LIST, window, order="id DESC", show=call_from, place=last)
+        question = page_of(Listing("calls", _LIST, call_from, last), page, window, order="id DESC")
     if covered != OPEN_CALL:
         return question
     # SQLite otherwise prefers the order of the table to the small index.

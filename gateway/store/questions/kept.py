@@ -2,7 +2,7 @@
 
 from gateway.events import InteractionId, SessionId
 from gateway.store.encoding import read_cursor
-from gateway.store.questions.question import Question, Row, Where, columns, last, one, page_of
+from gateway.store.questions.question import Listing, Question, Row, Where, columns, last, one, page_of
 from gateway.store.records import InteractionRecord, interaction_row, moment
 from gateway.store.rows import InteractionRow, Page, StoredAnswer
 from gateway.store.states import WAITING
@@ -32,7 +32,7 @@ def interactions(
         where.add(WAITING)
     else:
         where.equal(state=state)
-    return page_of("interactions", page, _LIST, where, order="id", show=_interaction, place=last)
+    return page_of(Listing("interactions", _LIST, _interaction, last), page, where, order="id")
 
 
 def interaction(interaction_id: InteractionId) -> Question[InteractionRow | None]:

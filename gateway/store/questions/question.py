@@ -86,24 +86,27 @@ def each(text: str, values: Sequence[object], show: Callable[[Row], T], *, sqlit
     return Question(text, values, lambda rows: [show(row) for row in rows], sqlite)
 
 
-def page_of(
-    of: ListName,
-    shown: Page,
-    text: str,
-    where: Where,
-    *,
-    order: str,
-    show: Callable[[Row], T],
-    place: Callable[[Row], Row],
-) -> Question[tuple[list[T], str | None]]:
+@dataclass(frozen=True, slots=True)
+class Listing(Generic[T]):
+    """A list that is read page by page."""
+
+    name: ListName
+    text: str
+    """The query up to its conditions."""
+    show: Callable[[Row], T]
+    place: Callable[[Row], Row]
+    """Returns the cursor's values of a row."""
+
+
+def page_of(of: Listing[T], shown: Page, where: Where, *, order: str) -> Question[tuple[list[T], str | None]]:
     limit = max(shown.limit, 1)
 
     def read(rows: Sequence[Row]) -> tuple[list[T], str | None]:
-        cursor = write_cursor(of, *place(rows[limit - 1])) if len(rows) > limit else None
-        return [show(row) for row in rows[:limit]], cursor
+        cursor = write_cursor(of.name, *of.place(rows[limit - 1])) if len(rows) > limit else None
+        return [of.show(row) for row in rows[:limit]], cursor
 
     values = [*where.values, limit + 1]
-    return Question(f"{text} {where.text()} ORDER BY {order} LIMIT ${len(values)}", values, read)
+    return Question(f"{of.text} {where.text()} ORDER BY {order} LIMIT ${len(values)}", values, read)
 
 
 def last(row: Row) -> Row:

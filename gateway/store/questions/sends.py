@@ -5,7 +5,7 @@ from datetime import datetime
 
 from gateway.events import SessionId
 from gateway.store.encoding import decode_envelope, read_cursor
-from gateway.store.questions.question import Question, Row, Where, columns, each, page_of
+from gateway.store.questions.question import Listing, Question, Row, Where, columns, each, page_of
 from gateway.store.records import SEND_COLUMNS, EventRecord, micros, moment_or_none, send_from
 from gateway.store.rows import DeadFilter, Page, Send
 from gateway.store.states import DEAD_SEND, PENDING
@@ -105,7 +105,7 @@ def dead_sends(page: Page, which: DeadFilter) -> Question[tuple[list[Send], str 
     if which.since is not None:
         where.add("o.created_at >= {0}", micros(which.since))
     order = "o.created_at DESC, o.session_id DESC, o.seq DESC, o.target DESC"
-    return page_of("sends", page, _SENDS, where, order=order, show=_send, place=_send_place)
+    return page_of(Listing("sends", _SENDS, _send, _send_place), page, where, order=order)
 
 
 def _send(row: Row) -> Send:

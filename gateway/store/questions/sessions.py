@@ -8,7 +8,7 @@ from gateway.errors import NotFound, Truncated
 from gateway.events import Envelope, SessionId
 from gateway.store.apply import CLOSED
 from gateway.store.encoding import decode_envelope, read_cursor
-from gateway.store.questions.question import Question, Row, Where, columns, last, one, page_of
+from gateway.store.questions.question import Listing, Question, Row, Where, columns, last, one, page_of
 from gateway.store.records import EventRecord, moment
 from gateway.store.rows import Page, SessionFilter, SessionRow
 
@@ -72,6 +72,9 @@ def session(session_id: SessionId) -> Question[SessionRow | None]:
     return one(_BY_ID, (session_id,), session_row)
 
 
+_SESSIONS = Listing("sessions", SESSION, session_row, last)
+
+
 def sessions(page: Page, which: SessionFilter, *, newest_first: bool) -> Question[tuple[list[SessionRow], str | None]]:
     where = Where()
     if page.after:
@@ -83,4 +86,4 @@ def sessions(page: Page, which: SessionFilter, *, newest_first: bool) -> Questio
     if which.open_only:
         where.add("s.state <> {0}", CLOSED)
     order = "s.id DESC" if newest_first else "s.id"
-    return page_of("sessions", page, SESSION, where, order=order, show=session_row, place=last)
+    return page_of(_SESSIONS, page, where, order=order)

@@ -15,14 +15,15 @@ import structlog
 
 from gateway.clock import Clock
 from gateway.errors import EngineUnavailable, InvalidRequest, NotFound
-from gateway.events import CallId, Envelope, SessionId
+from gateway.events import CallId, SessionId
 from gateway.store.encoding import encode_event
+from gateway.store.port import NewSession
 from gateway.store.questions.answers import AnswersQuestions
 from gateway.store.questions.question import Question, T
 from gateway.store.records import micros
 from gateway.store.retention import RemovedRows
 from gateway.store.roster import Roster
-from gateway.store.rows import NO_NOTES, EngineHealth, Instance, Regained, SessionRow, StoredAnswer
+from gateway.store.rows import EngineHealth, Instance, Regained, SessionRow, StoredAnswer
 from gateway.store.shared_probe import SharedProbe
 from gateway.store.sqlite import leases, upkeep
 from gateway.store.sqlite.dialect import answer
@@ -112,39 +113,16 @@ class SqliteEngine(AnswersQuestions):
 
     # Registry
 
-    async def open_session(
-        self,
-        *,
-        session_id: SessionId,
-        runtime: str,
-        protocol: str,
-        native_id: str,
-        labels: Mapping[str, str],
-        first: Envelope,
-        state: str = "starting",
-        notes: Mapping[str, str] = NO_NOTES,
-    ) -> tuple[SessionRow, bool]:
+    async def open_session(self, new: NewSession) -> tuple[SessionRow, bool]:
         try:
-            written = orjson.dumps(dict(labels))
+            labels = orjson.dumps(dict(new.labels)).decode()
         except orjson.JSONEncodeError as exc:
             raise InvalidRequest(f"the labels cannot be kept: {exc}") from exc
-        found, new = await self._write.run(
-            upkeep.open_session(
-                session_id,
-                runtime=runtime,
-                protocol=protocol,
-                native_id=native_id,
-                labels=written,
-                first=first,
-                record=encode_event(first),
-                state=state,
-                notes=notes,
-            )
-        )
+        found, is_new = await self._write.run(upkeep.open_session(new, labels, encode_event(new.first)))
         row = await self.session(found)
         if row is None:
             raise NotFound(f"no session {found!r}")
-        return row, new
+        return row, is_new
 
     async def erase(self, session_id: SessionId) -> None:
         reached: int | None = 0

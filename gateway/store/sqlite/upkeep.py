@@ -5,9 +5,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gateway.errors import Conflict, NotFound
-from gateway.events import Envelope, SessionId
+from gateway.events import SessionId
 from gateway.store.apply import CLOSED, begin, decide
 from gateway.store.encoding import NOTHING_LEFT, strip_about
+from gateway.store.port import NewSession
 from gateway.store.questions.calls import DROP_CALLS
 from gateway.store.questions.kept import SET_NOTE
 from gateway.store.questions.retention import FLOOR
@@ -40,49 +41,42 @@ def _ask(turn: Turn, statement: str, *values: object) -> list[Any]:
     return turn.store.connection.execute(in_sqlite(statement), values).fetchall()
 
 
-def open_session(
-    session_id: SessionId,
-    *,
-    runtime: str,
-    protocol: str,
-    native_id: str,
-    labels: bytes,
-    first: Envelope,
-    record: EventRecord,
-    state: str,
-    notes: Mapping[str, str],
-) -> Run:
-    """Create a session or reopen a closed one; returns its id and whether it is new."""
-    shown = labels.decode()
+def open_session(new: NewSession, labels: str, record: EventRecord) -> Run:
+    """Create a session or reopen a closed one; returns its id and whether it is new.
+
+    `labels` are the session's as JSON, `record` is its first event.
+    """
 
     def run(turn: Turn) -> tuple[SessionId, bool]:
         execute = turn.store.connection.execute
         found = execute(
-            "SELECT session_id FROM sessions WHERE runtime = ? AND native_id = ?", (runtime, native_id)
+            "SELECT session_id FROM sessions WHERE runtime = ? AND native_id = ?", (new.runtime, new.native_id)
         ).fetchone()
-        if found is None and _head(turn, session_id) is not None:
-            raise Conflict(f"session {session_id!r} is another one of runtime {runtime!r}")
-        for name, value in notes.items():
+        if found is None and _head(turn, new.session_id) is not None:
+            raise Conflict(f"session {new.session_id!r} is another one of runtime {new.runtime!r}")
+        for name, value in new.notes.items():
             _ask(turn, SET_NOTE, name, value)
         if found is None:
+            now = turn.writes.now
             execute(
-                _ADD_SESSION, (session_id, runtime, protocol, native_id, state, shown, turn.writes.now, turn.writes.now)
+                _ADD_SESSION,
+                (new.session_id, new.runtime, new.protocol, new.native_id, new.state, labels, now, now),
             )
-            turn.writes.heads[session_id] = Head(session_id, runtime, state, 0, 1, 0, 0)
-            _begin(turn, session_id, first, record, state)
-            return session_id, True
+            turn.writes.heads[new.session_id] = Head(new.session_id, new.runtime, new.state, 0, 1, 0, 0)
+            _begin(turn, new.session_id, new, record)
+            return new.session_id, True
         known: SessionId = found[0]
         head = _head(turn, known)
         if head is not None and head.state == CLOSED:
-            _begin(turn, known, first, record, state)
-            execute("UPDATE sessions SET labels = ?, protocol = ? WHERE session_id = ?", (shown, protocol, known))
+            _begin(turn, known, new, record)
+            execute("UPDATE sessions SET labels = ?, protocol = ? WHERE session_id = ?", (labels, new.protocol, known))
         return known, False
 
     return run
 
 
-def _begin(turn: Turn, session_id: SessionId, first: Envelope, record: EventRecord, state: str) -> None:
-    step = begin(first, session_id, state)
+def _begin(turn: Turn, session_id: SessionId, new: NewSession, record: EventRecord) -> None:
+    step = begin(new.first, session_id, new.state)
     turn.store.fetch([step])
     decide(step, [record], known=turn.store, writes=turn.writes)
 

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.errors import Conflict, InvalidRequest
 from gateway.events import InteractionId, SessionId, SessionOpened, SessionState
-from gateway.store.port import Engine
+from gateway.store.port import Engine, NewSession
 from gateway.store.rows import CallFilter, Page, SessionFilter, SessionRow
 from gateway.store.step import InteractionChange, Step
 from gateway.testing.conformance.engine_words import (
@@ -46,7 +46,9 @@ class RegistrySuite:
     async def test_a_new_session_has_its_first_event(self, engine: Engine) -> None:
         first = new(SessionOpened(runtime="finn", protocol="test/1", native_id="n"))
         row, is_new = await engine.open_session(
-            session_id=ALICE, runtime="finn", protocol="test/1", native_id="n", labels={"team": "a"}, first=first
+            NewSession(
+                session_id=ALICE, runtime="finn", protocol="test/1", native_id="n", labels={"team": "a"}, first=first
+            )
         )
         assert is_new
         assert row == SessionRow(ALICE, "finn", "test/1", "n", "starting", {"team": "a"}, 1, 1, START, START)
@@ -68,12 +70,14 @@ class RegistrySuite:
         await engine.commit(Step(ALICE, (said(),), state="running"))
         before = await row_of(engine)
         row, is_new = await engine.open_session(
-            session_id=BOB,
-            runtime="finn",
-            protocol="test/1",
-            native_id="native-of-alice",
-            labels={"team": "b"},
-            first=said(),
+            NewSession(
+                session_id=BOB,
+                runtime="finn",
+                protocol="test/1",
+                native_id="native-of-alice",
+                labels={"team": "b"},
+                first=said(),
+            )
         )
         assert (row, is_new) == (before, False)
         assert await engine.session(BOB) is None
@@ -81,10 +85,10 @@ class RegistrySuite:
     async def test_notes_are_kept_in_the_transaction_that_opens_a_session(self, engine: Engine) -> None:
         async def opened(native_id: str, note: str, session_id: SessionId = ALICE) -> bool:
             notes = {"n": note, f"n-{note}": "here"}
-            _, is_new = await engine.open_session(
+            _, is_new = await engine.open_session(NewSession(
                 session_id=session_id, runtime="finn", protocol="test/1", native_id=native_id, labels={}, first=said(),
                 notes=notes,
-            )  # fmt: skip
+            ))  # fmt: skip
             return is_new
 
         assert await opened("a", "made")
@@ -111,7 +115,9 @@ class RegistrySuite:
         results = await asyncio.gather(
             *(
                 engine.open_session(
-                    session_id=ALICE, runtime="finn", protocol="test/1", native_id="n", labels={}, first=said()
+                    NewSession(
+                        session_id=ALICE, runtime="finn", protocol="test/1", native_id="n", labels={}, first=said()
+                    )
                 )
                 for _ in range(10)
             )
@@ -245,5 +251,5 @@ class RegistrySuite:
 
 async def _open(engine: Engine, name: SessionId, native_id: str) -> tuple[SessionRow, bool]:
     return await engine.open_session(
-        session_id=name, runtime="finn", protocol="test/1", native_id=native_id, labels={}, first=said()
+        NewSession(session_id=name, runtime="finn", protocol="test/1", native_id=native_id, labels={}, first=said())
     )

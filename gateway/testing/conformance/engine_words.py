@@ -18,7 +18,7 @@ from gateway.events import (
     text_of,
 )
 from gateway.store.call import Call, Open, Settle
-from gateway.store.port import Engine
+from gateway.store.port import Engine, NewSession
 from gateway.store.rows import Page, SessionRow
 from gateway.store.step import Committed, Step
 
@@ -107,13 +107,15 @@ async def open_session(
     """Open a session whose first event is `session.opened`."""
     native = native_id or f"native-of-{session_id}"
     row, _ = await engine.open_session(
-        session_id=session_id,
-        runtime=runtime,
-        protocol="test/1",
-        native_id=native,
-        labels=labels or {},
-        first=new(SessionOpened(runtime=runtime, protocol="test/1", native_id=native)),
-        state=state,
+        NewSession(
+            session_id=session_id,
+            runtime=runtime,
+            protocol="test/1",
+            native_id=native,
+            labels=labels or {},
+            first=new(SessionOpened(runtime=runtime, protocol="test/1", native_id=native)),
+            state=state,
+        )
     )
     return row
 

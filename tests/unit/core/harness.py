@@ -13,7 +13,7 @@ from gateway.core import calls, inbound, lifecycle, outbound
 from gateway.core.arguments import ArgumentValidator
 from gateway.core.effects import Dispatch, Effect, Release, Transmit
 from gateway.core.routing import Route, Routes
-from gateway.core.session import Policy, RetryPolicy, RuntimeContext, StepBuilder
+from gateway.core.session import Policy, Recorded, RetryPolicy, RuntimeContext, SlotAccess, StepBuilder
 from gateway.core.state import Remembered, SessionView, first_state
 from gateway.events import Draft, Event, EventId, SessionId, call_id as name_call
 from gateway.store.call import Call, Settle
@@ -94,10 +94,9 @@ class Harness:
             self.view,
             now=self.now,
             mint=self._mint,
-            take_slot=self._take,
-            refusal=lambda _: self.missing,
+            slots=SlotAccess(self._take, refusal=lambda _: self.missing),
             runtime=self.runtime,
-            known=self.known,
+            recorded=Recorded(self.known),
         )
         assert builder.open_bytes == sum(call.size for call in self.view.calls.values())
         answer = move(builder)
@@ -110,7 +109,7 @@ class Harness:
 
     def receive(self, payload: Any, *, channel: str = "event", overloaded: bool = False) -> None:
         """Take a frame of the runtime."""
-        self.decide(lambda builder: inbound.take(self.runtime, builder, Frame(channel, payload), overloaded=overloaded))
+        self.decide(lambda builder: inbound.take(builder, Frame(channel, payload), overloaded=overloaded))
 
     def call(self, native: str = "tc-1", tool: str = ASK.name, arguments: Any = None) -> None:
         """Let the agent ask for a tool."""
@@ -136,22 +135,20 @@ class Harness:
 
     def answer(self, answer: Any, *, native: str = "tc-1", attempt: int = 1, n: int = 0) -> None:
         """Let an attempt end."""
-        self.decide(
-            lambda builder: calls.answered(self.runtime, builder, self.id_of(native, n), attempt, answer, jitter=0.5)
-        )
+        self.decide(lambda builder: calls.answered(builder, self.id_of(native, n), attempt, answer, jitter=0.5))
 
     def post(self, event: Event) -> int:
         """Let a client post an event."""
-        return self.decide(lambda builder: outbound.post(self.runtime, builder, event, by="backend"))
+        return self.decide(lambda builder: outbound.post(builder, event, by="backend"))
 
     def wait(self, seconds: float) -> None:
         """Let time pass, then tick."""
         self.now += timedelta(seconds=seconds)
-        self.decide(lambda builder: lifecycle.tick(self.runtime, builder))
+        self.decide(lifecycle.tick)
 
     def recover(self) -> None:
         """Let a new process take the session up."""
-        self.decide(lambda builder: lifecycle.recover(self.runtime, builder))
+        self.decide(lifecycle.recover)
 
     # Looks -----------------------------------------------------------------------------------------------
 

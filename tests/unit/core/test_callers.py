@@ -40,6 +40,6 @@ def test_what_is_asked_from_outside_is_checked_once() -> None:
 
     harness.runtime = replace(harness.runtime, policy=replace(harness.runtime.policy, fit_arguments=fit))
     request = callers.CallRequest(ASK.name, GOOD, "backend", "k-1", "dragoman/1")
-    call_id = harness.decide(lambda builder: callers.ask(harness.runtime, builder, request))
+    call_id = harness.decide(lambda builder: callers.ask(builder, request))
     assert [call.call_id for call in harness.dispatched] == [call_id]
     assert checked == [(ASK.name, GOOD)]

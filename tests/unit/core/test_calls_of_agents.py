@@ -230,7 +230,7 @@ def test_a_call_without_a_free_slot_is_queued_and_claimed_later():
     assert isinstance(opened, Open)
     assert (opened.call.state, opened.call.attempt) == ("queued", 0)
     assert harness.effects == (Queue(harness.id_of("tc-1"), "cards"),)
-    assert harness.decide(lambda builder: calls.claim(harness.runtime, builder, harness.id_of("tc-1")))
+    assert harness.decide(lambda builder: calls.claim(builder, harness.id_of("tc-1")))
     assert harness.step.calls == (Claim(harness.id_of("tc-1"), 1),)
     assert len(harness.dispatched) == 1
 
@@ -260,7 +260,7 @@ def test_attempts_end_and_the_last_reason_is_told():
     harness = Harness(executors={"cards": RetryPolicy(idempotent=True, attempts=2), "once": RetryPolicy()})
     harness.call()
     harness.answer(Uncertain("no answer"))
-    harness.decide(lambda builder: calls.claim(harness.runtime, builder, harness.id_of("tc-1")))
+    harness.decide(lambda builder: calls.claim(builder, harness.id_of("tc-1")))
     harness.answer(Uncertain("no answer"), attempt=2)
     assert harness.sent[0]["error"] == "outcome unknown: no answer (after 2 attempts)"
     # It is over by itself, and so is one with an answer.
@@ -278,7 +278,7 @@ def test_an_attempt_that_was_not_sent_uses_up_none_and_waits_as_long_as_its_exec
         (waiting,) = harness.view.calls.values()
         assert (waiting.state, waiting.attempt, waiting.unknown) == ("queued", 0, False)
         assert [type(effect) for effect in harness.effects] == [Queue]
-        assert harness.decide(lambda builder: calls.claim(harness.runtime, builder, harness.id_of("tc-1")))
+        assert harness.decide(lambda builder: calls.claim(builder, harness.id_of("tc-1")))
         assert harness.step.calls == (Claim(harness.id_of("tc-1"), 1),)
     harness.missing = "'cards' has been unreachable since 12:00:00 UTC (no connection)"
     harness.answer(NeverSent("no connection"))
@@ -291,7 +291,7 @@ def test_a_waiting_call_is_not_sent_behind_its_deadline():
     harness = Harness(slots=0)
     harness.call()
     harness.now = START + timedelta(seconds=120)
-    assert not harness.decide(lambda builder: calls.claim(harness.runtime, builder, harness.id_of("tc-1")))
+    assert not harness.decide(lambda builder: calls.claim(builder, harness.id_of("tc-1")))
 
 
 @pytest.mark.parametrize("idempotent", [False, True])
@@ -302,7 +302,7 @@ def test_only_what_is_not_tried_again_says_so_after_a_restart(idempotent: bool):
     if idempotent:
         for attempt in range(1, 8):
             harness.answer(Uncertain("no answer"), attempt=attempt)
-            harness.decide(lambda builder: calls.claim(harness.runtime, builder, harness.id_of("tc-1")))
+            harness.decide(lambda builder: calls.claim(builder, harness.id_of("tc-1")))
     harness.recover()
     (settled,) = harness.settled
     assert (settled.error or "").endswith("after 8 attempts" if idempotent else "it was not tried again")
@@ -312,7 +312,7 @@ def test_a_success_of_an_earlier_attempt_wins_and_its_failure_does_not_count():
     harness = Harness()
     harness.call()
     harness.answer(Uncertain("slow"))
-    harness.decide(lambda builder: calls.claim(harness.runtime, builder, harness.id_of("tc-1")))
+    harness.decide(lambda builder: calls.claim(builder, harness.id_of("tc-1")))
     harness.answer(Answered(Outcome(outcome="failure", error="late")), attempt=1)
     assert harness.step.events == ()
     harness.answer(DONE, attempt=1)
@@ -328,9 +328,9 @@ def test_an_accepted_call_waits_for_its_callback():
     (change,) = harness.step.calls
     assert isinstance(change, Accept)
     assert change.deadline_at == START + timedelta(seconds=600)
-    assert harness.decide(lambda builder: calls.outcome(harness.runtime, builder, harness.id_of("tc-1"), DONE))
+    assert harness.decide(lambda builder: calls.outcome(builder, harness.id_of("tc-1"), DONE))
     assert harness.sent[0]["result"] == {"cards": 2}
-    assert not harness.decide(lambda builder: calls.outcome(harness.runtime, builder, harness.id_of("tc-1"), DONE))
+    assert not harness.decide(lambda builder: calls.outcome(builder, harness.id_of("tc-1"), DONE))
 
 
 @pytest.mark.requirement("A26")
@@ -471,7 +471,7 @@ def accepted_without_executor() -> Harness:
 def test_an_accepted_call_waits_for_its_callback_also_without_its_executor():
     harness = accepted_without_executor()
     done = Answered(Outcome(outcome="success", result="by callback"))
-    harness.decide(lambda builder: calls.outcome(harness.runtime, builder, harness.id_of("tc-1"), done))
+    harness.decide(lambda builder: calls.outcome(builder, harness.id_of("tc-1"), done))
     assert harness.sent[0]["result"] == "by callback"
 
 
@@ -484,7 +484,7 @@ def test_an_accepted_call_without_its_executor_ends_at_its_deadline_as_unknown()
 
 def test_an_accepted_call_without_its_executor_can_be_canceled():
     harness = accepted_without_executor()
-    harness.decide(lambda builder: calls.cancel(harness.runtime, builder, harness.id_of("tc-1"), reason=None))
+    harness.decide(lambda builder: calls.cancel(builder, harness.id_of("tc-1"), reason=None))
     harness.wait(11)
     assert [settled.state for settled in harness.settled] == ["canceled"]
 
@@ -513,11 +513,11 @@ def test_a_waiting_call_that_is_turned_away_fails_and_one_that_has_left_does_not
     harness = Harness()
     harness.slots = 0
     harness.call()
-    harness.decide(lambda builder: calls.turn_away(harness.runtime, builder, harness.id_of("tc-1"), "nobody there"))
+    harness.decide(lambda builder: calls.turn_away(builder, harness.id_of("tc-1"), "nobody there"))
     assert "nobody there; the tool was not called" in harness.sent[-1]["error"]
     harness.slots = 1
     harness.call("tc-2")
-    harness.decide(lambda builder: calls.turn_away(harness.runtime, builder, harness.id_of("tc-2"), "nobody there"))
+    harness.decide(lambda builder: calls.turn_away(builder, harness.id_of("tc-2"), "nobody there"))
     assert set(harness.view.calls) == {harness.id_of("tc-2")}
 
 
@@ -526,7 +526,7 @@ def test_an_outcome_that_an_earlier_attempt_made_unsure_stays_unknown():
     harness.call()
     harness.answer(Uncertain("the connection was lost"))
     assert harness.view.calls[harness.id_of("tc-1")].unknown
-    harness.decide(lambda builder: calls.turn_away(harness.runtime, builder, harness.id_of("tc-1"), "nobody there"))
+    harness.decide(lambda builder: calls.turn_away(builder, harness.id_of("tc-1"), "nobody there"))
     (settled,) = harness.step.calls
     assert isinstance(settled, Settle)
     assert (settled.dead, settled.unknown) == (True, True)

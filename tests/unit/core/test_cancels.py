@@ -78,7 +78,7 @@ def test_an_outcome_after_the_cancel_is_recorded_as_late_and_not_sent():
     harness.cancel()
     harness.answer(DONE)
     assert harness.step.events == ()
-    assert not harness.decide(lambda builder: calls.outcome(harness.runtime, builder, harness.id_of("tc-1"), DONE))
+    assert not harness.decide(lambda builder: calls.outcome(builder, harness.id_of("tc-1"), DONE))
     row = Call(
         call_id=harness.id_of("tc-1"),
         session_id=harness.view.session_id,
@@ -109,7 +109,7 @@ def test_a_cancel_that_names_a_burst_gets_no_result():
 def test_an_operator_gives_the_executor_a_grace_and_the_first_answer_wins():
     harness = Harness()
     harness.call()
-    assert harness.decide(lambda builder: calls.cancel(harness.runtime, builder, harness.id_of("tc-1"), reason="stuck"))
+    assert harness.decide(lambda builder: calls.cancel(builder, harness.id_of("tc-1"), reason="stuck"))
     assert isinstance(harness.step.calls[0], MarkCanceling)
     (release,) = harness.effects
     assert isinstance(release, Release)
@@ -121,7 +121,7 @@ def test_an_operator_gives_the_executor_a_grace_and_the_first_answer_wins():
 def test_an_operators_cancel_ends_the_call_when_the_grace_is_over():
     harness = Harness()
     harness.call()
-    harness.decide(lambda builder: calls.cancel(harness.runtime, builder, harness.id_of("tc-1"), reason="stuck"))
+    harness.decide(lambda builder: calls.cancel(builder, harness.id_of("tc-1"), reason="stuck"))
     harness.wait(10)
     assert harness.sent[0]["outcome"] == "canceled"
 
@@ -129,7 +129,7 @@ def test_an_operators_cancel_ends_the_call_when_the_grace_is_over():
 def test_an_operators_cancel_of_a_queued_call_is_immediate():
     harness = Harness(slots=0)
     harness.call()
-    harness.decide(lambda builder: calls.cancel(harness.runtime, builder, harness.id_of("tc-1"), reason="stuck"))
+    harness.decide(lambda builder: calls.cancel(builder, harness.id_of("tc-1"), reason="stuck"))
     assert (harness.sent[0]["outcome"], harness.sent[0]["error"]) == ("canceled", "stuck")
 
 
@@ -146,7 +146,7 @@ def test_an_interrupt_ends_open_calls_and_tells_a_runtime_without_interrupts_in_
 def test_closing_a_session_settles_its_calls_and_sends_nothing():
     harness = Harness()
     harness.call()
-    harness.decide(lambda builder: lifecycle.close(harness.runtime, builder, reason=None))
+    harness.decide(lambda builder: lifecycle.close(builder, reason=None))
     assert harness.kinds[-1] == "session.closed"
     assert harness.settled[0].state == "canceled"
     assert harness.sent == []

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gateway.core.effects import Transmit
-from gateway.core.resend import is_held, is_overdue, plan_resend
+from gateway.core.resend import RuntimeNeeds, SendHistory, is_held, is_overdue, plan_resend
 from gateway.core.state import Start
 from gateway.events import (
     ContextUpdated,
@@ -38,16 +38,19 @@ def _context(*, wakes: bool = False, call_id: str | None = None) -> ContextUpdat
 def _fates(rows: list[Send], *, unsure_up_to: int = 0, after: float = 0, adapter: Any = HUMA_0_2) -> list[str]:
     plans = plan_resend(
         rows,
+        SendHistory(unsure_up_to=unsure_up_to),
+        RuntimeNeeds(),
         capabilities=adapter.capabilities,
         now=START + timedelta(seconds=after),
-        unsure_up_to=unsure_up_to,
     )
     return [plan.fate for plan in plans]
 
 
 def test_outcomes_are_always_offered_again_in_order():
     rows = [_row(n, ToolFinished(native_call_id=str(n), tool="t", outcome="success")) for n in (3, 1, 2)]
-    plans = plan_resend(rows, capabilities=HUMA_0_2.capabilities, now=START, unsure_up_to=9)
+    plans = plan_resend(
+        rows, SendHistory(unsure_up_to=9), RuntimeNeeds(), capabilities=HUMA_0_2.capabilities, now=START
+    )
     assert [(plan.row.sequence, plan.fate) for plan in plans] == [(1, "send"), (2, "send"), (3, "send")]
 
 
@@ -59,11 +62,10 @@ def test_of_plain_contexts_only_the_newest_and_the_newest_waking_one_are_sent():
 def _wakes(*, attempt: int = 0, lost: frozenset[int] = frozenset(), working: bool) -> bool:
     [plan] = plan_resend(
         [_row(4, _context(wakes=True), attempt)],
+        SendHistory(unsure_up_to=4, lost=lost),
+        RuntimeNeeds(working=working),
         capabilities=HUMA_0_2.capabilities,
         now=START,
-        unsure_up_to=4,
-        lost=lost,
-        working=working,
     )
     event = plan.row.envelope.event
     assert isinstance(event, ContextUpdated)
@@ -92,10 +94,10 @@ def test_the_time_of_a_confirmation_runs_from_its_message():
     for ago, fate in ((29, "send"), (30, "moot")):
         [plan] = plan_resend(
             [row],
+            SendHistory(),
+            RuntimeNeeds(posted={9: START + timedelta(seconds=10 - ago)}),
             capabilities=HUMA_0_2.capabilities,
             now=START + timedelta(seconds=10),
-            unsure_up_to=0,
-            posted={9: START + timedelta(seconds=10 - ago)},
         )
         assert plan.fate == fate
 
@@ -111,7 +113,7 @@ def test_an_attempt_that_this_process_has_put_on_record_is_unknown_only_if_its_s
     one, none = frozenset({row.sequence}), frozenset[int]()
     for tried, fate in ((none, "send"), (one, "unknown")):
         [plan] = plan_resend(
-            [row], capabilities=OPENHANDS.capabilities, now=START, unsure_up_to=0, started=one, tried=tried
+            [row], SendHistory(started=one, tried=tried), RuntimeNeeds(), capabilities=OPENHANDS.capabilities, now=START
         )
         assert plan.fate == fate
 
@@ -139,7 +141,7 @@ def test_new_work_is_held_in_whichever_lane_while_a_runtime_starts(lane: Lane, k
 
 def test_a_confirmation_is_overdue_from_the_moment_its_runtime_stops_waiting():
     row = _row(9, MessageConfirmed(native_call_id="b", index=0))
-    [plan] = plan_resend([row], capabilities=HUMA_0_2.capabilities, now=START, unsure_up_to=0)
+    [plan] = plan_resend([row], SendHistory(), RuntimeNeeds(), capabilities=HUMA_0_2.capabilities, now=START)
     assert plan.leave_before == START + timedelta(seconds=30)
     item = Transmit(9, "turn", "message.confirmed", (), leave_before=plan.leave_before)
     assert not is_overdue(item, START + timedelta(seconds=29.9))

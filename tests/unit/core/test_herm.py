@@ -100,14 +100,14 @@ def test_the_same_event_twice_is_recorded_once():
 
 def test_history_is_recorded_and_only_what_is_still_open_is_acted_on():
     herm = Herm(routes=(Route(tool="ask_*", to="cards"), Route(event="question.asked", to="chat")))
-    herm.harness.decide(lambda b: inbound.connecting(herm.harness.runtime, b))
+    herm.harness.decide(inbound.connecting)
     herm.wants("done")
     herm.hear("user.custom_tool_result", tool_use_id="done", content=[{"type": "text", "text": "x"}])
     herm.wants("open")
     herm.hear("agent.clarify_request", request_id="q1", question="Which?", choices=None)
     assert herm.harness.dispatched == []
     assert not herm.harness.view.calls
-    herm.harness.decide(lambda b: inbound.caught_up(herm.harness.runtime, b))
+    herm.harness.decide(inbound.caught_up)
     assert [call.native_call_id for call in herm.harness.dispatched] == ["open"]
     assert [effect.kind for effect in herm.harness.effects if isinstance(effect, Ask)] == ["question.asked"]
     herm.harness.answer(Answered(Outcome(outcome="success", result=1)), native="open")
@@ -213,8 +213,8 @@ def test_a_question_is_answered_by_its_interaction_and_an_empty_answer_is_kept()
     (asked,) = harness.view.memory.asked
     wanted = interactions.id_of(harness.view.session_id, asked)
     with pytest.raises(InvalidRequest, match="answer"):
-        harness.decide(lambda b: interactions.answer(harness.runtime, b, wanted, {"value": "x"}, by="me"))
-    harness.decide(lambda b: interactions.answer(harness.runtime, b, wanted, {"answer": ""}, by="me"))
+        harness.decide(lambda b: interactions.answer(b, wanted, {"value": "x"}, by="me"))
+    harness.decide(lambda b: interactions.answer(b, wanted, {"answer": ""}, by="me"))
     assert harness.sent == [{"type": "user.clarify_result", "request_id": "q1", "answer": ""}]
     (change,) = harness.step.interactions
     assert (change.state, change.answered_by) == ("answered", "me")

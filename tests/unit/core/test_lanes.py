@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from gateway.core.adapt import REPLACED, renew
 from gateway.core.effects import Place, Transmit
-from gateway.core.resend import LANES, Lanes, plan_resend
+from gateway.core.resend import LANES, Lanes, RuntimeNeeds, SendHistory, plan_resend
 from gateway.core.state import Remembered
 from gateway.events import ContextUpdated, Envelope, Event, EventId, MessagePosted, SessionId, Text, ToolFinished
 from gateway.store.rows import Send
@@ -83,7 +83,7 @@ KINDS = st.lists(st.sampled_from(["quiet", "wake", "message", "outcome", "update
 @given(KINDS, st.sampled_from([HUMA_0_1, HUMA_0_2]))
 def test_a_fresh_link_is_told_state_outcomes_wakes_each_with_the_newest_state(kinds: list[str], adapter: Any) -> None:
     rows = [_row(number, _event(kind, number)) for number, kind in enumerate(kinds, 1)]
-    plans = plan_resend(rows, capabilities=adapter.capabilities, now=START, unsure_up_to=0)
+    plans = plan_resend(rows, SendHistory(), RuntimeNeeds(), capabilities=adapter.capabilities, now=START)
     lanes, codec = Lanes(in_order=True), adapter.codec()
     for plan in plans:
         if plan.fate == "send":
@@ -112,18 +112,18 @@ def test_wakes_wait_for_the_pages_to_come_and_meet_the_same_fate_as_on_one_page(
     rows = [_row(number, _event(kind, number)) for number, kind in enumerate(kinds, 1)]
     half = len(rows) // 2
     able = HUMA_0_2.capabilities
-    first = plan_resend(rows[:half], capabilities=able, now=START, unsure_up_to=0, more=True)
+    first = plan_resend(rows[:half], SendHistory(), RuntimeNeeds(), capabilities=able, now=START, more=True)
     owed = [plan.row for plan in first if plan.fate == "later"]
     assert not [plan for plan in first if plan.fate == "send" and plan.place == "wakes"]
-    second = plan_resend([*owed, *rows[half:]], capabilities=able, now=START, unsure_up_to=0)
-    whole = plan_resend(rows, capabilities=able, now=START, unsure_up_to=0)
+    second = plan_resend([*owed, *rows[half:]], SendHistory(), RuntimeNeeds(), capabilities=able, now=START)
+    whole = plan_resend(rows, SendHistory(), RuntimeNeeds(), capabilities=able, now=START)
     wakes = [plan.row.sequence for plan in whole if plan.fate == "send" and plan.place == "wakes"]
     assert [plan.row.sequence for plan in second if plan.fate == "send" and plan.place == "wakes"] == wakes
 
 
 def test_while_a_link_stands_nothing_is_left_out_and_nothing_changes_its_place() -> None:
     rows = [_row(number, _event(kind, number)) for number, kind in enumerate(("wake", "quiet", "wake", "quiet"), 1)]
-    plans = plan_resend(rows, capabilities=HUMA_0_2.capabilities, now=START, unsure_up_to=0, fresh=False)
+    plans = plan_resend(rows, SendHistory(fresh=False), RuntimeNeeds(), capabilities=HUMA_0_2.capabilities, now=START)
     assert [(plan.row.sequence, plan.fate, plan.place) for plan in plans] == [
         (number, "send", "in_order") for number in (1, 2, 3, 4)
     ]

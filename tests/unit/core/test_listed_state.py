@@ -45,7 +45,7 @@ def _last_moved(harness: Harness) -> str | None:
 def test_before_the_first_state_a_session_starts_where_its_protocol_tells_of_turns(adapter: Adapter, first: str):
     harness = Harness(adapter)
     assert harness.listed == first
-    harness.decide(lambda builder: lifecycle.recover(harness.runtime, builder))
+    harness.decide(lifecycle.recover)
     assert (harness.step.state, harness.listed) == (None, first)
 
 
@@ -72,16 +72,16 @@ def test_a_row_that_another_release_left_wrong_is_set_right_when_its_session_is_
     harness = Harness(OPENHANDS)
     harness.receive(_state(1, "error"), channel="oh_event")
     harness.view = replace(harness.view, listed="idle")
-    harness.decide(lambda builder: lifecycle.recover(harness.runtime, builder))
+    harness.decide(lifecycle.recover)
     assert (harness.step.state, harness.step.events) == ("error", ())
-    harness.decide(lambda builder: lifecycle.recover(harness.runtime, builder))
+    harness.decide(lifecycle.recover)
     assert harness.step.state is None
 
 
 def test_a_closed_session_is_listed_as_closed():
     harness = Harness(OPENHANDS)
     harness.receive(_state(1, "running"), channel="oh_event")
-    harness.decide(lambda builder: lifecycle.close(harness.runtime, builder, reason=None))
+    harness.decide(lambda builder: lifecycle.close(builder, reason=None))
     assert harness.listed == "closed"
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.core import inbound
 from gateway.core.inbound import HAS_ANSWER
-from gateway.core.resend import NOT_AWAITED, TURN_OVER, Plan, plan_resend
+from gateway.core.resend import NOT_AWAITED, TURN_OVER, Plan, RuntimeNeeds, SendHistory, plan_resend
 from gateway.core.snapshots import from_snapshot, to_snapshot
 from gateway.events import Envelope, Outcome, SessionId, ToolFinished
 from gateway.executors.port import Answered
@@ -48,7 +48,7 @@ def restarts(herm: Herm) -> None:
     view = herm.harness.view
     memory = from_snapshot(to_snapshot(view.last_sequence, view.memory)).memory
     herm.harness.view = replace(herm.harness.view, memory=memory)
-    herm.harness.decide(lambda builder: inbound.connecting(herm.harness.runtime, builder))
+    herm.harness.decide(inbound.connecting)
 
 
 def play(*moves: Move) -> tuple[Herm, list[SendChange]]:
@@ -57,7 +57,7 @@ def play(*moves: Move) -> tuple[Herm, list[SendChange]]:
     for move in moves:
         move(herm)
         told += herm.harness.step.send_changes
-    herm.harness.decide(lambda builder: inbound.caught_up(herm.harness.runtime, builder))
+    herm.harness.decide(inbound.caught_up)
     return herm, told
 
 
@@ -75,11 +75,10 @@ def plan(herm: Herm, native: str, *, asked_again: bool = False, capabilities: An
     row = Send(SessionId("s"), sequence, RUNTIME, "turn", "pending", 0, None, None, envelope, envelope.recorded_at)
     [planned] = plan_resend(
         [row],
+        SendHistory(unsure_up_to=view.last_sequence),
+        RuntimeNeeds(memory=view.memory, asked_again=frozenset({sequence}) if asked_again else frozenset()),
         capabilities=capabilities,
         now=herm.harness.now,
-        unsure_up_to=view.last_sequence,
-        memory=view.memory,
-        asked_again=frozenset({sequence}) if asked_again else frozenset(),
     )
     return planned
 

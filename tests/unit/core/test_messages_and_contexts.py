@@ -78,9 +78,7 @@ def test_a_routed_message_is_delivered_first_and_confirmed_by_the_backend():
     assert isinstance(ask, Ask)
     assert (ask.executor, ask.kind) == ("chat", "message.posted")
     assert harness.sent == []
-    harness.decide(
-        lambda builder: confirmations.replied(harness.runtime, builder, ask.sequence, Replied({"delivered": True}))
-    )
+    harness.decide(lambda builder: confirmations.replied(builder, ask.sequence, Replied({"delivered": True})))
     assert harness.sent[0]["type"] == "addon-tool-event"
     assert harness.sent[0]["data"]["success"] is True
     assert not harness.view.calls
@@ -98,7 +96,7 @@ def test_anything_but_a_clear_yes_is_confirmed_as_failed_with_words(answer: Repl
     harness = Harness(routes=CHAT)
     harness.send()
     sequence = harness.view.memory.confirmations[0].sequence
-    harness.decide(lambda builder: confirmations.replied(harness.runtime, builder, sequence, answer))
+    harness.decide(lambda builder: confirmations.replied(builder, sequence, answer))
     assert harness.sent[0]["data"]["success"] is False
     assert words in harness.sent[0]["data"]["error"]
 
@@ -120,7 +118,7 @@ def test_after_thirty_seconds_only_a_correction_is_sent_that_does_not_wake():
     harness.send()
     sequence = harness.view.memory.confirmations[0].sequence
     harness.now += timedelta(seconds=30)
-    harness.decide(lambda builder: confirmations.replied(harness.runtime, builder, sequence, Replied({})))
+    harness.decide(lambda builder: confirmations.replied(builder, sequence, Replied({})))
     assert [payload["type"] for payload in harness.sent] == ["context-update"]
     assert harness.sent[0]["triggering"] is False
     assert "message.confirmed" in harness.kinds
@@ -132,7 +130,7 @@ def test_a_delivered_message_of_an_aborted_burst_is_still_confirmed():
     harness.send(count=3)
     sequence = harness.view.memory.confirmations[0].sequence
     harness.receive({"type": "messaging", "event": "typing_end", "reason": "canceled", "toolCallId": "burst-1"})
-    harness.decide(lambda builder: confirmations.replied(harness.runtime, builder, sequence, Replied({})))
+    harness.decide(lambda builder: confirmations.replied(builder, sequence, Replied({})))
     assert harness.sent[0]["data"]["success"] is True
 
 
@@ -141,9 +139,7 @@ def test_after_a_failed_confirmation_the_next_message_is_handled_like_any_other(
     harness = Harness(routes=CHAT)
     harness.send(count=2)
     sequence = harness.view.memory.confirmations[0].sequence
-    harness.decide(
-        lambda builder: confirmations.replied(harness.runtime, builder, sequence, Replied({"delivered": False}))
-    )
+    harness.decide(lambda builder: confirmations.replied(builder, sequence, Replied({"delivered": False})))
     harness.send(index=1, count=2)
     assert isinstance(harness.effects[0], Ask)
 
@@ -246,10 +242,10 @@ def test_the_conversation_is_bounded_in_lines_and_bytes():
 @pytest.mark.requirement("N23", "N20")
 def test_a_fresh_link_is_told_the_last_context_without_being_woken():
     harness = Harness()
-    harness.decide(lambda builder: lifecycle.link(harness.runtime, builder, LinkChanged(state="up")))
+    harness.decide(lambda builder: lifecycle.link(builder, LinkChanged(state="up")))
     assert harness.sent == []
     harness.post(ContextUpdated(name="start", context={"group": 1}, description="", wakes_agent=True))
-    harness.decide(lambda builder: lifecycle.link(harness.runtime, builder, LinkChanged(state="up")))
+    harness.decide(lambda builder: lifecycle.link(builder, LinkChanged(state="up")))
     assert (harness.sent[0]["name"], harness.sent[0]["triggering"]) == ("hydration", False)
     assert harness.sent[0]["context"] == {"group": 1}
 
@@ -257,10 +253,10 @@ def test_a_fresh_link_is_told_the_last_context_without_being_woken():
 def test_a_0_1_link_is_hydrated_only_by_option():
     harness = Harness(HUMA_0_1)
     harness.post(ContextUpdated(name="start", context={"group": 1}, description=""))
-    harness.decide(lambda builder: lifecycle.link(harness.runtime, builder, LinkChanged(state="up")))
+    harness.decide(lambda builder: lifecycle.link(builder, LinkChanged(state="up")))
     assert harness.sent == []
     harness.with_options(hydrate=True)
-    harness.decide(lambda builder: lifecycle.link(harness.runtime, builder, LinkChanged(state="up")))
+    harness.decide(lambda builder: lifecycle.link(builder, LinkChanged(state="up")))
     assert harness.sent[0]["content"]["name"] == "hydration"
 
 
@@ -284,7 +280,7 @@ def test_what_no_words_exist_for_is_refused_and_nothing_recorded():
 
 def test_a_closed_session_takes_no_posts():
     harness = Harness()
-    harness.decide(lambda builder: lifecycle.close(harness.runtime, builder, reason=None))
+    harness.decide(lambda builder: lifecycle.close(builder, reason=None))
     with pytest.raises(Conflict, match="closed"):
         harness.post(_user("too late"))
 

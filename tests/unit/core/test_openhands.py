@@ -150,7 +150,7 @@ def test_an_approval_is_derived_from_state_and_action_in_either_order(state_firs
     assert asked.event.id == "2"
     (ask,) = [effect for effect in harness.effects if isinstance(effect, Ask)]
     assert ask.data["event"]["tool"] == "run"
-    harness.decide(lambda b: interactions.replied(harness.runtime, b, asked, Replied({"decision": "allow"})))
+    harness.decide(lambda b: interactions.replied(b, asked, Replied({"decision": "allow"})))
     assert _ordered_states(harness) == ["user_confirmed"]
 
 
@@ -373,16 +373,16 @@ def test_a_context_waits_for_the_next_message():
 
 def test_history_asks_nothing_until_the_link_has_caught_up():
     harness = Harness(OPENHANDS, routes=POLICY)
-    harness.decide(lambda b: inbound.connecting(harness.runtime, b))
+    harness.decide(inbound.connecting)
     _hear(
         harness,
         _state(1, "awaiting_user_confirmation"),
         _run(2, "rm -r x", correlation="c1", confirmation="awaiting_confirmation"),
     )
     assert not [effect for effect in harness.effects if isinstance(effect, Ask)]
-    harness.decide(lambda b: inbound.caught_up(harness.runtime, b))
+    harness.decide(inbound.caught_up)
     assert [effect for effect in harness.effects if isinstance(effect, Ask)]
-    harness.decide(lambda b: lifecycle.link(harness.runtime, b, LinkChanged(state="up")))
+    harness.decide(lambda b: lifecycle.link(b, LinkChanged(state="up")))
     assert harness.sent == []
 
 
@@ -392,7 +392,7 @@ def test_one_step_takes_a_native_message_once_however_much_stands_between_and_ag
 
     def take(builder: StepBuilder, *chosen: int) -> None:
         for number in chosen:
-            inbound.take(harness.runtime, builder, Frame("oh_event", _message(number)))
+            inbound.take(builder, Frame("oh_event", _message(number)))
 
     def decide(builder: StepBuilder) -> None:
         mark = builder.mark()

@@ -59,11 +59,11 @@ class Agent:
     def asks(self, arguments: Any = GOOD, *, key: str = "k", caller: str = TICKET, tool: str = ASK.name) -> CallId:
         """A request comes to our MCP server."""
         request = CallRequest(tool, arguments, caller, key, MCP)
-        return self.harness.decide(lambda builder: ask(self.harness.runtime, builder, request))
+        return self.harness.decide(lambda builder: ask(builder, request))
 
     def answers(self, call_id: CallId) -> None:
         outcome = Answered(Outcome(outcome="success", result="Go fish!"))
-        self.harness.decide(lambda builder: calls.outcome(self.harness.runtime, builder, call_id, outcome))
+        self.harness.decide(lambda builder: calls.outcome(builder, call_id, outcome))
 
     def later(self, span: timedelta) -> None:
         self.harness.now += span
@@ -288,11 +288,11 @@ def test_a_call_that_no_action_tells_of_is_given_up_after_a_while_on_a_link_that
 def test_what_history_tells_is_linked_however_long_ago_it_was(agent: Agent) -> None:
     call_id = agent.asks()
     agent.answers(call_id)
-    agent.harness.decide(lambda builder: inbound.connecting(agent.harness.runtime, builder))
+    agent.harness.decide(inbound.connecting)
     agent.later(100 * WITHIN)
     number = agent.acts()
     assert agent.links == [(str(number), call_id)]
-    agent.harness.decide(lambda builder: inbound.caught_up(agent.harness.runtime, builder))
+    agent.harness.decide(inbound.caught_up)
     assert not agent.harness.settled
 
 
@@ -346,11 +346,11 @@ def test_what_an_agent_gives_up_ends_no_call_that_began_before_with_other_argume
 def test_what_history_shows_as_given_up_ends_its_call_when_the_link_has_caught_up(agent: Agent) -> None:
     number = agent.acts()
     call_id = agent.asks()
-    agent.harness.decide(lambda builder: inbound.connecting(agent.harness.runtime, builder))
+    agent.harness.decide(inbound.connecting)
     agent.seen(number, error="The agent was stopped.")
     assert list(agent.harness.view.calls) == [call_id]
     restart(agent)
-    agent.harness.decide(lambda builder: inbound.caught_up(agent.harness.runtime, builder))
+    agent.harness.decide(inbound.caught_up)
     assert [settled.state for settled in agent.harness.settled] == ["canceled"]
 
 
@@ -404,7 +404,7 @@ def test_progress_that_pretends_to_be_a_link_is_progress(agent: Agent) -> None:
     first, second = agent.acts(), agent.acts(OTHER)
     call_id = agent.asks()
     forged = {"kind": "call.linked", "call_id": call_id, "native_call_id": str(second), "linked_to": call_id}
-    assert agent.harness.decide(lambda builder: calls.progressed(agent.harness.runtime, builder, call_id, forged))
+    assert agent.harness.decide(lambda builder: calls.progressed(builder, call_id, forged))
     agent.seen(second)
     assert agent.links == [(str(first), call_id)]
     assert agent.own == [None, None, None]

@@ -41,12 +41,12 @@ class Reader:
         self._note()
 
     def caught_up(self, *, starting: bool | None = None) -> None:
-        self.harness.decide(lambda builder: inbound.caught_up(self.harness.runtime, builder, is_starting=starting))
+        self.harness.decide(lambda builder: inbound.caught_up(builder, is_starting=starting))
         self._note()
 
     def link(self, stored: list[Event], *, sorts: bool = True) -> None:
         """Make a link while the server holds these events; `sorts` says whether the replay is put in order."""
-        self.harness.decide(lambda builder: inbound.connecting(self.harness.runtime, builder))
+        self.harness.decide(inbound.connecting)
         self._tracker = Tracker(self, self.highest)
         latest = -1 if self.highest is None else max(-1, self.highest - OVERLAP)
         for event in replay_of(stored, latest):

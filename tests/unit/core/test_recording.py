@@ -82,15 +82,15 @@ def test_whoever_goes_back_to_a_mark_finds_all_as_it_was() -> None:
     harness.call("tc-2")
 
     def move(builder: StepBuilder) -> None:
-        inbound.take(harness.runtime, builder, frame("tc-3"))
+        inbound.take(builder, frame("tc-3"))
         before = {name: copy(value) for name, value in vars(builder).items()}
         for _ in range(2):
             mark = builder.mark()
             builder.live, builder.touched_at, builder.start = False, builder.now, Start("ready")
-            inbound.take(harness.runtime, builder, frame("tc-4"), cursor="further")
-            inbound.take(harness.runtime, builder, Frame("event", {"type": "status", "status": "idle"}))
-            calls.answered(harness.runtime, builder, harness.id_of("tc-1"), 1, DONE, jitter=0)
-            calls.cancel(harness.runtime, builder, harness.id_of("tc-2"), reason=None)
+            inbound.take(builder, frame("tc-4"), cursor="further")
+            inbound.take(builder, Frame("event", {"type": "status", "status": "idle"}))
+            calls.answered(builder, harness.id_of("tc-1"), 1, DONE, jitter=0)
+            calls.cancel(builder, harness.id_of("tc-2"), reason=None)
             question = ApprovalAsked(id="q", native_call_id="q", tool="run", scopes=("once",))
             builder.apply(question, "from_runtime", draft=Draft(question, native_id="n-1"))
             builder.interactions.append(InteractionChange(InteractionId("i"), "waiting"))
@@ -100,7 +100,7 @@ def test_whoever_goes_back_to_a_mark_finds_all_as_it_was() -> None:
             assert changed >= {"calls", "effects", "events", "sends", "_calls", "_keeps", "_taken", "memory", "cursor"}
             builder.back_to(mark)
             assert {name: value for name, value in vars(builder).items() if value != before[name]} == {}
-        calls.answered(harness.runtime, builder, harness.id_of("tc-1"), 1, DONE, jitter=0)
+        calls.answered(builder, harness.id_of("tc-1"), 1, DONE, jitter=0)
 
     harness.decide(move)
     assert harness.kinds == ["tool.requested", "tool.finished"]

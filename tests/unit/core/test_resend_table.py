@@ -11,7 +11,7 @@ import pytest
 from gateway.adapter.port import Adapter
 from gateway.core import inbound
 from gateway.core.adapt import needs_attempt
-from gateway.core.resend import OVERDUE, Plan, plan_resend
+from gateway.core.resend import OVERDUE, Plan, RuntimeNeeds, SendHistory, plan_resend
 from gateway.core.state import Action, Remembered
 from gateway.events import (
     ActionOrdered,
@@ -178,14 +178,15 @@ def _plan(row: Row, when: Circumstance, *, working: bool = False, attempt: int |
     one = frozenset({PLACE})
     plans = plan_resend(
         rows[::-1],
+        SendHistory(
+            unsure_up_to=PLACE if when == "crash" else 0,
+            started=frozenset() if when == "crash" else one,
+            tried=one if when == "cut" else frozenset(),
+            lost=one if when == "silence" else frozenset(),
+        ),
+        RuntimeNeeds(working=working, memory=row.memory),
         capabilities=row.adapter.capabilities,
         now=START + row.after,
-        unsure_up_to=PLACE if when == "crash" else 0,
-        started=frozenset() if when == "crash" else one,
-        tried=one if when == "cut" else frozenset(),
-        lost=one if when == "silence" else frozenset(),
-        working=working,
-        memory=row.memory,
     )
     return next(plan for plan in plans if plan.row.sequence == PLACE)
 
@@ -267,7 +268,7 @@ def test_an_echo_in_the_replay_after_a_crash_settles_what_would_be_unknown(
     sequence = harness.post(event)
     [payload] = harness.sent
     harness.recover()
-    harness.decide(lambda builder: inbound.connecting(harness.runtime, builder))
+    harness.decide(inbound.connecting)
     echo(harness, payload)
     assert harness.step.send_changes == (SendChange(sequence=sequence, target=RUNTIME, state="delivered"),)
     # The same words once more are another client's.

@@ -22,8 +22,8 @@ def _state(number: int, state: str) -> dict[str, Any]:
 
 
 def _linked(harness: Harness, *, is_starting: bool | None = None) -> None:
-    harness.decide(lambda builder: inbound.caught_up(harness.runtime, builder, is_starting=is_starting))
-    harness.decide(lambda builder: lifecycle.link(harness.runtime, builder, LinkChanged(state="up")))
+    harness.decide(lambda builder: inbound.caught_up(builder, is_starting=is_starting))
+    harness.decide(lambda builder: lifecycle.link(builder, LinkChanged(state="up")))
 
 
 def _hear(harness: Harness, *payloads: Any) -> str:
@@ -35,7 +35,7 @@ def _hear(harness: Harness, *payloads: Any) -> str:
 @pytest.fixture
 def harness() -> Harness:
     made = Harness(OPENHANDS)
-    made.decide(lambda builder: inbound.connecting(made.runtime, builder))
+    made.decide(inbound.connecting)
     return made
 
 
@@ -47,7 +47,7 @@ def test_any_state_but_starting_says_that_the_runtime_listens(harness: Harness, 
 
 def test_a_repeat_of_what_an_earlier_link_brought_counts_and_a_state_gone_by_does_not(harness: Harness):
     _hear(harness, _state(0, "loading"), _state(3, "awaiting_user_input"))
-    harness.decide(lambda builder: inbound.connecting(harness.runtime, builder))
+    harness.decide(inbound.connecting)
     assert harness.view.start == Start()
     recorded = len(harness.journal)
     assert _hear(harness, _state(3, "awaiting_user_input")) == "ready"
@@ -58,7 +58,7 @@ def test_a_repeat_of_what_an_earlier_link_brought_counts_and_a_state_gone_by_doe
 
 def test_a_state_gone_by_does_not_count_on_a_link_that_was_shown_no_newer_one(harness: Harness):
     _hear(harness, _state(0, "loading"), _state(3, "awaiting_user_input"))
-    harness.decide(lambda builder: inbound.connecting(harness.runtime, builder))
+    harness.decide(inbound.connecting)
     _linked(harness, is_starting=False)
     assert _hear(harness, _state(0, "loading")) == "ready"
     assert _hear(harness, _state(7, "loading")) == "starting"
@@ -106,7 +106,7 @@ def test_an_error_of_the_session_ends_the_wait_and_one_of_its_history_does_not(h
 
 def test_of_a_runtime_that_hears_while_it_starts_nothing_is_remembered_or_said():
     harness = Harness(HERM)
-    harness.decide(lambda builder: inbound.connecting(harness.runtime, builder))
+    harness.decide(inbound.connecting)
     _linked(harness)
     harness.wait(61)
     sequence = harness.post(MessagePosted(content=(Text(text="hello"),)))

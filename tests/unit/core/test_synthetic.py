@@ -71,7 +71,7 @@ def unrouted_message(harness: Harness) -> None:
 def delivered_message(harness: Harness) -> None:
     harness.send()
     answer, place = Replied({"delivered": True}), harness.view.last_sequence
-    harness.decide(lambda builder: confirmations.replied(harness.runtime, builder, place, answer))
+    harness.decide(lambda builder: confirmations.replied(builder, place, answer))
 
 
 def unconfirmed_message(harness: Harness) -> None:
@@ -81,7 +81,7 @@ def unconfirmed_message(harness: Harness) -> None:
 
 def new_link(harness: Harness) -> None:
     harness.post(START)
-    harness.decide(lambda builder: lifecycle.link(harness.runtime, builder, LinkChanged(state="up")))
+    harness.decide(lambda builder: lifecycle.link(builder, LinkChanged(state="up")))
 
 
 @pytest.mark.parametrize(

@@ -143,15 +143,15 @@ class SimSession:
         *,
         gated: bool = False,
         mcp: bool = False,
-        fails: bool = False,
         within: float = ANSWER_LIMIT,
     ) -> Frame:
         """Use a tool of its own, with permission where it is gated; returns the payload of the result."""
+        denied = False
         if gated:
             asked = self.ask_approval(tool, arguments, mcp=mcp)
             name = asked.asked_id
             if (await asked.answered(within))["result"] == "deny":
-                output, fails = "The user denied this.", True
+                output, denied = "The user denied this.", True
         else:
             name = f"{'mcptoolu' if mcp else 'toolu'}_{uuid4().hex[:16]}"
             self.begin_turn()
@@ -160,9 +160,9 @@ class SimSession:
             "type": f"agent.{'mcp_' if mcp else ''}tool_result",
             "tool_use_id": name,
             "tool": tool,
-            "status": "failed" if fails else "completed",
+            "status": "failed" if denied else "completed",
             "content": [{"type": "text", "text": output}],
-            "is_error": fails,
+            "is_error": denied,
         }
         self.emit(result)
         return result

@@ -1,0 +1,86 @@
+"""The structure of the code: the length of files, the width of functions, and the cycles of imports."""
+
+import ast
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("gateway", "adapters")
+MOST_LINES = 620
+MOST_PARAMETERS = 6
+MOST_WIDE = 15
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@cache
+def trees() -> Mapping[str, ast.Module]:
+    """Parse each production module, by its name."""
+    return {name_of(file): ast.parse(file.read_text(encoding="utf-8")) for file in files()}
+
+
+def files() -> list[Path]:
+    """List the production files; templates are copied into packages of users."""
+    found = [file for package in PACKAGES for file in (ROOT / package).rglob("*.py")]
+    return [file for file in found if "templates" not in file.parts]
+
+
+def name_of(file: Path) -> str:
+    return ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def test_no_file_is_longer_than_the_limit() -> None:
+    lengths = {name_of(file): len(file.read_text(encoding="utf-8").splitlines()) for file in files()}
+    assert {name: lines for name, lines in lengths.items() if lines > MOST_LINES} == {}
+
+
+def test_few_functions_have_many_parameters() -> None:
+    wide = [
+        f"{module}.{function.name}: {count}"
+        for module, tree in trees().items()
+        for function in ast.walk(tree)
+        if isinstance(function, Function) and (count := count_parameters(function)) > MOST_PARAMETERS
+    ]
+    assert len(wide) <= MOST_WIDE, "\n".join(sorted(wide))
+
+
+def count_parameters(function: Function) -> int:
+    given = function.args
+    named = [one.arg for one in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+    return len([name for name in named if name not in {"self", "cls"}]) + bool(given.vararg) + bool(given.kwarg)
+
+
+def test_modules_do_not_import_each_other_in_a_circle() -> None:
+    graph = {module: set(imports_of(module, tree)) - {module} for module, tree in trees().items()}
+    reached = {module: reach(graph, module) for module in graph}
+    circles = {frozenset(other for other in reached[one] if one in reached[other]) for one in graph}
+    assert sorted(sorted(circle) for circle in circles if circle) == []
+
+
+def reach(graph: Mapping[str, set[str]], start: str) -> set[str]:
+    """Find the modules that a module imports, directly or through others."""
+    found: set[str] = set()
+    waiting = [*graph[start]]
+    while waiting:
+        module = waiting.pop()
+        if module not in found:
+            found.add(module)
+            waiting += graph[module]
+    return found
+
+
+def imports_of(module: str, tree: ast.AST) -> Iterator[str]:
+    """Find the production modules that are imported when a module is loaded."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, Function) or (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
+            continue
+        if isinstance(node, ast.Import):
+            yield from [alias.name for alias in node.names if alias.name in trees()]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module} has a relative import"
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield from [name for name in [inner if inner in trees() else f"{node.module}"] if name in trees()]
+        else:
+            yield from imports_of(module, node)
