@@ -114,6 +114,8 @@ async def test_a_conversation_that_is_started_again_lacks_its_tools_and_everybod
         assert "ask" in tools(conversation)
         await wait_metric(gateway, 0)
         (told,) = conversation.mcp.servers
+        # A listing before the new start is no proof that the new agent has tools.
+        assert "ask" in await list_tools(told.url, str(told.api_key))
         await begin_again(gateway, environment, conversation)
         reason = await wait_lacking(gateway, session_id)
         assert "was started again at" in reason
