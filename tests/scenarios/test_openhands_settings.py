@@ -201,6 +201,26 @@ async def test_a_conversation_of_somebody_else_is_told_why_it_cannot_call(enviro
         assert said(await other.agent_calls("ask", GOOD))["isError"] is False
 
 
+async def test_a_listing_without_a_name_proves_nothing_of_an_agent_that_has_started(
+    environment: OpenHandsEnvironment,
+) -> None:
+    environment.options(tools="settings")
+    work = environment.agent
+    async with environment.running() as gateway:
+        mine = await registered(environment)
+        await ready(environment, gateway)
+        session_id = await gateway.session()
+        # Somebody removes our server from the settings, so the next agent has no tools.
+        environment.server.settings.stored["mcp_config"] = None
+        await begin_again(gateway, environment, work)
+        reason = await wait_lacking(gateway, session_id)
+        assert "has not listed the tools" in reason
+        assert "ask" in await list_tools(mine["url"], mine["api_key"])
+        assert await lacking(gateway, session_id=session_id) == reason
+        await list_tools(mine["url"], mine["api_key"], **{"X-OpenHands-ServerConversation-ID": WORK})
+        assert await lacking(gateway, session_id=session_id) is None
+
+
 async def test_the_shared_address_wants_its_own_token(environment: OpenHandsEnvironment) -> None:
     environment.options(tools="settings")
     environment.configure({"runtimes": {"plain": {**environment.settings["runtimes"]["work"], "tools": "create",
