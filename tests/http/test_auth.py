@@ -198,7 +198,8 @@ async def test_without_keys_only_loopback_hosts_are_answered(
 async def test_without_keys_each_of_several_hosts_must_be_loopback(keyless: httpx.AsyncClient) -> None:
     for hosts in (["127.0.0.1", "evil.example"], ["evil.example", "127.0.0.1"]):
         answer = await keyless.get("/v1/sessions", headers=[("host", host) for host in hosts])
-        assert (answer.status_code, answer.json()["type"]) == (403, "/problems/foreign-origin")
+        assert answer.status_code == 403, hosts
+        assert answer.json()["type"] == "/problems/foreign-origin"
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:1"])

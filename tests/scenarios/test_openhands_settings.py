@@ -13,12 +13,14 @@ import pytest
 
 import gateway.http.mcp.server  # noqa: F401 # pyright: ignore[reportUnusedImport] - the same
 from gateway.cli.doctor import check_links
+from gateway.runtime.system_clock import SystemClock
 from gateway.serve import read_configuration
+from gateway.store.sqlite import SqliteEngine
 from gateway.testing.runtimes.openhands.progress import Manners
 from gateway.testing.runtimes.openhands.server import SimConversation
 from tests.pace import PATIENCE
 from tests.scenarios.environment import API_KEY, GOOD, QUICK, Running, until
-from tests.scenarios.fleet import OPENHANDS_KEY, WORK, OpenHandsEnvironment, openhands_environment
+from tests.scenarios.fleet import OPENHANDS_KEY, WORK, OpenHandsEnvironment, condition, openhands_environment
 from tests.scenarios.hooks import success
 from tests.scenarios.test_canary import files
 from tests.scenarios.test_openhands import ready
@@ -219,6 +221,40 @@ async def test_a_listing_without_a_name_proves_nothing_of_an_agent_that_has_star
         assert await lacking(gateway, session_id=session_id) == reason
         await list_tools(mine["url"], mine["api_key"], **{"X-OpenHands-ServerConversation-ID": WORK})
         assert await lacking(gateway, session_id=session_id) is None
+
+
+class LateNotes(SqliteEngine):
+    """A store that takes its time to write the first note of an agent that has started."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, SystemClock())
+        self.gate = asyncio.Event()
+        self.is_waiting = False
+
+    async def set_note(self, name: str, value: str | None) -> None:
+        if name.startswith("tools-start:") and value is not None and not value.endswith(" ") and not self.is_waiting:
+            self.is_waiting = True
+            await self.gate.wait()
+        await super().set_note(name, value)
+
+
+async def test_a_start_that_is_written_late_does_not_hide_the_next_one(environment: OpenHandsEnvironment) -> None:
+    environment.options(tools="settings")
+    environment.engine = engine = LateNotes(environment.folder / "dragoman.db")
+    work = environment.agent
+    async with environment.running() as gateway:
+        await registered(environment)
+        await ready(environment, gateway)
+        session_id = await gateway.session()
+        await condition(lambda: engine.is_waiting or None)
+        environment.server.settings.stored["mcp_config"] = None
+        await begin_again(gateway, environment, work)
+        await gateway.wait_events("session.moved", 2, state="starting")
+        engine.gate.set()
+        reason = await wait_lacking(gateway, session_id)
+    environment.engine = None
+    async with environment.running() as gateway:
+        assert await wait_lacking(gateway, session_id) == reason
 
 
 async def test_the_shared_address_wants_its_own_token(environment: OpenHandsEnvironment) -> None:
