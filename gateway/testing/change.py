@@ -4,6 +4,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
+PATIENCE = 60.0
+"""Seconds to wait for what must happen unless a caller says otherwise: a slow machine must not fail a test."""
+
 Found = TypeVar("Found")
 
 

@@ -9,12 +9,11 @@ from urllib.parse import parse_qs
 
 import uvicorn
 
+from gateway.testing.change import PATIENCE
 from gateway.testing.wire import Wire
 
 LOOPBACK, EVERYWHERE = "127.0.0.1", "0.0.0.0"  # noqa: S104 -- only where somebody asks for it
 
-_START_LIMIT = 10.0
-_STOP_LIMIT = 10.0
 _TASK_LIMIT = 1.0
 
 
@@ -102,7 +101,7 @@ class Served:
         )
         self._server = _QuietServer(config)
         self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))
-        async with asyncio.timeout(_START_LIMIT):
+        async with asyncio.timeout(PATIENCE):
             await self._server.listening.wait()
 
     async def stop(self) -> None:
@@ -112,7 +111,7 @@ class Served:
             return
         self._server = self._serving = None
         server.leaving.set()
-        async with asyncio.timeout(_STOP_LIMIT):
+        async with asyncio.timeout(PATIENCE):
             await serving
 
     def cut(self, wanted: Callable[[dict[str, list[str]]], bool]) -> int:

@@ -10,7 +10,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from standardwebhooks import Webhook
 
-from gateway.testing.change import Change
+from gateway.testing.change import PATIENCE, Change
 from tests.faults.judge import new_nonce
 
 SECRET = "whsec_ZmF1bHRzIG5lZWQgYSBzZWNyZXQgYXMgd2VsbA=="
@@ -68,7 +68,7 @@ class RecordingBackend:
         """Hold the answers of a page back."""
         self.gates[page].clear()
 
-    async def wait(self, look: Callable[[Seen], bool], *, count: int = 1, within: float = 10.0) -> list[Seen]:
+    async def wait(self, look: Callable[[Seen], bool], *, count: int = 1, within: float = PATIENCE) -> list[Seen]:
         """Wait for requests that fit."""
 
         def found() -> list[Seen] | None:

@@ -2,14 +2,14 @@
 
 import re
 import resource
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.faults.environment import FaultEnvironment, until
-from tests.faults.fleet import HermScene
+from tests.faults.fleet import HermScene, OpenHandsScene
 from tests.faults.scene import Scene
 from tests.pace import PATIENCE
 
@@ -23,6 +23,8 @@ OPEN = 3.0
 """Copies of a text while its call is open: the value and its JSON; the third is for the page caches of the store."""
 PEAK = 10.0
 """Copies of a text while its frame is parsed, recorded and sent: 8 as config/README.md counts them, and a margin."""
+EVENT_PEAK = 6.0
+"""Copies of a text while its frame is parsed and recorded, and no request is sent: 4 measured, and a margin."""
 
 
 class Usage:
@@ -67,21 +69,50 @@ async def send(scene: Scene | HermScene) -> None:
     await until(accepted)
 
 
+async def say(scene: OpenHandsScene) -> None:
+    """Let the agent say a large text in an `oh_event`, and wait until it is on record."""
+    path = f"/v1/sessions/{await scene.session_id()}"
+
+    async def recorded() -> int:
+        return int((await scene.http.get(path)).json()["last_sequence"])
+
+    before = await recorded()
+    await scene.agent.agent_says("x" * LARGE, waits=False)
+
+    async def more() -> bool:
+        return await recorded() > before
+
+    await until(more)
+
+
+async def measure(scene: FaultEnvironment, once: Callable[[], Awaitable[None]]) -> tuple[float, float]:
+    """Send large texts; returns how many copies of one are in memory at the peak, and how many stay of them all."""
+    # Freed memory goes back to the system at once, and is not counted.
+    scene.gateway.environment = {"MALLOC_MMAP_THRESHOLD_": "65536"}
+    await scene.serve()
+    usage = Usage(scene)
+    # Buffers that stay, of the store for one, are filled by the first.
+    await once()
+    before = usage.restart()
+    for _ in range(CALLS):
+        await once()
+    return (usage.peak() - before) / LARGE, (usage.now() - before) / LARGE
+
+
 @pytest.mark.parametrize("make", [partial(Scene, dialect="0.2"), HermScene], ids=["huma", "herm"])
 async def test_how_often_a_large_text_is_in_memory(tmp_path: Path, make: Callable[[Path], Scene | HermScene]) -> None:
     async with make(tmp_path) as scene:
-        # Freed memory goes back to the system at once, and is not counted.
-        scene.gateway.environment = {"MALLOC_MMAP_THRESHOLD_": "65536"}
-        await scene.serve()
-        usage = Usage(scene)
-        # Buffers that stay, of the store for one, are filled by the first.
-        await send(scene)
-        before = usage.restart()
-        for _ in range(CALLS):
-            await send(scene)
-        peak, after = usage.peak() - before, usage.now() - before
-        assert after / LARGE < CALLS * OPEN
-        assert peak / LARGE < (CALLS - 1) * OPEN + PEAK
+        peak, after = await measure(scene, lambda: send(scene))
+        assert after < CALLS * OPEN
+        assert peak < (CALLS - 1) * OPEN + PEAK
+
+
+async def test_a_large_text_of_an_openhands_event_leaves_memory_once_it_is_on_record(tmp_path: Path) -> None:
+    async with OpenHandsScene(tmp_path) as scene:
+        peak, after = await measure(scene, lambda: say(scene))
+        # Not one of them stays.
+        assert after < 1
+        assert peak < EVENT_PEAK
 
 
 @pytest.mark.fault("a call of 3.9 MB to a gateway whose `ulimit -v` leaves 48 MiB", on="sqlite")

@@ -59,7 +59,7 @@ class Plain:
         kind = {"content-type": "application/json"}
         if isinstance(body, bytes):
             return await self._http.post(
-                self._path, content=body, headers={**self._headers, **kind, **headers}, timeout=20
+                self._path, content=body, headers={**self._headers, **kind, **headers}, timeout=PATIENCE
             )
         return await self._http.post(self._path, json=body, headers={**self._headers, **headers}, timeout=PATIENCE)
 

@@ -195,6 +195,13 @@ async def test_without_keys_only_loopback_hosts_are_answered(
         assert answer.json()["type"] == "/problems/foreign-origin"
 
 
+async def test_without_keys_each_of_several_hosts_must_be_loopback(keyless: httpx.AsyncClient) -> None:
+    for hosts in (["127.0.0.1", "evil.example"], ["evil.example", "127.0.0.1"]):
+        answer = await keyless.get("/v1/sessions", headers=[("host", host) for host in hosts])
+        assert answer.status_code == 403, hosts
+        assert answer.json()["type"] == "/problems/foreign-origin"
+
+
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:1"])
 async def test_without_keys_other_web_pages_cannot_post(
     keyless: httpx.AsyncClient, open_environment: Environment, origin: str

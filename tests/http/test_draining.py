@@ -35,6 +35,16 @@ ANSWERS: list[dict[str, Any]] = [
 ]
 
 
+LONG = {"drain": f"{PATIENCE:g}s"}
+"""Limits of a drain that ends with the work in flight, however slow the machine is."""
+
+
+@pytest.fixture
+async def environment() -> AsyncIterator[Environment]:
+    async with environment_of({"limits": LONG}) as made:
+        yield made
+
+
 @asynccontextmanager
 async def draining(
     environment: Environment, http: httpx.AsyncClient, call_id: str | None = None
@@ -172,16 +182,29 @@ async def test_callback_tokens_are_checked_while_the_gateway_drains(
 # Calls from outside --------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-async def outside() -> AsyncIterator[tuple[Environment, httpx.AsyncClient, str]]:
-    """A gateway with a tool of the catalog and a drain of two seconds, a client, and a session."""
-    async with environment_of({**TOOLS, "limits": {"drain": "2s"}}) as environment:
+Outside = tuple[Environment, httpx.AsyncClient, str]
+
+
+@asynccontextmanager
+async def called_from_outside(**limits: str) -> AsyncGenerator[Outside]:
+    """Run a gateway with a tool of the catalog, with a client and a session."""
+    async with environment_of({**TOOLS, "limits": limits}) as environment:
         session_id = await environment.attach()
         async with serving(environment.gateway) as (_, url), plain_client(url) as wire:
             yield environment, wire, session_id
 
 
-Outside = tuple[Environment, httpx.AsyncClient, str]
+@pytest.fixture
+async def outside() -> AsyncIterator[Outside]:
+    async with called_from_outside(**LONG) as made:
+        yield made
+
+
+@pytest.fixture
+async def outside_briefly() -> AsyncIterator[Outside]:
+    """A gateway whose drain ends after two seconds, whatever is in flight."""
+    async with called_from_outside(drain="2s") as made:
+        yield made
 
 
 async def mcp(wire: httpx.AsyncClient, session_id: str) -> Plain:
@@ -189,8 +212,8 @@ async def mcp(wire: httpx.AsyncClient, session_id: str) -> Plain:
     return Plain(wire, f"/mcp/{session_id}", token)
 
 
-async def test_held_requests_are_answered_as_still_open_at_the_end_of_the_drain(outside: Outside) -> None:
-    environment, wire, session_id = outside
+async def test_held_requests_are_answered_as_still_open_at_the_end_of_the_drain(outside_briefly: Outside) -> None:
+    environment, wire, session_id = outside_briefly
     plain = await mcp(wire, session_id)
     waiting = asyncio.create_task(
         wire.post(f"/v1/sessions/{session_id}/calls", params={"wait": 60}, json={**SEVENS, "key": "k"}, timeout=60)
@@ -251,8 +274,8 @@ async def test_a_new_call_over_mcp_is_refused_and_get_result_is_served(outside: 
         assert (got.status_code, "seven" in got.text) == (200, True)
 
 
-async def test_work_in_flight_at_the_end_of_the_drain_is_named(outside: Outside) -> None:
-    environment, wire, session_id = outside
+async def test_work_in_flight_at_the_end_of_the_drain_is_named(outside_briefly: Outside) -> None:
+    environment, wire, session_id = outside_briefly
     environment.backend.gate = asyncio.Event()
     path = f"/v1/sessions/{session_id}/calls"
     waiting = asyncio.create_task(wire.post(path, params={"wait": 60}, json=SEVENS, timeout=60))

@@ -490,7 +490,7 @@ async def test_who_asks_for_too_many_at_once_is_told_so_and_not_that_the_server_
     call_id = await wire.post(f"/v1/sessions/{session_id}/calls", json={"tool": "ask_for_cards", "arguments": SEVENS})
     wait_on = {"call_id": call_id.json()["call_id"]}
     held = [asyncio.create_task(plain.call("get_result", wait_on, number=n)) for n in range(MOST_HELD_OF_ONE + 1)]
-    done, _ = await asyncio.wait(held, return_when=asyncio.FIRST_COMPLETED, timeout=10)
+    done, _ = await asyncio.wait(held, return_when=asyncio.FIRST_COMPLETED, timeout=PATIENCE)
     (refused,) = done
     assert refused.result()["result"]["isError"]
     assert answer_texts(refused.result()) == ["too many calls at once; call again when some have ended"]

@@ -1,5 +1,6 @@
 """The OpenAPI document: complete, with examples that fit its own schemas."""
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +51,19 @@ async def test_the_document_is_served(api: httpx.AsyncClient) -> None:
     assert served["openapi"].startswith("3.1")
     assert served["info"]["version"] == "9.9.9"
     assert (await api.get("/openapi.json")).json() == served
+
+
+async def test_other_requests_are_answered_while_the_document_is_written(api: httpx.AsyncClient) -> None:
+    writing = asyncio.create_task(api.get("/openapi.json"))
+    answered = 0
+    while not writing.done():
+        assert (await api.get("/healthz")).status_code == 200
+        answered += 1
+        # Without a socket a request ends without a pause.
+        await asyncio.sleep(0)
+    assert (await writing).status_code == 200
+    # Beside a loop that writes it, one or two are.
+    assert answered > 10
 
 
 def test_the_committed_document_is_the_one_that_is_printed() -> None:

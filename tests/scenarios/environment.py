@@ -233,7 +233,7 @@ async def running(
         async with httpx.AsyncClient(
             base_url=url,
             headers={"authorization": f"Bearer {API_KEY}"},
-            timeout=10,
+            timeout=PATIENCE,
             trust_env=False,
             # Nothing here is encrypted, and reading the machine's certificates takes long.
             verify=False,  # noqa: S501

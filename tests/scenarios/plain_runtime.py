@@ -184,7 +184,7 @@ async def plain_gateway(
             http = httpx.AsyncClient(
                 base_url=url,
                 headers={"authorization": f"Bearer {API_KEY}"},
-                timeout=10,
+                timeout=PATIENCE,
                 trust_env=False,
                 verify=False,  # noqa: S501
             )

@@ -17,12 +17,13 @@ import yaml
 from gateway.runtime.app import Gateway
 from tests.engines.postgres_server import drop_schema, dsn, new_schema
 from tests.faults.proxy import Proxy
+from tests.pace import PATIENCE
 from tests.ports import free_port
 from tests.scenarios.environment import API_KEY, Running, Scene, merge, plain_http, until
 from tests.scenarios.fleet import Environment
 from tests.scenarios.releases import THIS, Release
 
-START = 20.0
+START = PATIENCE
 
 
 @dataclass

@@ -58,10 +58,10 @@ async def test_sixty_sessions_at_the_budget_leave_a_quiet_one_alone(newer: Scene
             calls = [await agent.call("free", {"text": "x" * FITS}) for agent in loud for _ in range(2)]
             large = [await agent.call("free", {"text": "x" * EXCEEDS}) for agent in loud]
             started = time.monotonic()
-            quiet = await ended(await newer.agent.call("ask", GOOD), within=20)
+            quiet = await ended(await newer.agent.call("ask", GOOD))
             waited = time.monotonic() - started
-            readings = await asyncio.gather(*(ended(call, within=60) for call in calls))
-            failures = await asyncio.gather(*(ended(call, within=60) for call in large))
+            readings = await asyncio.gather(*(ended(call) for call in calls))
+            failures = await asyncio.gather(*(ended(call) for call in large))
         assert quiet.outcome == "success"
         assert waited < 15
         assert {reading.outcome for reading in readings} == {"success"}

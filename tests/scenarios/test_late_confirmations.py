@@ -70,7 +70,7 @@ def slow(scene: Scene, reply: dict[str, Any], **runtime: Any) -> Gate:
 async def corrected(scene: Scene) -> None:
     """Wait for the correction, by whatever tells the newest state; the runtime's record has no confirmation then."""
     told = await scene.agent.wait_for(
-        lambda frame: "Agent: Hello" in frame.get("context", {}).get("conversationHistory", ""), within=15
+        lambda frame: "Agent: Hello" in frame.get("context", {}).get("conversationHistory", "")
     )
     assert told.payload["triggering"] is False
     assert told.payload["name"] in {"start", "hydration", "message-correction"}
@@ -165,6 +165,6 @@ async def test_a_confirmation_in_time_is_sent_from_behind_a_send_that_was_stuck(
             await gateway.wait_events("message.confirmed")
             clock.skip(LATE - 10)
             wire.heal(keep=True)
-            await newer.agent.wait_for(lambda frame: frame["type"] == "addon-tool-event", within=15)
+            await newer.agent.wait_for(lambda frame: frame["type"] == "addon-tool-event")
     assert len(confirmations(newer)) == 1
     assert "message-correction" not in [name for name, _ in newer.updates()]

@@ -13,12 +13,14 @@ import pytest
 
 import gateway.http.mcp.server  # noqa: F401 # pyright: ignore[reportUnusedImport] - the same
 from gateway.cli.doctor import check_links
+from gateway.runtime.system_clock import SystemClock
 from gateway.serve import read_configuration
+from gateway.store.sqlite import SqliteEngine
 from gateway.testing.runtimes.openhands.progress import Manners
 from gateway.testing.runtimes.openhands.server import SimConversation
 from tests.pace import PATIENCE
 from tests.scenarios.environment import API_KEY, GOOD, QUICK, Running, until
-from tests.scenarios.fleet import OPENHANDS_KEY, WORK, OpenHandsEnvironment, openhands_environment
+from tests.scenarios.fleet import OPENHANDS_KEY, WORK, OpenHandsEnvironment, condition, openhands_environment
 from tests.scenarios.hooks import success
 from tests.scenarios.test_canary import files
 from tests.scenarios.test_openhands import ready
@@ -114,6 +116,8 @@ async def test_a_conversation_that_is_started_again_lacks_its_tools_and_everybod
         assert "ask" in tools(conversation)
         await wait_metric(gateway, 0)
         (told,) = conversation.mcp.servers
+        # A listing before the new start is no proof that the new agent has tools.
+        assert "ask" in await list_tools(told.url, str(told.api_key))
         await begin_again(gateway, environment, conversation)
         reason = await wait_lacking(gateway, session_id)
         assert "was started again at" in reason
@@ -197,6 +201,60 @@ async def test_a_conversation_of_somebody_else_is_told_why_it_cannot_call(enviro
         assert len((await gateway.get("/v1/sessions"))["data"]) == 1
         await gateway.post("/v1/sessions", {"runtime": "work", "native_id": "5ca1ab1e"}, status=201)
         assert said(await other.agent_calls("ask", GOOD))["isError"] is False
+
+
+async def test_a_listing_without_a_name_proves_nothing_of_an_agent_that_has_started(
+    environment: OpenHandsEnvironment,
+) -> None:
+    environment.options(tools="settings")
+    work = environment.agent
+    async with environment.running() as gateway:
+        mine = await registered(environment)
+        await ready(environment, gateway)
+        session_id = await gateway.session()
+        # Somebody removes our server from the settings, so the next agent has no tools.
+        environment.server.settings.stored["mcp_config"] = None
+        await begin_again(gateway, environment, work)
+        reason = await wait_lacking(gateway, session_id)
+        assert "has not listed the tools" in reason
+        assert "ask" in await list_tools(mine["url"], mine["api_key"])
+        assert await lacking(gateway, session_id=session_id) == reason
+        await list_tools(mine["url"], mine["api_key"], **{"X-OpenHands-ServerConversation-ID": WORK})
+        assert await lacking(gateway, session_id=session_id) is None
+
+
+class LateNotes(SqliteEngine):
+    """A store that takes its time to write the first note of an agent that has started."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, SystemClock())
+        self.gate = asyncio.Event()
+        self.is_waiting = False
+
+    async def set_note(self, name: str, value: str | None) -> None:
+        if name.startswith("tools-start:") and value is not None and not value.endswith(" ") and not self.is_waiting:
+            self.is_waiting = True
+            await self.gate.wait()
+        await super().set_note(name, value)
+
+
+async def test_a_start_that_is_written_late_does_not_hide_the_next_one(environment: OpenHandsEnvironment) -> None:
+    environment.options(tools="settings")
+    environment.engine = engine = LateNotes(environment.folder / "dragoman.db")
+    work = environment.agent
+    async with environment.running() as gateway:
+        await registered(environment)
+        await ready(environment, gateway)
+        session_id = await gateway.session()
+        await condition(lambda: engine.is_waiting or None)
+        environment.server.settings.stored["mcp_config"] = None
+        await begin_again(gateway, environment, work)
+        await gateway.wait_events("session.moved", 2, state="starting")
+        engine.gate.set()
+        reason = await wait_lacking(gateway, session_id)
+    environment.engine = None
+    async with environment.running() as gateway:
+        assert await wait_lacking(gateway, session_id) == reason
 
 
 async def test_the_shared_address_wants_its_own_token(environment: OpenHandsEnvironment) -> None:

@@ -1,17 +1,23 @@
 """Answers of a proxy in place of a runtime: the link is tried again by itself, and given up only after a long time."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import itertools
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
+from gateway.adapter.port import Link, Receiver
+from gateway.errors import DownstreamError, LinkLost, LinkRefused
 from gateway.runtime.tuning import Tuning
 from tests.adapters.test_refused_addresses import Redirecting, served
 from tests.scenarios.environment import GOOD, Running, Scene, ended, until
 from tests.scenarios.fleet import HermEnvironment, herm_environment
+from tests.scenarios.plain_runtime import PlainRuntime, plain_gateway
 from tests.scenarios.test_herm import posted
 
 QUICK = Tuning(link_first=0.01, link_longest=0.02, link_refused=0.01)
@@ -107,3 +113,45 @@ async def test_a_herm_link_begins_once_the_redirects_end(herm: HermEnvironment, 
     herm.server.show_page(method, 302, location="/maintenance", times=5)
     async with herm.running() as gateway:
         await gateway.wait_link("up")
+
+
+@dataclass
+class Proxied(PlainRuntime):
+    """A runtime behind a proxy that answers in its place after the first link."""
+
+    answers: Iterator[DownstreamError] = field(default_factory=lambda: iter(()))
+    attempts: int = 0
+    cut: asyncio.Future[str] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    @asynccontextmanager
+    async def _connect(self, receiver: Receiver) -> AsyncGenerator[Link]:
+        self.attempts += 1
+        if self.cut.done():
+            raise next(self.answers)
+        async with super()._connect(receiver) as link:
+            yield link
+
+    async def wait_closed(self) -> str:
+        return await asyncio.shield(self.cut)
+
+
+REDIRECT = LinkRefused("REDIRECT_REFUSED", "the runtime answered with a redirect", until_reload=True)
+
+
+@pytest.mark.parametrize(
+    "other", [LinkLost("HTTP 503"), LinkRefused("HTTP_403", "forbidden")], ids=["unavailable", "forbidden"]
+)
+async def test_a_redirect_between_other_answers_is_never_final(tmp_path: Path, other: DownstreamError) -> None:
+    runtime = Proxied(answers=itertools.cycle([REDIRECT, other]))
+    # Each redirect follows another answer, so none has been the only answer for any time.
+    tuning = Tuning(link_first=0.01, link_longest=0.02, link_refused=0.02, link_gives_up=0.005)
+    async with plain_gateway(tmp_path, tuning=tuning, runtime=runtime) as (gateway, _):
+        runtime.cut.set_result("the proxy has closed it")
+
+        async def tried() -> bool:
+            link = await gateway.link()
+            assert link is not None
+            assert "only a reload" not in (link["reason"] or "")
+            return runtime.attempts > 20
+
+        await until(tried)

@@ -50,7 +50,7 @@ async def test_a_killed_process_is_replaced_within_two_leases_and_its_calls_end(
             await two.wait_carries(session_id)
             assert loop.time() - killed < within(2 * 4)
             gate.open()
-            assert (await ended(call, within=10)).result == "done again"
+            assert (await ended(call)).result == "done again"
             await posting
             seen = [int(item["id"]) for item in await source.until("tool.finished") if "id" in item]
             assert seen == list(range(1, len(seen) + 1))
@@ -94,7 +94,7 @@ async def test_a_process_cut_off_from_the_database_is_silent_before_another_one_
         assert one.wire is not None
         first = (await two.get(f"/v1/sessions/{session_id}"))["owner"]
         one.wire.half_open()
-        await two.wait_carries(session_id, within=2 * 6)
+        await two.wait_carries(session_id, within=within(2 * 6))
         assert newer.agent.connections == 2
         assert "lease lost" in one.log.read_text()
         assert (await ended(await newer.agent.call("free", {}))).outcome == "success"
@@ -104,12 +104,12 @@ async def test_a_process_cut_off_from_the_database_is_silent_before_another_one_
             shown = (await two.get("/v1/instances"))["data"]
             return any(row["url"] == one.url and row["alive"] and row["instance_id"] != first for row in shown)
 
-        await until(lives_again, within=20)
+        await until(lives_again)
 
         async def let_go() -> bool:
             return len(newer.agent.sockets) == 1
 
-        await until(let_go, within=20)
+        await until(let_go)
         await one.post(f"/v1/sessions/{session_id}/events", MESSAGE, status=202)
         assert await two.carries(session_id)
         assert newer.agent.connections == 2

@@ -89,7 +89,7 @@ async def test_a_call_taken_over_by_a_replica_that_lacks_its_executor_is_unknown
         async with store.replica() as other:
             # It falls silent, and the other one takes the session over with the call as it stands.
             one.faults.cut_off = True
-            result = await ended(call, within=15)
+            result = await ended(call)
             assert "executor 'cards' is no longer configured; the tool may have run" in str(result.error)
             [letter] = await listed(other, 1)
             assert letter["unknown"]
@@ -237,7 +237,7 @@ async def test_a_replica_without_the_runtime_keeps_no_outcome_from_coming_again_
                     answer = await http.post(other.url + target, json=success("by callback"))
                 return answer if "is not in the configuration" in answer.text else None
 
-            is_to_be_repeated(await until(nobodys, within=15))
+            is_to_be_repeated(await until(nobodys))
             answer = await other.http.delete(f"/v1/sessions/{session_id}", params={"erase": "true"})
             assert answer.status_code == 204, answer.text
             assert (await other.get(f"/v1/sessions/{session_id}"))["state"] == "closed"
@@ -247,5 +247,5 @@ async def test_a_replica_without_the_runtime_keeps_no_outcome_from_coming_again_
                 return not await one.carries(session_id)
 
             # Whoever carried it finds it closed, and writes nothing more.
-            await until(gone, within=15)
+            await until(gone)
             assert {event["event"]["kind"] for event in await other.events(session_id)} == {"opaque"}

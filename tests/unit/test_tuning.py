@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from gateway.runtime.tuning import Tuning
+
 TESTS = Path(__file__).parents[1]
 NO_TUNING = frozenset({"_MOUNTS", "_registered"})
 """Files of the machine, which a test cannot have otherwise, and the secrets that a process never forgets."""
@@ -62,3 +64,10 @@ def test_no_test_replaces_a_private_name_or_a_constant() -> None:
 )
 def test_what_counts_as_replacing_one(source: str, names: set[str]) -> None:
     assert replaced(source) == names
+
+
+def test_production_keeps_the_times_that_the_pages_promise() -> None:
+    production = Tuning()
+    assert production.tools_late + production.gauges < 60, "a lack of tools is reported within a minute"
+    assert production.link_gives_up == 600, "a redirect is final only after ten minutes"
+    assert production.autostart_longest == 60, "an autostart is retried every minute at least"

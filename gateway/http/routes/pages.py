@@ -6,6 +6,7 @@ from fastapi import APIRouter, Response
 from starlette.responses import PlainTextResponse
 
 from gateway.errors import NotFound
+from gateway.guard import in_thread
 from gateway.http.errors import PROBLEMS
 from gateway.http.openapi import problems
 from gateway.http.reply import Reply, dump, listing
@@ -14,6 +15,8 @@ from gateway.http.views import show
 from gateway.models import responses
 
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_WRITING = 60.0
+"""Seconds that writing the OpenAPI document may take."""
 
 router = APIRouter(route_class=OperationRoute, tags=["pages"])
 
@@ -71,7 +74,9 @@ async def get_openapi(request: ApiRequest) -> Response:
 
     The description of the whole API in OpenAPI 3.1.
     """
-    return Response(dump(request.app.openapi()), media_type="application/json")
+    # The first request writes it, in a thread: that takes a second, in which the lease must be renewed.
+    document = await in_thread("openapi", request.app.openapi, within=_WRITING, what="the OpenAPI document")
+    return Response(dump(document), media_type="application/json")
 
 
 @router.get("/problems", response_model=responses.Listing[responses.ProblemPage], response_description="All of them.")

@@ -1,7 +1,8 @@
 """Whether the agents of native sessions have listed the tools since they were started."""
 
+import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -37,6 +38,8 @@ class _Watched:
     """When it was seen to have started; an agent lists its tools before that."""
     listed: bool = False
     """Whether a `tools/list` is known to have come since then."""
+    keeping: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while the start is written, so that an older one never replaces a newer one."""
 
 
 class ToolWatch:
@@ -86,22 +89,28 @@ class ToolWatch:
                     watched.settled_at = envelope.recorded_at
                 else:
                     continue
-                keep = partial(self._keep_start, session_id, watched.runtime, watched.started_at, watched.settled_at)
+                keep = partial(self._keep_start, session_id, watched)
                 guard("tools", keep, self._tasks, times=1, session_id=session_id)
 
     def _watched(self, session_id: SessionId, runtime: str) -> _Watched:
         return self._sessions.setdefault(session_id, _Watched(runtime, self._began))
 
-    async def _keep_start(
-        self, session_id: SessionId, runtime: str, started_at: datetime, settled_at: datetime | None
-    ) -> None:
-        settled = "" if settled_at is None else settled_at.isoformat()
+    async def _keep_start(self, session_id: SessionId, watched: _Watched) -> None:
         try:
-            await self._engine.set_note(_start(session_id), f"{started_at.isoformat()} {settled}")
-            if settled_at is not None and _reaches(await self._time(_shared(runtime)), started_at):
-                # Later listings at the shared address are other sessions'.
-                await self._write(_listing(session_id))
-                self._mark(session_id, started_at)
+            async with watched.keeping:
+                started_at, settled_at = watched.started_at, watched.settled_at
+                assert started_at is not None
+                settled = "" if settled_at is None else settled_at.isoformat()
+                await self._engine.set_note(_start(session_id), f"{started_at.isoformat()} {settled}")
+                if settled_at is None:
+                    return
+                shared_at = await self._time(_shared(watched.runtime))
+                if shared_at is not None and shared_at >= started_at:
+                    # Later listings at the shared address are other sessions'. The note has the time of this one, since
+                    # the agent may have been started again meanwhile.
+                    if not _reaches(await self._time(_listing(session_id)), started_at):
+                        await self._write(_listing(session_id), shared_at)
+                    self._mark(session_id, started_at)
         except EngineUnavailable as exc:
             log.warning("agent start not recorded", session_id=session_id, reason=str(exc))
 
@@ -114,12 +123,12 @@ class ToolWatch:
 
     async def note_listed(self, session_id: SessionId | None, ticket: Ticket | None = None) -> None:
         """Take note that the agent of a session has listed its tools; the session of a ticket may not exist yet."""
-        name = _listing_of(session_id, ticket)
+        name, now = _listing_of(session_id, ticket), self._clock.now()
         watched = None if session_id is None else self._sessions.get(session_id)
         if watched is not None:
             if not watched.listed:
                 started_at = watched.started_at
-                await self._write(name)
+                await self._write(name, now)
                 assert session_id is not None
                 self._mark(session_id, started_at)
             return
@@ -128,11 +137,12 @@ class ToolWatch:
             started = None if session_id is None else (await self._read_start(session_id))[0]
             if started is None or started <= written:
                 return
-        await self._write(name)
+        await self._write(name, now)
 
     async def note_shared_listed(self, runtime: str) -> None:
         """Take note that an agent of a runtime, which does not say whose it is, has listed the tools."""
-        await self._write(_shared(runtime))
+        await self._write(_shared(runtime), self._clock.now())
+        now = self._clock.now()
         starting = [
             (session_id, watched.started_at)
             for session_id, watched in self._sessions.items()
@@ -142,15 +152,14 @@ class ToolWatch:
             and not watched.listed
         ]
         for session_id, started_at in starting:
-            await self._write(_listing(session_id))
+            await self._write(_listing(session_id), now)
             self._mark(session_id, started_at)
 
-    async def _write(self, name: str) -> None:
-        now = self._clock.now()
-        await self._engine.set_note(name, now.isoformat())
+    async def _write(self, name: str, listed_at: datetime) -> None:
+        await self._engine.set_note(name, listed_at.isoformat())
         if len(self._written) >= _REMEMBERED:
             self._written.clear()
-        self._written[name] = now
+        self._written[name] = listed_at
 
     # What operators see ----------------------------------------------------------------------------------
 

@@ -159,7 +159,6 @@ class Supervisor:
     async def _stand(self, link: Link, cut: "asyncio.Future[str]") -> str:
         """Let the session speak by a link until that ends; says why it did."""
         self._move("up", None)
-        self._same_refusal = None
         if self._rest is not None:
             self._rest.connected()
         self._worker.log.info("link up")

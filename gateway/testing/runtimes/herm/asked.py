@@ -4,7 +4,7 @@ import asyncio
 from datetime import timedelta
 from typing import Literal
 
-from gateway.testing.change import Change
+from gateway.testing.change import PATIENCE, Change
 from gateway.testing.runtimes.herm.rules import Frame
 
 Kind = Literal["tool", "approval", "clarify", "sudo", "secret"]
@@ -40,7 +40,7 @@ class Asked:
         if self.settled is None:
             self.settled = asyncio.get_running_loop().time()
 
-    async def answered(self, within: float = 5.0) -> Frame:
+    async def answered(self, within: float = PATIENCE) -> Frame:
         """Wait for the answer; returns the event as it was posted.
 
         Raises:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 from uuid import uuid4
 
-from gateway.testing.change import Change, Received
+from gateway.testing.change import PATIENCE, Change, Received
 from gateway.testing.runtimes.herm.asked import Asked as Asked, Interrupted as Interrupted, Kind
 from gateway.testing.runtimes.herm.rules import ANSWERS, Frame, Objection, same_answer, without_secrets
 from gateway.testing.runtimes.herm.stream import Log
@@ -225,7 +225,7 @@ class SimSession:
         """End all streams in the orderly way; returns how many."""
         return self._log.close()
 
-    async def wait_streams(self, count: int = 1, within: float = 10.0) -> None:
+    async def wait_streams(self, count: int = 1, within: float = PATIENCE) -> None:
         """Wait until `count` streams were ever opened and one of them still is."""
         await self._change.until(
             lambda: (self.streams_opened >= count and self.streams > 0) or None,
@@ -233,11 +233,13 @@ class SimSession:
             what=lambda: f"{count} streams of {self.session_id!r}, {self.streams_opened} came",
         )
 
-    async def wait_no_stream(self, within: float = 10.0) -> None:
+    async def wait_no_stream(self, within: float = PATIENCE) -> None:
         """Wait until nobody streams."""
         await self._change.until(lambda: self.streams == 0 or None, within, what=lambda: "no stream")
 
-    async def wait_for(self, predicate: Callable[[Any], bool], within: float = 5.0, *, after: int = -1) -> Received:
+    async def wait_for(
+        self, predicate: Callable[[Any], bool], within: float = PATIENCE, *, after: int = -1
+    ) -> Received:
         """Wait for a posted event that fits, among those numbered above `after`."""
         return await self._change.until(
             lambda: next((each for each in self.received if each.number > after and predicate(each.payload)), None),

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any, Literal, Protocol
 from uuid import uuid4
 
-from gateway.testing.change import Change, Received as Received
+from gateway.testing.change import PATIENCE, Change, Received as Received
 from gateway.testing.runtimes.huma.calls import Confirmation, SimBurst, SimCall
 from gateway.testing.runtimes.huma.rules import (
     AddonFrame,
@@ -210,17 +210,17 @@ class SimAgent:
 
     # What the clients have done
 
-    async def wait_connected(self, within: float = 10.0) -> None:
+    async def wait_connected(self, within: float = PATIENCE) -> None:
         """Wait until a socket is connected."""
         await self._change.until(lambda: self.connected or None, within, what=lambda: f"{self.agent_id!r} connected")
 
-    async def wait_disconnected(self, within: float = 10.0) -> None:
+    async def wait_disconnected(self, within: float = PATIENCE) -> None:
         """Wait until no socket is connected."""
         await self._change.until(
             lambda: not self.connected or None, within, what=lambda: f"{self.agent_id!r} disconnected"
         )
 
-    async def wait_connections(self, count: int, within: float = 10.0) -> None:
+    async def wait_connections(self, count: int, within: float = PATIENCE) -> None:
         """Wait until `count` sockets have ever connected and one of them still is."""
         await self._change.until(
             lambda: (self.connections >= count and self.connected) or None,
@@ -228,7 +228,9 @@ class SimAgent:
             what=lambda: f"{count} connections of {self.agent_id!r}, {self.connections} came",
         )
 
-    async def wait_for(self, predicate: Callable[[Any], bool], within: float = 5.0, *, after: int = -1) -> Received:
+    async def wait_for(
+        self, predicate: Callable[[Any], bool], within: float = PATIENCE, *, after: int = -1
+    ) -> Received:
         """Wait for a frame whose payload fits, among those numbered above `after`."""
 
         def look() -> Received | None:

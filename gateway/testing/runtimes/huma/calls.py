@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from gateway.testing.change import Change
+from gateway.testing.change import PATIENCE, Change
 from gateway.testing.runtimes.huma.rules import Frame, ResultFrame, Violation, check_confirmation
 
 
@@ -47,11 +47,11 @@ class SimCall:
         elif frame != self.results[0]:
             raise Violation(f"call {self.call_id!r} has already ended with another result")
 
-    async def result(self, within: float = 5.0) -> Frame:
+    async def result(self, within: float = PATIENCE) -> Frame:
         """Wait for the first result; returns the raw frame."""
         return (await self.wait_results(1, within))[0]
 
-    async def wait_results(self, count: int, within: float = 5.0) -> list[Frame]:
+    async def wait_results(self, count: int, within: float = PATIENCE) -> list[Frame]:
         """Wait until `count` results have come, repeats included."""
         return await self._change.until(
             lambda: self.results if len(self.results) >= count else None,

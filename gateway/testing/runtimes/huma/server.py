@@ -23,6 +23,7 @@ from pydantic import BaseModel, Field
 # The same reason.
 from socketio.exceptions import ConnectionRefusedError as Refused  # pyright: ignore[reportMissingTypeStubs]
 
+from gateway.testing.change import PATIENCE
 from gateway.testing.runtimes.huma.agent import Manners as Manners, SimAgent as SimAgent
 from gateway.testing.runtimes.huma.calls import Confirmation as Confirmation, SimCall as SimCall
 from gateway.testing.runtimes.huma.rules import Dialect, Violation, check_agent
@@ -118,7 +119,7 @@ class HumaServer:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.stop()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await self._sockets.shutdown()
 
     # How agents reach their sockets

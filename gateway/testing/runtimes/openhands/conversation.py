@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from gateway.testing.change import Change, Received
+from gateway.testing.change import PATIENCE, Change, Received
 from gateway.testing.runtimes.openhands.events import (
     BROKEN_TEXT,
     NOT_EXECUTED,
@@ -224,7 +224,7 @@ class SimConversation:
         for sid in list(self.sockets):
             await self._wire.disconnect(sid)
 
-    async def wait_connections(self, count: int = 1, within: float = 10.0) -> None:
+    async def wait_connections(self, count: int = 1, within: float = PATIENCE) -> None:
         """Wait until `count` sockets have ever joined and one of them still is there."""
         await self._change.until(
             lambda: (self.connections >= count and self.sockets and True) or None,
@@ -232,13 +232,15 @@ class SimConversation:
             what=lambda: f"{count} connections to {self.conversation_id!r}, {self.connections} came",
         )
 
-    async def wait_disconnected(self, within: float = 10.0) -> None:
+    async def wait_disconnected(self, within: float = PATIENCE) -> None:
         """Wait until no socket is left."""
         await self._change.until(
             lambda: not self.sockets or None, within, what=lambda: f"{self.conversation_id!r} left alone"
         )
 
-    async def wait_for(self, predicate: Callable[[Any], bool], within: float = 5.0, *, after: int = -1) -> Received:
+    async def wait_for(
+        self, predicate: Callable[[Any], bool], within: float = PATIENCE, *, after: int = -1
+    ) -> Received:
         """Wait for a client's payload that fits, among those numbered above `after`."""
         return await self._change.until(
             lambda: next((each for each in self.received if each.number > after and predicate(each.payload)), None),
@@ -246,7 +248,9 @@ class SimConversation:
             what=lambda: f"a fitting payload of a client; the last ones were {str(self.received[-5:])[:2000]}",
         )
 
-    async def wait_event(self, predicate: Callable[[Frame], bool], within: float = 5.0, *, after: int = -1) -> Frame:
+    async def wait_event(
+        self, predicate: Callable[[Frame], bool], within: float = PATIENCE, *, after: int = -1
+    ) -> Frame:
         """Wait for an event in the store that fits, among those with an id above `after`."""
         return await self.store.wait(predicate, within, after=after)
 

@@ -25,6 +25,7 @@ from pydantic import BaseModel
 # The same reason.
 from socketio.exceptions import ConnectionRefusedError as Refused  # pyright: ignore[reportMissingTypeStubs]
 
+from gateway.testing.change import PATIENCE
 from gateway.testing.runtimes.openhands.conversation import Manners as Manners, SimConversation as SimConversation
 from gateway.testing.runtimes.openhands.events import live_of
 from gateway.testing.runtimes.openhands.mcp import McpServer, read_servers
@@ -165,7 +166,7 @@ class OpenHandsServer:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.stop()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await self._sockets.shutdown()
 
     # How conversations reach their sockets
