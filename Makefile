@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 MINUTES ?= 10
+# Where this is set, each worker and each process of a test would compile all modules anew, for half of its time.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check format lint types imports unit faults bench soak walk lock schema clean

@@ -2,17 +2,14 @@
 
 import asyncio
 import json
-import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from importlib import import_module
 from typing import Any
 from urllib.parse import parse_qs
 
-import uvicorn
-
 from gateway.adapter.port import Frame
-from tests.pace import PATIENCE
+from gateway.testing.serving import Served
 
 # Untyped library.
 socketio: Any = import_module("socketio")
@@ -31,7 +28,6 @@ class RawHuma:
         self.io = socketio.AsyncServer(
             async_mode="asgi", async_handlers=False, max_http_buffer_size=max_message, always_connect=always_connect
         )
-        self.port = 0
         self.queries: list[dict[str, list[str]]] = []
         self.paths: list[str] = []
         self.transports: list[str] = []
@@ -44,7 +40,7 @@ class RawHuma:
         self._heard: asyncio.Queue[Frame] = asyncio.Queue()
         self._sid: str | None = None
         self._changed = asyncio.Condition()
-        self._server: uvicorn.Server | None = None
+        self._served = Served(self, biggest_frame=LARGE)
         self.io.on("connect", self._connect)
         self.io.on("disconnect", self._disconnect)
         self.io.on("*", self._hear)
@@ -121,13 +117,9 @@ class RawHuma:
         raise NotImplementedError(f"HUMA has no echo of {frame}")
 
     async def stop(self) -> None:
-        if self._server is not None:
-            self._server.should_exit = True
-            self._server.force_exit = True
-            async with asyncio.timeout(PATIENCE):
-                await self._stopped.wait()
+        await self._served.stop()
 
-    async def _app(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         if scope["type"] != "http" or self.rest is None:
             return await self._socketio_app(scope, receive, send)
         body = b""
@@ -147,30 +139,12 @@ class RawHuma:
     async def serve(self, path: str = "socket.io") -> AsyncGenerator["RawHuma"]:
         """Listen on a free port of loopback."""
         self._socketio_app = socketio.ASGIApp(self.io, socketio_path=path)
-        self._stopped = asyncio.Event()
-        listener = socket.create_server(("127.0.0.1", 0))
-        self.port = listener.getsockname()[1]
-        config = uvicorn.Config(
-            self._app,
-            interface="asgi3",
-            ws="websockets-sansio",
-            log_level="critical",
-            lifespan="off",
-            ws_max_size=LARGE,
-        )
-        self._server = uvicorn.Server(config)
-        serving = asyncio.ensure_future(self._server.serve(sockets=[listener]))
-        serving.add_done_callback(lambda _: self._stopped.set())
-        try:
-            yield self
-        finally:
-            await self.io.shutdown()
-            self._server.should_exit = True
-            self._server.force_exit = True
-            async with asyncio.timeout(PATIENCE):
-                await serving
-            listener.close()
+        async with self._served:
+            try:
+                yield self
+            finally:
+                await self.io.shutdown()
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return self._served.url

@@ -266,9 +266,8 @@ async def test_a_server_that_never_answers_is_lost_within_the_connect_timeout() 
 
     silent = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
     async with silent:
-        server = RawHuma()
-        server.port = silent.sockets[0].getsockname()[1]
-        options = options_for(HUMA_0_2, server, connect_timeout="200ms")
+        url = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}"
+        options = options_for(HUMA_0_2, RawHuma(), url=url, connect_timeout="200ms")
         async with HUMA_0_2.connector(options) as connector:
             with pytest.raises(LinkLost):
                 await enter(connector.connect(AGENT, Collector()))
@@ -284,9 +283,8 @@ async def test_a_server_that_is_no_socket_io_server_is_no_crash() -> None:
 
     other = await asyncio.start_server(answer, "127.0.0.1", 0)
     async with other:
-        server = RawHuma()
-        server.port = other.sockets[0].getsockname()[1]
-        async with HUMA_0_2.connector(options_for(HUMA_0_2, server)) as connector:
+        url = f"http://127.0.0.1:{other.sockets[0].getsockname()[1]}"
+        async with HUMA_0_2.connector(options_for(HUMA_0_2, RawHuma(), url=url)) as connector:
             with pytest.raises(LinkRefused) as refusal:
                 await enter(connector.connect(AGENT, Collector()))
             assert refusal.value.code == "HTTP_404"

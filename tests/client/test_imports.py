@@ -1,5 +1,6 @@
 """What importing the client and the kit costs, and what becomes of them beside a package named like ours."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +8,7 @@ from statistics import median
 
 import pytest
 
-from tests.pace import within
+from tests.pace import QUIET, within
 from tests.readme.pages import ROOT, block
 
 PAGE = "gateway/client/README.md"
@@ -44,7 +45,7 @@ def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 def test_importing_it_is_cheap_and_brings_nothing_of_a_server(module: str, needless: set[str], most: float) -> None:
     """Beside FastAPI and httpx alone, which take about 0.3 s of CPU on a quick machine."""
     ratios: list[float] = []
-    for _ in range(7):
+    for _ in range(7 if QUIET in os.environ else 1):
         ours, *loaded = run("-c", _MEASURE.format(module=module), cwd=ROOT).stdout.split()
         alone, *_ = run("-c", _MEASURE.format(module="fastapi, httpx"), cwd=ROOT).stdout.split()
         assert needless & set(loaded) == set()

@@ -49,7 +49,7 @@ def ask(step, url, key=None, body=None, *more):
 session = f"{env['API']}/v1/sessions/{env['SESSION']}"
 ask("event", f"{session}/events", env["KEY"], env["EVENT"])
 ask("callback", env["CALLBACK"], None, env["OUTCOME"], "--header", "Expect: 100-continue")
-ask("stream", f"{session}/events/stream?after=0", env["KEY"], None, "--no-buffer", "--max-time", "5")
+ask("stream", f"{session}/events/stream?after=0", env["KEY"], None, "--no-buffer", "--max-time", "2")
 ask("mcp", env["MCP"], env["TOKEN"], env["INITIALIZE"], "--header", "Accept: application/json, text/event-stream")
 """
 

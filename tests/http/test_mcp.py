@@ -155,43 +155,42 @@ async def test_hints_are_given_where_they_are_sure() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("outcome", "error", "said"),
-    [
-        (Outcome(outcome="success", result="Go fish!"), False, ["Go fish!"]),
-        (Outcome(outcome="success", result=[1, None]), False, ["[1,null]"]),
-        (Outcome(outcome="success", result={"a": None}), False, ['{"a":null}']),
-        (Outcome(outcome="success"), False, ["null"]),
-        (Outcome(outcome="failure", error="no such player"), True, ["no such player"]),
-        (Outcome(outcome="failure", error="it broke", unknown=True), True, ["outcome unknown: it broke"]),
-    ],
-)
-async def test_each_outcome_is_told_as_a_result(
-    environment: Environment, plain: Plain, outcome: Outcome, said: list[str], *, error: bool
-) -> None:
-    environment.backend.answers["ask_for_cards"] = Answered(outcome)
-    answer = await plain.call("ask_for_cards", SEVENS)
-    assert (answer["result"]["isError"], answer_texts(answer)) == (error, said)
-    structured: object = outcome.result
-    assert answer["result"].get("structuredContent") == (structured if type(structured) is dict else None)
+OUTCOMES: list[tuple[Outcome, bool, str]] = [
+    (Outcome(outcome="success", result="Go fish!"), False, "Go fish!"),
+    (Outcome(outcome="success", result=[1, None]), False, "[1,null]"),
+    (Outcome(outcome="success", result={"a": None}), False, '{"a":null}'),
+    (Outcome(outcome="success"), False, "null"),
+    (Outcome(outcome="failure", error="no such player"), True, "no such player"),
+    (Outcome(outcome="failure", error="it broke", unknown=True), True, "outcome unknown: it broke"),
+]
+
+
+async def test_each_outcome_is_told_as_a_result(environment: Environment, plain: Plain) -> None:
+    for outcome, error, said in OUTCOMES:
+        environment.backend.answers["ask_for_cards"] = Answered(outcome)
+        answer = await plain.call("ask_for_cards", SEVENS)
+        assert (answer["result"]["isError"], answer_texts(answer)) == (error, [said])
+        structured: object = outcome.result
+        assert answer["result"].get("structuredContent") == (structured if type(structured) is dict else None), said
 
 
 VALUES: list[Any] = [{"a": None}, {}, [1, None, {"a": []}], [], "text", "", 7, 0, 1.5, True, False]
 
 
-@pytest.mark.parametrize("value", VALUES)
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_structured_content_is_what_the_version_allows(
-    environment: Environment, stranger_wire: httpx.AsyncClient, path: str, token: str, value: Any, version: str | None
+    environment: Environment, stranger_wire: httpx.AsyncClient, path: str, token: str, version: str | None
 ) -> None:
-    environment.backend.answers["ask_for_cards"] = Answered(Outcome(outcome="success", result=value))
-    result = (await Plain(stranger_wire, path, token, version).call("ask_for_cards", SEVENS))["result"]
-    if version == NEWEST or type(value) is dict:
-        # As text, in which 1 is not true.
-        assert json.dumps(result["structuredContent"]) == json.dumps(value)
-    else:
-        assert "structuredContent" not in result
-    assert len(result["content"]) == 1
+    client = Plain(stranger_wire, path, token, version)
+    for value in VALUES:
+        environment.backend.answers["ask_for_cards"] = Answered(Outcome(outcome="success", result=value))
+        result = (await client.call("ask_for_cards", SEVENS))["result"]
+        if version == NEWEST or type(value) is dict:
+            # As text, in which 1 is not true.
+            assert json.dumps(result["structuredContent"]) == json.dumps(value)
+        else:
+            assert "structuredContent" not in result, value
+        assert len(result["content"]) == 1, value
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -273,29 +272,24 @@ async def test_get_result_knows_only_callers_calls_of_its_session(
         assert "no such call" in answer_texts(answer)[0]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "fault"),
-    [
+async def test_get_result_checks_its_arguments(environment: Environment, plain: Plain) -> None:
+    await environment.reload(HELD)
+    await plain.call("ask_for_cards", SEVENS)
+    own = await opened(environment)
+    wrong: list[tuple[dict[str, Any], str]] = [
         ({}, "at /call_id: missing; it is required (string: The call_id that you were told.)"),
         ({"call_id": None}, "at /call_id: null is not allowed; it must be a string"),
         ({"call_id": 7}, "at /call_id: 7 is not allowed; it must be a string"),
         ({"call_id": {"a": 1}}, "at /call_id: an object (1 members) is not allowed; it must be a string"),
-        ({"call_id": "OWN", "wait": 7}, 'at /wait: is not a known argument; known are "call_id"'),
-        ({"id": "OWN"}, "at /call_id: missing; it is required"),
-    ],
-)
-async def test_get_result_checks_its_arguments(
-    environment: Environment, plain: Plain, arguments: dict[str, Any], fault: str
-) -> None:
-    await environment.reload(HELD)
-    await plain.call("ask_for_cards", SEVENS)
-    own = await opened(environment)
-    given = {name: own if value == "OWN" else value for name, value in arguments.items()}
-    answer = await plain.call("get_result", given)
-    assert answer["result"]["isError"]
-    (told,) = answer_texts(answer)
-    assert told.startswith("Invalid arguments for 'get_result': ")
-    assert fault in told
+        ({"call_id": own, "wait": 7}, 'at /wait: is not a known argument; known are "call_id"'),
+        ({"id": own}, "at /call_id: missing; it is required"),
+    ]
+    for arguments, fault in wrong:
+        answer = await plain.call("get_result", arguments)
+        assert answer["result"]["isError"], arguments
+        (told,) = answer_texts(answer)
+        assert told.startswith("Invalid arguments for 'get_result': ")
+        assert fault in told
 
 
 async def test_a_key_makes_a_repeat_the_same_call(
@@ -314,11 +308,12 @@ async def test_a_key_makes_a_repeat_the_same_call(
     assert (await environment.call("caller:tool token:order 1")).call_id == call_id
 
 
-@pytest.mark.parametrize("key", ["", "é", "k" * 201, 7, ["k"], {}])
-async def test_a_key_that_is_none_is_refused(environment: Environment, plain: Plain, key: Any) -> None:
-    answer = await plain.call("ask_for_cards", SEVENS, **{"dragoman/key": key})
-    assert answer["result"]["isError"]
-    assert "dragoman/key" in answer_texts(answer)[0]
+async def test_a_key_that_is_none_is_refused(environment: Environment, plain: Plain) -> None:
+    keys: list[Any] = ["", "é", "k" * 201, 7, ["k"], {}]
+    for key in keys:
+        answer = await plain.call("ask_for_cards", SEVENS, **{"dragoman/key": key})
+        assert answer["result"]["isError"], key
+        assert "dragoman/key" in answer_texts(answer)[0], key
     assert not environment.backend.asked
 
 

@@ -44,7 +44,6 @@ def plain(client: httpx.AsyncClient, session_id: str, token: str) -> Plain:
 
 
 @pytest.mark.parametrize("given", ["none", "wrong", "api key", "foreign", "rotated", "basic"])
-@pytest.mark.parametrize("method", ["POST", "GET", "DELETE", "PUT", "HEAD"])
 async def test_without_the_sessions_token_nobody_is_let_in_whatever_the_method(
     environment: Environment,
     wire: httpx.AsyncClient,
@@ -52,7 +51,6 @@ async def test_without_the_sessions_token_nobody_is_let_in_whatever_the_method(
     session_id: str,
     token: str,
     given: str,
-    method: str,
 ) -> None:
     headers = {
         "none": {},
@@ -66,13 +64,14 @@ async def test_without_the_sessions_token_nobody_is_let_in_whatever_the_method(
         session_id = await environment.attach("agent-8")
     if given == "rotated":
         await wire.post(f"/v1/sessions/{session_id}/mcp/rotate")
-    content = b"[" * 1_000 if method in {"POST", "PUT"} else None
-    refused = await client.request(method, f"/mcp/{session_id}", content=content, headers=headers)
-    assert refused.status_code == 401
-    assert refused.headers["www-authenticate"] == 'Bearer error="invalid_token"'
-    if method != "HEAD":
-        assert refused.json()["type"] == "/problems/unauthorized"
-        assert token not in refused.text
+    for method in ("POST", "GET", "DELETE", "PUT", "HEAD"):
+        content = b"[" * 1_000 if method in {"POST", "PUT"} else None
+        refused = await client.request(method, f"/mcp/{session_id}", content=content, headers=headers)
+        assert refused.status_code == 401, method
+        assert refused.headers["www-authenticate"] == 'Bearer error="invalid_token"', method
+        if method != "HEAD":
+            assert refused.json()["type"] == "/problems/unauthorized", method
+            assert token not in refused.text, method
 
 
 async def test_an_unknown_session_is_told_only_to_who_could_have_its_token(
@@ -84,14 +83,12 @@ async def test_an_unknown_session_is_told_only_to_who_could_have_its_token(
     assert (unknown.status_code, unknown.json()["type"]) == (404, "/problems/not-found")
 
 
-@pytest.mark.parametrize("method", ["GET", "DELETE", "PUT", "PATCH", "OPTIONS", "HEAD"])
-async def test_another_method_is_refused_at_once(
-    client: httpx.AsyncClient, session_id: str, token: str, method: str
-) -> None:
+async def test_another_method_is_refused_at_once(client: httpx.AsyncClient, session_id: str, token: str) -> None:
     headers = {**bearer(token), "accept": "text/event-stream"}
-    async with asyncio.timeout(PATIENCE):
-        refused = await client.request(method, f"/mcp/{session_id}", headers=headers)
-    assert (refused.status_code, refused.headers["allow"]) == (405, "POST")
+    for method in ("GET", "DELETE", "PUT", "PATCH", "OPTIONS", "HEAD"):
+        async with asyncio.timeout(PATIENCE):
+            refused = await client.request(method, f"/mcp/{session_id}", headers=headers)
+        assert (refused.status_code, refused.headers["allow"]) == (405, "POST"), method
 
 
 def nested(levels: int) -> bytes:
@@ -110,47 +107,43 @@ def with_rank(text: str) -> bytes:
 RANK = "/params/arguments/rank"
 
 
-@pytest.mark.parametrize(
-    ("body", "pointer"),
-    [
-        (with_rank("NaN"), RANK),
-        (with_rank("-Infinity"), RANK),
-        (with_rank("1e999"), RANK),
-        (with_rank("1" * 30), RANK),
-        (with_rank("1" * 5_000), RANK),
-        (with_rank('"\\ud800"'), RANK),
-        (with_rank('"7","rank":"8"'), RANK),
-        (with_rank('[{"a/b":1,"a/b":2}]'), RANK + "/0/a~1b"),
-        (b'{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}', "/id"),
-        (nested(100), "/params/arguments" + "/a" * 62),
-        (b"[" * 100_000, None),
-        (b"{", None),
-        (b"", None),
-        (b"\xff\xfe", None),
-        (json.dumps({"a": [0] * 30_000}).encode(), ""),
-    ],
-)
+NOT_STRICT: list[tuple[bytes, str | None]] = [
+    (with_rank("NaN"), RANK),
+    (with_rank("-Infinity"), RANK),
+    (with_rank("1e999"), RANK),
+    (with_rank("1" * 30), RANK),
+    (with_rank("1" * 5_000), RANK),
+    (with_rank('"\\ud800"'), RANK),
+    (with_rank('"7","rank":"8"'), RANK),
+    (with_rank('[{"a/b":1,"a/b":2}]'), RANK + "/0/a~1b"),
+    (b'{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}', "/id"),
+    (nested(100), "/params/arguments" + "/a" * 62),
+    (b"[" * 100_000, None),
+    (b"{", None),
+    (b"", None),
+    (b"\xff\xfe", None),
+    (json.dumps({"a": [0] * 30_000}).encode(), ""),
+]
+
+
 @pytest.mark.parametrize("version", ["2025-11-25", NEWEST])
 async def test_what_is_no_strict_json_is_a_parse_error_with_its_place(
-    environment: Environment, plain: Plain, body: bytes, pointer: str | None, version: str
+    environment: Environment, plain: Plain, version: str
 ) -> None:
-    refused = await plain.send(body, **{"mcp-protocol-version": version})
-    assert refused.status_code == 400
-    told = refused.json()
-    assert (told["jsonrpc"], told["id"], told["error"]["code"]) == ("2.0", None, -32700)
-    assert told["error"].get("data") == (None if pointer is None else {"pointer": pointer})
+    for body, pointer in NOT_STRICT:
+        refused = await plain.send(body, **{"mcp-protocol-version": version})
+        assert refused.status_code == 400, body
+        told = refused.json()
+        assert (told["jsonrpc"], told["id"], told["error"]["code"]) == ("2.0", None, -32700), body
+        assert told["error"].get("data") == (None if pointer is None else {"pointer": pointer}), body
     assert not environment.backend.asked
 
 
-@pytest.mark.parametrize(
-    "body", [b"[]", json.dumps([GOOD]).encode(), json.dumps([GOOD, GOOD]).encode(), b'"a"', b"7", b"null"]
-)
 @pytest.mark.parametrize("version", ["2025-11-25", NEWEST])
-async def test_batches_and_bare_values_are_refused(
-    environment: Environment, plain: Plain, body: bytes, version: str
-) -> None:
-    refused = await plain.send(body, **{"mcp-protocol-version": version})
-    assert (refused.status_code, refused.json()["error"]["code"]) == (400, -32600)
+async def test_batches_and_bare_values_are_refused(environment: Environment, plain: Plain, version: str) -> None:
+    for body in (b"[]", json.dumps([GOOD]).encode(), json.dumps([GOOD, GOOD]).encode(), b'"a"', b"7", b"null"):
+        refused = await plain.send(body, **{"mcp-protocol-version": version})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, -32600), body
     assert not environment.backend.asked
 
 
@@ -158,41 +151,41 @@ ODD: tuple[Any, ...] = ({}, [], None, True, 1.5)
 ODD_IDS: list[dict[str, Any]] = [{"jsonrpc": "2.0", "id": number, "method": "ping"} for number in ODD]
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        {},
-        {"jsonrpc": "1.0", "id": 1, "method": "ping"},
-        {"id": 1, "method": "ping"},
-        *ODD_IDS,
-        {"jsonrpc": "2.0", "id": 1, "method": 7},
-        {"jsonrpc": "2.0", "id": 1},
-        {**GOOD, "params": [1]},
-        {**GOOD, "params": {"name": 7}},
-        {**GOOD, "params": {"name": "ask_for_cards", "arguments": [1]}},
-        {**GOOD, "params": {"name": "ask_for_cards", "_meta": [1]}},
-        {**GOOD, "method": "tools/sing"},
-        {**GOOD, "method": "resources/list", "params": {}},
-        {**GOOD, "method": "prompts/list", "params": {}},
-        {**GOOD, "method": "tasks/list", "params": {}},
-        {**GOOD, "method": "sampling/createMessage", "params": {}},
-    ],
-)
+NO_REQUESTS: list[dict[str, Any]] = [
+    {},
+    {"jsonrpc": "1.0", "id": 1, "method": "ping"},
+    {"id": 1, "method": "ping"},
+    *ODD_IDS,
+    {"jsonrpc": "2.0", "id": 1, "method": 7},
+    {"jsonrpc": "2.0", "id": 1},
+    {**GOOD, "params": [1]},
+    {**GOOD, "params": {"name": 7}},
+    {**GOOD, "params": {"name": "ask_for_cards", "arguments": [1]}},
+    {**GOOD, "params": {"name": "ask_for_cards", "_meta": [1]}},
+    {**GOOD, "method": "tools/sing"},
+    {**GOOD, "method": "resources/list", "params": {}},
+    {**GOOD, "method": "prompts/list", "params": {}},
+    {**GOOD, "method": "tasks/list", "params": {}},
+    {**GOOD, "method": "sampling/createMessage", "params": {}},
+]
+
+
 async def test_what_is_no_request_of_the_protocol_is_an_error_and_no_fault_of_ours(
-    environment: Environment, plain: Plain, lines: list[MutableMapping[str, Any]], body: dict[str, Any]
+    environment: Environment, plain: Plain, lines: list[MutableMapping[str, Any]]
 ) -> None:
-    answer = await plain.send(body)
-    assert answer.status_code in {200, 400, 404}
-    assert answer.json()["error"]["code"] in {-32600, -32601, -32602}
+    for body in NO_REQUESTS:
+        answer = await plain.send(body)
+        assert answer.status_code in {200, 400, 404}, body
+        assert answer.json()["error"]["code"] in {-32600, -32601, -32602}, body
     assert not environment.backend.asked
     assert not [line for line in lines if line["log_level"] in {"error", "critical"}]
 
 
-@pytest.mark.parametrize("version", ["1999-01-01", "2099-01-01", "x", ""])
-async def test_an_unknown_version_of_the_protocol_is_told(environment: Environment, plain: Plain, version: str) -> None:
-    answer = await plain.send(GOOD, **{"mcp-protocol-version": version})
-    assert answer.status_code == 400
-    assert answer.json()["error"]["code"] < 0
+async def test_an_unknown_version_of_the_protocol_is_told(environment: Environment, plain: Plain) -> None:
+    for version in ("1999-01-01", "2099-01-01", "x", ""):
+        answer = await plain.send(GOOD, **{"mcp-protocol-version": version})
+        assert answer.status_code == 400, version
+        assert answer.json()["error"]["code"] < 0, version
     assert not environment.backend.asked
 
 
@@ -225,20 +218,21 @@ async def test_an_open_get_holds_nothing(client: httpx.AsyncClient, session_id: 
     assert {answer.status_code for answer in answers} == {405}
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/.well-known/oauth-protected-resource", "/.well-known/oauth-protected-resource/mcp/{}",
-        "/.well-known/oauth-authorization-server", "/.well-known/openid-configuration", "/register",
-        "/mcp", "/mcp/{}/x",
-    ],
+NOWHERE = (
+    "/.well-known/oauth-protected-resource", "/.well-known/oauth-protected-resource/mcp/{}",
+    "/.well-known/oauth-protected-resource/mcp/r/desk", "/.well-known/oauth-authorization-server",
+    "/.well-known/openid-configuration", "/register", "/mcp", "/mcp/{}/x", "/mcp/r/desk/x", "/mcp/r/desk/",
 )  # fmt: skip
+
+
 async def test_who_looks_for_a_server_of_tokens_finds_none(
-    client: httpx.AsyncClient, session_id: str, path: str
+    client: httpx.AsyncClient, session_id: str, token: str
 ) -> None:
-    for method in ("GET", "POST"):
-        answer = await client.request(method, path.format(session_id))
-        assert (answer.status_code, answer.json()["type"]) == (404, "/problems/unknown-path")
+    for path in NOWHERE:
+        for method in ("GET", "POST"):
+            for headers in ({}, bearer(token)):
+                answer = await client.request(method, path.format(session_id), headers=headers)
+                assert (answer.status_code, answer.json()["type"]) == (404, "/problems/unknown-path"), path
 
 
 async def test_without_api_keys_other_hosts_and_pages_are_kept_out() -> None:

@@ -7,7 +7,6 @@ from typing import Any, NoReturn
 
 import httpx
 import pytest
-from pydantic import TypeAdapter
 from typer.testing import CliRunner
 
 from gateway.adapter.port import RuntimeOptions
@@ -330,86 +329,29 @@ async def test_an_empty_answer_skips_a_question(
     assert (await environment.runtime.hears("question.answered"))["answer"] == ""
 
 
-async def test_dead_letters_are_calls_and_deliveries(
-    api: httpx.AsyncClient, environment: Environment, session_id: str
-) -> None:
-    call, copy = await environment.lose_call(), await environment.lose_copy(session_id)
-    answer = responses.DeadLetters.model_validate((await api.get("/v1/dead-letters")).json())
-    assert [(letter.type, letter.id) for letter in answer.data] == [("call", call), ("delivery", copy)]
+async def test_a_filter_that_means_nothing_is_refused(api: httpx.AsyncClient) -> None:
+    for query in (
+        "kind=event", "target=chat", "executor=a&target=runtime", "since=yesterday", "since=2026-11-20T12:00:00",
+    ):  # fmt: skip
+        assert (await api.get(f"/v1/dead-letters?{query}")).status_code == 400, query
 
 
-async def test_dead_letters_are_filtered_by_kind_and_target(
-    api: httpx.AsyncClient, environment: Environment, session_id: str
-) -> None:
-    await environment.lose_copy(session_id)
-    for query, count in (("kind=call", 0), ("target=destination:log", 1), ("target=runtime", 0), ("executor=cards", 0)):
-        answer = responses.DeadLetters.model_validate((await api.get(f"/v1/dead-letters?{query}")).json())
-        assert len(answer.data) == count, query
-
-
-@pytest.mark.parametrize(
-    "query", ["kind=event", "target=chat", "executor=a&target=runtime", "since=yesterday", "since=2026-11-20T12:00:00"]
-)
-async def test_a_filter_that_means_nothing_is_refused(api: httpx.AsyncClient, query: str) -> None:
-    assert (await api.get(f"/v1/dead-letters?{query}")).status_code == 400
-
-
-async def test_a_dead_letter_is_shown_and_redriven_by_its_id(
+async def test_an_order_about_many_that_means_nothing_is_refused(
     api: httpx.AsyncClient, environment: Environment, session_id: str
 ) -> None:
     copy = await environment.lose_copy(session_id)
-    [letter] = (await api.get("/v1/dead-letters")).json()["data"]
-    assert letter["id"] == copy
-    shown = await api.get(f"/v1/dead-letters/{copy}")
-    assert shown.json() == letter
-    environment.backend.copied = Copied("delivered")
-    answer = await api.post(f"/v1/dead-letters/{copy}/redrive")
-    assert (answer.status_code, answer.json()["state"]) == (202, "pending")
-    TypeAdapter(responses.Redriven).validate_python(answer.json())
-    await environment.copied(copy)
-
-
-@pytest.mark.parametrize("letter", ["nope", "s:1:destination:log", "s:x:y", "s:1", "a:b:c:d", "%00"])
-async def test_an_unknown_dead_letter_is_not_found(api: httpx.AsyncClient, session_id: str, letter: str) -> None:
-    del session_id
-    assert (await api.get(f"/v1/dead-letters/{letter}")).status_code == 404
-    assert (await api.post(f"/v1/dead-letters/{letter}/redrive")).status_code == 404
-
-
-async def test_many_are_redriven_or_only_looked_at(
-    api: httpx.AsyncClient, environment: Environment, session_id: str
-) -> None:
-    copy = await environment.lose_copy(session_id)
-    environment.backend.copied = Copied("delivered")
-    looked = await api.post("/v1/dead-letters/redrive", json={"target": "destination:log", "dry_run": True})
-    responses.RedrivenMany.model_validate(looked.json())
-    assert (looked.json()["found"], looked.json()["redriven"]) == (1, 0)
-    none = await api.post("/v1/dead-letters/redrive", json={"kind": "call"})
-    assert none.json()["found"] == 0
-    assert (await api.get(f"/v1/dead-letters/{copy}")).status_code == 200
     for body in ({"limit": 0}, {"limit": 501}, {"kind": "both"}, {"keys": 1}, {"executor": "a", "target": "runtime"}):
-        assert (await api.post("/v1/dead-letters/redrive", json=body)).status_code == 400
-    done = await api.post("/v1/dead-letters/redrive")
-    assert (done.json()["found"], done.json()["redriven"], done.json()["failed"]) == (1, 1, [])
-    await environment.copied(copy)
-
-
-async def test_dead_letters_are_dismissed_by_their_ids_or_by_filters(
-    api: httpx.AsyncClient, environment: Environment, session_id: str
-) -> None:
-    first, second = [await environment.lose_copy(session_id) for _ in range(2)]
-    answer = await api.post(f"/v1/dead-letters/{first}/dismiss")
-    assert answer.status_code == 200
-    assert (answer.json()["state"], "backend" in answer.json()["reason"]) == ("moot", True)
-    TypeAdapter(responses.Redriven).validate_python(answer.json())
-    assert (await api.post("/v1/dead-letters/nope/dismiss")).status_code == 404
-    looked = await api.post("/v1/dead-letters/dismiss", json={"target": "destination:log", "dry_run": True})
-    responses.DismissedMany.model_validate(looked.json())
-    assert (looked.json()["found"], looked.json()["dismissed"]) == (1, 0)
-    done = await api.post("/v1/dead-letters/dismiss", json={"kind": "delivery"})
-    assert (done.json()["found"], done.json()["dismissed"], done.json()["ids"]) == (1, 1, [second])
-    assert (await api.get("/v1/dead-letters")).json()["data"] == []
+        for verb in ("redrive", "dismiss"):
+            assert (await api.post(f"/v1/dead-letters/{verb}", json=body)).status_code == 400, (verb, body)
     assert (await api.post("/v1/dead-letters/dismiss", json={"new_key": True})).status_code == 400
+    assert (await api.get(f"/v1/dead-letters/{copy}")).status_code == 200
+
+
+async def test_an_unknown_dead_letter_is_not_found(api: httpx.AsyncClient, session_id: str) -> None:
+    for letter in ("nope", f"{session_id}:1:destination:log", "s:1:destination:log", "s:x:y", "s:1", "a:b:c:d", "%00"):
+        assert (await api.get(f"/v1/dead-letters/{letter}")).status_code == 404, letter
+        for verb in ("redrive", "dismiss"):
+            assert (await api.post(f"/v1/dead-letters/{letter}/{verb}")).status_code == 404, (verb, letter)
 
 
 async def test_one_event_is_sent_again(api: httpx.AsyncClient, environment: Environment, session_id: str) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
-from itertools import chain
+from itertools import chain, product
 from logging import DEBUG
 from typing import Any
 
@@ -60,7 +60,6 @@ def chunked(session_id: str, offer: bytes, text: str, *, trailer: bytes = b"") -
     return head_of(session_id, offer + b"Transfer-Encoding: chunked\r\n") + chunks + b"0\r\n" + trailer + b"\r\n"
 
 
-every_offer = pytest.mark.parametrize("offer", OFFERS.values(), ids=list(OFFERS))
 every_framing = pytest.mark.parametrize("frame", [whole, chunked])
 
 
@@ -126,31 +125,31 @@ async def served_alone(connection: Connection) -> None:
     assert await connection.rest() == b""
 
 
-@every_offer
 @every_framing
 async def test_the_body_of_a_request_with_an_offer_is_read(
-    url: str, environment: Environment, session_id: str, offer: bytes, frame: Any
+    url: str, environment: Environment, session_id: str, frame: Any
 ) -> None:
-    async with connected(url) as connection:
-        await connection.send(frame(session_id, offer, "all in one segment"))
-        status, headers, _ = await connection.response()
-        assert (status, "upgrade" in headers) == (202, False)
-        await served_alone(connection)
-    assert await texts(environment, session_id) == ["all in one segment"]
+    for name, offer in OFFERS.items():
+        async with connected(url) as connection:
+            await connection.send(frame(session_id, offer, name))
+            status, headers, _ = await connection.response()
+            assert (status, "upgrade" in headers) == (202, False), name
+            await served_alone(connection)
+    assert await texts(environment, session_id) == list(OFFERS)
 
 
-@every_offer
 @every_framing
 async def test_the_body_may_follow_in_later_segments(
-    url: str, environment: Environment, session_id: str, offer: bytes, frame: Any
+    url: str, environment: Environment, session_id: str, frame: Any
 ) -> None:
-    request = frame(session_id, offer, "three segments")
-    end = request.index(b"\r\n\r\n") + 4
-    async with connected(url) as connection:
-        await connection.send(request[:end], request[end : end + 10], request[end + 10 :])
-        assert (await connection.response())[0] == 202
-        await served_alone(connection)
-    assert await texts(environment, session_id) == ["three segments"]
+    for name, offer in OFFERS.items():
+        request = frame(session_id, offer, f"segments of {name}")
+        end = request.index(b"\r\n\r\n") + 4
+        async with connected(url) as connection:
+            await connection.send(request[:end], request[end : end + 10], request[end + 10 :])
+            assert (await connection.response())[0] == 202, name
+            await served_alone(connection)
+    assert await texts(environment, session_id) == [f"segments of {name}" for name in OFFERS]
 
 
 def cuts(request: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -234,17 +233,17 @@ async def test_trailers_of_a_chunked_body_are_no_headers(
     assert await texts(environment, session_id) == ["trailed"]
 
 
-@pytest.mark.parametrize("offer", CLOSING_OFFERS.values(), ids=list(CLOSING_OFFERS))
 @every_framing
 async def test_an_offer_beside_close_closes_after_the_response(
-    url: str, environment: Environment, session_id: str, offer: bytes, frame: Any
+    url: str, environment: Environment, session_id: str, frame: Any
 ) -> None:
-    async with connected(url) as connection:
-        await connection.send(frame(session_id, offer, "last"))
-        status, headers, _ = await connection.response()
-        assert (status, headers["connection"]) == (202, "close")
-        assert await connection.rest() == b""
-    assert await texts(environment, session_id) == ["last"]
+    for name, offer in CLOSING_OFFERS.items():
+        async with connected(url) as connection:
+            await connection.send(frame(session_id, offer, name))
+            status, headers, _ = await connection.response()
+            assert (status, headers["connection"]) == (202, "close"), name
+            assert await connection.rest() == b"", name
+    assert await texts(environment, session_id) == list(CLOSING_OFFERS)
 
 
 async def test_an_offer_of_http_1_0_is_ignored(url: str, environment: Environment, session_id: str) -> None:
@@ -257,12 +256,11 @@ async def test_an_offer_of_http_1_0_is_ignored(url: str, environment: Environmen
     assert await texts(environment, session_id) == ["old"]
 
 
-@every_offer
-async def test_a_request_without_a_body_may_offer_as_well(url: str, offer: bytes) -> None:
-    for method in (b"GET", b"HEAD"):
+async def test_a_request_without_a_body_may_offer_as_well(url: str) -> None:
+    for (name, offer), method in product(OFFERS.items(), (b"GET", b"HEAD")):
         async with connected(url) as connection:
             await connection.send(method + b" /healthz HTTP/1.1\r\nHost: x\r\n" + offer + b"\r\n")
-            assert (await connection.head()).startswith(b"HTTP/1.1 200")
+            assert (await connection.head()).startswith(b"HTTP/1.1 200"), (name, method)
 
 
 async def test_a_callback_with_an_offer_settles_its_call(
@@ -280,18 +278,16 @@ async def test_a_callback_with_an_offer_settles_its_call(
     assert (await environment.call("c-1")).state == "succeeded"
 
 
-@every_offer
-async def test_framing_that_is_refused_without_an_offer_is_refused_with_one(
-    url: str, session_id: str, offer: bytes
-) -> None:
-    for framing in (
+async def test_framing_that_is_refused_without_an_offer_is_refused_with_one(url: str, session_id: str) -> None:
+    framings = (
         b"Content-Length: x\r\n",
         b"Content-Length: 2\r\nContent-Length: 3\r\n",
         b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n",
         b"Transfer-Encoding: chunked, gzip\r\n",
         b"X-Folded: a\r\n b\r\nContent-Length: 2\r\n",
-    ):
-        assert is_refused(await exchange(port_of(url), head_of(session_id, offer + framing) + b"{}")), framing
+    )
+    for (name, offer), framing in product(OFFERS.items(), framings):
+        assert is_refused(await exchange(port_of(url), head_of(session_id, offer + framing) + b"{}")), (name, framing)
 
 
 async def test_unusual_headers_beside_an_offer_change_nothing(
@@ -344,8 +340,8 @@ async def test_offers_write_no_log_lines(
     assert not [record for record in caplog.records if record.name == "uvicorn.error" and record.levelno > DEBUG]
 
 
-@pytest.mark.parametrize("target", [b"example.com:443", b"/healthz"])
-@pytest.mark.parametrize("rest", [b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"])
-async def test_connect_is_refused_and_nothing_behind_it_is_read(url: str, target: bytes, rest: bytes) -> None:
-    head = b"CONNECT " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n"
-    assert is_refused(await exchange(port_of(url), head + rest))
+async def test_connect_is_refused_and_nothing_behind_it_is_read(url: str) -> None:
+    behind = (b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+    for target, rest in product((b"example.com:443", b"/healthz"), behind):
+        head = b"CONNECT " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n"
+        assert is_refused(await exchange(port_of(url), head + rest)), (target, rest)

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import uvicorn
 from fastapi import FastAPI, Request, Response
 from standardwebhooks import Webhook
 
+from gateway.testing.serving import Served
 from tests.kit.backend import DIE, RUNS, SECRET, STORE
 from tests.pace import PATIENCE
 
@@ -73,17 +73,8 @@ class Sender:
 @asynccontextmanager
 async def serving(app: FastAPI) -> AsyncGenerator[str]:
     """Serve an application in this process."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none"))
-        task = asyncio.create_task(server.serve(sockets=[listener]))
-        try:
-            async with asyncio.timeout(PATIENCE):
-                while not server.started and not task.done():  # noqa: ASYNC110 - uvicorn has no event for it
-                    await asyncio.sleep(0.01)
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            await task
+    async with app.router.lifespan_context(app), Served(app) as served:
+        yield served.url
 
 
 class Gateway:

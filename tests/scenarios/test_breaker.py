@@ -75,20 +75,6 @@ async def test_an_open_breaker_answers_at_once_in_words_and_asks_nobody(both: Sc
         assert (row["dead"], row["unknown"], row["attempt"]) == (True, False, 0)
 
 
-async def test_failures_that_the_executor_answers_itself_leave_the_breaker_closed(newer: Scene) -> None:
-    breaking(newer, failures=2)
-    answers: list[Said] = [
-        {"outcome": "failure", "error": "not your turn"}, Response(status_code=404), Response(status_code=409),
-        Response(status_code=422), Response(status_code=429), Response(status_code=429),
-        Response("<html>", media_type="text/html"),
-    ]  # fmt: skip
-    newer.hooks.scripts["free"] = lambda _asked: answers.pop(0)
-    async with newer.running() as gateway:
-        await fail(newer, 7)
-        assert (await gateway.metrics())[STATE] == 0
-        assert (await ended(await newer.agent.call("ask", GOOD))).outcome == "success"
-
-
 async def test_one_call_is_let_through_and_its_success_closes_the_breaker(newer: Scene) -> None:
     breaking(newer, open_for="300ms", timeout="15s")
     newer.hooks.scripts["free"] = Response(status_code=503)

@@ -1,9 +1,8 @@
 """Calls from outside in front of a real HUMA agent, on two replicas, over a restart and a takeover."""
 
 import asyncio
-from typing import Any
+from itertools import product
 
-import pytest
 from fastapi import Response
 
 from gateway.events import CallId
@@ -40,22 +39,33 @@ async def test_the_replica_that_does_not_carry_the_session_answers_with_the_outc
         assert (unknown.status_code, unknown.json()["type"]) == (404, "/problems/unknown-tool")
 
 
-async def test_a_caller_is_answered_although_its_session_changes_hands_meanwhile(newer: Scene) -> None:
+async def test_whoever_waits_is_answered_although_the_session_changes_hands_meanwhile(newer: Scene) -> None:
     store = cluster(newer)
     newer.hooks.scripts["ask"] = Response(status_code=202)
     async with store.replica() as a, store.replica() as b:
         session_id = await a.session()
         one, other = await owner_and_other(session_id, [a, b])
-        keyed = {"tool": "ask", "arguments": GOOD, "key": "k"}
-        held = asyncio.create_task(other.http.post(path_of(session_id), json=keyed, params=WAIT, timeout=30))
-        [asked] = await newer.hooks.wait_for(name="ask")
-        await other.wait_call("caller:backend:k", "accepted")
+        token = (await one.get(f"/v1/sessions/{session_id}/mcp"))["token"]
+        keyed = {"tool": "ask", "arguments": GOOD, "key": "api"}
+        held = [asyncio.create_task(other.http.post(path_of(session_id), json=keyed, params=WAIT, timeout=30))]
+        keys = ["caller:backend:api"]
+        # Over MCP too: at either replica, as JSON and as a stream that tells progress.
+        for number, (at, meta) in enumerate(product((one, other), ({}, {"progressToken": "p"}))):
+            asking = call("ask", GOOD, number=number, **{"dragoman/key": f"mcp-{number}", **meta})
+            held.append(asyncio.create_task(Plain(at.http, f"/mcp/{session_id}", token).send(asking)))
+            keys.append(f"caller:tool token:mcp-{number}")
+        asked = await newer.hooks.wait_for(len(held), name="ask")
+        for key in keys:
+            await other.wait_call(key, "accepted")
         one.faults.cut_off = True
         await other.wait_carries(session_id)
-        await other.http.post(f"/v1/calls/{asked.data['call_id']}/outcome", json=success("seven"))
-        answer = await held
-        assert (answer.status_code, answer.json()["outcome"]["result"]) == (200, "seven")
-        assert len(newer.hooks.asked) == 1
+        assert not any(waiting.done() for waiting in held)
+        for request in asked:
+            await other.http.post(f"/v1/calls/{request.data['call_id']}/outcome", json=success("seven"))
+        over_api, *over_mcp = [await waiting for waiting in held]
+        assert (over_api.status_code, over_api.json()["outcome"]["result"]) == (200, "seven")
+        assert {(answer.status_code, '"text":"seven"' in answer.text) for answer in over_mcp} == {(200, True)}
+        assert len(newer.hooks.asked) == len(held)
         one.faults.cut_off = False
 
 
@@ -170,31 +180,6 @@ async def test_an_mcp_client_is_served_by_the_replica_that_does_not_carry_the_se
         assert told.data["call_id"] == newer.hooks.of("ask")[-1].data["call_id"]
         held.cancel()
         await asyncio.wait({held})
-
-
-@pytest.mark.parametrize("meta", [{}, {"progressToken": "p"}])
-@pytest.mark.parametrize("at_owner", [True, False])
-async def test_an_mcp_client_is_answered_although_its_session_changes_hands_meanwhile(
-    newer: Scene, meta: dict[str, Any], *, at_owner: bool
-) -> None:
-    store = cluster(newer)
-    newer.hooks.scripts["ask"] = Response(status_code=202)
-    async with store.replica() as a, store.replica() as b:
-        session_id = await a.session()
-        one, other = await owner_and_other(session_id, [a, b])
-        token = (await one.get(f"/v1/sessions/{session_id}/mcp"))["token"]
-        plain = Plain((one if at_owner else other).http, f"/mcp/{session_id}", token)
-        held = asyncio.create_task(plain.send(call("ask", GOOD, number=1, **{"dragoman/key": "k", **meta})))
-        [asked] = await newer.hooks.wait_for(name="ask")
-        await other.wait_call("caller:tool token:k", "accepted")
-        one.faults.cut_off = True
-        await other.wait_carries(session_id)
-        assert not held.done()
-        await other.http.post(f"/v1/calls/{asked.data['call_id']}/outcome", json=success("seven"))
-        answer = await held
-        assert (answer.status_code, '"text":"seven"' in answer.text) == (200, True)
-        assert len(newer.hooks.asked) == 1
-        one.faults.cut_off = False
 
 
 async def test_a_replica_that_stops_tells_whoever_is_held_to_wait_on_and_the_other_does(newer: Scene) -> None:

@@ -51,6 +51,9 @@ async def test_calls_and_copies_are_listed_by_filters_and_shown_with_what_to_do(
         assert all(one["unknown"] and one["attempt"] == 2 and one["id"] == one["call_id"] for one in dead)
         assert all(one["id"] in one["advice"] and "Nobody knows" in one["advice"] for one in dead)
         copies = await letters(gateway, target="destination:log")
+        assert await letters(gateway, kind="delivery") == copies
+        assert await letters(gateway, target="runtime") == []
+        assert await letters(gateway, executor="cards") == dead
         assert {one["type"] for one in copies} == {"delivery"}
         assert len(await letters(gateway, runtime="finn", kind="call", since=dead[-1]["created_at"])) == 3
         for query in ({"runtime": "nobody"}, {"executor": "other"}, {"since": "2199-01-01T00:00:00Z"}):
@@ -60,6 +63,7 @@ async def test_calls_and_copies_are_listed_by_filters_and_shown_with_what_to_do(
         assert history["events"][0]["event"]["kind"] == "tool.requested"
         shown = await gateway.get(f"/v1/dead-letters/{copies[0]['id']}")
         assert shown["envelope"]["event"]["kind"] == "tool.finished"
+        assert shown == (await gateway.get("/v1/dead-letters", target="destination:log"))["data"][0]
         paged: list[str] = []
         after: dict[str, Any] = {}
         while True:
@@ -89,8 +93,13 @@ async def test_many_are_redriven_with_their_keys_and_the_agent_hears_nothing_of_
         assert (done["found"], done["redriven"], done["failed"], done["more"]) == (3, 3, [], False)
         again = await newer.hooks.wait_for(12, name="free")
         assert {one.key for one in again} == keys
-        copied = await gateway.post(REDRIVE, {"target": "destination:log"}, status=200)
-        assert copied["redriven"] == 4
+        [*_, copy] = await letters(gateway)
+        one = await gateway.post(f"/v1/dead-letters/{copy['id']}/redrive", status=202)
+        assert responses.RedrivenDelivery.model_validate(one).state == "pending"
+        copied = responses.RedrivenMany.model_validate(
+            await gateway.post(REDRIVE, {"target": "destination:log"}, status=200)
+        )
+        assert copied.redriven == 3
         await listed(gateway, 0)
         assert (await gateway.post(REDRIVE, {}, status=200))["found"] == 0
         rows = (await gateway.get("/v1/calls", limit=100))["data"]

@@ -134,7 +134,8 @@ async def test_a_reader_that_leaves_ends_a_list_quietly(plain: Plain) -> None:
     running, _ = plain
     ours, theirs = os.pipe()
     os.close(ours)
-    for words in (("sessions",), ("sessions", "--json"), ("runtimes",), ("openapi",)):
+
+    async def run(*words: str) -> None:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "gateway", *words,
             env=environment_of(running), stdout=theirs, stderr=asyncio.subprocess.PIPE,
@@ -142,6 +143,8 @@ async def test_a_reader_that_leaves_ends_a_list_quietly(plain: Plain) -> None:
         async with asyncio.timeout(BOUND):
             _, err = await process.communicate()
         assert (process.returncode, err) == (0, b""), words
+
+    await asyncio.gather(run("sessions"), run("sessions", "--json"), run("runtimes"), run("openapi"))
     os.close(theirs)
 
 

@@ -2,17 +2,14 @@
 
 import asyncio
 import json
-import socket
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 from importlib import import_module
 from typing import Any
 from urllib.parse import parse_qs
 
-import uvicorn
-
 from gateway.adapter.port import Frame
-from tests.pace import PATIENCE
+from gateway.testing.serving import Served
 
 # Untyped library.
 socketio: Any = import_module("socketio")
@@ -29,7 +26,6 @@ class RawOpenHands:
     def __init__(self, *, key: str | None = None, max_message: int = MOST) -> None:
         self.io = socketio.AsyncServer(async_mode="asgi", async_handlers=False, max_http_buffer_size=max_message)
         self.key = key
-        self.port = 0
         self.store: list[dict[str, Any]] = []
         self.queries: list[dict[str, list[str]]] = []
         self.requests: list[tuple[str, str, dict[str, str], bytes]] = []
@@ -48,7 +44,7 @@ class RawOpenHands:
         self._heard: asyncio.Queue[Frame] = asyncio.Queue()
         self._sid: str | None = None
         self._changed = asyncio.Condition()
-        self._server: uvicorn.Server | None = None
+        self._served = Served(self, biggest_frame=4 * MOST)
         self.io.on("connect", self._connect)
         self.io.on("disconnect", self._disconnect)
         self.io.on("*", self._hear)
@@ -172,7 +168,7 @@ class RawOpenHands:
             return 200, {"events": found[:limit], "has_more": len(found) > limit}
         return 404, {"error": "Not Found"}
 
-    async def _app(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             return await self._socketio_app(scope, receive, send)
         body = b""
@@ -194,44 +190,22 @@ class RawOpenHands:
     # The process -----------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        if self._server is not None:
-            self._server.should_exit = True
-            self._server.force_exit = True
-            async with asyncio.timeout(PATIENCE):
-                await self._stopped.wait()
+        await self._served.stop()
 
     @asynccontextmanager
     async def serve(self, path: str = "socket.io") -> AsyncGenerator["RawOpenHands"]:
         """Listen on a free port of loopback."""
         self._socketio_app = socketio.ASGIApp(self.io, socketio_path=path)
-        self._stopped = asyncio.Event()
-        listener = socket.create_server(("127.0.0.1", 0))
-        self.port = listener.getsockname()[1]
-        config = uvicorn.Config(
-            self._app,
-            interface="asgi3",
-            ws="websockets-sansio",
-            log_level="critical",
-            lifespan="off",
-            ws_max_size=4 * MOST,
-        )
-        self._server = uvicorn.Server(config)
-        serving = asyncio.ensure_future(self._server.serve(sockets=[listener]))
-        serving.add_done_callback(lambda _: self._stopped.set())
-        try:
-            yield self
-        finally:
-            self._silence.set()
-            await self.io.shutdown()
-            self._server.should_exit = True
-            self._server.force_exit = True
-            async with asyncio.timeout(PATIENCE):
-                await serving
-            listener.close()
+        async with self._served:
+            try:
+                yield self
+            finally:
+                self._silence.set()
+                await self.io.shutdown()
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return self._served.url
 
 
 def at(number: int) -> str:

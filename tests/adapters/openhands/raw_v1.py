@@ -2,14 +2,11 @@
 
 import asyncio
 import json
-import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import uvicorn
-
-from tests.pace import PATIENCE
+from gateway.testing.serving import Served
 
 V1_INFO = {
     "version": "1.58.0",
@@ -32,10 +29,14 @@ class RawV1:
         self.status = status
         self.key = key
         self.asked: list[str] = []
-        self.url = ""
         self._over = asyncio.Event()
+        self._served = Served(self)
 
-    async def _app(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+    @property
+    def url(self) -> str:
+        return self._served.url
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         path = scope["path"]
         self.asked.append(path)
         if scope["type"] == "websocket":
@@ -63,21 +64,11 @@ class RawV1:
     @asynccontextmanager
     async def serve(self) -> AsyncGenerator["RawV1"]:
         """Listen on a free port of loopback."""
-        listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        config = uvicorn.Config(
-            self._app, interface="asgi3", ws="websockets-sansio", log_level="critical", lifespan="off"
-        )
-        server = uvicorn.Server(config)
-        serving = asyncio.ensure_future(server.serve(sockets=[listener]))
-        try:
-            yield self
-        finally:
-            self._over.set()
-            server.should_exit = server.force_exit = True
-            async with asyncio.timeout(PATIENCE):
-                await serving
-            listener.close()
+        async with self._served:
+            try:
+                yield self
+            finally:
+                self._over.set()
 
 
 async def _answer(send: Any, status: int, body: bytes) -> None:
