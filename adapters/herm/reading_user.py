@@ -1,4 +1,4 @@
-"""Reads `user.*` events: what a client posts, and what comes back of it in lists and streams. Pure."""
+"""Decodes `user.*` events, posted by a client or returned in lists and streams. Pure."""
 
 from typing import Any
 
@@ -21,10 +21,10 @@ from gateway.strict_json import find_fault, read_model, unknown_fields
 
 
 def read_user_event(payload: dict[str, Any], path: str = "", *, strict: bool = True) -> Draft | None:
-    """Read one bare `user.*` event; None for a type that Herm does not have.
+    """Decode one bare `user.*` event; None for an unknown type.
 
     Raises:
-        MalformedFrame: naming the place, below `path`.
+        MalformedFrame: with the path of the error, below `path`.
     """
     kind = payload["type"]
     if kind not in wire.USER_TYPES:
@@ -72,11 +72,11 @@ def _custom_result(said: wire.CustomResult, path: str, *, strict: bool) -> Draft
     read = read_blocks(said.content, f"{path}/content", strict=strict)
     text, losses = join_texts(read, f"{path}/content", between="\n")
     losses += unknown_fields(said.model_extra, path)
-    return Draft(finished(said.tool_use_id, None, text, failed=said.is_error is True), losses=losses)
+    return Draft(make_outcome(said.tool_use_id, None, text, failed=said.is_error is True), losses=losses)
 
 
-def finished(call: str, tool: str | None, text: str, *, failed: bool) -> ToolFinished:
-    """Say a result's text as an outcome."""
+def make_outcome(call: str, tool: str | None, text: str, *, failed: bool) -> ToolFinished:
+    """Make an outcome from the text of a result."""
     if failed:
         return ToolFinished(native_call_id=call, tool=tool, outcome="failure", error=text)
     return ToolFinished(native_call_id=call, tool=tool, outcome="success", result=text)

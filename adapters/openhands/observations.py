@@ -1,4 +1,4 @@
-"""Reads OpenHands observations: how actions ended, what state the agent is in, what went wrong. Pure."""
+"""Decodes OpenHands observations: results of actions, states of the agent, errors. Pure."""
 
 import json
 from typing import Any, cast
@@ -23,13 +23,13 @@ _EXIT_UNKNOWN = -1
 
 
 def read_observation(said: wire.ServerEvent, correlation: str | None) -> tuple[Event | None, tuple[Loss, ...]]:
-    """Read an observation; None for one that is kept as it came."""
+    """Decode an observation; None for one that becomes opaque."""
     extras = said.extras or {}
     match said.observation:
         case "agent_state_changed":
             event, losses = _state(read_model(wire.StateExtras, extras, "/extras"))
             if said.content:
-                losses += (Loss(how="dropped", path="/content", note="a state has a reason and no text beside it"),)
+                losses += (Loss(how="dropped", path="/content", note="a state has a reason but no text"),)
             return event, losses
         case "delegate":
             return _delegated(said, read_model(wire.DelegateExtras, extras, "/extras"), correlation)
@@ -37,7 +37,7 @@ def read_observation(said: wire.ServerEvent, correlation: str | None) -> tuple[E
             event = FaultReported(message=said.content, code=wire.LOOP)
             return event, unknown_fields(extras, "/extras")
         case "error" if said.cause is None:
-            # No action stands behind it: the agent asked for a tool that is not there, or wrongly (OH24, OH50).
+            # Without an action: the agent called an unknown tool, or called it incorrectly (OH24, OH50).
             fault = read_model(wire.ErrorExtras, extras, "/extras")
             event = FaultReported(message=said.content, code=fault.error_id or None)
             return event, unknown_fields(fault.model_extra, "/extras")
@@ -47,8 +47,8 @@ def read_observation(said: wire.ServerEvent, correlation: str | None) -> tuple[E
             return None, ()
 
 
-def state_moved(state: SessionState, reason: str, native: str) -> SessionMoved:
-    """Say a state with the word it came in."""
+def make_state(state: SessionState, reason: str, native: str) -> SessionMoved:
+    """Make a state event that keeps the native word."""
     if native == wire.RATE_LIMITED:
         reason = reason or wire.RATE_LIMITED
     return SessionMoved(state=state, reason=reason or None, native_state=native)
@@ -58,9 +58,9 @@ def _state(extras: wire.StateExtras) -> tuple[Event, tuple[Loss, ...]]:
     losses = unknown_fields(extras.model_extra, "/extras")
     state = wire.state_of(extras.agent_state)
     if state is None:
-        # The server takes any word from its clients and makes it the state.
-        losses += (Loss(how="narrowed", path="/extras/agent_state", note="an unknown word, taken as running"),)
-    return state_moved(state or "running", extras.reason, extras.agent_state), losses
+        # The server accepts any word from a client as the state.
+        losses += (Loss(how="narrowed", path="/extras/agent_state", note="an unknown state, read as running"),)
+    return make_state(state or "running", extras.reason, extras.agent_state), losses
 
 
 def _delegated(
@@ -97,14 +97,14 @@ def _tool_of(observation: str) -> str | None:
         case "mcp":
             return "call_tool_mcp"
         case "error" | "success" | "user_rejected":
-            # These end any action; which one, the session knows by the cause.
+            # These end any action; the core finds the tool by the cause.
             return None
         case name:
             return name
 
 
 def _outcome(name: str, said: wire.ServerEvent, extras: dict[str, Any]) -> tuple[OutcomeKind, str | None]:
-    """Say how an action ended (OH36, OH37), and in case of trouble what the agent was told."""
+    """Return the outcome of an action (OH36, OH37) and, on a failure, the error text that the agent saw."""
     match name:
         case "user_rejected":
             return "canceled", said.content or "The user rejected the action."
@@ -140,12 +140,12 @@ def _exit_code(extras: dict[str, Any]) -> int | None:
 def _exit_text(extras: dict[str, Any]) -> str:
     code = _exit_code(extras)
     if code == _EXIT_UNKNOWN:
-        return "The command is still running, or was given up after its time-out."
+        return "The command is still running, or was abandoned after its timeout."
     return "The command failed." if code is None else f"The command ended with exit code {code}."
 
 
 def _mcp_error(content: str) -> str | None:
-    """Find the error text of an MCP result, which travels as JSON inside a text."""
+    """Return the error text of an MCP result, which is JSON inside a text."""
     try:
         said: object = json.loads(content)
     except (ValueError, RecursionError):

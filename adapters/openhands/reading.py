@@ -1,4 +1,4 @@
-"""Reads what an OpenHands server says on `oh_event`: actions, observations, and what is no event at all. Pure."""
+"""Decodes the server messages on `oh_event`: actions, observations, status updates and errors. Pure."""
 
 import hashlib
 import json
@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from adapters.openhands import wire
-from adapters.openhands.observations import read_observation, state_moved
+from adapters.openhands.observations import make_state, read_observation
 from adapters.openhands.orders import read_order
 from gateway.errors import MalformedFrame
 from gateway.events import (
@@ -29,32 +29,32 @@ from gateway.events import (
 )
 from gateway.strict_json import find_fault, read_model, unknown_fields
 
-PROMPT_NOTE = "kept as size and hash; keep_system_prompt keeps it whole"
+PROMPT_NOTE = "stored as size and hash; keep_system_prompt stores it whole"
 Reading = tuple[Event, tuple[Loss, ...]]
 _ROLES: dict[str, Literal["agent", "user", "system"]] = {"agent": "agent", "user": "user", "environment": "system"}
 
 
 def read_event(payload: dict[str, Any], *, keep_prompt: bool, plain: bool) -> Draft | None:
-    """Read one message of the server; None for a form that OpenHands does not have."""
-    kept = wire.trimmed(payload)
+    """Decode a server message; None for an unknown form."""
+    kept = wire.trim(payload)
     match payload:
         case {"status_update": True}:
-            return _status(_said(kept, plain))
+            return _status(_check(kept, plain))
         case {"action": str()} | {"observation": str()}:
             draft = _event(kept, wire.correlation_of(payload), plain)
             return draft if keep_prompt else _without_prompt(draft)
         case {"error": True}:
-            said = read_model(wire.Failure, _said(kept, plain))
+            said = read_model(wire.Failure, _check(kept, plain))
             return Draft(FaultReported(message=said.message), losses=unknown_fields(said.model_extra))
         case _:
             return None
 
 
 def read_client_action(payload: dict[str, Any], *, plain: bool) -> Draft | None:
-    """Read what a client says; None for what no event stands for (an injected observation, the runtime's books)."""
+    """Decode a client message; None without an equivalent event (an injected observation, internal records)."""
     if not isinstance(payload.get("action"), str):
         return None
-    said = read_model(wire.ClientAction, _said(payload, plain))
+    said = read_model(wire.ClientAction, _check(payload, plain))
     losses = unknown_fields(said.model_extra)
     if said.action == "message":
         event, more = read_message(said.args, Author(role="user"))
@@ -65,7 +65,7 @@ def read_client_action(payload: dict[str, Any], *, plain: bool) -> Draft | None:
     return Draft(event, losses=losses + more)
 
 
-def _said(payload: dict[str, Any], plain: bool) -> dict[str, Any]:
+def _check(payload: dict[str, Any], plain: bool) -> dict[str, Any]:
     if not plain and (fault := find_fault(payload)):
         raise MalformedFrame(fault.reason, path=fault.path)
     return payload
@@ -82,45 +82,45 @@ def _status(payload: dict[str, Any]) -> Draft | None:
         case wire.StatusUpdate(type="info", id=str(status)):
             state = wire.state_of_status(status)
             if state is None:
-                losses += (Loss(how="narrowed", path="/id", note="an unknown status, taken as running"),)
-            # Only news: the agent's own state comes as an event, and these race with it (OH28, OH31).
-            return Draft(state_moved(state or "running", said.message, status), losses=losses, live=True)
+                losses += (Loss(how="narrowed", path="/id", note="an unknown status, read as running"),)
+            # Live only: the agent's own state arrives as an event, and status updates race with it (OH28, OH31).
+            return Draft(make_state(state or "running", said.message, status), losses=losses, live=True)
         case _:
             return None
 
 
 def _event(payload: dict[str, Any], correlation: str | None, plain: bool) -> Draft:
-    unusable: tuple[Loss, ...] = ()
+    invalid: tuple[Loss, ...] = ()
     extras = payload.get("extras")
     if not plain and "action" not in payload and (fault := find_fault(extras, "/extras")):
-        # How an action ended is worth more than a page's dump that came with it.
+        # Keep the outcome of the action although its extras are invalid.
         payload = {**payload, "extras": {}}
-        unusable = (Loss(how="dropped", path="/extras", note=f"{fault.path} {fault.reason}"[:300]),)
-    said = read_model(wire.ServerEvent, _said(payload, plain))
-    losses = unusable + unknown_fields(said.model_extra) if unusable or said.model_extra else ()
+        invalid = (Loss(how="dropped", path="/extras", note=f"{fault.path} {fault.reason}"[:300]),)
+    said = read_model(wire.ServerEvent, _check(payload, plain))
+    losses = invalid + unknown_fields(said.model_extra) if invalid or said.model_extra else ()
     if said.action is not None:
-        losses += _unread(payload, _OF_OBSERVATIONS)
+        losses += _misplaced(payload, _OF_OBSERVATIONS)
         event, more = _action(said, correlation)
     else:
-        losses += _unread(payload, _OF_ACTIONS)
+        losses += _misplaced(payload, _OF_ACTIONS)
         event, more = read_observation(said, correlation)
     if event is None and correlation is not None:
         payload = {**payload, "tool_call_metadata": {"tool_call_id": correlation}}
     kept = event if event is not None else Opaque(channel=wire.EVENTS, payload=payload)
-    # What is kept whole has lost nothing.
+    # An opaque event has lost nothing.
     return Draft(
         kept,
         native_id=wire.native_id(said.id, said.timestamp),
         native_sequence=said.id,
         native_time=said.timestamp,
         correlation=correlation,
-        losses=unusable if isinstance(kept, Opaque) else losses + more,
+        losses=invalid if isinstance(kept, Opaque) else losses + more,
         echo=said.source == "user" and said.action is not None and not isinstance(kept, Opaque),
     )
 
 
 def _without_prompt(draft: Draft) -> Draft:
-    """Keep of a system prompt only what tells it from another: the same 30 KB come with every conversation."""
+    """Replace a system prompt by size and hash: every conversation sends the same 30 KB."""
     match draft.event:
         case Opaque(payload={"action": wire.PROMPT, "args": dict()}):
             payload: dict[str, Any] = draft.event.payload
@@ -129,7 +129,7 @@ def _without_prompt(draft: Draft) -> Draft:
     args, losses = dict(payload["args"]), draft.losses
     for name, whole in args.items():
         if isinstance(whole, str | list) and name in {"content", "tools"}:
-            # Bytes are the same for the same value, whoever has read it.
+            # Sorted keys give equal bytes for equal values.
             said = json.dumps(whole, sort_keys=True).encode()
             args[name] = {"bytes": len(said), "sha256": hashlib.sha256(said).hexdigest()}
             losses += (Loss(how="narrowed", path=f"/args/{name}", note=PROMPT_NOTE),)
@@ -144,10 +144,12 @@ _OF_ACTIONS = ("args",)
 _OF_OBSERVATIONS = ("observation", "content", "extras", "success")
 
 
-def _unread(payload: dict[str, Any], names: tuple[str, ...]) -> tuple[Loss, ...]:
+def _misplaced(payload: dict[str, Any], names: tuple[str, ...]) -> tuple[Loss, ...]:
     if payload.keys().isdisjoint(names):
         return ()
-    return tuple(Loss(how="dropped", path=f"/{name}", note="not part of it") for name in names if name in payload)
+    return tuple(
+        Loss(how="dropped", path=f"/{name}", note="not a member of this type") for name in names if name in payload
+    )
 
 
 def _action(said: wire.ServerEvent, correlation: str | None) -> tuple[Event | None, tuple[Loss, ...]]:
@@ -159,7 +161,7 @@ def _action(said: wire.ServerEvent, correlation: str | None) -> tuple[Event | No
     if said.source == "user":
         return read_order(name, said.args or {})
     if name == "change_agent_state":
-        # The runtime tells itself; the state it comes to is told by an event of its own.
+        # The runtime orders itself; the resulting state has its own event.
         losses = (Loss(how="narrowed", path="/source", note=f"ordered by {said.source!r}"),)
         return ActionOrdered(action=name, arguments=said.args or {}), losses
     reading = _agent_action(name, said, correlation)
@@ -170,11 +172,11 @@ def _action(said: wire.ServerEvent, correlation: str | None) -> tuple[Event | No
 
 
 def source_losses(source: str | None) -> tuple[Loss, ...]:
-    """List a source that is not the agent, for what is always taken as the agent's."""
+    """List a source other than the agent for events that always belong to the agent."""
     if source == "agent":
         return ()
     how = "defaulted" if source is None else "narrowed"
-    return (Loss(how=how, path="/source", note="taken as the agent's"),)
+    return (Loss(how=how, path="/source", note="read as the agent's"),)
 
 
 def _agent_action(name: str, said: wire.ServerEvent, correlation: str | None) -> Reading | None:
@@ -184,7 +186,7 @@ def _agent_action(name: str, said: wire.ServerEvent, correlation: str | None) ->
             thought = read_model(wire.ThinkArgs, args, "/args")
             return ThoughtShared(text=thought.thought), unknown_fields(thought.model_extra, "/args")
         case "finish" | "reject":
-            return _farewell(name, read_model(wire.FinishArgs, args, "/args"))
+            return _final_message(name, read_model(wire.FinishArgs, args, "/args"))
         case "delegate":
             return _delegate(said.id, read_model(wire.DelegateArgs, args, "/args"), correlation)
         case _ if name in wire.TOOLS:
@@ -198,18 +200,18 @@ def _message(said: wire.ServerEvent) -> Reading:
     losses: tuple[Loss, ...] = ()
     if said.source not in _ROLES:
         how = "defaulted" if said.source is None else "narrowed"
-        losses = (Loss(how=how, path="/source", note=f"taken as the {role}'s"),)
+        losses = (Loss(how=how, path="/source", note=f"read as the {role}'s"),)
     event, more = read_message(said.args or {}, Author(role=role))
     return event, losses + more
 
 
 def read_message(args: dict[str, Any], author: Author) -> Reading:
-    """Read the arguments of a message, anybody's."""
+    """Decode the arguments of a message by any author."""
     said = read_model(wire.MessageArgs, args, "/args")
     losses = unknown_fields(said.model_extra, "/args")
     text = said.content if said.content is not None else said.thought
     if text is None:
-        raise MalformedFrame("a message needs a text", path="/args/content")
+        raise MalformedFrame("a message requires a text", path="/args/content")
     if said.content is not None and said.thought:
         losses += (Loss(how="dropped", path="/args/thought", note="the message has a content"),)
     images = said.image_urls if said.image_urls is not None else (said.images_urls or [])
@@ -221,7 +223,7 @@ def read_message(args: dict[str, Any], author: Author) -> Reading:
     return MessagePosted(author=author, content=tuple(blocks), extra_args=rest or None), losses
 
 
-def _farewell(name: str, said: wire.FinishArgs) -> Reading:
+def _final_message(name: str, said: wire.FinishArgs) -> Reading:
     text = said.final_thought if name == "finish" else said.thought
     rest: dict[str, Any] = {"action": name}
     if name == "finish" and said.thought:
@@ -230,7 +232,7 @@ def _farewell(name: str, said: wire.FinishArgs) -> Reading:
         rest["final_thought"] = said.final_thought
     if said.outputs:
         rest["outputs"] = said.outputs
-    # `task_completed` is a word of older servers that newer ones throw away (OH35).
+    # Older servers send `task_completed`; newer ones drop it (OH35).
     event = MessagePosted(author=Author(role="agent"), content=(Text(text=text),), extra_args=rest)
     return event, unknown_fields(said.model_extra, "/args")
 
@@ -250,9 +252,9 @@ def _tool(name: str, said: wire.ServerEvent) -> Event:
     thought = arguments.get("thought")
     if isinstance(thought, str):
         del arguments["thought"]
-    waits = False
+    needs_approval = False
     if name in wire.GATED:
-        waits = arguments.get("confirmation_state") == wire.AWAITING
+        needs_approval = arguments.get("confirmation_state") == wire.AWAITING
         if arguments.get("confirmation_state") in (wire.AWAITING, wire.CONFIRMED):
             del arguments["confirmation_state"]
     return ToolRequested(
@@ -260,7 +262,7 @@ def _tool(name: str, said: wire.ServerEvent) -> Event:
         tool=name,
         arguments=arguments,
         runs_in="runtime",
-        needs_approval=waits,
+        needs_approval=needs_approval,
         thought=thought if isinstance(thought, str) and thought else None,
         preview=said.message or None,
     )
