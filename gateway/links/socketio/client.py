@@ -1,7 +1,7 @@
 """One Socket.IO connection: handshake, frames in the order of the wire, pings, acknowledgements and close.
 
-aiohttp carries the websocket. The packet classes of python-engineio and python-socketio read and write every packet but
-events (`packet.py`). One task reads; frames go to the receiver as they are read, so TCP holds back a fast peer.
+aiohttp runs the websocket. The packet classes of python-engineio and python-socketio read and write every packet but
+events (`packet.py`). One task reads and passes each frame on before the next, so TCP slows a fast peer down.
 """
 
 import asyncio
@@ -71,12 +71,12 @@ class SocketLink:
         loop = asyncio.get_running_loop()
         self._admitted: _Answer = loop.create_future()
         """Done when the server has accepted or refused the namespace, or the connection has ended."""
-        self._heard: _Answer = loop.create_future()
+        self._first_frame: _Answer = loop.create_future()
         """Done when a frame has arrived, or the connection has ended."""
         self._over: asyncio.Future[str] = loop.create_future()
         """Done with the reason when the connection has ended."""
         self._entered = False
-        self._hung_up = False
+        self._disconnected = False
         self._refusal: LinkRefused | None = None
         self._last: Frame | None = None
         self._acks: dict[int, _Answer] = {}
@@ -124,14 +124,14 @@ class SocketLink:
         self._entered = True
         if failure is None and self._over.done():
             reason = self._over.result()
-            failure = LinkRefused("DISCONNECTED", reason) if self._hung_up else LinkLost(reason)
+            failure = LinkRefused("DISCONNECTED", reason) if self._disconnected else LinkLost(reason)
         return self._refusal or failure
 
     async def _wait_refusal(self) -> None:
         """Wait for the first frame or the end, because some servers accept every client and refuse it afterwards."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._target.refusal_grace.total_seconds()):
-                await self._heard
+                await self._first_frame
 
     def _describe_silence(self) -> LinkLost | LinkRefused:
         seconds = self._target.connect_timeout.total_seconds()
@@ -157,9 +157,9 @@ class SocketLink:
                 # Not assigned: a large message must not stay here until the next one arrives.
                 await self._take(await self._socket.receive(self._patience))
         except LinkLost:
-            pass  # an answer of ours could not be written, which has ended the link
+            pass  # A response could not be written, which has ended the link.
         except TimeoutError:
-            self.end(f"nothing came from the server for {self._patience or 0:g} s")
+            self.end(f"no message from the server for {self._patience or 0:g} s")
         except (aiohttp.ClientError, OSError) as exc:
             self.end(f"{type(exc).__name__}: {exc}")
         except BaseException as exc:
@@ -182,7 +182,7 @@ class SocketLink:
                 self.end(f"the connection broke: {type(message.data).__name__}")
             case _:
                 code = self._socket.close_code if self._socket is not None else None
-                self._hang_up(f"the server closed the connection ({code})")
+                self._note_disconnect(f"the server closed the connection ({code})")
 
     async def _take_text(self, content: bytes) -> None:
         """Read one Engine.IO packet."""
@@ -195,7 +195,7 @@ class SocketLink:
             self._take_control(content[1:])
         else:
             if len(content) > SMALL:
-                # Nothing more is read from this peer meanwhile, and TCP holds it back.
+                # Meanwhile nothing more is read from this peer, so TCP slows it down.
                 await FRAMES.wait_room(len(content))
             arrival = read_event(content)
             self._deliver(arrival)
@@ -229,17 +229,17 @@ class SocketLink:
         if packet.packet_type == _engineio.PING:
             await self._write(_engine(_engineio.PONG, packet.data))
         elif packet.packet_type == _engineio.CLOSE:
-            self._hang_up("the server ended the session")
+            self._note_disconnect("the server ended the session")
 
     def _take_control(self, content: bytes) -> None:
-        """Read a Socket.IO packet that is not an event; those of other namespaces mean nothing."""
+        """Read a Socket.IO packet that is not an event; other namespaces are ignored."""
         packet = _read_control(content)
         if packet.namespace not in {None, "/"}:
             return
         if packet.packet_type == _socketio.CONNECT:
             _resolve(self._admitted, None)
         elif packet.packet_type == _socketio.DISCONNECT:
-            self._hang_up("the server ended the session")
+            self._note_disconnect("the server ended the session")
         elif packet.packet_type == _socketio.ACK:
             _resolve(self._acks.get(packet.id), None)
         elif not self._entered:
@@ -268,7 +268,7 @@ class SocketLink:
                 code = find_code(frame.payload, self._target.terminal_codes)
                 if frame.channel in REFUSAL_CHANNELS and code is not None:
                     self._refuse(code, _message_of(frame.payload), terminal=True)
-                _resolve(self._heard, None)
+                _resolve(self._first_frame, None)
             last, self._last = self._last, frame
             if last is not None and last.channel != frame.channel and self._mirrors(last, frame):
                 self._last = None
@@ -285,10 +285,10 @@ class SocketLink:
         packets: list[bytes] = []
         for frame in frames:
             if frame.channel in RESERVED:
-                return Receipt("refused", f"Socket.IO keeps the event name {frame.channel!r} for itself")
+                return Receipt("refused", f"Socket.IO reserves the event name {frame.channel!r}")
             packet = write_event(frame)
             if self._max_payload is not None and len(packet) > self._max_payload:
-                size = f"{len(packet)} bytes are over the server's maximum of {self._max_payload}"
+                size = f"the frame has {len(packet)} bytes; the server accepts {self._max_payload}"
                 return Receipt("refused", size)
             packets.append(packet)
         acks: list[int] = []
@@ -323,7 +323,7 @@ class SocketLink:
         return Receipt("delivered")
 
     async def prove(self) -> None:
-        """Let the peer answer a ping of the websocket, which it reads behind everything sent before."""
+        """Wait for the pong of a websocket ping, which the peer reads after everything sent before."""
         if self._over.done():
             raise LinkLost(f"the link is closed: {self._over.result()}")
         self._last_ping += 1
@@ -335,7 +335,7 @@ class SocketLink:
                 await self._write(b"%d" % number, WSMsgType.PING)
                 reason = await answer
         except TimeoutError:
-            reason = f"no sign of the peer within {seconds:g} s"
+            reason = f"no response of the peer within {seconds:g} s"
             self.end(reason)
         finally:
             del self._pings[number]
@@ -343,7 +343,7 @@ class SocketLink:
             raise LinkLost(reason)
 
     def _take_pong(self, content: bytes) -> None:
-        """Take the answer to a ping, and with it to all before; a pong that answers none of ours proves nothing."""
+        """Accept the pong of a ping and of all earlier ones; ignore a foreign pong."""
         number = int(content) if content.isdigit() and len(content) < 20 else 0
         if number <= self._last_ping:
             for ping, answer in self._pings.items():
@@ -380,25 +380,25 @@ class SocketLink:
         return await asyncio.shield(self._over)
 
     def end(self, reason: str) -> None:
-        """Note that the connection is over; the first reason is kept."""
+        """Mark the connection as ended; the first reason is kept."""
         if self._over.done():
             return
         reason = self._mask(reason)[:300]
         self._over.set_result(reason)
-        for answer in (self._admitted, self._heard, *self._acks.values(), *self._pings.values()):
+        for answer in (self._admitted, self._first_frame, *self._acks.values(), *self._pings.values()):
             _resolve(answer, reason)
 
-    def _hang_up(self, reason: str) -> None:
-        """Note that the server has ended the connection, which right after the admission is a refusal."""
-        self._hung_up = self._admitted.done() and not self._over.done()
+    def _note_disconnect(self, reason: str) -> None:
+        """Mark the connection as ended by the server; right after the admission this is a refusal."""
+        self._disconnected = self._admitted.done() and not self._over.done()
         self.end(reason)
 
     async def _close(self) -> None:
         """End the session within a time limit, and close the connection."""
-        stood = self._admitted.done() and not self._over.done()
+        was_up = self._admitted.done() and not self._over.done()
         self.end("closed by us")
         try:
-            if stood:
+            if was_up:
                 with suppress(LinkLost, TimeoutError):
                     async with asyncio.timeout(CLOSING.total_seconds()):
                         await self._write(_message(_socketio.DISCONNECT))
