@@ -44,7 +44,7 @@ class DragomanError(Exception):
 
 
 class PeerError(DragomanError):
-    """The other side must change what it sends."""
+    """The peer must change its messages."""
 
 
 class MalformedFrame(PeerError):

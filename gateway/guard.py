@@ -229,7 +229,7 @@ async def tried(name: str, work: Awaitable[object], **about: str) -> None:
 
 @asynccontextmanager
 async def in_time(seconds: float | None, what: str) -> AsyncGenerator[asyncio.Timeout]:
-    """Limit the time of foreign code; the error names `what` took too long.
+    """Limit the time of foreign code; the error names it by `what`.
 
     Raises:
         TimeoutError: the time is over.

@@ -136,11 +136,11 @@ def _check_size(value: object, max_depth: int) -> None:
     Raises:
         Unreadable: a limit is exceeded.
     """
-    left = MEMBERS.most
+    remaining = MEMBERS.most
     level: list[Any] = [value] if isinstance(value, dict | list) else []
     for _ in range(max_depth):
-        left -= sum(map(len, level))
-        if left < 0:
+        remaining -= sum(map(len, level))
+        if remaining < 0:
             raise Unreadable("members", MEMBERS.explain())
         level = [
             inner
@@ -196,7 +196,7 @@ def find_fault(
 
 
 def _locate(value: object, path: str, forbidden: frozenset[str], max_depth: int) -> Fault | None:
-    left = MEMBERS.most
+    remaining = MEMBERS.most
     waiting: list[tuple[object, _Place]] = [(value, _Place(None, "", 1))]
     while waiting:
         current, place = waiting.pop()
@@ -208,8 +208,8 @@ def _locate(value: object, path: str, forbidden: frozenset[str], max_depth: int)
                 continue
             case dict() | list() | tuple():
                 members = cast("dict[object, object] | list[object] | tuple[object, ...]", current)
-                left -= len(members)
-                if left < 0:
+                remaining -= len(members)
+                if remaining < 0:
                     return Fault(f"has {MEMBERS.explain()}", path)
                 if place.depth > max_depth:
                     reason = f"is nested deeper than {max_depth} levels"

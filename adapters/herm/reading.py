@@ -174,14 +174,14 @@ def _one_text(content: list[Any]) -> tuple[str, tuple[Loss, ...]]:
 
 
 def _message(inside: dict[str, Any]) -> tuple[Draft, ...]:
-    said = read_model(wire.Message, inside, INSIDE)
-    extra = unknown_fields(said.model_extra, INSIDE)
-    if said.delta is True:
-        text, losses = _one_text(said.content)
+    native = read_model(wire.Message, inside, INSIDE)
+    extra = unknown_fields(native.model_extra, INSIDE)
+    if native.delta is True:
+        text, losses = _one_text(native.content)
         return (Draft(MessageStreamed(text=text), losses=losses + extra, live=True),)
-    if said.delta is None:
+    if native.delta is None:
         extra += (Loss(how="defaulted", path=f"{INSIDE}/delta", note="missing; read as complete"),)
-    read = read_blocks(said.content, f"{INSIDE}/content", strict=False)
+    read = read_blocks(native.content, f"{INSIDE}/content", strict=False)
     return (Draft(MessagePosted(author=Author(role="agent"), content=read.content), losses=read.losses + extra),)
 
 
@@ -210,13 +210,13 @@ def _secret(inside: dict[str, Any]) -> tuple[Draft, ...]:
 
 
 def _idle(inside: dict[str, Any]) -> tuple[Draft, ...]:
-    said = read_model(wire.Idle, inside, INSIDE)
-    losses = unknown_fields(said.model_extra, INSIDE)
+    native = read_model(wire.Idle, inside, INSIDE)
+    losses = unknown_fields(native.model_extra, INSIDE)
     where = f"{INSIDE}/stop_reason"
-    if said.stop_reason is None:
+    if native.stop_reason is None:
         note = "missing; read as the end of the turn"
         return (Draft(SessionMoved(state="idle"), losses=(*losses, Loss(how="defaulted", path=where, note=note))),)
-    extra = dict(said.stop_reason)
+    extra = dict(native.stop_reason)
     word = extra.pop("type", None)
     if not isinstance(word, str):
         raise MalformedFrame(f"expected a string, got {json_type(word)}", path=f"{where}/type")

@@ -76,20 +76,20 @@ def read_tool_use(use: wire.ToolUse, path: str) -> tuple[Draft, ...]:
     return (Draft(event, losses=losses), Draft(asked))
 
 
-def read_tool_result(said: wire.ToolResult, path: str) -> Draft:
+def read_tool_result(native: wire.ToolResult, path: str) -> Draft:
     """Decode the result of such a call; it failed if either error flag is set."""
-    read = read_blocks(said.content, f"{path}/content", strict=False)
+    read = read_blocks(native.content, f"{path}/content", strict=False)
     text, losses = join_texts(read, f"{path}/content", between="\n")
-    losses += unknown_fields(said.model_extra, path)
-    if said.tool is not None:
-        losses += _check_prefix(said.type, said.tool, path)
-    failed = said.is_error is True or said.status == "failed"
-    if said.status not in {None, "completed", "failed"}:
+    losses += unknown_fields(native.model_extra, path)
+    if native.tool is not None:
+        losses += _check_prefix(native.type, native.tool, path)
+    failed = native.is_error is True or native.status == "failed"
+    if native.status not in {None, "completed", "failed"}:
         losses += (Loss(how="dropped", path=f"{path}/status", note="an undocumented status"),)
-    elif failed and (said.status == "completed" or said.is_error is False):
-        where = "status" if said.status == "completed" else "is_error"
+    elif failed and (native.status == "completed" or native.is_error is False):
+        where = "status" if native.status == "completed" else "is_error"
         losses += (Loss(how="dropped", path=f"{path}/{where}", note="the other flag marks a failure"),)
-    return Draft(make_outcome(said.tool_use_id, said.tool, text, failed=failed), losses=losses)
+    return Draft(make_outcome(native.tool_use_id, native.tool, text, failed=failed), losses=losses)
 
 
 def _check_prefix(kind: str, tool: str, path: str) -> tuple[Loss, ...]:

@@ -163,7 +163,7 @@ def _state(event: SessionMoved) -> NativeEvent:
         case "awaiting_outcome" | "awaiting_approval" | "awaiting_input":
             check_json(list(event.waiting_for), "/waiting_for")
             if event.state != "awaiting_outcome":
-                losses += (_narrowed("/state", "Herm does not distinguish what it waits for"),)
+                losses += (_narrowed("/state", "Herm has one state for all kinds of waiting"),)
             losses += dropped(("reason", event.reason))
             return NativeEvent(_idle(type=wire.REQUIRES_ACTION, event_ids=list(event.waiting_for)), losses)
         case _:

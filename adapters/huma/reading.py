@@ -146,54 +146,54 @@ def _unusual_tool_call(payload: dict[str, Any]) -> Draft:
     return Draft(event, losses=losses)
 
 
-def _messaging(said: wire.Messaging) -> Draft:
-    losses = unknown_fields(said.model_extra)
-    extra_args = said.extra_args
+def _messaging(native: wire.Messaging) -> Draft:
+    losses = unknown_fields(native.model_extra)
+    extra_args = native.extra_args
     if extra_args is not None and (fault := find_fault(extra_args, "/extra_args")):
         # The text must still be delivered and confirmed.
         losses += (Loss(how="dropped", path="/extra_args", note=f"{fault.path} {fault.reason}"[:300]),)
         extra_args = None
-    if said.event == "message_sent":
-        return _message_sent(said, extra_args, losses)
+    if native.event == "message_sent":
+        return _message_sent(native, extra_args, losses)
     for member, given in (
-        ("message", said.message),
-        ("messageIndex", said.message_index),
-        ("messageCount", said.message_count),
+        ("message", native.message),
+        ("messageIndex", native.message_index),
+        ("messageCount", native.message_count),
     ):
         if given is not None:
-            losses += (Loss(how="dropped", path=f"/{member}", note=f"not a member of {said.event}"),)
+            losses += (Loss(how="dropped", path=f"/{member}", note=f"not a member of {native.event}"),)
     event = TypingChanged(
-        typing=said.event == "typing_start",
-        reason=said.reason,
-        native_call_id=said.tool_call_id,
+        typing=native.event == "typing_start",
+        reason=native.reason,
+        native_call_id=native.tool_call_id,
         extra_args=extra_args,
     )
     return Draft(event, losses=losses, live=True)
 
 
-def _message_sent(said: wire.Messaging, extra_args: dict[str, Any] | None, losses: tuple[Loss, ...]) -> Draft:
-    if said.message is None:
+def _message_sent(native: wire.Messaging, extra_args: dict[str, Any] | None, losses: tuple[Loss, ...]) -> Draft:
+    if native.message is None:
         raise MalformedFrame("message_sent requires a text", path="/message")
-    if said.reason is not None:
+    if native.reason is not None:
         losses += (Loss(how="dropped", path="/reason", note="not a member of message_sent"),)
     burst: Burst | None = None
-    if said.tool_call_id is not None:
-        if said.message_index is None:
+    if native.tool_call_id is not None:
+        if native.message_index is None:
             losses += (Loss(how="defaulted", path="/messageIndex", note="missing; read as the first"),)
-        burst = Burst(call=said.tool_call_id, index=said.message_index or 0, count=said.message_count)
+        burst = Burst(call=native.tool_call_id, index=native.message_index or 0, count=native.message_count)
     else:
-        for member, given in (("messageIndex", said.message_index), ("messageCount", said.message_count)):
+        for member, given in (("messageIndex", native.message_index), ("messageCount", native.message_count)):
             if given is not None:
                 losses += (Loss(how="dropped", path=f"/{member}", note="has no meaning without toolCallId"),)
     event = MessagePosted(
-        author=Author(role="agent"), content=(Text(text=said.message),), burst=burst, extra_args=extra_args
+        author=Author(role="agent"), content=(Text(text=native.message),), burst=burst, extra_args=extra_args
     )
     return Draft(event, losses=losses)
 
 
-def _status(said: wire.Status) -> Draft:
-    losses = unknown_fields(said.model_extra)
-    state = wire.state_of(said.status)
+def _status(native: wire.Status) -> Draft:
+    losses = unknown_fields(native.model_extra)
+    state = wire.state_of(native.status)
     if state is None:
         losses += (Loss(how="narrowed", path="/status", note="an unknown status, read as running"),)
-    return Draft(SessionMoved(state=state or "running", native_state=said.status), losses=losses)
+    return Draft(SessionMoved(state=state or "running", native_state=native.status), losses=losses)

@@ -211,39 +211,39 @@ def _is_result_in_context(content: dict[str, Any]) -> bool:
 
 
 def _read_context(content: dict[str, Any]) -> Draft:
-    said = read_model(_ContextEvent, content, "/content")
-    extra = {key: value for key, value in (said.model_extra or {}).items() if key != "type"}
+    native = read_model(_ContextEvent, content, "/content")
+    extra = {key: value for key, value in (native.model_extra or {}).items() if key != "type"}
     losses = unknown_fields(extra, "/content")
-    if said.skip_cancel_pending_message:
+    if native.skip_cancel_pending_message:
         note = "prevents only an interruption; read as not waking"
         losses += (Loss(how="narrowed", path="/content/skipCancelPendingMessage", note=note),)
     event = ContextUpdated(
-        name=said.name,
-        context=said.context,
-        description=said.description,
-        wakes_agent=not said.skip_cancel_pending_message,
+        name=native.name,
+        context=native.context,
+        description=native.description,
+        wakes_agent=not native.skip_cancel_pending_message,
     )
     return Draft(event, losses=losses)
 
 
 def _read_result(content: dict[str, Any], path: str) -> Draft:
-    said = read_model(_ToolResult, content, path)
-    outcome = _outcome(said, path)
-    result, error, losses = settle(outcome, result=said.result, error=said.error, path=path)
+    native = read_model(_ToolResult, content, path)
+    outcome = _outcome(native, path)
+    result, error, losses = settle(outcome, result=native.result, error=native.error, path=path)
     event = ToolFinished(
-        native_call_id=said.tool_call_id,
+        native_call_id=native.tool_call_id,
         outcome=outcome,
         result=result,
         error=error,
-        wakes_agent=not said.skip_immediate_processing,
-        context=said.context,
+        wakes_agent=not native.skip_immediate_processing,
+        context=native.context,
     )
-    return Draft(event, losses=unknown_fields(said.model_extra, path) + losses)
+    return Draft(event, losses=unknown_fields(native.model_extra, path) + losses)
 
 
-def _outcome(said: _ToolResult, path: str) -> OutcomeKind:
+def _outcome(native: _ToolResult, path: str) -> OutcomeKind:
     # Public clients omit the status of completed results.
-    match said.status or "completed", said.success:
+    match native.status or "completed", native.success:
         case "completed", True:
             return "success"
         case "completed", False:

@@ -157,31 +157,31 @@ def _extract_message(given: object) -> MessagePosted | None:
             return None
 
 
-def _read_result(said: _ToolResult) -> Draft:
-    result, error, losses = settle(said.outcome, result=said.result, error=said.error)
+def _read_result(native: _ToolResult) -> Draft:
+    result, error, losses = settle(native.outcome, result=native.result, error=native.error)
     event = ToolFinished(
-        native_call_id=said.tool_call_id,
-        tool=said.tool_name,
-        outcome=said.outcome,
+        native_call_id=native.tool_call_id,
+        tool=native.tool_name,
+        outcome=native.outcome,
         result=result,
         error=error,
-        wakes_agent=said.triggering,
+        wakes_agent=native.triggering,
     )
-    return Draft(event, losses=unknown_fields(said.model_extra) + losses)
+    return Draft(event, losses=unknown_fields(native.model_extra) + losses)
 
 
-def _read_addon_answer(said: _AddonToolEvent) -> Draft:
-    losses = unknown_fields(said.model_extra)
-    if not ("messageIndex" in said.data and "success" in said.data):
-        return Draft(AddonAnswered(native_call_id=said.tool_call_id, data=said.data), losses=losses)
-    confirmed = read_model(_Confirmation, said.data, "/data")
+def _read_addon_answer(native: _AddonToolEvent) -> Draft:
+    losses = unknown_fields(native.model_extra)
+    if not ("messageIndex" in native.data and "success" in native.data):
+        return Draft(AddonAnswered(native_call_id=native.tool_call_id, data=native.data), losses=losses)
+    confirmed = read_model(_Confirmation, native.data, "/data")
     losses += unknown_fields(confirmed.model_extra, "/data")
     if confirmed.success and confirmed.error is not None:
         losses += (Loss(how="dropped", path="/data/error", note="the message was delivered"),)
     if not confirmed.success and confirmed.context is not None:
         losses += (Loss(how="dropped", path="/data/context", note="the message was not delivered"),)
     event = MessageConfirmed(
-        native_call_id=said.tool_call_id,
+        native_call_id=native.tool_call_id,
         index=confirmed.message_index,
         delivered=confirmed.success,
         error=None if confirmed.success else confirmed.error,
@@ -241,7 +241,7 @@ def _write_result(event: ToolFinished, written: bytes | None) -> Encoded:
                 answer["error"] = error
     check_text(answer.get("error", ""), "/error")
     waking, narrowed = wakes(event)
-    said = {
+    native = {
         "type": wire.TOOL_RESULT,
         "triggering": waking,
         "toolCallId": event.native_call_id,
@@ -249,7 +249,7 @@ def _write_result(event: ToolFinished, written: bytes | None) -> Encoded:
         "outcome": "failure" if event.outcome == "expired" else event.outcome,
         **answer,
     }
-    return make_frame(wire.FROM_CLIENT, said, losses + narrowed, result=written if "result" in answer else None)
+    return make_frame(wire.FROM_CLIENT, native, losses + narrowed, result=written if "result" in answer else None)
 
 
 def _check_result(result: object, written: bytes | None) -> None:

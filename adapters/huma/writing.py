@@ -161,13 +161,13 @@ def _typing(event: TypingChanged) -> Encoded:
     check_text(event.reason or "", "/reason")
     if event.extra_args is not None:
         check_json(event.extra_args, "/extra_args")
-    said = wire.messaging(
+    native = wire.messaging(
         "typing_start" if event.typing else "typing_end",
         call=event.native_call_id,
         reason=event.reason,
         extra_args=event.extra_args,
     )
-    return make_frame(wire.FROM_SERVER, said)
+    return make_frame(wire.FROM_SERVER, native)
 
 
 def _status(event: SessionMoved) -> Encoded:

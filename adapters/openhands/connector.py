@@ -247,9 +247,9 @@ class OpenHandsConnector:
         version = wire.v1_version(answer.body) if answer.status == HTTPStatus.OK else None
         if version is None:
             return refusal
-        what = f"this is an OpenHands V1 server (agent-server {version}); adapter openhands speaks V0"
+        server = f"this is an OpenHands V1 server (agent-server {version}); adapter openhands speaks V0"
         return LinkRefused(
-            "WRONG_PROTOCOL", f"{what}, the protocol of servers from 0.17 to 1.6 (response: {refusal})", terminal=True
+            "WRONG_PROTOCOL", f"{server}, the protocol of servers from 0.17 to 1.6 (response: {refusal})", terminal=True
         )
 
     def _target(self, native_id: str, latest: int) -> Target:

@@ -106,15 +106,15 @@ def read_order(name: str, args: dict[str, Any]) -> tuple[Event, tuple[Loss, ...]
     """Decode an action of a client, or its echo, except messages."""
     if name != "change_agent_state":
         return ActionOrdered(action=name, arguments=args), ()
-    said = read_model(wire.StateArgs, args, "/args")
-    losses = unknown_fields(said.model_extra, "/args")
-    match said.agent_state:
+    native = read_model(wire.StateArgs, args, "/args")
+    losses = unknown_fields(native.model_extra, "/args")
+    match native.agent_state:
         case wire.STOPPED:
-            return TurnInterrupted(reason=said.thought or None), losses
+            return TurnInterrupted(reason=native.thought or None), losses
         case wire.ALLOWED | wire.DENIED:
-            if said.thought:
+            if native.thought:
                 losses += (Loss(how="dropped", path="/args/thought", note="a decision has no text"),)
-            return ApprovalGiven(id="", decision="allow" if said.agent_state == wire.ALLOWED else "deny"), losses
+            return ApprovalGiven(id="", decision="allow" if native.agent_state == wire.ALLOWED else "deny"), losses
         case _:
             return ActionOrdered(action=name, arguments=args), ()
 

@@ -42,11 +42,11 @@ def with_registered(settings: Mapping[str, Any], endpoint: McpEndpoint) -> dict[
     mine = _server(endpoint)
     written: dict[str, Any] = {}
     for name, servers in config.items():
-        kept: list[Any] = []
+        others: list[Any] = []
         for one in servers:
-            if one not in kept and not (name == "shttp_servers" and _is_ours(one, mine)):
-                kept.append(one)
-        written[name] = kept
+            if one not in others and not (name == "shttp_servers" and _is_ours(one, mine)):
+                others.append(one)
+        written[name] = others
     ours = [one for one in config.get("shttp_servers", []) if _is_ours(one, mine)]
     if len(ours) == 1 and _equal(ours[0], mine):
         return None

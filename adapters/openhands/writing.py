@@ -325,11 +325,11 @@ def _outcome(event: ToolFinished) -> dict[str, Any]:
     cause = _number(event.native_call_id)
     rest: dict[str, Any] = {} if cause is None else {"cause": cause}
     match event.result:
-        case {"observation": str(name), **said} if name in wire.RESULTS:
-            content, extras = said.get("content", event.error or ""), said.get("extras", {})
+        case {"observation": str(name), **members} if name in wire.RESULTS:
+            content, extras = members.get("content", event.error or ""), members.get("extras", {})
             message = _observation(name, content, extras, **rest)
-            if "success" in said:
-                message["success"] = said["success"]
+            if "success" in members:
+                message["success"] = members["success"]
             return message
         case _:
             pass

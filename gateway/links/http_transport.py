@@ -83,9 +83,9 @@ def _make_session(*, reuse: bool) -> aiohttp.ClientSession:
 
 
 class _Body(httpx.AsyncByteStream):
-    """The bytes of an answer, as they come, until nothing has come for so many seconds while somebody waited.
+    """The streamed bytes of a response; reading fails after `read_timeout` seconds without data.
 
-    One timer looks from time to time: to arm one for each piece costs as much as reading it.
+    One timer checks periodically: arming one for each chunk costs as much as reading it.
     """
 
     def __init__(self, answer: aiohttp.ClientResponse, *, read_timeout: float | None) -> None:
@@ -101,11 +101,11 @@ class _Body(httpx.AsyncByteStream):
         with _translate_errors():
             while True:
                 self._waits_since = loop.time()
-                piece = await content.readany()
+                chunk = await content.readany()
                 self._waits_since = None
-                if not piece:
+                if not chunk:
                     return
-                yield piece
+                yield chunk
 
     def _set_alarm(self, seconds: float) -> None:
         self._alarm = asyncio.get_running_loop().call_later(seconds, guard_call("link", self._check_silence))
@@ -113,9 +113,11 @@ class _Body(httpx.AsyncByteStream):
     def _check_silence(self) -> None:
         assert self._read_timeout is not None
         since = self._waits_since
-        left = self._read_timeout if since is None else since + self._read_timeout - asyncio.get_running_loop().time()
-        if left > 0:
-            self._set_alarm(left)
+        remaining = (
+            self._read_timeout if since is None else since + self._read_timeout - asyncio.get_running_loop().time()
+        )
+        if remaining > 0:
+            self._set_alarm(remaining)
         else:
             self._answer.content.set_exception(aiohttp.SocketTimeoutError(f"no data for {self._read_timeout:g} s"))
 

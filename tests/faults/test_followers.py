@@ -95,7 +95,7 @@ async def test_a_gateway_that_may_open_too_few_files_says_so(tmp_path: Path) -> 
                 assert line, "it has ended"
         told = json.loads(line)
         assert (told["allowed"], told["level"]) == (2_000, "warning")
-        assert "ulimit -Hn" in told["mend"]
+        assert "ulimit -Hn" in told["fix"]
     finally:
         process.kill()
         await process.wait()

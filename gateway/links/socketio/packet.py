@@ -1,4 +1,4 @@
-"""Socket.IO event packets as bytes. Reading never raises, whatever the peer sent.
+"""Socket.IO event packets as bytes. Reading never raises, for any input.
 
 The packet classes of the libraries take text and parse it at once. An event stays the bytes that the websocket
 received: `limits.frame` is checked before anything is decoded, and JSON that is already written is not written again.
