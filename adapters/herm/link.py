@@ -116,7 +116,7 @@ class HermLink:
             self._remember(event_id)
         self._receiver.caught_up()
         while self._early:
-            await self._take(self._early.popleft())
+            await self._handle_event(self._early.popleft())
         self.release_early()
         self._is_live.set()
 
@@ -138,7 +138,7 @@ class HermLink:
                 if event is None:
                     continue
                 if self._is_live.is_set():
-                    await self._take(event)
+                    await self._handle_event(event)
                     continue
                 self._early.append(event)
                 self._early_bytes += len(text)
@@ -147,7 +147,7 @@ class HermLink:
                 if full or not FRAMES.has_room(FRAMES.largest):
                     await self._is_live.wait()
 
-    async def _take(self, event: Event) -> None:
+    async def _handle_event(self, event: Event) -> None:
         """Pass on one event of the stream, except duplicates and outdated deltas."""
         place = event.place
         if self._is_known(place):

@@ -30,12 +30,12 @@ def refused_address() -> LinkRefused:
     return LinkRefused("ADDRESS_REFUSED", detail, until_reload=True)
 
 
-def refused_redirect(where: str = "") -> LinkRefused:
-    """Return the refusal of a redirect, without its target; `where` names the request and the status."""
+def refused_redirect(request: str = "") -> LinkRefused:
+    """Return the refusal of a redirect, without its target; `request` names the request and the status."""
     detail = (
         "the runtime answered with a redirect, which is not followed; check `url`, or a proxy in front of the runtime"
     )
-    detail = f"{where}: {detail}" if where else detail
+    detail = f"{request}: {detail}" if request else detail
     return LinkRefused("REDIRECT_REFUSED", detail, until_reload=True)
 
 
