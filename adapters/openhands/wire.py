@@ -399,7 +399,7 @@ def unacknowledged(action_event: str) -> str:
     other = USER_ACTIONS if action_event == ACTIONS else ACTIONS
     return (
         "the server rejected the message, which it never reports, or it does not listen for the event"
-        f" {action_event!r}; for such a server set `action_event: {other}`"
+        f" {action_event!r}; for that server set `action_event: {other}`"
     )
 
 

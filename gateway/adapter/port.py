@@ -408,7 +408,7 @@ class RestTimes:
 class Resting(Protocol):
     """A connector whose runtime stops sessions and starts them again for any client that connects.
 
-    Such a session is connected while it runs, or while it has pending work from a client or a person.
+    The gateway connects a session while it runs, or while it has pending work from a client or a person.
     """
 
     @property
