@@ -1,4 +1,4 @@
-"""Network addresses: URLs that can be connected to, and addresses that never are. Pure.
+"""Network addresses: valid URLs and forbidden addresses. Pure.
 
 Link-local, cloud metadata, unspecified and multicast addresses are refused. The check of a configuration and every
 transport use the same rules.
@@ -30,7 +30,7 @@ _COMPATIBLE = ipaddress.ip_network("::/96")
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _LOCAL_NAT64 = ipaddress.ip_network("64:ff9b:1::/48")
 _LOCAL_PREFIXES = (48, 56, 64)
-"""Lengths of a NAT64 prefix, beside 96, after which RFC 6052 puts the IPv4 address around an octet that is not used."""
+"""Lengths of NAT64 prefixes, besides 96, with an unused octet inside the IPv4 address (RFC 6052)."""
 _NUMBER = re.compile(r"0[xX][0-9a-fA-F]*|[0-9]+", re.ASCII)
 
 _HOST = re.compile(r"[A-Za-z0-9\u0080-\U0010ffff._:%-]{1,253}")
@@ -75,7 +75,7 @@ def find_url_fault(url: str) -> str | None:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError:
-        # Either of an IPv6 address without its closing bracket, or of a port outside the range.
+        # An IPv6 address without its closing bracket, or a port outside the range.
         return "must have a valid host, and a port from 1 to 65535"
     if port == 0:
         return "must have a port from 1 to 65535"
@@ -86,7 +86,7 @@ def _is_host(name: str) -> bool:
     if not _HOST.fullmatch(name):
         return False
     try:
-        # As a resolver does: labels have 1 to 63 letters.
+        # As a resolver does: labels have 1 to 63 characters.
         name.removesuffix(".").encode("idna")
     except UnicodeError:
         return False
@@ -94,7 +94,7 @@ def _is_host(name: str) -> bool:
 
 
 def why_refused(host: str) -> str | None:
-    """Say what is wrong with an IP literal, in any spelling the system accepts; None for names and good addresses."""
+    """Explain why an IP literal in any accepted spelling is forbidden; None for names and other addresses."""
     address = _read_literal(host)
     return None if address is None else _fault_of(address)
 
@@ -104,7 +104,7 @@ def _fault_of(address: Address) -> str | None:
         if (inner := _inner(address)) is not None:
             return _fault_of(inner)
         if address in _LOCAL_NAT64:
-            return next((fault for meant in _local_inners(address) if (fault := _worst_of(meant))), None)
+            return next((fault for inner in _local_inners(address) if (fault := _worst_of(inner))), None)
     if (fault := _worst_of(address)) is not None:
         return fault
     if address.is_unspecified or (isinstance(address, ipaddress.IPv4Address) and address in _THIS_NETWORK):
@@ -121,7 +121,7 @@ def _worst_of(address: Address) -> str | None:
 
 
 def _inner(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
-    """Find the IPv4 address that an IPv6 one stands for: mapped, compatible, NAT64 or 6to4."""
+    """Return the IPv4 address inside a mapped, compatible, NAT64 or 6to4 IPv6 address."""
     if address.ipv4_mapped is not None:
         return address.ipv4_mapped
     if address.sixtofour is not None:
@@ -132,7 +132,7 @@ def _inner(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
 
 
 def _local_inners(address: ipaddress.IPv6Address) -> list[ipaddress.IPv4Address]:
-    """List what an address of the local NAT64 prefix may stand for: how long the prefix is, only its network knows."""
+    """List the possible IPv4 addresses inside a local NAT64 address: the length of the prefix is unknown."""
     whole = int(address)
     found = [ipaddress.IPv4Address(whole & 0xFFFFFFFF)]
     for prefix in _LOCAL_PREFIXES:
@@ -153,20 +153,20 @@ def _read_literal(host: str) -> Address | None:
 
 
 def _read_numbers(text: str) -> ipaddress.IPv4Address | None:
-    """Read the forms that only the C library takes for an address: 2852039166, 0251.0376.43518, 0xa9fea9fe."""
+    """Parse the forms that only the C library accepts: 2852039166, 0251.0376.43518, 0xa9fea9fe."""
     parts = text.split(".")
     if len(parts) > 4 or not all(_NUMBER.fullmatch(part) for part in parts):
         return None
     *first, last = [_read_number(part) for part in parts]
-    room = 8 * (4 - len(first))
-    if last is None or last >= 1 << room:
+    bits = 8 * (4 - len(first))
+    if last is None or last >= 1 << bits:
         return None
     value = 0
     for octet in first:
         if octet is None or octet > 255:
             return None
         value = (value << 8) | octet
-    return ipaddress.IPv4Address((value << room) | last)
+    return ipaddress.IPv4Address((value << bits) | last)
 
 
 def _read_number(text: str) -> int | None:

@@ -1,38 +1,38 @@
-"""All exceptions of Dragoman, sorted by who must act.
+"""All exceptions of Dragoman, grouped by the party that must act.
 
 DragomanError
-├── PeerError                a runtime or an API client said something wrong
+├── PeerError                a runtime or an API client sent something invalid
 │   ├── MalformedFrame       a native message cannot be read
-│   ├── CannotExpress        a protocol has no words for an event
-│   ├── InvalidRequest       an API request is wrong (400)
+│   ├── CannotExpress        a protocol has no equivalent of an event
+│   ├── InvalidRequest       an API request is invalid (400)
 │   ├── Unauthorized         no key, or an unknown one (401)
 │   ├── Forbidden            the key lacks a scope (403)
 │   ├── NotFound             no such session, call, ... (404)
-│   ├── Conflict             the thing has moved on, e.g. a call already ended (409)
-│   │   └── Unconfigured     the session's runtime is not in the YAML, so nobody carries it
-│   ├── CallOver             the call ended too long ago for its callback address (410)
-│   ├── Gone                 history below the retained part (410)
-│   ├── TooLarge             a body or a value over its limit (413)
-│   ├── UnknownTool          no such tool, or nobody answers it here (404)
-│   ├── InvalidArguments     they do not fit the tool's schema (422)
-│   ├── CallDiffers          a caller's key was used for another request (409)
-│   └── Inexpressible        understood, but this runtime cannot be told so (422)
-├── OperatorError            configuration or surroundings must be mended
-│   ├── InvalidConfiguration the YAML is wrong; carries every problem found
+│   ├── Conflict             the current state contradicts, e.g. a call has ended (409)
+│   │   └── Unconfigured     the session's runtime is not in the YAML
+│   ├── CallOver             the call ended too long ago for a callback (410)
+│   ├── Gone                 retention removed this history (410)
+│   ├── TooLarge             a body or a value exceeds its limit (413)
+│   ├── UnknownTool          no such tool, or no executor for it (404)
+│   ├── InvalidArguments     arguments do not match the tool's schema (422)
+│   ├── CallDiffers          a caller's key belongs to another request (409)
+│   └── Inexpressible        the runtime has no equivalent of a valid request (422)
+├── OperatorError            the operator must fix the configuration or environment
+│   ├── InvalidConfiguration the YAML is invalid; lists every problem
 │   ├── EngineLocked         another process holds the database
-│   ├── EngineUnusable       the database cannot be opened or read as it stands
+│   ├── EngineUnusable       the database cannot be opened or read
 │   └── SchemaTooNew         the database has the schema of a newer release
-├── DownstreamError          something we depend on fails; trying again later may help
+├── DownstreamError          a dependency fails; a later retry may succeed
 │   ├── LinkLost             a connection to a runtime broke
-│   ├── LinkRefused          a runtime turned us away
-│   ├── EngineUnavailable    the store cannot be written or read now
-│   ├── Elsewhere            another instance carries the session, or none yet
+│   ├── LinkRefused          a runtime refused us
+│   ├── EngineUnavailable    the store is unavailable
+│   ├── Elsewhere            another instance runs the session, or none yet
 │   ├── Draining             this process is stopping and accepts no new work
 │   └── Overloaded           a queue or limit is full
-├── Stale                    a step's expectation failed: decide again on fresh state
-│   ├── Repeated             events of a step are on record already: decide again without them
-│   └── Fenced               another instance owns the session by now: stop speaking for it
-└── Truncated                a reader asked for events that retention removed
+├── Stale                    a step's expectation failed: decide again on new state
+│   ├── Repeated             events of a step are already recorded: decide again without them
+│   └── Fenced               another instance owns the session: stop acting for it
+└── Truncated                a reader requested events that retention removed
 """
 
 from collections.abc import Iterable
@@ -40,15 +40,15 @@ from dataclasses import dataclass
 
 
 class DragomanError(Exception):
-    """The root of the tree; never raised itself."""
+    """The root of the tree; only subclasses are raised."""
 
 
 class PeerError(DragomanError):
-    """The other side must change what it sends."""
+    """The peer must change its messages."""
 
 
 class MalformedFrame(PeerError):
-    """A native message of a known type has the wrong insides.
+    """A native message of a known type has invalid content.
 
     `path` is an RFC 6901 pointer into the payload. The text never quotes a whole payload.
     """
@@ -60,7 +60,7 @@ class MalformedFrame(PeerError):
 
 
 class CannotExpress(PeerError):
-    """A protocol cannot say an event; `reason` tells an API client why."""
+    """A protocol has no equivalent of an event; `reason` is for API clients."""
 
     def __init__(self, reason: str, *, path: str = "") -> None:
         super().__init__(reason)
@@ -69,7 +69,7 @@ class CannotExpress(PeerError):
 
 
 class InvalidRequest(PeerError):
-    """A request is not of the documented form; `pointer` names the place in the body."""
+    """A request does not have the documented form; `pointer` is the place in the body."""
 
     def __init__(self, detail: str, *, pointer: str | None = None) -> None:
         super().__init__(detail)
@@ -77,27 +77,27 @@ class InvalidRequest(PeerError):
 
 
 class Unauthorized(PeerError):
-    """No API key was given, or one that is not configured."""
+    """The API key is missing or unknown."""
 
 
 class Forbidden(PeerError):
-    """The API key is known but lacks the scope."""
+    """The API key lacks the scope."""
 
 
 class NotFound(PeerError):
-    """Nothing has this id."""
+    """The id is unknown."""
 
 
 class Conflict(PeerError):
-    """The request contradicts what is already recorded."""
+    """The request contradicts the recorded state."""
 
 
 class Unconfigured(Conflict):
-    """An open session that nobody carries, and nobody will before its runtime is in the configuration again."""
+    """An open session cannot run until its runtime is in the configuration again."""
 
 
 class Gone(PeerError):
-    """The events asked for were removed by retention; `first_sequence` is the oldest left."""
+    """Retention removed the requested events; `first_sequence` is the oldest remaining one."""
 
     def __init__(self, detail: str, *, first_sequence: int) -> None:
         super().__init__(detail)
@@ -105,19 +105,19 @@ class Gone(PeerError):
 
 
 class CallOver(PeerError):
-    """A call ended so long ago that its callback address takes nothing any more."""
+    """A call ended so long ago that its callback address has expired."""
 
 
 class TooLarge(PeerError):
-    """A body or value is over its documented limit."""
+    """A body or value exceeds its documented limit."""
 
 
 class UnknownTool(PeerError):
-    """The catalog has no such tool, or no route of the session leads to somebody who answers it."""
+    """The catalog lacks the tool, or no route of the session leads to an executor for it."""
 
 
 class InvalidArguments(PeerError):
-    """A caller's arguments do not fit the schema of the tool; the text is what an agent would be told."""
+    """A caller's arguments do not match the schema of the tool; agents receive the same text."""
 
 
 class CallDiffers(PeerError):
@@ -125,9 +125,9 @@ class CallDiffers(PeerError):
 
 
 class Inexpressible(PeerError):
-    """The request is well-formed but the session's runtime has no way to be told.
+    """The session's runtime has no equivalent of a valid request.
 
-    `path` is the RFC 6901 pointer into the event, and `place` the event's place among those of the request.
+    `path` is the RFC 6901 pointer into the event, and `place` the index of the event in the request.
     """
 
     def __init__(self, reason: str, *, path: str = "") -> None:
@@ -137,7 +137,7 @@ class Inexpressible(PeerError):
 
 
 class OperatorError(DragomanError):
-    """A person who runs the gateway must act."""
+    """The operator must act."""
 
 
 @dataclass(frozen=True)
@@ -145,16 +145,16 @@ class Problem:
     """One finding about a configuration file."""
 
     path: str
-    """Where in the YAML, e.g. `routes[2].match.tool`."""
+    """The place in the YAML, e.g. `routes[2].match.tool`."""
     message: str
-    """What is wrong, and what would be right."""
+    """The problem and its fix."""
     line: int | None = None
     severity: str = "error"
     """`error` or `warning`."""
 
 
 class InvalidConfiguration(OperatorError):
-    """A configuration cannot be used; `problems` lists everything that was found."""
+    """A configuration is invalid; `problems` lists every finding."""
 
     def __init__(self, file: str, problems: tuple[Problem, ...]) -> None:
         lines = [f"{file}:{p.line or 1}: {p.path or '(top)'}: {p.message}" for p in problems]
@@ -168,21 +168,21 @@ class EngineLocked(OperatorError):
 
 
 class EngineUnusable(OperatorError):
-    """The database cannot be opened or read as it stands; the text says what to mend."""
+    """The database cannot be opened or read; the text names the fix."""
 
 
 class SchemaTooNew(OperatorError):
-    """The database has the schema of a newer release: run that release, or restore the backup from before."""
+    """The database has the schema of a newer release: run that release, or restore an earlier backup."""
 
 
 class DownstreamError(DragomanError):
-    """A dependency fails for now."""
+    """A dependency fails temporarily."""
 
 
 class LinkLost(DownstreamError):
-    """A connection to a runtime broke, or could not be made.
+    """A connection to a runtime broke, or could not be established.
 
-    `unsent` means that what was being sent has certainly not been taken, so that it may be said again.
+    `unsent` means that the runtime has not accepted the event in progress, so it may be sent again.
     """
 
     def __init__(self, reason: str = "", *, unsent: bool = False) -> None:
@@ -191,13 +191,11 @@ class LinkLost(DownstreamError):
 
 
 class LinkRefused(DownstreamError):
-    """A runtime answered that it will not talk to us.
+    """A runtime refused the connection.
 
-    `terminal` means that trying again without a change elsewhere cannot help
-    (wrong key, unknown agent); the supervisor then waits long between tries.
-    `until_reload` means that the address may be at fault, or a proxy answers in place of the
-    runtime: the supervisor retries with back-off, and only after ten minutes of the same
-    answer waits for a reload.
+    `terminal` means that a retry without a change elsewhere would fail (wrong key, unknown agent); the supervisor then
+    waits longer between attempts. `until_reload` means that the address may be wrong, or that a proxy answers instead
+    of the runtime: the supervisor retries with back-off, and waits for a reload after ten minutes of the same response.
     """
 
     def __init__(self, code: str, detail: str = "", *, terminal: bool = False, until_reload: bool = False) -> None:
@@ -208,17 +206,17 @@ class LinkRefused(DownstreamError):
 
 
 class LinkCrowded(DownstreamError):
-    """A runtime has ended a session to make room for another one; coming back at once would only end the next."""
+    """A runtime has evicted a session for another one; reconnecting at once would evict the next."""
 
 
 class EngineUnavailable(DownstreamError):
-    """The store cannot be written or read now (disk full, server away)."""
+    """The store cannot be written or read now (disk full, server unreachable)."""
 
 
 class Elsewhere(DownstreamError):
-    """The session is not carried here.
+    """This instance does not run the session.
 
-    `unsure` means that it changed hands while the request was decided, so that it may be on record already.
+    `unsure` means that its owner changed during the request, so the request may already be recorded.
     """
 
     def __init__(self, session_id: str, detail: str, *, unsure: bool = False) -> None:
@@ -232,27 +230,27 @@ class Draining(DownstreamError):
 
 
 class Overloaded(DownstreamError):
-    """A bounded queue or limit is full; the text says which."""
+    """A bounded queue or limit is full; the text names it."""
 
 
 class Stale(DragomanError):
-    """A step's expectation did not hold, so nothing of it was written."""
+    """A step's expectation failed, so nothing of it was written."""
 
 
 class Repeated(Stale):
-    """Events of a step are on record already, or twice in the step; a decision without them has to be made."""
+    """Events of a step are already recorded, or occur twice in it; decide again without them."""
 
     def __init__(self, session_id: str, keys: Iterable[str]) -> None:
         self.keys = frozenset(keys)
-        super().__init__(f"session {session_id!r} has {len(self.keys)} of the step's events already")
+        super().__init__(f"session {session_id!r} already has {len(self.keys)} of the step's events")
 
 
 class Fenced(Stale):
-    """The session has changed hands, so that nothing may be said or written for it here any more."""
+    """Another instance owns the session, so this one must not send or write for it."""
 
 
 class Truncated(DragomanError):
-    """A reader asked for events that retention has removed."""
+    """A reader requested events that retention has removed."""
 
     def __init__(self, first_sequence: int) -> None:
         super().__init__(f"history begins at sequence {first_sequence}")

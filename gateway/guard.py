@@ -1,10 +1,10 @@
-"""Starts every task and arms every timer of the process, so that a fault ends no more than what it happened in.
+"""Starts every task and timer of the process, so that a fault affects only the part in which it happens.
 
-`guard` runs what has nobody waiting for it: what it raises is logged once, counted, and begun again. `awaited`
-runs what somebody waits for, who gets what it raises. `guard_call` wraps what a loop calls by itself. What gets
-past all three ends in the loop's exception handler, which counts it as well.
+A fault is an exception that no other code handles. `guard` runs background work: it logs and counts each fault and
+restarts the work. `awaited` runs work with a waiting caller, which receives the exception. `guard_call` wraps callbacks
+of the event loop. The loop's exception handler counts all other faults.
 
-Faults are the process's, as its log is: gateways that share a process share their number.
+Faults belong to the process, as its log does: gateways in one process share the counters.
 """
 
 import asyncio
@@ -28,31 +28,31 @@ T = TypeVar("T")
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 30.0
 _STABLE = 10.0
-"""Seconds of work behind a pause after which a part counts as well again."""
+"""Seconds of work after a restart until a part counts as healthy."""
 _FAILS_ON = 3
-"""Faults in a row from which on a part is shown as one that fails on."""
+"""Consecutive faults from which a part counts as failing."""
 _LOOP = "loop"
 
 _ENDS_ALL = (KeyboardInterrupt, GeneratorExit)
 
 
 @dataclass(slots=True)
-class _Trouble:
-    """How a part fares that has failed."""
+class _Failure:
+    """The recent faults of a part."""
 
     times: int
-    well_at: float
-    """When it counts as well again, if nothing more happens."""
+    healthy_at: float
+    """The time at which the part counts as healthy without another fault."""
 
 
 class Faults:
-    """What was raised that nobody foresaw, by the part it happened in."""
+    """The faults of the process, by part."""
 
     def __init__(self) -> None:
         self.total: Counter[str] = Counter()
-        self._failing: dict[tuple[str, object], _Trouble] = {}
+        self._failing: dict[tuple[str, object], _Failure] = {}
 
-    def note(self, part: str, exc: BaseException, *, text: str = "a part failed", **about: object) -> None:
+    def note(self, part: str, exc: BaseException, *, text: str = "part failed", **about: object) -> None:
         """Log a fault once, with its traceback, and count it."""
         self.count(part)
         log.error(text, part=part, **about, exc_info=exc)
@@ -62,31 +62,31 @@ class Faults:
         self.total[part] += 1
 
     def pause(self, part: str, key: object, *, now: float) -> float:
-        """Take note that a part has failed and begins again; says after how many seconds it does."""
+        """Record a fault of a part that restarts; return the seconds until the restart."""
         known = self._failing.get((part, key))
-        times = known.times + 1 if known is not None and now < known.well_at else 1
+        times = known.times + 1 if known is not None and now < known.healthy_at else 1
         pause = pause_after(times)
-        self._failing[part, key] = _Trouble(times, now + pause + _STABLE)
+        self._failing[part, key] = _Failure(times, now + pause + _STABLE)
         return pause
 
-    def ended(self, part: str, key: object) -> None:
-        """Forget how a part fared: it has ended."""
+    def forget(self, part: str, key: object) -> None:
+        """Forget the faults of a part that has ended."""
         self._failing.pop((part, key), None)
 
     def failing(self, now: float) -> tuple[str, ...]:
-        """Name the parts that fail on although they were begun again."""
-        for one in [one for one, trouble in self._failing.items() if now >= trouble.well_at]:
+        """Return the parts that keep failing after restarts."""
+        for one in [one for one, failure in self._failing.items() if now >= failure.healthy_at]:
             del self._failing[one]
-        return tuple(sorted({part for (part, _), trouble in self._failing.items() if trouble.times >= _FAILS_ON}))
+        return tuple(sorted({part for (part, _), failure in self._failing.items() if failure.times >= _FAILS_ON}))
 
 
 FAULTS = Faults()
 
 
 class Tasks:
-    """Tasks that belong to whoever entered this: none outlives it, and none of them ends it.
+    """A group of tasks: no task outlives it, and a failing task does not end it.
 
-    Left regularly, it waits for them; left by an error or `close`, it cancels them first.
+    A regular exit waits for the tasks; an exit by an error or `close` cancels them first.
     """
 
     __slots__ = ("_closed", "_running", "context")
@@ -95,7 +95,7 @@ class Tasks:
         self._running: set[asyncio.Task[Any]] = set()
         self._closed = False
         self.context = copy_context()
-        """What nobody waits for logs what was known here: a session outlives the request that has opened it."""
+        """The log context of background tasks: a session outlives the request that opened it."""
 
     async def __aenter__(self) -> "Tasks":
         return self
@@ -105,25 +105,25 @@ class Tasks:
     ) -> None:
         try:
             if kind is None:
-                await self._all_ended()
+                await self._wait_all()
         finally:
             await self.close()
 
     async def close(self, *, within: float | None = None) -> None:
-        """Cancel what still runs, and wait for it, for so many seconds; what is started from now on ends at once."""
+        """Cancel the running tasks and wait up to `within` seconds; tasks that are added later are canceled at once."""
         self._closed = True
         for task in self._running:
             task.cancel()
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
-                await self._all_ended()
+                await self._wait_all()
 
-    async def _all_ended(self) -> None:
-        while left := self._running - {asyncio.current_task()}:
-            await asyncio.wait(left)
+    async def _wait_all(self) -> None:
+        while others := self._running - {asyncio.current_task()}:
+            await asyncio.wait(others)
 
     def add(self, work: Coroutine[Any, Any, T], name: str, context: Context | None = None) -> "asyncio.Task[T]":
-        """Run a coroutine as one of these; for `guard` and `awaited`, which everybody else uses."""
+        """Run a coroutine as a task of the group; only `guard` and `awaited` call this."""
         task = asyncio.get_running_loop().create_task(work, name=intern(f"dragoman-{name}"), context=context)
         self._running.add(task)
         task.add_done_callback(self._running.discard, context=self.context)
@@ -141,11 +141,11 @@ def guard(
     times: int | None = None,
     **about: object,
 ) -> "asyncio.Task[None]":
-    """Run what `make` makes, in a task; the only way to start one that nobody waits for.
+    """Run `make()` in a background task; the only way to start one.
 
-    What it raises, foreseen by nobody, is logged with `name` and `about`, counted in `dragoman_faults_total{part}`,
-    and what `make` makes then runs in its place, after 0.1-30 s. The task ends without `again`, or when it has failed
-    so many `times`. `name` is a word of ours, never a peer's.
+    A fault is logged with `name` and `about`, counted in `dragoman_faults_total{part}`, and followed by another
+    `make()` after 0.1 to 30 s. With `again=False`, or after `times` faults, the task ends instead. `name` is a
+    constant, never text from a peer.
     """
     return tasks.add(_guarded(name, make, times if again else 1, about), name, tasks.context.copy())
 
@@ -162,20 +162,20 @@ async def _guarded(
                 if not is_fault(exc):
                     raise
                 faults += 1
-                over = most is not None and faults >= most
-                FAULTS.note(name, exc, text="a part failed" if over else "part failed and restarts", **about)
-                if over or is_to_end():
+                is_last = most is not None and faults >= most
+                FAULTS.note(name, exc, text="part failed" if is_last else "part failed and restarts", **about)
+                if is_last or is_to_end():
                     return
             else:
                 return
             await asyncio.sleep(FAULTS.pause(name, key, now=loop.time()))
     finally:
-        FAULTS.ended(name, key)
+        FAULTS.forget(name, key)
 
 
 @contextmanager
 def running(name: str, make: Callable[[], Awaitable[object]], tasks: Tasks) -> Generator[None]:
-    """Keep a part at work, as `guard` does, for as long as this is entered."""
+    """Run a part with `guard` until the context exits."""
     task = guard(name, make, tasks)
     try:
         yield
@@ -184,27 +184,27 @@ def running(name: str, make: Callable[[], Awaitable[object]], tasks: Tasks) -> G
 
 
 def pause_after(times: int) -> float:
-    """Say how many seconds to wait before a part begins again that has failed so often in a row."""
+    """Return the seconds to wait before a restart after `times` consecutive faults."""
     ceiling = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(times, 20))
-    return max(FIRST_PAUSE, ceiling * (0.5 + 0.5 * random()))  # noqa: S311 - jitter, nobody gains from guessing it
+    return max(FIRST_PAUSE, ceiling * (0.5 + 0.5 * random()))  # noqa: S311 - jitter needs no secure randomness
 
 
 def is_fault(exc: BaseException) -> bool:
-    """Whether this is a part's own doing, and not the end that somebody asked the running task or the process for."""
+    """Whether an exception is a fault, not a requested end of the running task or the process."""
     return not (isinstance(exc, asyncio.CancelledError) and is_to_end()) and not isinstance(exc, _ENDS_ALL)
 
 
 def is_to_end() -> bool:
-    """Whether somebody has asked the running task to end, whatever was raised instead on its way out."""
+    """Whether the running task was canceled, even if it raised another exception since."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 def awaited(name: str, work: Awaitable[T], tasks: Tasks) -> "asyncio.Task[T]":
-    """Await `work` in a task and return the task, which raises what `work` raises."""
+    """Run `work` in a task and return the task, which raises the exception of `work`."""
     task = tasks.add(_awaited(work), name)
     if isinstance(work, Coroutine):
-        # A task that is canceled before its first step never awaits `work`, and Python warns of that.
+        # A task that is canceled before its first step never awaits `work`, and Python would warn.
         task.add_done_callback(lambda _: work.close())
     return task
 
@@ -213,12 +213,12 @@ async def _awaited(work: Awaitable[T]) -> T:
     try:
         return await work
     except SystemExit as exc:
-        # A loop ends with the task that raises this, and with it everything else.
-        raise RuntimeError(f"a part wants to end the process with {exc.code!r}") from exc
+        # This exception would end the loop and all other tasks.
+        raise RuntimeError(f"a part tried to end the process with {exc.code!r}") from exc
 
 
 async def tried(name: str, work: Awaitable[object], **about: str) -> None:
-    """Do something on the way out, where what is left to do must be done whatever this raises."""
+    """Await `work` while closing; log and suppress a fault, so that the remaining cleanup runs."""
     try:
         await work
     except BaseException as exc:
@@ -229,10 +229,10 @@ async def tried(name: str, work: Awaitable[object], **about: str) -> None:
 
 @asynccontextmanager
 async def in_time(seconds: float | None, what: str) -> AsyncGenerator[asyncio.Timeout]:
-    """Bound what somebody else's code is waited for; `what` it did not do in time is said in the error.
+    """Limit the time of foreign code; the error names it by `what`.
 
     Raises:
-        TimeoutError: it did not.
+        TimeoutError: the time is over.
     """
     deadline = asyncio.timeout(seconds)
     try:
@@ -245,10 +245,10 @@ async def in_time(seconds: float | None, what: str) -> AsyncGenerator[asyncio.Ti
 
 
 async def in_thread(name: str, call: Callable[[], T], *, within: float, what: str) -> T:
-    """Run what may block in a thread of its own; one that takes longer is left behind, and holds up nobody.
+    """Run blocking code in its own thread; after `within` seconds the thread is abandoned.
 
     Raises:
-        TimeoutError: it took longer.
+        TimeoutError: the call took longer.
     """
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()
@@ -265,10 +265,10 @@ async def in_thread(name: str, call: Callable[[], T], *, within: float, what: st
         result, fault = None, None
         try:
             result = call()
-        # It is whoever waits for it who gets it, in the loop's thread.
+        # The waiting caller receives it, in the loop's thread.
         except BaseException as exc:  # noqa: BLE001
             fault = exc
-        # A loop that was closed meanwhile has nobody left who waits.
+        # The loop was closed meanwhile.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(guard_call(name, settle), result, fault)
 
@@ -278,15 +278,15 @@ async def in_thread(name: str, call: Callable[[], T], *, within: float, what: st
 
 
 def guard_call(name: str, call: Callable[[*Args], object]) -> Callable[[*Args], None]:
-    """Wrap what a loop calls by itself (timers, callbacks): what it raises is logged and counted."""
+    """Wrap a callback of the event loop; its faults are logged and counted."""
 
-    # In quotes, since this takes longer to look up than the rest takes together.
+    # Quoted: evaluating this takes longer than the rest of the call.
     def guarded(*args: "Unpack[Args]") -> None:
         try:
             call(*args)
         except _ENDS_ALL:
             raise
-        # The edge of a part: whatever it raises reaches nobody else.
+        # The boundary of a part: its exceptions must not reach the loop.
         except BaseException as exc:  # noqa: BLE001
             FAULTS.note(name, exc)
 
@@ -294,12 +294,12 @@ def guard_call(name: str, call: Callable[[*Args], object]) -> Callable[[*Args], 
 
 
 def count_what_is_left() -> None:
-    """Log and count what the running loop is told of, and nobody else: the faults that no part was there for."""
+    """Log and count faults that only the running loop's exception handler receives."""
     loop = asyncio.get_running_loop()
     if loop.get_exception_handler() is None:
-        loop.set_exception_handler(_left)
+        loop.set_exception_handler(_note_unhandled)
 
 
-def _left(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def _note_unhandled(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     exc = context.get("exception") or RuntimeError(context.get("message", "no reason was given"))
-    FAULTS.note(_LOOP, exc, text="failure outside all parts", told=context.get("message"))
+    FAULTS.note(_LOOP, exc, text="unhandled failure in the event loop", message=context.get("message"))

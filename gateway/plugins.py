@@ -1,4 +1,4 @@
-"""What is installed: adapters by entry point, each with what is wrong with it, and who else owns our packages."""
+"""The installed adapters with their faults, and conflicts of our package names with other distributions."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -27,8 +27,8 @@ _MOVED = {
 _CHANGED = (
     "`def connector(self, options)` for `def connector(self, options, tools)`, and"
     " `async def create(self, order)` for `async def create(self, labels)`: the order has `labels`, `tools`, `name`,"
-    " `instructions` and `mcp`, and what it answers says in `told` and `losses` what became of them; add"
-    " `async def declared(self, native_id)`, which answers None where the runtime cannot be asked for its tools, and"
+    " `instructions` and `mcp`, and `told` and `losses` of the result account for them; add"
+    " `async def declared(self, native_id)`, which returns None if the runtime has no query for its tools, and"
     " `takes_tools` to the capabilities"
 )
 _SEND_ALL = (
@@ -36,20 +36,21 @@ _SEND_ALL = (
     " order and returns one receipt"
 )
 _PORTS_1 = (
-    f"it is made for ports 1, this gateway has ports {PORTS_VERSION}: write "
+    f"it is written for ports 1, but this gateway has ports {PORTS_VERSION}: write "
     + ", ".join(f"`{new}` for `{old}`" for old, new in _MOVED.items())
     + f", {_CHANGED}; and {_SEND_ALL}"
 )
 _PORTS_2 = (
-    f"it is made for ports 2, this gateway has ports {PORTS_VERSION}: write {_SEND_ALL}, without `cork` and `uncork`"
+    f"it is written for ports 2, but this gateway has ports {PORTS_VERSION}: write {_SEND_ALL}, without `cork` and"
+    " `uncork`"
 )
-_HALF_MENDED = (
-    f"it says ports {PORTS_VERSION}, but its `connector` cannot be called with the options alone: write {_CHANGED}"
+_WRONG_CONNECTOR = (
+    f"it declares ports {PORTS_VERSION}, but its `connector` does not accept the options alone: write {_CHANGED}"
 )
 
-APART = "give Dragoman an environment of its own (python -m venv), or use its image"
+APART = "install Dragoman in its own environment (python -m venv), or use its image"
 
-# What importing somebody else's module can raise; a bug of any kind in a plug-in is the operator's to see.
+# Exceptions of a foreign module's import; the operator must see any bug in a plug-in.
 _IMPORT_FAULTS = (
     ImportError, AttributeError, SyntaxError, TypeError, ValueError, NameError, LookupError, RuntimeError, OSError,
     AssertionError, ArithmeticError,
@@ -67,12 +68,12 @@ class FoundAdapter:
     """The entry-point line, e.g. `huma-0.2 = adapters.huma:HUMA_0_2`."""
     adapter: Adapter | None
     fault: str | None = None
-    """What is wrong with it, and the mend."""
+    """The problem and its fix, if any."""
 
 
 def find_adapters() -> tuple[FoundAdapter, ...]:
-    """Look at every installed adapter, broken ones included, by name."""
-    found = sorted(_look(), key=lambda one: (one.name, one.distribution))
+    """Return every installed adapter by name, including broken ones."""
+    found = sorted(_load_all(), key=lambda one: (one.name, one.distribution))
     seen: dict[str, str] = {}
     checked: list[FoundAdapter] = []
     for one in found:
@@ -89,7 +90,7 @@ def installed_adapters() -> Mapping[str, Adapter]:
     """Load every installed adapter, by the name that `adapter:` in the YAML uses.
 
     Raises:
-        OperatorError: at least one is broken; the text names its distribution, its line and the mend.
+        OperatorError: at least one is broken; the text names its distribution, its line and the fix.
     """
     found = find_adapters()
     broken = [one for one in found if one.fault is not None]
@@ -110,26 +111,26 @@ def installed_adapters() -> Mapping[str, Adapter]:
 
 
 def find_intruders() -> tuple[str, ...]:
-    """Say which of our two packages are, or may be, somebody else's: their names are not rare."""
+    """List conflicts of our two package names, which are not rare, with other distributions."""
     found: list[str] = []
     here = Path(__file__).resolve().parent.parent
     for name in OWN_PACKAGES:
         spec = find_spec(name)
         place = Path(spec.origin).resolve().parent if spec is not None and spec.origin is not None else None
         if place != here / name:
-            found.append(f"`import {name}` finds {place or 'no package'}, Dragoman's is {here / name}")
+            found.append(f"`import {name}` finds {place or 'no package'} instead of {here / name}")
     for one in distributions():
         if one.name == OWN_DISTRIBUTION:
             continue
-        # The text of the record: taking each line apart would cost a tenth of a second.
+        # Search the text of the record: parsing each line would take a tenth of a second.
         record = "\n" + (one.read_text("RECORD") or "")
-        taken = [name for name in OWN_PACKAGES if f"\n{name}/" in record]
-        if taken:
-            found.append(f"{one.name} {one.version} puts files into the packages of Dragoman: {' and '.join(taken)}")
+        shared = [name for name in OWN_PACKAGES if f"\n{name}/" in record]
+        if shared:
+            found.append(f"{one.name} {one.version} installs files in the packages of Dragoman: {' and '.join(shared)}")
     return tuple(found)
 
 
-def _look() -> Iterator[FoundAdapter]:
+def _load_all() -> Iterator[FoundAdapter]:
     seen: set[tuple[str, str, str]] = set()
     for point in entry_points(group=ADAPTER_GROUP):
         distribution = point.dist.name if point.dist else "an unknown distribution"
@@ -155,32 +156,32 @@ def _load(point: EntryPoint, distribution: str) -> tuple[Adapter | None, str | N
 
 
 def _has_moved(module: str) -> bool:
-    # Whatever is missing, the folder itself or, where an empty one was left behind, what is in it.
+    # The missing module is the folder itself or, if an empty one remains, a module in it.
     return ".".join(module.split(".")[:2]) in {".".join(old.split(".")[:2]) for old in _MOVED}
 
 
 def _fault_of(loaded: Any, name: str) -> str | None:
     kind = cast("type[object]", type(loaded))
-    lacking = [part for part in ("name", "protocol", "ports", "options", "capabilities", "codec", "connector")
-               # What its class has is not computed here: it may load modules that only a link needs.
+    missing = [part for part in ("name", "protocol", "ports", "options", "capabilities", "codec", "connector")
+               # Do not compute properties of the class: they may load modules that only a link requires.
                if not hasattr(kind, part) and not hasattr(loaded, part)]  # fmt: skip
-    if lacking:
-        return f"{type(loaded).__name__} is not an adapter, it lacks {', '.join(lacking)}"
+    if missing:
+        return f"{type(loaded).__name__} is not an adapter, it lacks {', '.join(missing)}"
     if loaded.ports == 1:
         return _PORTS_1
     if loaded.ports == 2:
         return _PORTS_2
     if loaded.ports != PORTS_VERSION:
-        return f"it is made for ports version {loaded.ports!r}, this gateway has {PORTS_VERSION}"
+        return f"it is written for ports {loaded.ports!r}, but this gateway has ports {PORTS_VERSION}"
     if not (isinstance(loaded.options, type) and issubclass(loaded.options, RuntimeOptions)):
         return "its `options` is not a subclass of gateway.adapter.port.RuntimeOptions"
     if loaded.name != name:
-        return f"it calls itself {loaded.name!r}, its entry point {name!r}"
-    return None if _takes_options(loaded.connector) else _HALF_MENDED
+        return f"its name is {loaded.name!r}, but its entry point {name!r}"
+    return None if _accepts_options(loaded.connector) else _WRONG_CONNECTOR
 
 
-def _takes_options(connector: object) -> bool:
-    """Whether it can be called with the options alone; what is no function, or does not tell, is let through."""
+def _accepts_options(connector: object) -> bool:
+    """Whether it accepts the options alone; True if that is unknown."""
     if not callable(connector):
         return True
     try:

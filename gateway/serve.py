@@ -1,4 +1,4 @@
-"""Finds and wires the concrete parts; the one module that names them."""
+"""Creates and connects the concrete parts; only this module names them."""
 
 import asyncio
 import gc
@@ -54,13 +54,13 @@ VERSION = version("dragoman")
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8080
 
 _OWN_FILES = 1_000
-"""Files and sockets for all that is neither a request nor a link: the store, executors, destinations."""
+"""Files and sockets besides requests and links: the store, executors, destinations."""
 
 _ALONE = frozenset({"sqlite", "memory"})
-"""Stores that one process has for itself."""
+"""Stores of a single process."""
 
-_LEAVING = timedelta(seconds=7)
-"""How long leaving may take behind the drain: with the default drain, less than `stop_grace_period` of compose."""
+_SHUTDOWN = timedelta(seconds=7)
+"""Time limit of the shutdown after the drain; with the default drain below `stop_grace_period` of compose."""
 
 
 async def serve(
@@ -71,14 +71,14 @@ async def serve(
     stopping: Callable[[timedelta], object] = lambda _: None,
     tuning: Tuning | None = None,
 ) -> int:
-    """Run the gateway until it is told to stop (SIGTERM, SIGINT); SIGHUP reads the configuration again.
+    """Run the gateway until SIGTERM or SIGINT; SIGHUP reloads the configuration.
 
-    `stopping` is called once it is told to, with the time that leaving may take.
+    `stopping` is called at the signal with the time limit of the shutdown.
 
     Raises:
         OperatorError: the configuration, the address or the store cannot be used; nothing was started.
     """
-    hung_up = _take_hang_ups()
+    hung_up = _catch_hang_ups()
     loaded = read_configuration(config)
     settings = loaded.settings
     log_setup.configure(level=settings.logging.level, format=settings.logging.format)
@@ -105,14 +105,14 @@ async def serve(
 
             gateway.call_when_reloaded(fit)
             stop = _handle_signals(gateway, tasks, hung_up)
-            _leave_out_of_collections()
+            _freeze_collector()
             serving = awaited("server", server.serve(sockets=[listener]), tasks)
             where, at = listener.getsockname()[:2]
             log.info("listening", url=f"http://{f'[{where}]' if ':' in where else where}:{at}", pid=os.getpid())
             await asyncio.wait({serving, awaited("server", stop.wait(), tasks)}, return_when=asyncio.FIRST_COMPLETED)
             patience, began = gateway.settings.limits.drain, parts.clock.monotonic()
-            stopping(patience + _LEAVING)
-            # The port stays open: callbacks, results and answers end the work in flight.
+            stopping(patience + _SHUTDOWN)
+            # The port stays open: callbacks, results and answers complete the work in flight.
             await gateway.drain()
             server.stop(within=patience - timedelta(seconds=parts.clock.monotonic() - began))
             await serving
@@ -121,7 +121,7 @@ async def serve(
 
 
 def read_configuration(config: Path) -> Loaded:
-    """Load a configuration with this machine's adapters and environment, and hide its secrets from the log."""
+    """Load a configuration with this machine's adapters and environment, and mask its secrets in the log."""
     loaded = load(config, adapters=installed_adapters(), env=os.environ)
     for secret in loaded.secrets:
         log_setup.register_secret(secret)
@@ -137,7 +137,7 @@ def parts_for(
     clock: Clock | None = None,
     tuning: Tuning | None = None,
 ) -> Parts:
-    """Pick the concrete pieces that a configuration asks for; `url` is where other instances reach this one."""
+    """Create the parts of a configuration; `url` is this instance's address for other instances."""
     clock = clock or SystemClock()
     return Parts(
         engine=make_engine(settings.engine, clock),
@@ -176,7 +176,7 @@ def make_engine(spec: Store, clock: Clock) -> Engine:
 
 
 def make_executor(spec: ExecutorSpec, clock: Clock) -> Executor:
-    """Make an executor of the YAML."""
+    """Make an executor from the YAML."""
     match spec:
         case WebhookSpec():
             return WebhookExecutor(spec, clock=clock)
@@ -187,9 +187,9 @@ def make_executor(spec: ExecutorSpec, clock: Clock) -> Executor:
 
 
 def _allow_files(limits: Limits) -> None:
-    """Open as many files and sockets as the system lets us; shells and services begin with 1,024, which is soon over.
+    """Raise the limit of open files and sockets; shells and services start with only 1,024.
 
-    Without one left nobody is let in, and no executor can be asked, and nothing says why.
+    Without free ones the gateway accepts no connections and reaches no executor.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed, unlimited = most_connections(limits) + _OWN_FILES, resource.RLIM_INFINITY
@@ -198,18 +198,18 @@ def _allow_files(limits: Limits) -> None:
     if soft != unlimited and soft < allowed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     if allowed < needed:
-        log.warning("few files and sockets may be open", allowed=allowed, wanted=needed, mend="raise `ulimit -Hn`")
+        log.warning("limit of open files is too low", allowed=allowed, needed=needed, fix="raise `ulimit -Hn`")
 
 
 def _listen(host: str, port: int, *, guarded: bool) -> socket.socket:
-    """Bind before anything starts, so that a taken port is one clear line."""
+    """Bind before anything starts, so that a port in use gives one clear error."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror as exc:
         raise OperatorError(f"the host {host!r} cannot be resolved: {exc.strerror}") from exc
     if not guarded and not ip_address(address[0]).is_loopback:
         raise OperatorError(
-            f"without API keys only loopback addresses are served, and {host} is none;"
+            f"{host} is not a loopback address, which is required without API keys;"
             " add `api: {keys: [...]}` to the configuration, or use --host 127.0.0.1"
         )
     listener = socket.socket(family, kind, protocol)
@@ -219,12 +219,12 @@ def _listen(host: str, port: int, *, guarded: bool) -> socket.socket:
         listener.listen()
     except OSError as exc:
         listener.close()
-        raise OperatorError(f"cannot listen on {host}:{port}: {exc.strerror}; choose another with --port") from exc
+        raise OperatorError(f"cannot listen on {host}:{port}: {exc.strerror}; choose another one with --port") from exc
     return listener
 
 
 def own_url(settings: Settings, listener: socket.socket) -> str:
-    """Say where other instances reach this one: as configured, or where it listens."""
+    """Return this instance's address for other instances: as configured, or its listener."""
     if settings.instance.url is not None:
         return str(settings.instance.url)
     where, port = listener.getsockname()[:2]
@@ -233,7 +233,7 @@ def own_url(settings: Settings, listener: socket.socket) -> str:
 
 
 def _local_url(listener: socket.socket) -> str | None:
-    """Write the URL of a listener on loopback; None if it listens on other addresses too."""
+    """Return the URL of a listener on loopback; None if it also listens on other addresses."""
     host, port = listener.getsockname()[:2]
     if not ip_address(host).is_loopback:
         return None
@@ -241,38 +241,38 @@ def _local_url(listener: socket.socket) -> str | None:
 
 
 def _tune_the_interpreter() -> None:
-    """Fit the interpreter to one busy loop beside threads that read and write.
+    """Configure the interpreter for one busy loop and threads that read and write.
 
-    None of them must wait 5 ms for its turn each time it comes back from the disk.
+    With the default interval each thread would wait 5 ms for its turn after every disk access.
     """
     gc.set_threshold(20_000, 20, 20)
     sys.setswitchinterval(0.0003)
 
 
-def _leave_out_of_collections() -> None:
-    """Let the collector walk no more what is there by now.
+def _freeze_collector() -> None:
+    """Exclude the existing objects from garbage collection.
 
-    Classes and configuration live as long as the process; walking them over and over is a tenth of the CPU of a busy
-    gateway and most of its slowest calls.
+    Classes and configuration live as long as the process. Collecting them repeatedly takes a tenth of the CPU of a busy
+    gateway and causes most of its slowest calls.
     """
     gc.collect()
     gc.freeze()
 
 
-def _take_hang_ups() -> asyncio.Event:
-    """Remember a SIGHUP that comes before it can be carried out; it would end the process otherwise."""
+def _catch_hang_ups() -> asyncio.Event:
+    """Record a SIGHUP that arrives before the gateway can reload; by default it would end the process."""
     hung_up = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, guard_call("signal", hung_up.set))
     return hung_up
 
 
 def _handle_signals(gateway: Gateway, tasks: Tasks, hung_up: asyncio.Event) -> asyncio.Event:
-    """Stop on SIGTERM and SIGINT, read the configuration again on SIGHUP; at once where one has `hung_up` already."""
+    """Stop on SIGTERM and SIGINT, reload on SIGHUP; `hung_up` is an earlier SIGHUP."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
 
     def reload() -> None:
         if stop.is_set():
-            log.warning("the configuration was not reloaded", reason="the gateway is leaving")
+            log.warning("configuration not reloaded", reason="the gateway is stopping")
         else:
             guard("reload", partial(_reload, gateway), tasks, again=False)
 
@@ -294,6 +294,6 @@ async def _reload(gateway: Gateway) -> None:
     try:
         await gateway.reload()
     except DragomanError as exc:
-        # The reason is the operator's, not a traceback of ours; of what is in force already, the reload has told.
+        # An operator's error needs no traceback; the reload has already logged the applied parts.
         if gateway.settings is before:
-            log.error("the configuration was not reloaded", reason=str(exc))  # noqa: TRY400
+            log.error("configuration not reloaded", reason=str(exc))  # noqa: TRY400

@@ -31,9 +31,9 @@ class SseReader:
         """Seconds to wait before a reconnect, if the server has sent them."""
 
     @property
-    def heard_at(self) -> float | None:
+    def received_at(self) -> float | None:
         """When the latest bytes arrived, in seconds of the monotonic clock; None before the first ones."""
-        return self._text.heard_at
+        return self._text.received_at
 
     async def events(self) -> AsyncGenerator[ServerSentEvent]:
         """Yield each event with data until the server ends the stream; an event without an id repeats the latest id.
@@ -59,30 +59,30 @@ class SseReader:
 class _BoundedText(httpx.Response):
     """The text of a response, without a byte order mark and with large events cut.
 
-    httpx itself would pass each piece through four more generators.
+    httpx itself would pass each chunk through four more generators.
     """
 
     def __init__(self, response: httpx.Response, largest: int, limit: int) -> None:
-        # The library requires this content type. SSE is UTF-8, whatever charset a server names.
+        # The library requires this content type. SSE is always UTF-8, even if a server names another charset.
         super().__init__(200, headers={"Content-Type": "text/event-stream"})
         self._response, self._largest, self._limit = response, largest, limit
-        self.heard_at: float | None = None
+        self.received_at: float | None = None
         self.unread = 0
         """Bytes since the latest complete event."""
         self.is_cut = False
         """Whether the present event is too large: the rest of it is dropped."""
 
     async def aiter_text(self, chunk_size: int | None = None) -> AsyncIterator[str]:
-        """Decode each piece as it arrives; its size is the server's."""
+        """Decode each chunk as it arrives."""
         del chunk_size
         decoder = _Utf8("replace")
         tail = ""
-        async for piece in cast("httpx.AsyncByteStream", self._response.stream):
-            self.heard_at = monotonic()
-            self.unread += len(piece)
+        async for chunk in cast("httpx.AsyncByteStream", self._response.stream):
+            self.received_at = monotonic()
+            self.unread += len(chunk)
             if self.unread > self._limit:
-                raise ValueError(f"an event of the stream is over {self._limit} bytes")
-            text = decoder.decode(piece)
+                raise ValueError(f"an event of the stream has more than {self._limit} bytes")
+            text = decoder.decode(chunk)
             if self.unread > self._largest:
                 text = tail + text
                 end = _END.search(text)

@@ -25,8 +25,8 @@ MAX_LISTED = 32
 _LEAST, _BEYOND = -(2**63), 2**64
 _LONGEST = len(str(_BEYOND))
 _LARGE = 2 * 1024 * 1024
-"""Bytes of a text from which on the memory for it is tried first; the system gives so much without touching it."""
-_ROOM = 20
+"""Bytes of a text from which its memory is allocated first as a test; untouched memory costs nothing."""
+_EXPANSION = 20
 """Times the length of a text that orjson may reserve: up to 14 to parse it, and 17 to write it again."""
 _LONG_INTEGER = re.compile(rb"[0-9]{19}")
 _PLAIN = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
@@ -68,7 +68,7 @@ class Malformed:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """The first part of a value that JSON cannot carry, and its RFC 6901 pointer."""
+    """The first part of a value that JSON cannot express, and its RFC 6901 pointer."""
 
     reason: str
     path: str
@@ -102,12 +102,12 @@ def parse(text: str | bytes) -> Any:
     """Parse a text without a check of the value.
 
     Raises:
-        Unreadable: the syntax is wrong, or the memory for the value is not there.
+        Unreadable: the syntax is wrong, or the memory is insufficient.
     """
     try:
         if len(text) >= _LARGE:
             # orjson crashes the process if an allocation fails (`ulimit -v`).
-            len(bytes(_ROOM * len(text)))
+            len(bytes(_EXPANSION * len(text)))
         return orjson.loads(text)
     except MemoryError as exc:
         raise Unreadable("memory", "needs more memory than the process has") from exc
@@ -119,7 +119,7 @@ def write_strictly(value: object, *, most: int) -> bytes:
     """Write a Python value as JSON of at most `most` bytes; NaN is refused.
 
     Raises:
-        ValueError: with a text that completes "what ...".
+        ValueError: with a text that continues a sentence about the value.
     """
     try:
         written = json.dumps(value, allow_nan=False).encode()
@@ -136,11 +136,11 @@ def _check_size(value: object, max_depth: int) -> None:
     Raises:
         Unreadable: a limit is exceeded.
     """
-    left = MEMBERS.most
+    remaining = MEMBERS.most
     level: list[Any] = [value] if isinstance(value, dict | list) else []
     for _ in range(max_depth):
-        left -= sum(map(len, level))
-        if left < 0:
+        remaining -= sum(map(len, level))
+        if remaining < 0:
             raise Unreadable("members", MEMBERS.explain())
         level = [
             inner
@@ -196,7 +196,7 @@ def find_fault(
 
 
 def _locate(value: object, path: str, forbidden: frozenset[str], max_depth: int) -> Fault | None:
-    left = MEMBERS.most
+    remaining = MEMBERS.most
     waiting: list[tuple[object, _Place]] = [(value, _Place(None, "", 1))]
     while waiting:
         current, place = waiting.pop()
@@ -208,8 +208,8 @@ def _locate(value: object, path: str, forbidden: frozenset[str], max_depth: int)
                 continue
             case dict() | list() | tuple():
                 members = cast("dict[object, object] | list[object] | tuple[object, ...]", current)
-                left -= len(members)
-                if left < 0:
+                remaining -= len(members)
+                if remaining < 0:
                     return Fault(f"has {MEMBERS.explain()}", path)
                 if place.depth > max_depth:
                     reason = f"is nested deeper than {max_depth} levels"
@@ -292,7 +292,7 @@ def read_model(model: type[Model], payload: object, path: str = "") -> Model:
     """Read a native object by its wire model.
 
     Raises:
-        MalformedFrame: naming the first place that is wrong.
+        MalformedFrame: with the path of the first error.
     """
     try:
         # `model_validate` takes a third longer, for options that nothing here uses.
@@ -303,7 +303,7 @@ def read_model(model: type[Model], payload: object, path: str = "") -> Model:
 
 
 def _plain(location: Iterable[int | str]) -> Iterable[int | str]:
-    # pydantic names a faulty key of a mapping with an element of its own, which is no place in the payload.
+    # pydantic names a faulty key of a mapping with an additional element, which is no place in the payload.
     return (part for part in location if part != "[key]")
 
 

@@ -1,4 +1,4 @@
-"""Herm: managed Hermes agents that speak over REST and server-sent events."""
+"""The adapter for Herm, a host of Hermes agents with an API of REST and server-sent events."""
 
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ class HermAdapter:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What Herm can do."""
+        """The abilities of Herm."""
         from adapters.herm.capabilities import CAPABILITIES
 
         return CAPABILITIES
 
     def codec(self, options: Any = None) -> Codec:
-        """Make the codec; no option changes what the words mean."""
+        """Make the codec; it has no options."""
         from adapters.herm.codec import HermCodec
 
         del options

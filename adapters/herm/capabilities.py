@@ -1,4 +1,4 @@
-"""What Herm can do, as data. Pure."""
+"""The abilities of Herm, as data. Pure."""
 
 from adapters.herm import wire
 from gateway.adapter.port import Capabilities

@@ -1,4 +1,4 @@
-"""Says Herm events in canonical words and back; both directions, no memory. Pure."""
+"""Translates Herm events in both directions, without memory. Pure."""
 
 from adapters.herm import wire
 from adapters.herm.reading import read_envelope
@@ -10,10 +10,10 @@ from gateway.events import Draft, Envelope
 
 
 class HermCodec:
-    """Translates Herm; the channel tells the wrapping, the type's prefix the direction."""
+    """The codec of Herm; the channel gives the wrapper, the prefix of the type the direction."""
 
     def decode(self, frame: Frame) -> tuple[Draft, ...]:
-        """Say a frame in canonical words."""
+        """Decode a frame."""
         payload = payload_of(frame)
         match frame.channel:
             case wire.STREAM:
@@ -24,5 +24,5 @@ class HermCodec:
                 return (keep(frame, hide=wire.without_secrets),)
 
     def encode(self, item: Draft | Envelope) -> Encoded:
-        """Say an event in native words."""
+        """Encode an event."""
         return write_event(item)

@@ -1,4 +1,4 @@
-"""Connects to Herm sessions: opens them over REST, links to them over REST and server-sent events."""
+"""The connector of Herm: opens sessions over REST, links to them over REST and server-sent events."""
 
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -16,12 +16,12 @@ from gateway.links.rest import RestClient
 from gateway.strict_json import pointer
 
 _SHORTEST_SECRET = 8
-"""Header values shorter than this are versions and flags; masking them would make every text unreadable."""
+"""Shorter header values are versions and flags; masking them would make texts unreadable."""
 
 
 @asynccontextmanager
 async def open_connector(options: HermOptions, tuning: HermTuning = PRODUCTION) -> AsyncGenerator["HermConnector"]:
-    """Open the HTTP client that all links of one runtime share."""
+    """Open the connector of one runtime, with an HTTP client that all links share."""
     key = options.api_key.get_secret_value()
     more = {name: value.get_secret_value() for name, value in options.headers.items()}
     secrets = [key, *(value for value in more.values() if len(value) >= _SHORTEST_SECRET)]
@@ -39,10 +39,10 @@ class HermConnector:
         self._client = client
 
     async def create(self, order: Order) -> Created:
-        """Open a session of the agent; labels stay with the gateway, and tools are declared on Herm's agents."""
+        """Open a session of the agent; labels are not sent, and tools belong to the agent."""
         options = self._options
         if options.agent_id is None:
-            raise LinkRefused("NO_AGENT", "the options name no agent to open a session with", terminal=True)
+            raise LinkRefused("NO_AGENT", "set agent_id to open sessions", terminal=True)
         title = options.title if order.name is None else order.name
         body = wire.create_session(user_id=options.user_id, title=title, metadata=options.metadata)
         answer = await self._client.post(
@@ -50,34 +50,34 @@ class HermConnector:
         )
         native_id = wire.session_id_of(answer.read_object(self._client.mask))
         if native_id is None:
-            raise LinkLost("the answer to opening a session has no id")
-        return Created(native_id, _untold(order))
+            raise LinkLost("the response to the new session has no id")
+        return Created(native_id, _list_losses(order))
 
     async def declared(self, native_id: str) -> tuple[Tool, ...] | None:
-        """Say nothing: no published page of Herm reads an agent's tools."""
+        """Return None: no published page of Herm describes a query for an agent's tools."""
         del native_id
         return None
 
     def connect(
         self, native_id: str, receiver: Receiver, *, resume_after: str | None = None
     ) -> AbstractAsyncContextManager[Link]:
-        """Open a link to one session; `resume_after` is the sequence of the last event on record."""
+        """Open a link to one session; `resume_after` is the sequence of the last recorded event."""
         options = self._options
         paths = (_fill(options.events_path, native_id), _fill(options.stream_path, native_id))
         after = int(resume_after) if resume_after is not None and resume_after.isdecimal() else None
         return open_link(self._client, receiver, paths=paths, options=options, tuning=self._tuning, after=after)
 
 
-def _untold(order: Order) -> tuple[Loss, ...]:
+def _list_losses(order: Order) -> tuple[Loss, ...]:
     paths = [pointer("/tools", tool.name) for tool in order.tools]
-    note = "Herm declares custom tools on the agent, not on the session"
+    note = "declare the tool on the agent in Herm"
     losses = [Loss(how="dropped", path=path, note=note) for path in paths]
     if order.instructions is not None:
-        losses.append(Loss(how="dropped", path="/instructions", note="Herm keeps them on the agent"))
+        losses.append(Loss(how="dropped", path="/instructions", note="Herm stores instructions on the agent"))
     return tuple(losses)
 
 
 def _fill(path: str, native_id: str) -> str:
-    # Quoting leaves dots alone, and a path of dots would lead elsewhere.
+    # Quoting keeps dots, and a path of dots would name another resource.
     name = "%2E" * len(native_id) if native_id in {".", ".."} else quote(native_id, safe="")
     return path.replace("{session_id}", name).replace("{agent_id}", name)

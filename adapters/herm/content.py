@@ -1,4 +1,4 @@
-"""Turns lists of text blocks into canonical content and back, within Herm's limits. Pure."""
+"""Converts lists of text blocks to content and back, within Herm's limits. Pure."""
 
 from typing import Any, cast
 
@@ -12,12 +12,12 @@ from gateway.events.frozen import frozen
 from gateway.strict_json import json_type, pointer, unknown_fields, utf16_length
 
 TEXT_MEMBERS = 2
-"""Of a text block: its type, and the text."""
+"""The members of a text block: type and text."""
 
 
 @frozen
 class ReadContent:
-    """What a list of blocks says, and what of it has no canonical place."""
+    """The content of a list of blocks, and its losses."""
 
     content: tuple[Content, ...]
     losses: tuple[Loss, ...]
@@ -25,17 +25,17 @@ class ReadContent:
 
 @frozen
 class WrittenContent:
-    """A list of blocks, and what it leaves out."""
+    """A list of blocks, and its losses."""
 
     blocks: list[dict[str, Any]]
     losses: tuple[Loss, ...] = ()
 
 
 def read_blocks(blocks: list[Any], path: str, *, strict: bool) -> ReadContent:
-    """Read blocks; a strict reading keeps to the documented limits, the other one takes what a newer server says.
+    """Decode blocks; `strict` enforces the documented limits and types.
 
     Raises:
-        MalformedFrame: naming the first place that is wrong.
+        MalformedFrame: with the path of the first error.
     """
     if strict and not 1 <= len(blocks) <= wire.BLOCKS:
         raise MalformedFrame(f"1 to {wire.BLOCKS} text blocks are allowed, not {len(blocks)}", path=path)
@@ -45,7 +45,7 @@ def read_blocks(blocks: list[Any], path: str, *, strict: bool) -> ReadContent:
         where = f"{path}/{place}"
         match block:
             case {"type": "text", "text": str(text)}:
-                # The documents say characters; whoever checks for others counts the lenient way.
+                # The documents count characters; a check of foreign text uses the lenient unit.
                 if strict and len(text) > wire.TEXT_LENGTH:
                     raise MalformedFrame(f"is longer than {wire.TEXT_LENGTH} characters", path=f"{where}/text")
                 content.append(Text(text=text))
@@ -53,10 +53,10 @@ def read_blocks(blocks: list[Any], path: str, *, strict: bool) -> ReadContent:
                     rest = {name: None for name in block if name not in {"type", "text"}}
                     losses.extend(unknown_fields(rest, where))
             case {"type": "text"}:
-                raise MalformedFrame("a text block needs a text", path=f"{where}/text")
+                raise MalformedFrame("a text block requires a text", path=f"{where}/text")
             case {"type": str()} if not strict:
                 content.append(Data(data=cast("dict[str, Any]", block)))
-                losses.append(Loss(how="narrowed", path=where, note="a block of an unknown type, kept as data"))
+                losses.append(Loss(how="narrowed", path=where, note="a block of an unknown type, stored as data"))
             case {"type": str()}:
                 raise MalformedFrame("only text blocks are allowed", path=f"{where}/type")
             case _:
@@ -65,21 +65,21 @@ def read_blocks(blocks: list[Any], path: str, *, strict: bool) -> ReadContent:
 
 
 def join_texts(read: ReadContent, path: str, *, between: str) -> tuple[str, tuple[Loss, ...]]:
-    """Say content as one text, for kinds that hold no more than that."""
+    """Join content into one text, for kinds with a single text."""
     texts = [block.text for block in read.content if isinstance(block, Text)]
     losses = read.losses
     if len(texts) < len(read.content):
-        losses += (Loss(how="dropped", path=path, note="blocks that are not text"),)
+        losses += (Loss(how="dropped", path=path, note="blocks other than text"),)
     if len(texts) > 1:
         losses += (Loss(how="narrowed", path=path, note=f"{len(texts)} blocks were joined"),)
     return between.join(texts), losses
 
 
 def write_content(content: tuple[Content, ...], path: str) -> WrittenContent:
-    """Write content as text blocks; images and data are told in words as far as they have any.
+    """Encode content as text blocks; images and data become text if possible.
 
     Raises:
-        CannotExpress: there is nothing to say, or more than Herm takes.
+        CannotExpress: the result is empty or exceeds Herm's limits.
     """
     blocks: list[dict[str, Any]] = []
     losses: tuple[Loss, ...] = ()
@@ -89,48 +89,48 @@ def write_content(content: tuple[Content, ...], path: str) -> WrittenContent:
             case Text(text=text):
                 check_text(text, f"{where}/text")
             case Image():
-                text = _words_for(block)
-                losses += (Loss(how="narrowed" if text else "dropped", path=where, note="Herm takes text only"),)
+                text = _describe(block)
+                losses += (Loss(how="narrowed" if text else "dropped", path=where, note="Herm accepts text only"),)
                 check_text(text, where)
             case Data(data=given):
                 check_json(given, f"{where}/data")
                 text = orjson.dumps(given).decode()
-                losses += (Loss(how="narrowed", path=where, note="told as JSON text"),)
+                losses += (Loss(how="narrowed", path=where, note="sent as JSON text"),)
         if isinstance(block, Image) and not text:
             continue
         written = write_text(text, path)
         losses += written.losses
         blocks.extend(written.blocks)
     if not blocks:
-        raise CannotExpress("Herm takes text only, and there is none", path=path)
+        raise CannotExpress("Herm accepts text only, and the message has none", path=path)
     check_count(blocks, path)
     return WrittenContent(blocks, losses)
 
 
-def _words_for(image: Image) -> str:
-    # A data URL is no use to anybody as text.
+def _describe(image: Image) -> str:
+    # A data URL is useless as text.
     url = image.url if image.url.startswith(("https://", "http://")) else ""
     words = " ".join(part for part in (image.alt, url) if part)
     return f"[image: {words}]" if words else ""
 
 
 def write_text(text: str, path: str) -> WrittenContent:
-    """Write a text as blocks, split where it is too long for one.
+    """Encode a text as blocks; a text that is too long for one is split.
 
     Raises:
-        CannotExpress: it is too long for all blocks there are.
+        CannotExpress: it is too long for all blocks.
     """
     if (length := utf16_length(text)) <= wire.TEXT_LENGTH:
         return WrittenContent([wire.text_block(text)])
     if length > wire.BLOCKS * wire.TEXT_LENGTH:
-        raise CannotExpress(f"Herm takes at most {wire.BLOCKS} blocks of {wire.TEXT_LENGTH} characters", path=path)
+        raise CannotExpress(f"Herm accepts at most {wire.BLOCKS} blocks of {wire.TEXT_LENGTH} characters", path=path)
     pieces = split_text(text)
     loss = Loss(how="narrowed", path=path, note=f"split into {len(pieces)} blocks")
     return WrittenContent([wire.text_block(piece) for piece in pieces], (loss,))
 
 
 def split_text(text: str, length: int = wire.TEXT_LENGTH) -> list[str]:
-    """Cut a text into pieces of at most `length` UTF-16 units, never inside a character."""
+    """Split a text into parts of at most `length` UTF-16 units, never inside a character."""
     raw = text.encode("utf-16-le")
     pieces: list[str] = []
     start = 0
@@ -145,10 +145,10 @@ def split_text(text: str, length: int = wire.TEXT_LENGTH) -> list[str]:
 
 
 def check_count(blocks: list[dict[str, Any]], path: str) -> None:
-    """Refuse more blocks than Herm takes.
+    """Refuse more blocks than Herm accepts.
 
     Raises:
-        CannotExpress: there are too many.
+        CannotExpress: there are too many blocks.
     """
     if len(blocks) > wire.BLOCKS:
-        raise CannotExpress(f"Herm takes at most {wire.BLOCKS} text blocks, these are {len(blocks)}", path=path)
+        raise CannotExpress(f"Herm accepts at most {wire.BLOCKS} text blocks, not {len(blocks)}", path=path)

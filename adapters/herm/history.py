@@ -1,4 +1,4 @@
-"""Reads the stored history of a session: every page, sorted, without what is known already."""
+"""Reads the stored history of a session: every page, sorted, without known events."""
 
 import asyncio
 from dataclasses import dataclass
@@ -14,39 +14,39 @@ from gateway.links.rest import RestClient, refusal
 from gateway.strict_json import Malformed
 
 _HEAVY = 256 * 1024
-"""Behind an event that takes more than this, others get their turn; to weigh it may take a millisecond."""
+"""After an event above this weight, other tasks get their turn; weighing it may take a millisecond."""
 
 
 @frozen
 class Event:
-    """One event as it came, and where it stands."""
+    """One received event and its place."""
 
     payload: Any
     place: wire.Place
     size: int = 0
-    """Bytes of its text, where it came alone."""
+    """Bytes of its text, if it arrived alone."""
     written: bytes | None = None
-    """As for a frame."""
+    """See `Frame.written`."""
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The durable events after the one last known, in their order, and the ids of all that were listed."""
+    """The durable events after the last known one, in order, and the ids of all listed events."""
 
     events: tuple[Event, ...]
     ids: tuple[str, ...]
     highest: int
-    """The highest sequence listed, of events known and not; -1 where none was."""
+    """The highest sequence listed, of all events; -1 without any."""
 
 
 async def read_history(
     client: RestClient, path: str, *, options: HermOptions, after: int | None, largest: int
 ) -> History:
-    """List everything; only a complete list is returned, since an answer may be on the page that failed.
+    """List all events; only a complete list is returned, because a failed page may contain an answer.
 
     Raises:
-        LinkLost: a page cannot be had now, or there are too many, or more than the `largest` number of bytes.
-        LinkRefused: the server said no.
+        LinkLost: a page failed, or the history has too many pages or more than `largest` bytes.
+        LinkRefused: the server refused.
     """
     found: list[Event] = []
     ids: list[str] = []
@@ -61,18 +61,18 @@ async def read_history(
         news = [
             Event(payload, place)
             for payload, place in zip(page.events, places, strict=True)
-            # What was only live is history no more.
+            # Live events are not part of the history.
             if not place.is_live and (after is None or place.sequence is None or place.sequence > after)
         ]
         found.extend(news)
         for event in news:
-            heavy = weight(event.payload)
-            size += heavy
-            if heavy > _HEAVY:
+            bytes_of_event = weight(event.payload)
+            size += bytes_of_event
+            if bytes_of_event > _HEAVY:
                 await asyncio.sleep(0)
         if size > largest:
-            raise LinkLost(f"the history takes more than {largest} bytes")
-        # A cursor that comes again would lead around for ever.
+            raise LinkLost(f"the history has more than {largest} bytes")
+        # A repeated cursor would loop forever.
         if page.cursor is None or page.cursor in cursors or _has_passed(places, after):
             return History(_sorted(found), tuple(ids), highest)
         cursor = page.cursor
@@ -87,7 +87,7 @@ async def _read_page(client: RestClient, path: str, query: dict[str, str], optio
     page = wire.read_page(answer.body)
     if page is None:
         reason = f": {answer.body.reason}" if isinstance(answer.body, Malformed) else ""
-        raise LinkLost(client.mask(f"{answer.where}, but what was answered is no list of events{reason}"))
+        raise LinkLost(client.mask(f"{answer.where}, but the response is not a list of events{reason}"))
     return page
 
 
@@ -103,14 +103,14 @@ def _query(options: HermOptions, after: int | None, cursor: str | None) -> dict[
 
 
 def _has_passed(places: list[wire.Place], after: int | None) -> bool:
-    """Whether a list that shows the newest first has come down to what is known."""
+    """Whether a list that starts with the newest event has reached the known ones."""
     numbers = [place.sequence for place in places if place.sequence is not None]
     falls = len(numbers) > 1 and all(above > below for above, below in pairwise(numbers))
     return falls and after is not None and numbers[-1] <= after
 
 
 def _sorted(found: list[Event]) -> tuple[Event, ...]:
-    """Sort by sequence, each event once; one without a number stays behind the event before it."""
+    """Sort by sequence without duplicates; an event without a sequence follows its predecessor."""
     keyed: list[tuple[int, Event]] = []
     known: set[str] = set()
     last = -1

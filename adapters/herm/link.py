@@ -1,4 +1,4 @@
-"""One live connection to one Herm session: stream, history and posts, joined without gap or repeat."""
+"""One live connection to one Herm session: stream, history and posts, without gaps or duplicates."""
 
 import asyncio
 from collections import deque
@@ -20,7 +20,7 @@ from gateway.links.sse import SseStream, open_events
 from gateway.strict_json import Malformed
 
 MOST_JUMP = 1_000_000
-"""How far ahead an event may be numbered and still move the cursor: one absurd number must not hide what follows."""
+"""Largest step of the cursor: one absurd sequence must not hide the following events."""
 _IGNORED = frozenset({"[DONE]"})
 
 
@@ -34,10 +34,10 @@ async def open_link(
     tuning: HermTuning,
     after: int | None,
 ) -> AsyncGenerator["HermLink"]:
-    """Open the stream, read the history, and only then let news through; `paths` are the events' and the stream's.
+    """Open the stream, read the history, then pass on live events; `paths` are those of the events and the stream.
 
     Raises:
-        LinkLost, LinkRefused: on entering; nothing was handed on unless the whole history was read.
+        LinkLost, LinkRefused: on entering; no frame was passed on unless the whole history was read.
     """
     events_path, stream_path = paths
     headers = {options.resume_header: str(after)} if options.resume_header and after is not None else {}
@@ -59,7 +59,7 @@ async def open_link(
             finally:
                 link.end("closed by us")
                 await tasks.close()
-                link.forget_early()
+                link.release_early()
 
 
 class HermLink:
@@ -84,7 +84,7 @@ class HermLink:
         self._durable = -1 if after is None else after
         """The highest sequence of a durable event: the cursor."""
         self._highest = self._durable
-        """The highest sequence of all, which tells whether one is missing."""
+        """The highest sequence of all events, to detect a gap."""
         self._ids: set[str] = set()
         self._ids_in_order: deque[str] = deque()
         self._early: deque[Event] = deque()
@@ -98,7 +98,7 @@ class HermLink:
     # Receiving -------------------------------------------------------------------------------------------
 
     async def catch_up(self) -> None:
-        """Hand on the stored history, say that it is over, then hand on what came meanwhile.
+        """Pass on the stored history, call `caught_up`, then pass on the buffered events.
 
         Raises:
             LinkLost, LinkRefused: the history cannot be read.
@@ -106,22 +106,22 @@ class HermLink:
         after = self._resumed_after
         history = await self._read_history(after)
         if after is not None and history.highest < after and self._options.after_parameter is None:
-            # Where we stood is gone: the numbers began anew, or ours was never one of this session's.
+            # The cursor no longer exists: the sequences started again, or it never belonged to this session.
             self._resumed_after, self._durable, self._highest = None, -1, -1
             history = await self._read_history(None)
         for event in history.events:
-            self._pass(event)
-        # Remembered after the events themselves, so that those count as new.
+            self._pass_on(event)
+        # Remember them after the events, which must count as new.
         for event_id in history.ids:
             self._remember(event_id)
         self._receiver.caught_up()
         while self._early:
-            await self._take(self._early.popleft())
-        self.forget_early()
+            await self._handle_event(self._early.popleft())
+        self.release_early()
         self._is_live.set()
 
-    def forget_early(self) -> None:
-        """Stop counting the events that came before the history was read."""
+    def release_early(self) -> None:
+        """Release the memory of the events that arrived before the history was read."""
         held, self._early_bytes = self._early_bytes, 0
         FRAMES.release(held)
 
@@ -134,11 +134,11 @@ class HermLink:
         tuning = self._tuning
         async with aclosing(stream.texts()) as texts:
             async for text in texts:
-                event = _understand(text, is_cut=stream.is_cut)
+                event = _read_event(text, is_cut=stream.is_cut)
                 if event is None:
                     continue
                 if self._is_live.is_set():
-                    await self._take(event)
+                    await self._handle_event(event)
                     continue
                 self._early.append(event)
                 self._early_bytes += len(text)
@@ -147,43 +147,43 @@ class HermLink:
                 if full or not FRAMES.has_room(FRAMES.largest):
                     await self._is_live.wait()
 
-    async def _take(self, event: Event) -> None:
-        """Take one event of the stream: repeats and outdated deltas go no further."""
+    async def _handle_event(self, event: Event) -> None:
+        """Pass on one event of the stream, except duplicates and outdated deltas."""
         place = event.place
         if self._is_known(place):
             return
         if place.is_live:
-            # A piece of a message of which the whole is here already.
+            # A chunk of a message that is already complete.
             if place.is_delta and place.sequence is not None and place.sequence <= self._durable:
                 return
-        elif place.sequence is not None and self._misses_something(place.sequence):
+        elif place.sequence is not None and self._has_gap(place.sequence):
             await self._fill_gap(place.sequence)
-        self._pass(event)
+        self._pass_on(event)
 
     def _is_known(self, place: wire.Place) -> bool:
         if place.event_id is not None and place.event_id in self._ids:
             return True
-        # Where the list began behind this event, its id was never seen but what it says is on record.
+        # If the list started after this event, its id is unknown but the event is recorded.
         after = self._resumed_after
         return not place.is_live and after is not None and place.sequence is not None and place.sequence <= after
 
-    def _misses_something(self, sequence: int) -> bool:
-        """Whether the first durable news leave a gap: the stream may have begun after the list had ended."""
+    def _has_gap(self, sequence: int) -> bool:
+        """Whether the first durable live event leaves a gap: the stream may have started after the list ended."""
         if self._has_checked:
             return False
         self._has_checked = True
         return sequence > self._highest + 1
 
     async def _fill_gap(self, before: int) -> None:
-        """Hand on what the list has before the news; what it has behind them is still to come on the stream."""
+        """Pass on the listed events before a live one; the stream delivers those after it."""
         after = self._durable if self._durable >= 0 else None
         history = await self._read_history(after)
         for event in history.events:
             place = event.place
             if place.sequence is not None and place.sequence < before and place.event_id not in self._ids:
-                self._pass(event)
+                self._pass_on(event)
 
-    def _pass(self, event: Event) -> None:
+    def _pass_on(self, event: Event) -> None:
         place = event.place
         cursor: str | None = None
         if place.event_id is not None:
@@ -194,7 +194,7 @@ class HermLink:
                 self._durable = max(self._durable, place.sequence)
                 cursor = str(self._durable)
         payload = wire.without_secrets(event.payload)
-        # What a secret was taken out of is not what was written.
+        # The JSON differs from the payload if a secret was removed.
         written = event.written if payload is event.payload else None
         self._receiver.frame(Frame(wire.STREAM, payload, event.size, written, place.is_live), cursor)
 
@@ -202,7 +202,7 @@ class HermLink:
         if event_id in self._ids:
             return
         self._ids.add(event_id)
-        # Beside the set, since a dict looks for its oldest among the places of all that it has lost.
+        # A deque besides the set: finding the oldest key of a dict scans the slots of removed ones.
         self._ids_in_order.append(event_id)
         if len(self._ids) > self._tuning.ids:
             self._ids.discard(self._ids_in_order.popleft())
@@ -210,7 +210,7 @@ class HermLink:
     # Sending ---------------------------------------------------------------------------------------------
 
     async def send_all(self, frames: Sequence[Frame]) -> Receipt:
-        """Post the frames one after the other; stop at the first that the server does not take."""
+        """Post the frames one after the other; stop at the first that the server does not accept."""
         receipt = Receipt("delivered")
         async with self._sending:
             for frame in frames:
@@ -238,7 +238,7 @@ class HermLink:
                 mask=self._client.mask,
             )
         except LinkLost as exc:
-            # The next link lists what the server has, before anything is said again.
+            # The next link lists the events of the server before it posts again.
             self.end(str(exc))
             raise
         except LinkRefused as exc:
@@ -246,23 +246,23 @@ class HermLink:
             raise LinkLost(str(exc), unsent=True) from exc
 
     async def prove(self) -> None:
-        """Return while the link stands: each post was answered."""
+        """Return at once while the link is up: each post has had its response."""
         if self._ended.is_set():
             raise LinkLost(f"the link is closed: {self._reason}", unsent=True)
 
     async def wait_closed(self) -> str:
-        """Wait until the connection has ended and say why."""
+        """Wait until the connection has ended and return the reason."""
         await self._ended.wait()
         return self._reason
 
     def end(self, reason: str) -> None:
-        """Note that the connection is over; the first reason stands."""
+        """Mark the connection as ended; the first reason is kept."""
         if not self._ended.is_set():
             self._reason = reason
             self._ended.set()
 
     def note_end(self, reading: "asyncio.Future[None]") -> None:
-        """Note why the stream is read no more."""
+        """Mark the connection as ended when the stream has ended."""
         failure = None if reading.cancelled() else reading.exception()
         match failure:
             case None:
@@ -274,8 +274,8 @@ class HermLink:
                 self.end(f"reading failed: {type(failure).__name__}")
 
 
-def _understand(text: str, *, is_cut: bool) -> Event | None:
-    """Read the data of one event; None for what only keeps a connection alive."""
+def _read_event(text: str, *, is_cut: bool) -> Event | None:
+    """Parse the data of one event; None for a keepalive."""
     if text.strip() in _IGNORED:
         return None
     if is_cut:

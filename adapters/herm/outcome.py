@@ -1,4 +1,4 @@
-"""Says the outcome of a call as the text that Herm shows to the model. Pure."""
+"""Converts the outcome of a call to the text that Herm shows to the model. Pure."""
 
 import orjson
 
@@ -8,7 +8,7 @@ from gateway.events import ContextUpdate, Loss, ToolFinished
 from gateway.events.frozen import frozen
 
 NOTHING = "The tool finished without a result."
-_WITHOUT_WORDS = {
+_DEFAULT_ERRORS = {
     "failure": "The tool failed.",
     "expired": "The tool did not answer in time.",
     "canceled": "The call was canceled.",
@@ -17,7 +17,7 @@ _WITHOUT_WORDS = {
 
 @frozen
 class OutcomeText:
-    """An outcome in words, and where in the event they stand."""
+    """An outcome as text, and the path of its source in the event."""
 
     text: str
     failed: bool
@@ -26,12 +26,12 @@ class OutcomeText:
 
 
 def outcome_text(event: ToolFinished, written: bytes | None) -> OutcomeText:
-    """Say a result as it is where it is text, otherwise as compact JSON; anything but a success as an error.
+    """Convert a text result unchanged and other results to compact JSON; any outcome but success is an error.
 
-    `written` is the result's JSON, where somebody has looked through it already.
+    `written` is the result's JSON, if it has been checked.
 
     Raises:
-        CannotExpress: the result is not JSON, or a text holds a lone surrogate.
+        CannotExpress: the result is not JSON, or a text has a lone surrogate.
     """
     losses: tuple[Loss, ...] = ()
     if event.context is not None or event.unknown:
@@ -40,8 +40,8 @@ def outcome_text(event: ToolFinished, written: bytes | None) -> OutcomeText:
         if event.error is not None:
             losses += dropped(("error", event.error))
         if event.result is None or event.result == "":
-            # At least one block is needed, and an empty text may not be allowed.
-            losses += (Loss(how="invented", path="/result", note="a result has a text"),)
+            # Herm requires a block, and may refuse an empty text.
+            losses += (Loss(how="invented", path="/result", note="a result requires a text"),)
             return OutcomeText(NOTHING, failed=False, path="/result", losses=losses)
         if written is None:
             check_json(event.result, "/result")
@@ -49,19 +49,19 @@ def outcome_text(event: ToolFinished, written: bytes | None) -> OutcomeText:
         return OutcomeText(text, failed=False, path="/result", losses=losses)
     losses += dropped(("result", event.result))
     if event.outcome != "failure":
-        losses += (Loss(how="narrowed", path="/outcome", note="told as a failure"),)
+        losses += (Loss(how="narrowed", path="/outcome", note="sent as a failure"),)
     if not event.error:
-        losses += (Loss(how="invented", path="/error", note="a failure has an error text"),)
-    text = event.error or _WITHOUT_WORDS[event.outcome]
+        losses += (Loss(how="invented", path="/error", note="a failure requires an error text"),)
+    text = event.error or _DEFAULT_ERRORS[event.outcome]
     check_text(text, "/error")
     return OutcomeText(text, failed=True, path="/error", losses=losses)
 
 
 def updates_text(updates: tuple[ContextUpdate, ...]) -> str:
-    """Say fresh state in words, for a runtime that has no context of its own.
+    """Convert updates to text, for a runtime without contexts.
 
     Raises:
-        CannotExpress: a context is not JSON, or a text holds a lone surrogate.
+        CannotExpress: a context is not JSON, or a text has a lone surrogate.
     """
     parts: list[str] = []
     for place, update in enumerate(updates):

@@ -1,4 +1,4 @@
-"""Says what the answer to a posted event means."""
+"""The request body of a post, and the receipt for its response."""
 
 from typing import Any, Literal
 
@@ -10,15 +10,15 @@ from gateway.links.rest import RestAnswer
 
 _SETTLED = frozenset({404, 409, 410})
 _LATER = frozenset({401, 402, 403, 425, 429})
-"""Nothing is wrong with the event itself, and it was not taken: it is offered again when the link is back."""
+"""The event is valid but was not accepted; the next link sends it again."""
 _ELSEWHERE = frozenset({301, 302, 307, 308})
-"""A redirect in place of processing the request; 303 may come after it."""
+"""Redirects before the request was processed; a 303 may follow its processing."""
 _UNCLEAR = 408
 _OVERLOADED = 503
 
 
 def body_of(event: Any, form: Literal["events", "single", "list"]) -> Any:
-    """Wrap one event as the body of a post; each event is a request of its own, so that each has an answer."""
+    """Wrap one event as the body of a post; each event has its own request and response."""
     match form:
         case "events":
             return {"events": [event]}
@@ -31,17 +31,17 @@ def body_of(event: Any, form: Literal["events", "single", "list"]) -> Any:
 def receipt_for(
     kind: str, answer: RestAnswer, *, busy_statuses: tuple[int, ...], busy_codes: tuple[str, ...], mask: Mask
 ) -> Receipt:
-    """Judge an answer by its status and code, and by what was posted.
+    """Return the receipt for a response to a post of an event of type `kind`.
 
     Raises:
-        LinkLost: the event may be offered again, or its fate is unknown.
+        LinkLost: the event must be sent again, or its result is unknown.
     """
     status, code = answer.status, answer.code
     reason = _reason(kind, answer, mask)
     if 200 <= status < 300:
         if answer.is_page:
-            # A proxy's page: whether Herm has the event is seen in its history by the next link.
-            raise LinkLost(f"HTTP {status} with an HTML page in place of an answer")
+            # A proxy's page: the next link checks the history for the event.
+            raise LinkLost(f"HTTP {status} with an HTML page instead of a response")
         return Receipt("delivered")
     if status in _LATER | _ELSEWHERE or (status == _OVERLOADED and answer.retry_after is not None):
         raise LinkLost(reason, unsent=True)
@@ -60,7 +60,7 @@ def receipt_for(
 
 def _reason(kind: str, answer: RestAnswer, mask: Mask) -> str:
     again = f" (Retry-After: {answer.retry_after[:40]})" if answer.retry_after else ""
-    # An error message may quote what was sent, which no text of ours may hold.
-    said = [] if kind in wire.SECRETS else [answer.code, answer.message]
-    words = ": ".join(part for part in said if part)
+    # An error message may quote the secret that was sent.
+    parts = [] if kind in wire.SECRETS else [answer.code, answer.message]
+    words = ": ".join(part for part in parts if part)
     return mask(f"HTTP {answer.status}{again}" + (f": {words}" if words else ""))[:300]

@@ -1,4 +1,4 @@
-"""Reads envelopes, as lists and streams show them. Pure."""
+"""Decodes the envelopes of lists and streams. Pure."""
 
 from collections.abc import Callable
 from typing import Any, cast
@@ -29,14 +29,14 @@ from gateway.strict_json import find_fault, json_type, read_model, unknown_field
 
 INSIDE = "/payload"
 FAULT_KEY = "#fault"
-"""Ends the native id of a fault that the end of a turn has told."""
+"""Suffix of the native id of a fault that is part of the end of a turn."""
 
 
 def read_envelope(payload: dict[str, Any], *, plain: bool) -> tuple[Draft, ...]:
-    """Read one envelope: one draft, two for a tool use that waits for an approval and a turn that ended in an error.
+    """Decode one envelope: one draft, or two for a tool use with an approval and for a turn that ended in an error.
 
     Raises:
-        MalformedFrame: naming the first place that is wrong.
+        MalformedFrame: with the path of the first error.
     """
     code, message = payload.get("error"), payload.get("message")
     if isinstance(code, str) and isinstance(message, str) and "payload" not in payload:
@@ -49,22 +49,22 @@ def read_envelope(payload: dict[str, Any], *, plain: bool) -> tuple[Draft, ...]:
         raise MalformedFrame(fault.reason, path=fault.path)
     else:
         drafts = _read(payload, inside)
-    said, *more = drafts
+    draft, *more = drafts
     event_id, sequence, created_at, found = _metadata(payload, plain=fault is None)
-    if isinstance(said.event, Opaque):
-        # It is kept whole, so nothing of the envelope is lost.
-        return (Draft(said.event, event_id, sequence, created_at, echo=said.echo),)
+    if isinstance(draft.event, Opaque):
+        # An opaque event has lost nothing of the envelope.
+        return (Draft(draft.event, event_id, sequence, created_at, echo=draft.echo),)
     first = Draft(
-        said.event,
+        draft.event,
         event_id,
         sequence,
         created_at,
-        losses=losses + found + said.losses,
-        live=said.live,
-        echo=said.echo,
-        written=said.written,
+        losses=losses + found + draft.losses,
+        live=draft.live,
+        echo=draft.echo,
+        written=draft.written,
     )
-    return (first, *(_follow(first, draft) for draft in more)) if more else (first,)
+    return (first, *(_follow(first, other) for other in more)) if more else (first,)
 
 
 def _follow(first: Draft, draft: Draft) -> Draft:
@@ -75,24 +75,24 @@ def _follow(first: Draft, draft: Draft) -> Draft:
 
 
 def _inside(payload: dict[str, Any]) -> tuple[dict[str, Any], tuple[Loss, ...]]:
-    """Take the insides out of the wrapper; where the two disagree about the type, the insides are right."""
+    """Unwrap the payload; its type has precedence over the envelope's."""
     inside = payload.get("payload")
     if not isinstance(inside, dict):
         raise MalformedFrame(f"expected an object, got {json_type(inside)}", path=INSIDE)
     members = cast("dict[str, Any]", inside)
     outer, inner = payload.get("type"), members.get("type")
     if inner is None and isinstance(outer, str):
-        note = "missing, taken from the envelope"
+        note = "missing; read from the envelope"
         return {**members, "type": outer}, (Loss(how="defaulted", path=f"{INSIDE}/type", note=note),)
     if not isinstance(inner, str):
         raise MalformedFrame(f"expected a string, got {json_type(inner)}", path=f"{INSIDE}/type")
     if outer == inner:
         return members, ()
-    return members, (Loss(how="dropped", path="/type", note="it is not the type of the payload, which counts"),)
+    return members, (Loss(how="dropped", path="/type", note="the type of the payload differs and has precedence"),)
 
 
 def _metadata(payload: dict[str, Any], *, plain: bool) -> tuple[str | None, int | None, str | None, tuple[Loss, ...]]:
-    """Read the wrapper; an unusable member of it must not cost the event."""
+    """Decode the envelope; an invalid member does not reject the event."""
     event_id, sequence, created_at = (
         wire.event_id_of(payload),
         wire.sequence_of(payload),
@@ -104,7 +104,7 @@ def _metadata(payload: dict[str, Any], *, plain: bool) -> tuple[str | None, int 
     losses: tuple[Loss, ...] = ()
     if event_id is None or sequence is None or created_at is None:
         losses = tuple(
-            Loss(how="dropped", path=f"/{name}", note="unusable")
+            Loss(how="dropped", path=f"/{name}", note="invalid")
             for name, read in (("id", event_id), ("sequence", sequence), ("createdAt", created_at))
             if payload.get(name) is not None and read is None
         )
@@ -168,20 +168,20 @@ def _one_text(content: list[Any]) -> tuple[str, tuple[Loss, ...]]:
     if isinstance(block, dict) and len(members := cast("dict[str, Any]", block)) == TEXT_MEMBERS:
         text = members.get("text")
         if members.get("type") == "text" and isinstance(text, str):
-            # Nearly every piece: there is nothing to join, and nothing that would be lost.
+            # Fast path for nearly every chunk: a single block without losses.
             return text, ()
     return join_texts(read_blocks(content, f"{INSIDE}/content", strict=False), f"{INSIDE}/content", between="")
 
 
 def _message(inside: dict[str, Any]) -> tuple[Draft, ...]:
-    said = read_model(wire.Message, inside, INSIDE)
-    extra = unknown_fields(said.model_extra, INSIDE)
-    if said.delta is True:
-        text, losses = _one_text(said.content)
+    native = read_model(wire.Message, inside, INSIDE)
+    extra = unknown_fields(native.model_extra, INSIDE)
+    if native.delta is True:
+        text, losses = _one_text(native.content)
         return (Draft(MessageStreamed(text=text), losses=losses + extra, live=True),)
-    if said.delta is None:
-        extra += (Loss(how="defaulted", path=f"{INSIDE}/delta", note="missing, taken as complete"),)
-    read = read_blocks(said.content, f"{INSIDE}/content", strict=False)
+    if native.delta is None:
+        extra += (Loss(how="defaulted", path=f"{INSIDE}/delta", note="missing; read as complete"),)
+    read = read_blocks(native.content, f"{INSIDE}/content", strict=False)
     return (Draft(MessagePosted(author=Author(role="agent"), content=read.content), losses=read.losses + extra),)
 
 
@@ -193,8 +193,8 @@ def _question(inside: dict[str, Any]) -> tuple[Draft, ...]:
         if isinstance(choice, str):
             choices.append(choice)
         else:
-            # The agent is blocked until somebody answers, so the question itself must get through.
-            losses += (Loss(how="dropped", path=f"{INSIDE}/choices/{place}", note="a choice that is not text"),)
+            # The agent is blocked until an answer arrives, so keep the question.
+            losses += (Loss(how="dropped", path=f"{INSIDE}/choices/{place}", note="a choice that is not a text"),)
     return (Draft(QuestionAsked(id=asked.request_id, text=asked.question, choices=tuple(choices)), losses=losses),)
 
 
@@ -210,19 +210,19 @@ def _secret(inside: dict[str, Any]) -> tuple[Draft, ...]:
 
 
 def _idle(inside: dict[str, Any]) -> tuple[Draft, ...]:
-    said = read_model(wire.Idle, inside, INSIDE)
-    losses = unknown_fields(said.model_extra, INSIDE)
+    native = read_model(wire.Idle, inside, INSIDE)
+    losses = unknown_fields(native.model_extra, INSIDE)
     where = f"{INSIDE}/stop_reason"
-    if said.stop_reason is None:
-        note = "missing, taken as the end of the turn"
+    if native.stop_reason is None:
+        note = "missing; read as the end of the turn"
         return (Draft(SessionMoved(state="idle"), losses=(*losses, Loss(how="defaulted", path=where, note=note))),)
-    extra = dict(said.stop_reason)
+    extra = dict(native.stop_reason)
     word = extra.pop("type", None)
     if not isinstance(word, str):
         raise MalformedFrame(f"expected a string, got {json_type(word)}", path=f"{where}/type")
     state = wire.state_of(word)
     if state is None:
-        losses += (Loss(how="narrowed", path=f"{where}/type", note="an unknown reason, taken as the end of the turn"),)
+        losses += (Loss(how="narrowed", path=f"{where}/type", note="an unknown reason, read as the end of the turn"),)
     waiting: tuple[str, ...] = ()
     reason = None
     if state == "awaiting_outcome":
@@ -241,12 +241,12 @@ def _idle(inside: dict[str, Any]) -> tuple[Draft, ...]:
 
 def _event_ids(given: object, where: str) -> tuple[tuple[str, ...], tuple[Loss, ...]]:
     if given is None:
-        return (), (Loss(how="defaulted", path=where, note="missing, taken as none"),)
+        return (), (Loss(how="defaulted", path=where, note="missing; read as none"),)
     if not isinstance(given, list):
         raise MalformedFrame(f"expected an array, got {json_type(given)}", path=where)
     ids = cast("list[object]", given)
     losses = tuple(
-        Loss(how="dropped", path=f"{where}/{place}", note="an id that is not text")
+        Loss(how="dropped", path=f"{where}/{place}", note="an id that is not a text")
         for place, one in enumerate(ids)
         if not isinstance(one, str)
     )
@@ -269,11 +269,11 @@ _READERS: dict[str, Callable[[dict[str, Any]], tuple[Draft, ...]]] = {
     wire.IDLE: _idle,
     wire.TITLE: _title,
 }
-"""What an agent says of itself; calls for the host are read apart, since one with an id always gets an answer."""
+"""Decoders of agent and session events. Calls for the host are decoded separately: one with an id gets an answer."""
 
 
 def _error_body(payload: dict[str, Any], code: str, message: str) -> Draft:
-    """Read the body of an error answer, which some servers put into the stream too."""
+    """Decode an error body, which some servers also send on the stream."""
     if fault := find_fault(payload):
         raise MalformedFrame(fault.reason, path=fault.path)
     extra = {name: None for name in payload if name not in {"error", "message"}}

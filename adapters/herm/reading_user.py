@@ -1,4 +1,4 @@
-"""Reads `user.*` events: what a client posts, and what comes back of it in lists and streams. Pure."""
+"""Decodes `user.*` events, posted by a client or returned in lists and streams. Pure."""
 
 from typing import Any
 
@@ -21,10 +21,10 @@ from gateway.strict_json import find_fault, read_model, unknown_fields
 
 
 def read_user_event(payload: dict[str, Any], path: str = "", *, strict: bool = True) -> Draft | None:
-    """Read one bare `user.*` event; None for a type that Herm does not have.
+    """Decode one bare `user.*` event; None for an unknown type.
 
     Raises:
-        MalformedFrame: naming the place, below `path`.
+        MalformedFrame: with the path of the error, below `path`.
     """
     kind = payload["type"]
     if kind not in wire.USER_TYPES:
@@ -49,9 +49,9 @@ def read_user_event(payload: dict[str, Any], path: str = "", *, strict: bool = T
         case wire.CUSTOM_RESULT:
             return _custom_result(read_model(wire.CustomResult, payload, path), path, strict=strict)
         case wire.CLARIFY_RESULT:
-            said = read_model(wire.ClarifyResult, payload, path)
-            event = QuestionAnswered(id=said.request_id, answer=said.answer)
-            return Draft(event, losses=unknown_fields(said.model_extra, path))
+            native = read_model(wire.ClarifyResult, payload, path)
+            event = QuestionAnswered(id=native.request_id, answer=native.answer)
+            return Draft(event, losses=unknown_fields(native.model_extra, path))
         case wire.SUDO_RESULT:
             sudo = read_model(wire.SudoResult, payload, path)
             supplied = SecretSupplied(id=sudo.request_id, purpose="sudo", value=SecretStr(sudo.password))
@@ -62,21 +62,21 @@ def read_user_event(payload: dict[str, Any], path: str = "", *, strict: bool = T
             return Draft(supplied, losses=unknown_fields(secret.model_extra, path))
 
 
-def _confirmation(said: wire.Confirmation, path: str) -> Draft:
-    call, decision = said.tool_use_id, said.result
-    event = ApprovalGiven(id=call, native_call_id=call, decision=decision, scope=said.scope)
-    return Draft(event, losses=unknown_fields(said.model_extra, path))
+def _confirmation(native: wire.Confirmation, path: str) -> Draft:
+    call, decision = native.tool_use_id, native.result
+    event = ApprovalGiven(id=call, native_call_id=call, decision=decision, scope=native.scope)
+    return Draft(event, losses=unknown_fields(native.model_extra, path))
 
 
-def _custom_result(said: wire.CustomResult, path: str, *, strict: bool) -> Draft:
-    read = read_blocks(said.content, f"{path}/content", strict=strict)
+def _custom_result(native: wire.CustomResult, path: str, *, strict: bool) -> Draft:
+    read = read_blocks(native.content, f"{path}/content", strict=strict)
     text, losses = join_texts(read, f"{path}/content", between="\n")
-    losses += unknown_fields(said.model_extra, path)
-    return Draft(finished(said.tool_use_id, None, text, failed=said.is_error is True), losses=losses)
+    losses += unknown_fields(native.model_extra, path)
+    return Draft(make_outcome(native.tool_use_id, None, text, failed=native.is_error is True), losses=losses)
 
 
-def finished(call: str, tool: str | None, text: str, *, failed: bool) -> ToolFinished:
-    """Say a result's text as an outcome."""
+def make_outcome(call: str, tool: str | None, text: str, *, failed: bool) -> ToolFinished:
+    """Make an outcome from the text of a result."""
     if failed:
         return ToolFinished(native_call_id=call, tool=tool, outcome="failure", error=text)
     return ToolFinished(native_call_id=call, tool=tool, outcome="success", result=text)

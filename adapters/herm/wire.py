@@ -1,7 +1,6 @@
-"""The messages of Herm as they stand on the wire; native spelling lives here and nowhere else. Pure.
+"""The native messages of Herm and their spelling. Pure.
 
-Two channels: `stream` is one envelope as the list and the event stream show it, `events` is one bare `user.*` event
-as it is posted.
+There are two channels: `stream` has one envelope of a list or event stream, `events` one bare, posted `user.*` event.
 """
 
 from dataclasses import dataclass
@@ -45,7 +44,7 @@ TITLE = "session.title_updated"
 END_TURN = "end_turn"
 ERROR = "error"
 ERROR_TEXT = "The agent stopped with an error."
-"""What is said of an error that names no reason."""
+"""The text of an error without a reason."""
 REQUIRES_ACTION = "requires_action"
 
 USER_TYPES = frozenset(
@@ -54,9 +53,9 @@ USER_TYPES = frozenset(
     }
 )  # fmt: skip
 ANSWERS = frozenset({CONFIRMATION, CUSTOM_RESULT, CLARIFY_RESULT, SUDO_RESULT, SECRET_RESULT})
-"""Events that answer something the agent asked; one that comes too late has nobody to reach."""
+"""Events that answer a request of the agent; a late one has no effect."""
 HINTS = frozenset({STEER, INTERRUPT})
-"""Events that have no effect where no turn runs."""
+"""Events without effect outside a turn."""
 SECRETS = frozenset({SUDO_RESULT, SECRET_RESULT})
 RUNTIME_TYPES = frozenset(
     {
@@ -66,25 +65,25 @@ RUNTIME_TYPES = frozenset(
 )  # fmt: skip
 
 _STREAMED = frozenset({AGENT_MESSAGE, THINKING})
-"""Events that may be told in pieces."""
+"""Events that may arrive in chunks."""
 
 COMPLETE = "complete"
-"""The one processing status that the documents show; it says nothing beyond the event itself."""
+"""The only documented processing status; it adds no information."""
 MCP_PREFIX = "mcp_"
-"""Hermes names MCP tools `mcp_<server>_<tool>`; nothing else in a canonical event tells the two kinds apart."""
+"""Hermes names MCP tools `mcp_<server>_<tool>`; only the name distinguishes them from built-in tools."""
 
 BLOCKS = 100
 TEXT_LENGTH = 20_000
 """Characters of one text block, counted as UTF-16 units: the stricter reading of the documents."""
 HIDDEN = "********"
 SECRET_MEMBERS = ("password", "passwd", "secret", "token", "api_key", "apikey", "authorization", "credential")
-"""Parts of the names of members that hold a secret, whatever the type of their event."""
+"""Parts of names of members with a secret, in an event of any type."""
 SECRET_WORDS = ("sudo", "secret", "password")
-"""Words that tell that an unreadable text may hold what nobody may see."""
+"""Words in an unreadable text that may contain a secret."""
 
 
 class Hidden(str):
-    """A password or secret value on its way out: JSON writes it, a representation does not show it."""
+    """An outgoing password or secret value: JSON contains it, `repr` hides it."""
 
     __slots__ = ()
 
@@ -96,7 +95,7 @@ Id = Annotated[str, Field(min_length=1, max_length=ID_LENGTH)]
 
 
 class Wire(BaseModel):
-    """The base of all messages: types are taken literally, unknown fields are kept so that they can be listed."""
+    """The base of all messages: strict types; unknown fields are kept to be listed as losses."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="allow")
 
@@ -143,14 +142,14 @@ class SecretResult(Wire):
 
 
 class Message(Wire):
-    """The insides of agent.message and agent.thinking."""
+    """The payload of agent.message and agent.thinking."""
 
     content: list[Any]
     delta: bool | None = None
 
 
 class ToolUse(Wire):
-    """The insides of agent.tool_use and agent.mcp_tool_use."""
+    """The payload of agent.tool_use and agent.mcp_tool_use."""
 
     id: Id
     tool: Id
@@ -167,7 +166,7 @@ class CustomToolUse(Wire):
 
 
 class ToolResult(Wire):
-    """The insides of agent.tool_result and agent.mcp_tool_result."""
+    """The payload of agent.tool_result and agent.mcp_tool_result."""
 
     tool_use_id: Id
     tool: Id | None = None
@@ -183,7 +182,7 @@ class ClarifyRequest(Wire):
 
 
 class SecretRequest(Wire):
-    """The insides of agent.sudo_request and agent.secret_request, which no document describes."""
+    """The payload of agent.sudo_request and agent.secret_request, which are undocumented."""
 
     request_id: Id
     prompt: str | None = None
@@ -207,23 +206,23 @@ _STATES: dict[str, SessionState] = {END_TURN: "idle", ERROR: "error", REQUIRES_A
 
 
 def state_of(stop_reason: str) -> SessionState | None:
-    """Say which state a stop reason means; None for one that the documents do not have."""
+    """Return the state of a stop reason; None for an undocumented one."""
     return _STATES.get(stop_reason)
 
 
 @frozen
 class Place:
-    """Where an event stands in its session, as far as its envelope says."""
+    """The place of an event in its session, as given by its envelope."""
 
     event_id: str | None = None
     sequence: int | None = None
     is_live: bool = False
-    """Whether it is only news and not in the stored history."""
+    """Whether it is not part of the stored history."""
     is_delta: bool = False
 
 
 def place_of(payload: object) -> Place:
-    """Read the place of whatever came over the wire; it never raises."""
+    """Return the place of any payload; never raises."""
     if not isinstance(payload, dict):
         return Place()
     envelope = cast("dict[str, Any]", payload)
@@ -246,22 +245,22 @@ def _type_of(envelope: dict[str, Any], inside: dict[str, Any]) -> str | None:
 
 
 def event_id_of(envelope: dict[str, Any]) -> str | None:
-    """Read an envelope's own id."""
+    """Return the id of an envelope."""
     given = envelope.get("id")
     return given if isinstance(given, str) and 1 <= len(given) <= ID_LENGTH else None
 
 
 def sequence_of(envelope: dict[str, Any]) -> int | None:
-    """Read an envelope's sequence number; other languages write whole numbers as floats."""
+    """Return the sequence of an envelope; some languages write whole numbers as floats."""
     number = envelope.get("sequence")
     if isinstance(number, float) and number.is_integer():
         number = int(number)
-    # Of `int` itself, since true and false are integers too.
+    # `type` excludes bool, which is a subclass of int.
     return number if type(number) is int and 0 <= number < 2**63 else None
 
 
 def created_at_of(envelope: dict[str, Any]) -> str | None:
-    """Read an envelope's time of creation."""
+    """Return the creation time of an envelope."""
     given = envelope.get("createdAt")
     return given if isinstance(given, str) and 1 <= len(given) <= ID_LENGTH else None
 
@@ -270,7 +269,7 @@ METADATA = frozenset({"id", "type", "sessionId", "sequence", "status", "payload"
 
 
 def event_type_of(payload: object) -> str | None:
-    """Read the type of an envelope's insides, or of a bare event."""
+    """Return the type of an envelope's payload, or of a bare event."""
     if not isinstance(payload, dict):
         return None
     members = cast("dict[str, Any]", payload)
@@ -278,20 +277,20 @@ def event_type_of(payload: object) -> str | None:
 
 
 def without_secrets(payload: Any) -> Any:
-    """Black out passwords and secret values in an event that a server should not have repeated.
+    """Mask passwords and secret values in an event that a server repeats.
 
-    In a `user.*` event of a type that nobody knows, that is what is secret by its name.
+    In a `user.*` event of an unknown type, names of members identify the secrets.
     """
     kinds = _user_types_of(payload)
     if not kinds:
         return payload
     if kinds & SECRETS:
-        return _blacked_out(payload)
-    return _without_secret_members(payload) if kinds - USER_TYPES else payload
+        return _mask_values(payload)
+    return _mask_members(payload) if kinds - USER_TYPES else payload
 
 
 def _user_types_of(payload: Any) -> set[str]:
-    """Name the `user.*` types of an envelope and of its insides."""
+    """Return the `user.*` types of an envelope and of its payload."""
     if not isinstance(payload, dict):
         return set()
     members = cast("dict[str, Any]", payload)
@@ -299,29 +298,29 @@ def _user_types_of(payload: Any) -> set[str]:
     return {kind for kind in types if isinstance(kind, str) and kind.startswith(USER)}
 
 
-def _without_secret_members(payload: Any) -> Any:
+def _mask_members(payload: Any) -> Any:
     match payload:
         case dict():
             members = cast("dict[str, Any]", payload)
             return {
-                key: HIDDEN if any(word in key.lower() for word in SECRET_MEMBERS) else _without_secret_members(inner)
+                key: HIDDEN if any(word in key.lower() for word in SECRET_MEMBERS) else _mask_members(inner)
                 for key, inner in members.items()
             }
         case list():
-            return [_without_secret_members(inner) for inner in cast("list[Any]", payload)]
+            return [_mask_members(inner) for inner in cast("list[Any]", payload)]
         case _:
             return payload
 
 
-def _blacked_out(value: Any) -> Any:
+def _mask_values(value: Any) -> Any:
     match value:
         case dict():
             members = cast("dict[str, Any]", value)
             return {
-                key: HIDDEN if key in {"password", "value"} else _blacked_out(inner) for key, inner in members.items()
+                key: HIDDEN if key in {"password", "value"} else _mask_values(inner) for key, inner in members.items()
             }
         case list():
-            return [_blacked_out(inner) for inner in cast("list[Any]", value)]
+            return [_mask_values(inner) for inner in cast("list[Any]", value)]
         case _:
             return value
 
@@ -335,7 +334,7 @@ def envelope(
     created_at: str | None,
     live: bool,
 ) -> dict[str, Any]:
-    """Write the wrapper in which lists and streams show an event."""
+    """Return the envelope of an event in lists and streams."""
     fields = {
         "id": event_id,
         "type": payload["type"],
@@ -349,27 +348,26 @@ def envelope(
 
 
 def event(kind: str, **fields: Any) -> dict[str, Any]:
-    """Write the insides of one event, leaving out what is not given."""
+    """Return the payload of an event, without None members."""
     return without_none({"type": kind, **fields})
 
 
 def clarify_request(*, request_id: str, question: str, choices: list[str] | None) -> dict[str, Any]:
-    """Write a clarification request, whose choices are null and not absent for a free answer."""
+    """Return a clarification request; its choices are null, not absent, for a free answer."""
     return {"type": CLARIFY_REQUEST, "request_id": request_id, "question": question, "choices": choices}
 
 
 def text_block(text: str) -> dict[str, Any]:
-    """Write a text block."""
     return {"type": "text", "text": text}
 
 
 def create_session(*, user_id: str | None, title: str | None, metadata: dict[str, Any]) -> dict[str, Any]:
-    """Write the body of POST /v1/agents/{agentId}/sessions."""
+    """Return the body of POST /v1/agents/{agentId}/sessions."""
     return without_none({"userId": user_id, "title": title, "metadata": metadata or None})
 
 
 def session_id_of(answer: object) -> str | None:
-    """Find the id of a session that was created, in any of the forms that the family of protocols uses."""
+    """Return the id of a new session, in any form that related protocols use."""
     match answer:
         case {"id": str(found)} | {"sessionId": str(found)} | {"session_id": str(found)} if found:
             return found
@@ -382,7 +380,7 @@ def session_id_of(answer: object) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page of a list: its events, and the cursor of the next page where there is one."""
+    """One page of a list: its events, and the cursor of the next page, if any."""
 
     events: tuple[Any, ...]
     cursor: str | None
@@ -393,7 +391,7 @@ _CURSORS = ("nextCursor", "next_cursor", "nextPage", "next_page")
 
 
 def read_page(answer: object) -> Page | None:
-    """Read a page in any of the forms that the family of protocols uses; None where it is none of them."""
+    """Decode a page in any form that related protocols use; None if it has none of them."""
     match answer:
         case list():
             return Page(tuple(cast("list[Any]", answer)), None)
@@ -405,7 +403,7 @@ def read_page(answer: object) -> Page | None:
     more = members.get("hasMore", members.get("has_more"))
     cursor = next((str(members[name]) for name in _CURSORS if isinstance(members.get(name), str | int)), "")
     if more is True and not cursor and events:
-        # Some of the family take the last event's id as the cursor of the next page.
+        # Some related protocols use the last event's id as the cursor of the next page.
         cursor = next((known for event in reversed(events) if (known := place_of(event).event_id)), "")
     return Page(events, None if more is False else cursor or None)
 
@@ -415,15 +413,15 @@ _GONE_WORDS = ("archived", "deleted", "terminated", "closed", "not_found")
 
 
 def means_busy(code: str) -> bool:
-    """Whether an error code says that a turn is under way."""
+    """Whether an error code means a running turn."""
     return any(word in code.lower() for word in _BUSY_WORDS)
 
 
 def means_gone(code: str) -> bool:
-    """Whether an error code says that the session has ended for good."""
+    """Whether an error code means that the session has ended permanently."""
     return any(word in code.lower() for word in _GONE_WORDS)
 
 
 def without_none(fields: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what is not given."""
+    """Return the fields without None values."""
     return {key: value for key, value in fields.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Decides on which channel an event travels, and puts the wrapper of lists and streams around it. Pure."""
+"""Selects the channel of an event and wraps it in the envelope of lists and streams. Pure."""
 
 from datetime import UTC, datetime
 from functools import partial
@@ -10,33 +10,33 @@ from gateway.adapter.port import Encoded, Frame
 from gateway.events import Draft, Envelope, Loss
 from gateway.events.frozen import frozen
 
-dropped = partial(dropped_members, note="Herm has no place for it")
+dropped = partial(dropped_members, note="Herm has no field for it")
 
 
 @frozen
-class Said:
-    """One event in native words, without its wrapper, and what it leaves out."""
+class NativeEvent:
+    """One native event without its envelope, and its losses."""
 
     payload: dict[str, Any]
     losses: tuple[Loss, ...] = ()
 
 
 def comes_from_runtime(item: Draft | Envelope) -> bool:
-    """Whether a kind that travels both ways is the runtime's own here; a draft of ours has no native id yet."""
+    """Whether an event of a kind with both directions comes from the runtime; our own drafts have no native id."""
     if isinstance(item, Envelope):
         return item.direction == "from_runtime"
     return not item.echo and item.native_id is not None
 
 
-def wrap(item: Draft | Envelope, said: Said) -> Encoded:
-    """Post a client's event bare; show everything else, and what comes back of a client's, in an envelope."""
+def wrap(item: Draft | Envelope, native: NativeEvent) -> Encoded:
+    """Encode a client's event bare; encode all other events and a client's echoes in an envelope."""
     is_echo = isinstance(item, Draft) and item.echo
-    if said.payload["type"] in wire.USER_TYPES and not is_echo:
-        return Encoded((Frame(wire.EVENTS, said.payload),), said.losses)
+    if native.payload["type"] in wire.USER_TYPES and not is_echo:
+        return Encoded((Frame(wire.EVENTS, native.payload),), native.losses)
     live = isinstance(item, Draft) and item.live
     if isinstance(item, Draft):
         wrapped = wire.envelope(
-            said.payload,
+            native.payload,
             event_id=item.native_id,
             sequence=item.native_sequence,
             created_at=item.native_time,
@@ -44,14 +44,14 @@ def wrap(item: Draft | Envelope, said: Said) -> Encoded:
         )
     else:
         wrapped = wire.envelope(
-            said.payload,
+            native.payload,
             event_id=item.event_id,
             session_id=item.session_id,
             sequence=item.sequence,
             created_at=_write_time(item.recorded_at),
             live=False,
         )
-    return Encoded((Frame(wire.STREAM, wrapped),), said.losses)
+    return Encoded((Frame(wire.STREAM, wrapped),), native.losses)
 
 
 def _write_time(moment: datetime) -> str:

@@ -1,11 +1,11 @@
-"""Writes canonical events as Herm events: what a client posts, and what a runtime shows of itself. Pure."""
+"""Encodes events as Herm events of clients and of the runtime. Pure."""
 
 from typing import Any
 
 from adapters.herm import wire
 from adapters.herm.content import write_content, write_text
 from adapters.herm.reading import FAULT_KEY
-from adapters.herm.wrapping import Said, comes_from_runtime, dropped, wrap
+from adapters.herm.wrapping import NativeEvent, comes_from_runtime, dropped, wrap
 from adapters.herm.writing_tools import write_tool_finished, write_tool_requested
 from adapters.herm.writing_user import write_custom_result, write_user_event
 from gateway.adapter.checks import check_id, check_json, check_text
@@ -38,10 +38,10 @@ from gateway.events import (
 
 
 def write_event(item: Draft | Envelope) -> Encoded:
-    """Write one event as frames.
+    """Encode one event as frames.
 
     Raises:
-        CannotExpress: Herm has no words for it, or a value breaks a limit.
+        CannotExpress: Herm has no equivalent, or a value exceeds a limit.
     """
     event = item.event
     match event:
@@ -56,25 +56,25 @@ def write_event(item: Draft | Envelope) -> Encoded:
         case ToolRequested():
             return wrap(item, write_tool_requested(event))
         case ApprovalAsked(native_call_id=None):
-            raise CannotExpress("Herm asks for an approval only of a tool call", path="/native_call_id")
+            raise CannotExpress("Herm requests approvals only for tool calls", path="/native_call_id")
         case ApprovalAsked():
-            # The tool use says with `requires_action` that it waits; there is no event beside it.
+            # `requires_action` of the tool use requests the approval; there is no separate event.
             return Encoded(())
-        case FaultReported() if _is_told_by_a_state(item):
+        case FaultReported() if _is_part_of_a_state(item):
             return Encoded(())
         case Opaque():
             return _opaque(event)
         case _:
-            return wrap(item, _write_news(item))
+            return wrap(item, _write_runtime_event(item))
 
 
-def _is_told_by_a_state(item: Draft | Envelope) -> bool:
-    """Whether the end of the turn, which stands before it, has told a fault already."""
+def _is_part_of_a_state(item: Draft | Envelope) -> bool:
+    """Whether the preceding end of the turn contains this fault."""
     native = item.native_id if isinstance(item, Draft) else item.origin.native_id if item.origin is not None else None
     return native is not None and native.endswith(FAULT_KEY)
 
 
-def _write_news(item: Draft | Envelope) -> Said:
+def _write_runtime_event(item: Draft | Envelope) -> NativeEvent:
     event = item.event
     match event:
         case MessagePosted():
@@ -87,7 +87,7 @@ def _write_news(item: Draft | Envelope) -> Said:
             check_id(event.id, "/id")
             check_text(event.text, "/text")
             check_json(list(event.choices), "/choices")
-            return Said(
+            return NativeEvent(
                 wire.clarify_request(request_id=event.id, question=event.text, choices=list(event.choices) or None)
             )
         case SecretAsked():
@@ -96,21 +96,21 @@ def _write_news(item: Draft | Envelope) -> Said:
             check_id(event.thread_id, "/thread_id")
             written = write_content(event.content, "/content")
             kind = wire.THREAD_SENT if isinstance(event, ThreadSent) else wire.THREAD_RECEIVED
-            return Said(wire.event(kind, thread_id=event.thread_id, content=written.blocks), written.losses)
+            return NativeEvent(wire.event(kind, thread_id=event.thread_id, content=written.blocks), written.losses)
         case SessionMoved():
             return _state(event)
         case SessionTitled(title=title):
             check_text(title, "/title")
-            return Said(wire.event(wire.TITLE, title=title))
+            return NativeEvent(wire.event(wire.TITLE, title=title))
         case FaultReported():
             check_text(event.message, "/message")
             loss = Loss(how="narrowed", path="", note="Herm reports a fault as the end of the turn")
-            return Said(_idle(type=wire.ERROR, message=event.message), (loss,))
+            return NativeEvent(_idle(type=wire.ERROR, message=event.message), (loss,))
         case _:
-            raise CannotExpress(f"Herm has no words for {event.kind}")
+            raise CannotExpress(f"Herm has no equivalent of {event.kind}")
 
 
-def _agent_message(event: MessagePosted) -> Said:
+def _agent_message(event: MessagePosted) -> NativeEvent:
     losses = dropped(
         ("author/id", event.author.id),
         ("author/name", event.author.name),
@@ -125,24 +125,24 @@ def _agent_message(event: MessagePosted) -> Said:
         losses += (Loss(how="narrowed", path="/author/role", note="messages of a burst are the agent's"),)
     written = write_content(event.content, "/content")
     payload = wire.event(wire.AGENT_MESSAGE, content=written.blocks, delta=False)
-    return Said(payload, losses + written.losses)
+    return NativeEvent(payload, losses + written.losses)
 
 
-def _text_event(kind: str, text: str, *, delta: bool, losses: tuple[Loss, ...] = ()) -> Said:
+def _text_event(kind: str, text: str, *, delta: bool, losses: tuple[Loss, ...] = ()) -> NativeEvent:
     check_text(text, "/text")
     written = write_text(text, "/text")
-    return Said(wire.event(kind, content=written.blocks, delta=delta), losses + written.losses)
+    return NativeEvent(wire.event(kind, content=written.blocks, delta=delta), losses + written.losses)
 
 
-def _secret_request(event: SecretAsked) -> Said:
+def _secret_request(event: SecretAsked) -> NativeEvent:
     check_id(event.id, "/id")
     check_text(event.prompt or "", "/prompt")
     check_text(event.name or "", "/name")
     kind = wire.SUDO_REQUEST if event.purpose == "sudo" else wire.SECRET_REQUEST
-    return Said(wire.event(kind, request_id=event.id, prompt=event.prompt, env_var=event.name))
+    return NativeEvent(wire.event(kind, request_id=event.id, prompt=event.prompt, env_var=event.name))
 
 
-def _state(event: SessionMoved) -> Said:
+def _state(event: SessionMoved) -> NativeEvent:
     losses = dropped(("thread", event.thread))
     known = wire.state_of(event.native_state or "")
     if event.native_state is not None and known != event.state:
@@ -150,28 +150,28 @@ def _state(event: SessionMoved) -> Said:
     match event.state:
         case "running" | "starting":
             if event.state == "starting":
-                losses += (_narrowed("/state", "told as running"),)
+                losses += (_narrowed("/state", "sent as running"),)
             losses += dropped(("reason", event.reason), ("waiting_for", event.waiting_for or None))
-            return Said(wire.event(wire.RUNNING), losses)
+            return NativeEvent(wire.event(wire.RUNNING), losses)
         case "error":
             check_text(event.reason or "", "/reason")
             if event.reason is None:
-                losses += (Loss(how="invented", path="/reason", note="an error has a message"),)
+                losses += (Loss(how="invented", path="/reason", note="an error requires a message"),)
             losses += dropped(("waiting_for", event.waiting_for or None))
             message = wire.ERROR_TEXT if event.reason is None else event.reason
-            return Said(_idle(type=wire.ERROR, message=message), losses)
+            return NativeEvent(_idle(type=wire.ERROR, message=message), losses)
         case "awaiting_outcome" | "awaiting_approval" | "awaiting_input":
             check_json(list(event.waiting_for), "/waiting_for")
             if event.state != "awaiting_outcome":
-                losses += (_narrowed("/state", "Herm does not say what kind of action it waits for"),)
+                losses += (_narrowed("/state", "Herm has one state for all kinds of waiting"),)
             losses += dropped(("reason", event.reason))
-            return Said(_idle(type=wire.REQUIRES_ACTION, event_ids=list(event.waiting_for)), losses)
+            return NativeEvent(_idle(type=wire.REQUIRES_ACTION, event_ids=list(event.waiting_for)), losses)
         case _:
             if event.state != "idle":
-                losses += (_narrowed("/state", "told as the end of the turn"),)
+                losses += (_narrowed("/state", "sent as the end of the turn"),)
                 losses += dropped(("native_state", event.native_state if known == event.state else None))
             losses += dropped(("reason", event.reason), ("waiting_for", event.waiting_for or None))
-            return Said(_idle(type=wire.END_TURN), losses)
+            return NativeEvent(_idle(type=wire.END_TURN), losses)
 
 
 def _idle(**stop_reason: Any) -> dict[str, Any]:
@@ -189,11 +189,11 @@ def _opaque(event: Opaque) -> Encoded:
     match event.channel:
         case wire.EVENTS:
             if kind is None or not kind.startswith(wire.USER):
-                raise CannotExpress("clients of Herm post user.* events only", path="/payload/type")
+                raise CannotExpress("clients of Herm post only user.* events", path="/payload/type")
         case wire.STREAM:
             pass
         case _:
             return Encoded((Frame(event.channel, event.payload),))
     if kind in wire.USER_TYPES | wire.RUNTIME_TYPES:
-        raise CannotExpress(f"say a {kind} by its own kind of event, not as opaque", path="/payload/type")
+        raise CannotExpress(f"send {kind} as its own kind of event, not as opaque", path="/payload/type")
     return Encoded((Frame(event.channel, event.payload),))

@@ -1,18 +1,18 @@
-"""Writes what a runtime shows of its tools: calls for the host, calls of its own, and their results. Pure."""
+"""Encodes tool events of the runtime: calls for the host, its own calls, and their results. Pure."""
 
 from adapters.herm import wire
 from adapters.herm.content import check_count, write_text
 from adapters.herm.outcome import outcome_text
-from adapters.herm.wrapping import Said, dropped
+from adapters.herm.wrapping import NativeEvent, dropped
 from gateway.adapter.checks import check_id, check_json, check_text
 from gateway.events import Loss, ToolFinished, ToolRequested
 
 
-def write_tool_requested(event: ToolRequested) -> Said:
-    """Write a call.
+def write_tool_requested(event: ToolRequested) -> NativeEvent:
+    """Encode a call.
 
     Raises:
-        CannotExpress: an id or the arguments cannot be said.
+        CannotExpress: an id or the arguments are invalid.
     """
     check_id(event.native_call_id, "/native_call_id")
     check_id(event.tool, "/tool")
@@ -21,7 +21,7 @@ def write_tool_requested(event: ToolRequested) -> Said:
     if event.runs_in == "host":
         losses += dropped(("needs_approval", event.needs_approval or None), ("preview", event.preview))
         payload = wire.event(wire.CUSTOM_TOOL_USE, id=event.native_call_id, tool=event.tool, input=event.arguments)
-        return Said(payload, losses)
+        return NativeEvent(payload, losses)
     check_text(event.preview or "", "/preview")
     payload = wire.event(
         wire.MCP_TOOL_USE if event.tool.startswith(wire.MCP_PREFIX) else wire.TOOL_USE,
@@ -30,32 +30,32 @@ def write_tool_requested(event: ToolRequested) -> Said:
         input=event.arguments,
         status="running",
         preview=event.preview,
-        # Present only where a confirmation is needed.
+        # Present only if a confirmation is required.
         requires_action=event.needs_approval or None,
     )
-    return Said(payload, losses)
+    return NativeEvent(payload, losses)
 
 
-def write_tool_finished(event: ToolFinished, written: bytes | None) -> Said:
-    """Write the result of a call that the runtime carried out itself.
+def write_tool_finished(event: ToolFinished, written: bytes | None) -> NativeEvent:
+    """Encode the result of a call that the runtime executed.
 
     Raises:
-        CannotExpress: an id or the result cannot be said, or is too long.
+        CannotExpress: an id or the result is invalid or too long.
     """
     check_id(event.native_call_id, "/native_call_id")
     check_id(event.tool or "-", "/tool")
     losses = dropped(("updates", event.updates or None))
     if not event.wakes_agent:
         losses += (Loss(how="narrowed", path="/wakes_agent", note="in Herm every result continues the turn"),)
-    said = outcome_text(event, written)
-    answer = write_text(said.text, said.path)
-    check_count(answer.blocks, said.path)
+    outcome = outcome_text(event, written)
+    answer = write_text(outcome.text, outcome.path)
+    check_count(answer.blocks, outcome.path)
     payload = wire.event(
         wire.MCP_TOOL_RESULT if (event.tool or "").startswith(wire.MCP_PREFIX) else wire.TOOL_RESULT,
         tool_use_id=event.native_call_id,
         tool=event.tool,
-        status="failed" if said.failed else "completed",
+        status="failed" if outcome.failed else "completed",
         content=answer.blocks,
-        is_error=said.failed,
+        is_error=outcome.failed,
     )
-    return Said(payload, losses + said.losses + answer.losses)
+    return NativeEvent(payload, losses + outcome.losses + answer.losses)

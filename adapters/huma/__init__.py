@@ -1,4 +1,4 @@
-"""HUMA 0.1 and 0.2.0: agents that speak over Socket.IO, in enveloped events or in flat ones."""
+"""The adapters for HUMA 0.1 (enveloped events) and 0.2.0 (flat events), both over Socket.IO."""
 
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ class Huma01Adapter:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What HUMA 0.1 can do."""
+        """The abilities of HUMA 0.1."""
         from adapters.huma.v0_1 import CAPABILITIES
 
         return CAPABILITIES
 
     def codec(self, options: Any = None) -> Codec:
-        """Make the codec; the options say how much the wire takes, and whether undocumented fields are sent."""
+        """Make the codec; it uses the options `max_frame` and `extensions`."""
         from adapters.huma.v0_1 import Huma01Codec
 
         if isinstance(options, Huma01Options):
@@ -50,13 +50,13 @@ class Huma02Adapter:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What HUMA 0.2.0 can do."""
+        """The abilities of HUMA 0.2.0."""
         from adapters.huma.v0_2 import CAPABILITIES
 
         return CAPABILITIES
 
     def codec(self, options: Any = None) -> Codec:
-        """Make the codec; no option changes what the words mean."""
+        """Make the codec; it has no options."""
         from adapters.huma.v0_2 import Huma02Codec
 
         del options

@@ -1,4 +1,4 @@
-"""Turns a posted message into the form of HUMA's chat messages and back. Pure."""
+"""Converts posted messages to HUMA's chat messages and back. Pure."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,18 +12,18 @@ from gateway.strict_json import find_fault, read_model, unknown_fields
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """A chat message in native form, and what it leaves out."""
+class WrittenMessage:
+    """A native chat message, and its losses."""
 
     message: dict[str, Any]
     losses: tuple[Loss, ...]
 
 
 def read_chat_message(content: dict[str, Any]) -> Draft:
-    """Read a chat message; what is odd about it is told where a `new-message` has it.
+    """Decode a chat message; the paths of losses and errors are those of a `new-message`.
 
     Raises:
-        MalformedFrame: it is not one.
+        MalformedFrame: it is not a chat message.
     """
     chat = read_model(wire.ChatMessage, content, "/content")
     losses = (
@@ -54,15 +54,15 @@ def _read_time(given: str | None) -> tuple[datetime | None, tuple[Loss, ...]]:
     if moment.tzinfo is not None:
         return moment, ()
     return moment.replace(tzinfo=UTC), (
-        Loss(how="defaulted", path="/content/createdAt", note="no time zone, taken as UTC"),
+        Loss(how="defaulted", path="/content/createdAt", note="no time zone; read as UTC"),
     )
 
 
-def write_chat_message(posted: MessagePosted, item: Draft | Envelope, path: str = "") -> Written:
-    """Write a posted message; `path` is where it stands in the event.
+def write_chat_message(posted: MessagePosted, item: Draft | Envelope, path: str = "") -> WrittenMessage:
+    """Encode a posted message; `path` is its place in the event.
 
     Raises:
-        CannotExpress: an image is not one that HUMA takes, or there is nothing to say.
+        CannotExpress: HUMA does not accept an image, or the message is empty.
     """
     losses: list[Loss] = []
     text, images = _content(posted, path, losses)
@@ -70,15 +70,15 @@ def write_chat_message(posted: MessagePosted, item: Draft | Envelope, path: str 
     nickname = posted.author.name or posted.author.id or posted.author.role
     for given, member in ((posted.author.id, "id"), (posted.author.name, "name")):
         if not given:
-            losses.append(Loss(how="invented", path=f"{path}/author/{member}", note="HUMA names every sender"))
+            losses.append(Loss(how="invented", path=f"{path}/author/{member}", note="HUMA requires a sender"))
     if posted.author.role != "user":
         losses.append(Loss(how="dropped", path=f"{path}/author/role", note="HUMA's participants have no role"))
     if posted.message_id is None:
-        losses.append(Loss(how="invented", path=f"{path}/message_id", note="HUMA wants an id on every message"))
+        losses.append(Loss(how="invented", path=f"{path}/message_id", note="HUMA requires an id"))
     created_at = posted.created_at
     if created_at is None and isinstance(item, Envelope):
         created_at = item.recorded_at
-        losses.append(Loss(how="invented", path=f"{path}/created_at", note="the time it was recorded"))
+        losses.append(Loss(how="invented", path=f"{path}/created_at", note="the time of its record"))
     for member, is_lost in (
         ("complete", not posted.complete),
         ("burst", posted.burst is not None),
@@ -95,7 +95,7 @@ def write_chat_message(posted: MessagePosted, item: Draft | Envelope, path: str 
     )
     if fault := find_fault(message):
         raise CannotExpress(f"the message {fault.reason}", path=path)
-    return Written(message, tuple(losses))
+    return WrittenMessage(message, tuple(losses))
 
 
 def _content(posted: MessagePosted, path: str, losses: list[Loss]) -> tuple[str, list[dict[str, Any]]]:
@@ -106,13 +106,13 @@ def _content(posted: MessagePosted, path: str, losses: list[Loss]) -> tuple[str,
             case Text():
                 texts.append(block.text)
                 if images:
-                    losses.append(Loss(how="narrowed", path=f"{path}/content", note="images go behind the text"))
+                    losses.append(Loss(how="narrowed", path=f"{path}/content", note="images follow the text"))
             case Image():
                 images.append(_image(block, f"{path}/content/{place}"))
             case _:
-                losses.append(Loss(how="dropped", path=f"{path}/content/{place}", note="HUMA carries no data blocks"))
+                losses.append(Loss(how="dropped", path=f"{path}/content/{place}", note="HUMA has no data blocks"))
     if not texts and not images:
-        raise CannotExpress("a message for HUMA needs text or an image", path=f"{path}/content")
+        raise CannotExpress("a message for HUMA requires a text or an image", path=f"{path}/content")
     if len(texts) > 1:
         losses.append(Loss(how="narrowed", path=f"{path}/content", note="texts were joined with newlines"))
     return "\n".join(texts), images
@@ -120,10 +120,12 @@ def _content(posted: MessagePosted, path: str, losses: list[Loss]) -> tuple[str,
 
 def _image(image: Image, path: str) -> dict[str, Any]:
     if not image.url.startswith(wire.IMAGE_PREFIXES):
-        raise CannotExpress("HUMA takes images as base64 data URLs of PNG, JPEG, WebP or GIF", path=f"{path}/url")
-    # Four letters of base64 are three bytes.
+        raise CannotExpress(
+            "HUMA accepts images only as base64 data URLs of PNG, JPEG, WebP or GIF", path=f"{path}/url"
+        )
+    # Four base64 characters are three bytes.
     if len(image.url) * 3 // 4 > wire.IMAGE_BYTES:
-        raise CannotExpress(f"HUMA takes images up to {wire.IMAGE_BYTES} bytes", path=f"{path}/url")
+        raise CannotExpress(f"HUMA accepts images up to {wire.IMAGE_BYTES} bytes", path=f"{path}/url")
     return wire.without_none({"url": image.url, "alt": image.alt})
 
 
@@ -133,7 +135,7 @@ def _write_time(moment: datetime) -> str:
 
 
 def _invent_id(posted: MessagePosted, item: Draft | Envelope) -> str:
-    # The same item must give the same frame, so the id is drawn from what the item is.
+    # Equal items must give equal frames, so the id depends only on the item.
     if isinstance(item, Envelope):
         return item.event_id
     return "msg-" + sha256(repr(posted).encode("utf-8", "backslashreplace")).hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""Says HUMA messages in canonical words and back; both directions, no memory. Pure."""
+"""Translates HUMA messages in both directions, without memory. Pure."""
 
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, cast
@@ -15,26 +15,26 @@ from gateway.strict_json import Malformed
 
 
 class HumaCodec(ABC):
-    """Translates HUMA; the channel tells the direction. The server's side is one, the client's each version's own."""
+    """The codec of HUMA; the channel gives the direction. Each version has its own client messages."""
 
     protocol: ClassVar[str]
     client_types: ClassVar[frozenset[str]]
     faults_on: ClassVar[str]
-    """The channel on which the version's documents show an error."""
+    """The documented channel of errors in this version."""
     client_records: ClassVar[tuple[str, ...]] = ()
-    """Members of a client's message in which `forbidden_keys` are refused at any depth."""
+    """Members of a client message that refuse `forbidden_keys` at any depth."""
     forbidden_keys: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
     def read_client_message(self, payload: dict[str, Any]) -> Draft | None:
-        """Read what a client sends on `message`; None for a type that this version does not have."""
+        """Decode a client message on `message`; None for an unknown type."""
 
     @abstractmethod
     def write_client_message(self, item: Draft | Envelope) -> Encoded | None:
-        """Write what a client may say; None for what only a server says."""
+        """Encode a client message; None for an event that only a server sends."""
 
     def decode(self, frame: Frame) -> tuple[Draft, ...]:
-        """Say a frame in canonical words."""
+        """Decode a frame."""
         if frame.channel == wire.FROM_SERVER and isinstance(frame.payload, Malformed):
             draft = read_malformed_call(frame.payload)
             if draft is not None:
@@ -52,14 +52,14 @@ class HumaCodec(ABC):
         return (draft or keep(frame),)
 
     def encode(self, item: Draft | Envelope) -> Encoded:
-        """Say an event in native words."""
+        """Encode an event."""
         event = item.event
-        # By its kind, since asking whether it is of a class that it is not of takes several times as long.
+        # Compare the kind: a failed isinstance check takes several times as long.
         if event.kind == "opaque":
             return self._opaque(event)
         encoded = self.write_client_message(item) or write_server_message(event, faults_on=self.faults_on)
         if encoded is None:
-            raise CannotExpress(f"{self.protocol} has no words for {event.kind}")
+            raise CannotExpress(f"{self.protocol} has no equivalent of {event.kind}")
         return encoded
 
     def _opaque(self, event: Opaque) -> Encoded:
@@ -70,7 +70,7 @@ class HumaCodec(ABC):
         }
         match event.payload:
             case {"type": str(known)} if known in types.get(event.channel, ()):
-                raise CannotExpress(f"say a {known} by its own kind of event, not as opaque", path="/payload/type")
+                raise CannotExpress(f"send {known} as its own kind of event, not as opaque", path="/payload/type")
             case payload:
                 check_text(event.channel, "/channel")
                 check_json(payload, "/payload")

@@ -1,4 +1,4 @@
-"""Connects to HUMA agents: creates them over REST, links to them over Socket.IO."""
+"""The connector of HUMA: creates agents over REST, links to them over Socket.IO."""
 
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -21,7 +21,7 @@ from gateway.links.socketio.target import Target
 
 @asynccontextmanager
 async def open_connector(options: AnyHumaOptions) -> AsyncGenerator["HumaConnector"]:
-    """Open the HTTP connections that all links of one runtime share."""
+    """Open the connector of one runtime, with HTTP connections that all links share."""
     key = options.api_key.get_secret_value()
     base = rest_base(options.url, options.rest_url)
     async with (
@@ -43,27 +43,27 @@ class HumaConnector:
         self._rest = rest
 
     async def create(self, order: Order) -> Created:
-        """Create an agent as the options say; labels stay with the gateway, HUMA has none."""
+        """Create an agent; HUMA has no labels, so they are not sent."""
         options = self._options
         if options.agent is None:
-            raise LinkRefused("NO_AGENT", "the options name no agent to create", terminal=True)
+            raise LinkRefused("NO_AGENT", "set agent to create one", terminal=True)
         body, losses = _describe(options.agent, order)
         answer = await self._rest.post(wire.AGENTS_PATH, body, within=options.connect_timeout, most=MAX_SHORT)
         match answer.read_object(self._rest.mask).get("id"):
             case str(agent_id) if agent_id:
                 return Created(agent_id, losses, told=tuple(tool.name for tool in order.tools))
             case _:
-                raise LinkLost("the answer to creating an agent has no id")
+                raise LinkLost("the response to the new agent has no id")
 
     async def declared(self, native_id: str) -> tuple[Tool, ...] | None:
-        """Say nothing: no published page of HUMA reads an agent's tools."""
+        """Return None: no published page of HUMA describes a query for an agent's tools."""
         del native_id
         return None
 
     def connect(
         self, native_id: str, receiver: Receiver, *, resume_after: str | None = None
     ) -> AbstractAsyncContextManager[Link]:
-        """Open a link to one agent; HUMA has no replay, so there is nothing to resume after."""
+        """Open a link to one agent; HUMA has no replay, so `resume_after` has no effect."""
         del resume_after
         options = self._options
         key = options.api_key.get_secret_value()

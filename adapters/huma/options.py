@@ -1,4 +1,4 @@
-"""What the YAML may say about a HUMA runtime."""
+"""The YAML options of a HUMA runtime."""
 
 from datetime import timedelta
 from typing import Annotated, Any
@@ -11,17 +11,17 @@ from gateway.adapter.options import ApiKey, NativeId, RestUrl, SocketPath, base_
 from gateway.adapter.port import RuntimeOptions
 
 MAX_FRAME = 900_000
-"""Bytes: a Socket.IO server that is left as it comes hangs up on a message of 1,000,000 (L74: no limit of its own)."""
+"""Bytes. A Socket.IO server with default settings disconnects on a message of 1,000,000 (L74)."""
 
 HISTORY_KEY = "conversationHistory"
-"""Where the document's examples have the conversation."""
+"""The key of the conversation in the document's examples."""
 FORBIDDEN_KEYS = frozenset({"__proto__", "constructor", "prototype"})
-"""No record of a 0.2.0 client's event has them at any depth (Client Events, Validation; Validation Limits)."""
+"""Keys that 0.2.0 forbids at any depth of a client's record (Client Events, Validation; Validation Limits)."""
 
 HistoryKey = Annotated[
     str,
     Field(
-        # No member of a JSON pointer that would need an escape.
+        # Excludes characters that a JSON pointer would escape.
         pattern=r"^[A-Za-z0-9_.-]{1,128}$",
         description="Key under which the gateway adds the conversation to a context that lacks it; `off` adds none.",
         examples=["conversationHistory", "off"],
@@ -29,43 +29,43 @@ HistoryKey = Annotated[
 ]
 
 RefusalGrace = Annotated[
-    Duration, Field(description="How long after connecting an error or a hang-up still counts as a refusal.")
+    Duration, Field(description="Time after connecting in which an error or a disconnect counts as a refusal.")
 ]
 _REFUSAL_GRACE = timedelta(milliseconds=100)
 
 
 class AgentOptions(BaseModel):
-    """The agent to create, where none exists yet."""
+    """The agent to create."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     name: str = Field(min_length=1, description="Name of the agent in HUMA.")
     agent_type: str = Field(default="HUMA-0.1", description="HUMA's agent type.")
-    class_name: str = Field(min_length=1, description="Who the agent is, in a word.")
+    class_name: str = Field(min_length=1, description="Class name of the agent.")
     personality: str = Field(description="The agent's character, as text or Markdown.")
-    instructions: str = Field(description="What the agent does and when it uses which tool.")
+    instructions: str = Field(description="Instructions for the agent, including the use of its tools.")
     router_type: str | None = Field(
         default=None,
-        description="How HUMA decides when to act: random, llm-judge, conversational, turn-taking, voice-game.",
+        description="HUMA's rule for when the agent acts: random, llm-judge, conversational, turn-taking, voice-game.",
     )
     addons: dict[str, Any] | None = Field(
         default=None, description="Addons, e.g. {enabled: [messaging]}.", examples=[{"enabled": ["messaging"]}]
     )
     voice: dict[str, Any] | None = Field(default=None, description="Voice settings, e.g. {enabled: true, voiceId: …}.")
     ttl_seconds: int | None = Field(default=None, gt=0, description="HUMA deletes the agent after this time.")
-    metadata: dict[str, Any] = Field(default={}, description="Further metadata, passed on as it is.")
+    metadata: dict[str, Any] = Field(default={}, description="Further metadata, sent unchanged.")
 
 
 class HumaOptions(RuntimeOptions):
-    """What both versions have."""
+    """The options of both versions."""
 
     path: SocketPath = "/socket.io/"
-    api_key: ApiKey = Field(description="HUMA API key; goes into the connection's query string.")
+    api_key: ApiKey = Field(description="HUMA API key; sent in the connection's query string.")
     agent_id: NativeId | None = Field(default=None, description="Attach to this agent.")
     agent: AgentOptions | None = Field(default=None, description="Create an agent like this.")
     rest_url: RestUrl = None
     transports: SkipJsonSchema[None] = None
-    """Removed; refused with the reason."""
+    """A removed option, refused with the reason."""
 
     _are_base_urls = field_validator("url", "rest_url")(
         base_url("http", "https", "ws", "wss", example="https://api.example.com", key="api_key")
@@ -75,7 +75,7 @@ class HumaOptions(RuntimeOptions):
 
     @property
     def history_key(self) -> str | None:
-        """The key of the conversation in a context."""
+        """The context key of the conversation."""
         return None if self.history == "off" else self.history
 
     @property
@@ -85,23 +85,25 @@ class HumaOptions(RuntimeOptions):
 
     @property
     def creates(self) -> bool:
-        """Whether an agent is to be created."""
+        """Whether to create an agent."""
         return self.agent is not None
 
     @field_validator("transports", mode="before")
     @classmethod
     def _refuse_transports(cls, _transports: object) -> None:
-        raise refusal("HUMA is connected by WebSocket only, and this option was removed; delete the line")
+        raise refusal(
+            "this option was removed, because the gateway connects to HUMA by WebSocket only; delete the line"
+        )
 
     @model_validator(mode="after")
     def _names_one_agent(self) -> "HumaOptions":
         if (self.agent_id is None) == (self.agent is None):
-            raise ValueError("give either agent_id (an agent that exists) or agent (one to create)")
+            raise ValueError("set exactly one of agent_id (an existing agent) and agent (a new one)")
         return self
 
 
 class Huma01Options(HumaOptions):
-    """A HUMA 0.1 runtime: an agent that exists (`agent_id`) or one to create (`agent`)."""
+    """A HUMA 0.1 runtime: an existing agent (`agent_id`) or a new one (`agent`)."""
 
     history: HistoryKey = "off"
     extensions: bool = Field(
@@ -112,14 +114,14 @@ class Huma01Options(HumaOptions):
     max_frame: ByteSize = Field(
         default=ByteSize(MAX_FRAME),
         ge=65_536,
-        description="Largest frame with a tool's result; a longer result is cut. Servers left as they come take 1 MB.",
+        description="Largest frame with a tool's result; a longer result is truncated. By default servers accept 1 MB.",
         examples=["4MB"],
     )
     refusal_grace: RefusalGrace = _REFUSAL_GRACE
 
 
 class Huma02Options(HumaOptions):
-    """A HUMA 0.2.0 runtime: an agent that exists (`agent_id`) or one to create (`agent`)."""
+    """A HUMA 0.2.0 runtime: an existing agent (`agent_id`) or a new one (`agent`)."""
 
     refusal_grace: RefusalGrace = _REFUSAL_GRACE
 
@@ -127,7 +129,7 @@ class Huma02Options(HumaOptions):
     @classmethod
     def _may_be_a_key(cls, history: str) -> str:
         if history in FORBIDDEN_KEYS or history == "message":
-            raise ValueError(f"HUMA 0.2.0 keeps the key {history!r} for itself; write another key, or off")
+            raise ValueError(f"HUMA 0.2.0 reserves the key {history!r}; use another key, or off")
         return history
 
 

@@ -1,4 +1,4 @@
-"""Reads what HUMA servers say, in either version, and what a client's results have in common. Pure."""
+"""Decodes the server messages of both versions, and the common parts of client messages. Pure."""
 
 import re
 from typing import Any
@@ -32,13 +32,13 @@ _TOOL = re.compile(rf'"toolName"\s*:\s*"([^"\\]{{1,{ID_LENGTH}}})"')
 
 
 def read_server_message(payload: dict[str, Any], *, written: bytes | None) -> Draft | None:
-    """Read what the server sends on `event`, and errors on `error`; None for a type that HUMA does not have."""
+    """Decode a server message on `event` or an error on `error`; None for an unknown type."""
     if payload["type"] == wire.TOOL_CALL:
         return _tool_call(payload, written)
     if payload["type"] not in wire.SERVER_TYPES:
         return None
     if written is None:
-        refuse_unsayable(payload)
+        refuse_invalid(payload)
     match payload["type"]:
         case wire.CANCEL_TOOL_CALL:
             cancel = read_model(wire.CancelToolCall, payload)
@@ -55,23 +55,23 @@ def read_server_message(payload: dict[str, Any], *, written: bytes | None) -> Dr
 
 
 def read_malformed_call(payload: Malformed) -> Draft | None:
-    """Read the call at the beginning of a frame that could not be read, so that the agent gets a failure."""
+    """Decode the call at the start of an unreadable frame, so that the agent gets a failure."""
     head = _HEAD.match(payload.excerpt)
     if head is None or not _CALL.search(head[1]):
         return None
     call_id, tool = _CALL_ID.search(head[1]), _TOOL.search(head[1])
     if call_id is None or tool is None:
         return None
-    problem = f"The call cannot be carried out: {payload.reason}."
+    problem = f"The call cannot be executed: {payload.reason}."
     event = ToolRequested(native_call_id=call_id[1], tool=tool[1], arguments={}, runs_in="host", problem=problem)
     return Draft(event, losses=(Loss(how="dropped", path="/arguments", note=payload.reason),))
 
 
-def refuse_unsayable(value: object, path: str = "", *, forbidden: frozenset[str] = frozenset()) -> None:
-    """Refuse a value that is not plain, bounded JSON, or has a key that the document forbids.
+def refuse_invalid(value: object, path: str = "", *, forbidden: frozenset[str] = frozenset()) -> None:
+    """Refuse a value that is not plain, bounded JSON or has a key in `forbidden`.
 
     Raises:
-        MalformedFrame: naming the place.
+        MalformedFrame: with the path of the error.
     """
     if fault := find_fault(value, path, forbidden=forbidden):
         raise MalformedFrame(fault.reason, path=fault.path)
@@ -80,7 +80,7 @@ def refuse_unsayable(value: object, path: str = "", *, forbidden: frozenset[str]
 def settle(
     outcome: OutcomeKind, *, result: Any, error: str | None, path: str = ""
 ) -> tuple[Any, str | None, tuple[Loss, ...]]:
-    """Keep of a result and an error what fits the outcome (A38), and say what was left out or put in."""
+    """Return the result and error that fit the outcome (A38), and the losses."""
     losses: tuple[Loss, ...] = ()
     if outcome == "success" and error is not None:
         losses += (Loss(how="dropped", path=f"{path}/error", note="a success has no error"),)
@@ -89,13 +89,13 @@ def settle(
         losses += (Loss(how="dropped", path=f"{path}/result", note=f"outcome {outcome} has no result"),)
         result = None
     if outcome == "failure" and not error:
-        losses += (Loss(how="invented", path=f"{path}/error", note="a failure has an error text"),)
+        losses += (Loss(how="invented", path=f"{path}/error", note="a failure requires an error text"),)
         error = "The tool failed without saying why."
     return result, error, losses
 
 
 def _tool_call(payload: dict[str, Any], written: bytes | None) -> Draft:
-    # Not by a pattern, which takes several times as long.
+    # A pattern would take several times as long.
     call_id, tool = payload.get("toolCallId"), payload.get("toolName")
     if (
         len(payload) == 4
@@ -106,20 +106,20 @@ def _tool_call(payload: dict[str, Any], written: bytes | None) -> Draft:
         and 1 <= len(tool) <= ID_LENGTH
         and (written is not None or not find_fault(payload))
     ):
-        # Nearly every call: just its fields, and nothing wrong with any of them.
+        # Fast path for nearly every call: exactly the known fields, all valid.
         arguments = payload["arguments"]
         inside = None if written is None else orjson.dumps(arguments)
         event = ToolRequested(native_call_id=call_id, tool=tool, arguments=arguments, runs_in="host")
         return Draft(event, written=inside)
-    return _odd_tool_call(payload)
+    return _unusual_tool_call(payload)
 
 
-def _odd_tool_call(payload: dict[str, Any]) -> Draft:
+def _unusual_tool_call(payload: dict[str, Any]) -> Draft:
     losses: tuple[Loss, ...] = ()
     if find_fault(list(payload)):
-        # One odd name among unknown fields must not cost the call.
+        # An invalid name of an unknown field must not reject the call.
         payload = {key: value for key, value in payload.items() if not find_fault(key)}
-        losses = (Loss(how="dropped", path="", note="fields with unspeakable names"),)
+        losses = (Loss(how="dropped", path="", note="fields with invalid names"),)
     call = read_model(wire.ToolCall, payload)
     if fault := find_fault([call.tool_call_id, call.tool_name]):
         raise MalformedFrame(fault.reason, path="/toolCallId" if fault.path == "/0" else "/toolName")
@@ -130,70 +130,70 @@ def _odd_tool_call(payload: dict[str, Any]) -> Draft:
     match call.arguments:
         case None:
             note = "missing" if "arguments" not in payload else "null"
-            losses += (Loss(how="defaulted", path="/arguments", note=f"{note}, taken as no arguments"),)
+            losses += (Loss(how="defaulted", path="/arguments", note=f"{note}; read as no arguments"),)
         case dict():
             if fault := find_fault(payload["arguments"], "/arguments"):
-                problem = f"The arguments cannot be used: {fault.path} {fault.reason}."
+                problem = f"The arguments are invalid: {fault.path} {fault.reason}."
             else:
                 arguments = payload["arguments"]
         case other:
             problem = f"The arguments must be an object with one member per parameter, not {json_type(other)}."
     if problem is not None:
-        losses += (Loss(how="dropped", path="/arguments", note="unusable"),)
+        losses += (Loss(how="dropped", path="/arguments", note="invalid"),)
     event = ToolRequested(
         native_call_id=call.tool_call_id, tool=call.tool_name, arguments=arguments, runs_in="host", problem=problem
     )
     return Draft(event, losses=losses)
 
 
-def _messaging(said: wire.Messaging) -> Draft:
-    losses = unknown_fields(said.model_extra)
-    extra_args = said.extra_args
+def _messaging(native: wire.Messaging) -> Draft:
+    losses = unknown_fields(native.model_extra)
+    extra_args = native.extra_args
     if extra_args is not None and (fault := find_fault(extra_args, "/extra_args")):
         # The text must still be delivered and confirmed.
         losses += (Loss(how="dropped", path="/extra_args", note=f"{fault.path} {fault.reason}"[:300]),)
         extra_args = None
-    if said.event == "message_sent":
-        return _message_sent(said, extra_args, losses)
+    if native.event == "message_sent":
+        return _message_sent(native, extra_args, losses)
     for member, given in (
-        ("message", said.message),
-        ("messageIndex", said.message_index),
-        ("messageCount", said.message_count),
+        ("message", native.message),
+        ("messageIndex", native.message_index),
+        ("messageCount", native.message_count),
     ):
         if given is not None:
-            losses += (Loss(how="dropped", path=f"/{member}", note=f"not part of {said.event}"),)
+            losses += (Loss(how="dropped", path=f"/{member}", note=f"not a member of {native.event}"),)
     event = TypingChanged(
-        typing=said.event == "typing_start",
-        reason=said.reason,
-        native_call_id=said.tool_call_id,
+        typing=native.event == "typing_start",
+        reason=native.reason,
+        native_call_id=native.tool_call_id,
         extra_args=extra_args,
     )
     return Draft(event, losses=losses, live=True)
 
 
-def _message_sent(said: wire.Messaging, extra_args: dict[str, Any] | None, losses: tuple[Loss, ...]) -> Draft:
-    if said.message is None:
-        raise MalformedFrame("message_sent needs a text", path="/message")
-    if said.reason is not None:
-        losses += (Loss(how="dropped", path="/reason", note="not part of message_sent"),)
+def _message_sent(native: wire.Messaging, extra_args: dict[str, Any] | None, losses: tuple[Loss, ...]) -> Draft:
+    if native.message is None:
+        raise MalformedFrame("message_sent requires a text", path="/message")
+    if native.reason is not None:
+        losses += (Loss(how="dropped", path="/reason", note="not a member of message_sent"),)
     burst: Burst | None = None
-    if said.tool_call_id is not None:
-        if said.message_index is None:
-            losses += (Loss(how="defaulted", path="/messageIndex", note="missing, taken as the first"),)
-        burst = Burst(call=said.tool_call_id, index=said.message_index or 0, count=said.message_count)
+    if native.tool_call_id is not None:
+        if native.message_index is None:
+            losses += (Loss(how="defaulted", path="/messageIndex", note="missing; read as the first"),)
+        burst = Burst(call=native.tool_call_id, index=native.message_index or 0, count=native.message_count)
     else:
-        for member, given in (("messageIndex", said.message_index), ("messageCount", said.message_count)):
+        for member, given in (("messageIndex", native.message_index), ("messageCount", native.message_count)):
             if given is not None:
-                losses += (Loss(how="dropped", path=f"/{member}", note="means nothing without toolCallId"),)
+                losses += (Loss(how="dropped", path=f"/{member}", note="has no meaning without toolCallId"),)
     event = MessagePosted(
-        author=Author(role="agent"), content=(Text(text=said.message),), burst=burst, extra_args=extra_args
+        author=Author(role="agent"), content=(Text(text=native.message),), burst=burst, extra_args=extra_args
     )
     return Draft(event, losses=losses)
 
 
-def _status(said: wire.Status) -> Draft:
-    losses = unknown_fields(said.model_extra)
-    state = wire.state_of(said.status)
+def _status(native: wire.Status) -> Draft:
+    losses = unknown_fields(native.model_extra)
+    state = wire.state_of(native.status)
     if state is None:
-        losses += (Loss(how="narrowed", path="/status", note="an unknown word, taken as running"),)
-    return Draft(SessionMoved(state=state or "running", native_state=said.status), losses=losses)
+        losses += (Loss(how="narrowed", path="/status", note="an unknown status, read as running"),)
+    return Draft(SessionMoved(state=state or "running", native_state=native.status), losses=losses)

@@ -1,4 +1,4 @@
-"""What only HUMA 0.1 has: events in envelopes, and messages of their own for what users say. Pure."""
+"""The client messages of HUMA 0.1: enveloped events, and `new-message` for users. Pure."""
 
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
@@ -10,8 +10,8 @@ from adapters.huma import wire
 from adapters.huma.chat import read_chat_message, write_chat_message
 from adapters.huma.codec import HumaCodec
 from adapters.huma.options import MAX_FRAME
-from adapters.huma.reading import refuse_unsayable, settle
-from adapters.huma.writing import check_context, dropped, is_chat, say, wakes
+from adapters.huma.reading import refuse_invalid, settle
+from adapters.huma.writing import check_context, dropped, is_chat, make_frame, wakes
 from gateway.adapter.checks import check_id, check_json, check_text, dropped as dropped_members
 from gateway.adapter.port import Capabilities, Encoded
 from gateway.errors import CannotExpress, MalformedFrame
@@ -60,7 +60,7 @@ class _Enveloped(wire.Wire):
 
 
 class _ContextEvent(wire.Part):
-    """The content of a `huma-0.1-event` without a type of its own."""
+    """The content of a `huma-0.1-event` without its own type."""
 
     name: str = Field(min_length=1)
     context: dict[str, Any]
@@ -69,7 +69,7 @@ class _ContextEvent(wire.Part):
 
 
 class _ToolResult(wire.Part):
-    """The content of a `huma-0.1-event` whose own type is `tool-result`."""
+    """The content of a `huma-0.1-event` with type `tool-result`."""
 
     type: Literal["tool-result"] | None = None
     tool_call_id: wire.Id = Field(alias="toolCallId")
@@ -82,9 +82,9 @@ class _ToolResult(wire.Part):
 
 
 class Huma01Codec(HumaCodec):
-    """Translates HUMA 0.1. A result that makes its frame larger than `max_frame` is refused.
+    """The codec of HUMA 0.1. A result is refused if its frame exceeds `max_frame` bytes.
 
-    `extensions` are the fields that public clients send although the document lacks them.
+    `extensions` enables undocumented fields that public clients send.
     """
 
     protocol: ClassVar[str] = "HUMA 0.1"
@@ -96,10 +96,10 @@ class Huma01Codec(HumaCodec):
         self._extensions = extensions
 
     def read_client_message(self, payload: dict[str, Any]) -> Draft | None:
-        """Read what a client sends on `message`; None for a type that 0.1 does not have."""
+        """Decode a client message; None for an unknown type."""
         if payload["type"] not in self.client_types:
             return None
-        refuse_unsayable(payload)
+        refuse_invalid(payload)
         envelope = read_model(_Enveloped, payload)
         losses = unknown_fields(envelope.model_extra)
         content = envelope.content
@@ -126,10 +126,10 @@ class Huma01Codec(HumaCodec):
         return replace(draft, losses=losses + draft.losses)
 
     def write_client_message(self, item: Draft | Envelope) -> Encoded | None:
-        """Write what a client may say; None for what only a server says."""
+        """Encode a client message; None for an event that only a server sends."""
         event = item.event
         match event:
-            # The usual one first, each of which is looked for in turn.
+            # The most frequent kind first: the cases are tried in order.
             case ToolFinished():
                 return self._check_size(self._write_result(event, plain=item.written is not None))
             case ContextUpdated():
@@ -142,21 +142,21 @@ class Huma01Codec(HumaCodec):
     def _write_context(self, event: ContextUpdated) -> Encoded:
         check_context(event)
         if event.name == wire.TOOL_RESULT and "toolCallId" in event.context:
-            raise CannotExpress("HUMA servers would take this for a tool result; choose another name", path="/name")
+            raise CannotExpress("HUMA servers would read this as a tool result; use another name", path="/name")
         losses = dropped(("message", event.message))
         content: dict[str, Any] = {"name": event.name, "context": event.context, "description": event.description}
         if not event.wakes_agent:
             if self._extensions:
-                note = "0.1 can only ask not to be interrupted; the agent may still answer"
+                note = "0.1 can only prevent an interruption; the agent may still answer"
                 losses += (Loss(how="narrowed", path="/wakes_agent", note=note),)
                 content["skipCancelPendingMessage"] = True
             else:
                 note = "the document of 0.1 has no quiet update, and `extensions` is false; the agent may answer"
                 losses += (Loss(how="dropped", path="/wakes_agent", note=note),)
-        return say(wire.FROM_CLIENT, {"type": HUMA_EVENT, "content": content}, losses)
+        return make_frame(wire.FROM_CLIENT, {"type": HUMA_EVENT, "content": content}, losses)
 
     def _write_result(self, event: ToolFinished, *, plain: bool) -> Encoded:
-        # The tool's name is not told: 0.1 has no field for it, and the id says it all.
+        # 0.1 has no field for the tool's name; the id identifies the call.
         check_id(event.native_call_id, "/native_call_id")
         losses = dropped(("unknown", event.unknown or None))
         content: dict[str, Any] = {
@@ -174,9 +174,11 @@ class Huma01Codec(HumaCodec):
         else:
             losses += dropped(("result", event.result))
             if event.outcome == "expired":
-                losses += (Loss(how="narrowed", path="/outcome", note="told as a failure"),)
+                losses += (Loss(how="narrowed", path="/outcome", note="sent as a failure"),)
             if not event.error:
-                losses += (Loss(how="invented", path="/error", note=f"a {event.outcome} result has an error text"),)
+                losses += (
+                    Loss(how="invented", path="/error", note=f"a {event.outcome} result requires an error text"),
+                )
             content["error"] = event.error or _ERRORS[event.outcome]
             check_text(content["error"], "/error")
         if self._extensions:
@@ -192,56 +194,56 @@ class Huma01Codec(HumaCodec):
             losses += dropped_members(
                 ("wakes_agent", None if event.wakes_agent else False), ("context", event.context), note=note
             )
-        return say(wire.FROM_CLIENT, {"type": HUMA_EVENT, "content": content}, losses)
+        return make_frame(wire.FROM_CLIENT, {"type": HUMA_EVENT, "content": content}, losses)
 
     def _check_size(self, encoded: Encoded) -> Encoded:
         for frame in encoded.frames:
             size = len(orjson.dumps(frame.payload))
             if size > self._max_frame:
-                raise CannotExpress(f"a frame takes {self._max_frame} bytes, this one has {size}", path="/result")
+                raise CannotExpress(f"a frame may have {self._max_frame} bytes, not {size}", path="/result")
         return encoded
 
 
 def _is_result_in_context(content: dict[str, Any]) -> bool:
-    # So an early client wrapped its results, wrongly.
+    # An early client wrapped its results incorrectly.
     inner = content.get("context")
     return content.get("name") == wire.TOOL_RESULT and isinstance(inner, dict) and "toolCallId" in inner
 
 
 def _read_context(content: dict[str, Any]) -> Draft:
-    said = read_model(_ContextEvent, content, "/content")
-    extra = {key: value for key, value in (said.model_extra or {}).items() if key != "type"}
+    native = read_model(_ContextEvent, content, "/content")
+    extra = {key: value for key, value in (native.model_extra or {}).items() if key != "type"}
     losses = unknown_fields(extra, "/content")
-    if said.skip_cancel_pending_message:
-        note = "asks only not to be interrupted; taken as not waking"
+    if native.skip_cancel_pending_message:
+        note = "prevents only an interruption; read as not waking"
         losses += (Loss(how="narrowed", path="/content/skipCancelPendingMessage", note=note),)
     event = ContextUpdated(
-        name=said.name,
-        context=said.context,
-        description=said.description,
-        wakes_agent=not said.skip_cancel_pending_message,
+        name=native.name,
+        context=native.context,
+        description=native.description,
+        wakes_agent=not native.skip_cancel_pending_message,
     )
     return Draft(event, losses=losses)
 
 
 def _read_result(content: dict[str, Any], path: str) -> Draft:
-    said = read_model(_ToolResult, content, path)
-    outcome = _outcome(said, path)
-    result, error, losses = settle(outcome, result=said.result, error=said.error, path=path)
+    native = read_model(_ToolResult, content, path)
+    outcome = _outcome(native, path)
+    result, error, losses = settle(outcome, result=native.result, error=native.error, path=path)
     event = ToolFinished(
-        native_call_id=said.tool_call_id,
+        native_call_id=native.tool_call_id,
         outcome=outcome,
         result=result,
         error=error,
-        wakes_agent=not said.skip_immediate_processing,
-        context=said.context,
+        wakes_agent=not native.skip_immediate_processing,
+        context=native.context,
     )
-    return Draft(event, losses=unknown_fields(said.model_extra, path) + losses)
+    return Draft(event, losses=unknown_fields(native.model_extra, path) + losses)
 
 
-def _outcome(said: _ToolResult, path: str) -> OutcomeKind:
-    # Clients in the field leave the status of completed results out.
-    match said.status or "completed", said.success:
+def _outcome(native: _ToolResult, path: str) -> OutcomeKind:
+    # Public clients omit the status of completed results.
+    match native.status or "completed", native.success:
         case "completed", True:
             return "success"
         case "completed", False:
@@ -257,4 +259,4 @@ def _write_chat(event: MessagePosted, item: Draft | Envelope) -> Encoded:
     losses = written.losses
     if not event.wakes_agent:
         losses += (Loss(how="dropped", path="/wakes_agent", note="in 0.1 every message may wake the agent"),)
-    return say(wire.FROM_CLIENT, {"type": NEW_MESSAGE, "content": written.message}, losses)
+    return make_frame(wire.FROM_CLIENT, {"type": NEW_MESSAGE, "content": written.message}, losses)

@@ -1,4 +1,4 @@
-"""What only HUMA 0.2.0 has: flat events, and confirmations of what the agent has said. Pure."""
+"""The client messages of HUMA 0.2.0: flat events, and confirmations of agent messages. Pure."""
 
 from datetime import timedelta
 from typing import Any, ClassVar, Literal, cast
@@ -9,8 +9,8 @@ from adapters.huma import wire
 from adapters.huma.chat import read_chat_message, write_chat_message
 from adapters.huma.codec import HumaCodec
 from adapters.huma.options import FORBIDDEN_KEYS
-from adapters.huma.reading import refuse_unsayable, settle
-from adapters.huma.writing import check_context, dropped, is_chat, say, wakes
+from adapters.huma.reading import refuse_invalid, settle
+from adapters.huma.writing import check_context, dropped, is_chat, make_frame, wakes
 from gateway.adapter.checks import check_id, check_json, check_text
 from gateway.adapter.port import Capabilities, Encoded
 from gateway.errors import CannotExpress, MalformedFrame
@@ -83,7 +83,7 @@ class _Confirmation(wire.Part):
 
 
 class Huma02Codec(HumaCodec):
-    """Translates HUMA 0.2.0."""
+    """The codec of HUMA 0.2.0."""
 
     protocol: ClassVar[str] = "HUMA 0.2.0"
     client_types: ClassVar[frozenset[str]] = frozenset({CONTEXT_UPDATE, wire.TOOL_RESULT, ADDON_TOOL_EVENT})
@@ -92,12 +92,12 @@ class Huma02Codec(HumaCodec):
     forbidden_keys: ClassVar[frozenset[str]] = FORBIDDEN_KEYS
 
     def read_client_message(self, payload: dict[str, Any]) -> Draft | None:
-        """Read what a client sends on `message`; None for a type that 0.2.0 does not have."""
+        """Decode a client message; None for an unknown type."""
         if payload["type"] not in self.client_types:
             return None
-        refuse_unsayable(payload)
+        refuse_invalid(payload)
         for name in self.client_records:
-            refuse_unsayable(payload.get(name), f"/{name}", forbidden=self.forbidden_keys)
+            refuse_invalid(payload.get(name), f"/{name}", forbidden=self.forbidden_keys)
         match payload["type"]:
             case wire.TOOL_RESULT:
                 return _read_result(read_model(_ToolResult, payload))
@@ -107,10 +107,10 @@ class Huma02Codec(HumaCodec):
                 return _read_addon_answer(read_model(_AddonToolEvent, payload))
 
     def write_client_message(self, item: Draft | Envelope) -> Encoded | None:
-        """Write what a client may say; None for what only a server says."""
+        """Encode a client message; None for an event that only a server sends."""
         event = item.event
         match event:
-            # The usual one first, each of which is looked for in turn.
+            # The most frequent kind first: the cases are tried in order.
             case ToolFinished():
                 return _write_result(event, item.written)
             case ContextUpdated():
@@ -120,9 +120,9 @@ class Huma02Codec(HumaCodec):
             case AddonAnswered():
                 check_id(event.native_call_id, "/native_call_id")
                 check_json(event.data, "/data", forbidden=FORBIDDEN_KEYS)
-                return say(wire.FROM_CLIENT, _addon_tool_event(event.native_call_id, event.data))
+                return make_frame(wire.FROM_CLIENT, _addon_tool_event(event.native_call_id, event.data))
             case MessagePosted() if is_chat(event):
-                raise CannotExpress("HUMA 0.2.0 takes a user's message only inside a context update")
+                raise CannotExpress("HUMA 0.2.0 accepts a user's message only inside a context update")
             case _:
                 return None
 
@@ -131,7 +131,7 @@ def _read_context(update: _ContextUpdate) -> Draft:
     if utf16_length(update.name) > wire.NAME_LENGTH:
         raise MalformedFrame(f"is longer than {wire.NAME_LENGTH} characters", path="/name")
     context = update.context
-    message = _lift_message(context.get("message"))
+    message = _extract_message(context.get("message"))
     if message is not None:
         context = {key: value for key, value in context.items() if key != "message"}
     event = ContextUpdated(
@@ -144,8 +144,8 @@ def _read_context(update: _ContextUpdate) -> Draft:
     return Draft(event, losses=unknown_fields(update.model_extra))
 
 
-def _lift_message(given: object) -> MessagePosted | None:
-    """Read a chat message inside a context; None where anything about it is unexpected: the context keeps it then."""
+def _extract_message(given: object) -> MessagePosted | None:
+    """Decode a chat message inside a context; None unless it has exactly the documented form."""
     match given:
         case {"type": "message"}:
             try:
@@ -157,31 +157,31 @@ def _lift_message(given: object) -> MessagePosted | None:
             return None
 
 
-def _read_result(said: _ToolResult) -> Draft:
-    result, error, losses = settle(said.outcome, result=said.result, error=said.error)
+def _read_result(native: _ToolResult) -> Draft:
+    result, error, losses = settle(native.outcome, result=native.result, error=native.error)
     event = ToolFinished(
-        native_call_id=said.tool_call_id,
-        tool=said.tool_name,
-        outcome=said.outcome,
+        native_call_id=native.tool_call_id,
+        tool=native.tool_name,
+        outcome=native.outcome,
         result=result,
         error=error,
-        wakes_agent=said.triggering,
+        wakes_agent=native.triggering,
     )
-    return Draft(event, losses=unknown_fields(said.model_extra) + losses)
+    return Draft(event, losses=unknown_fields(native.model_extra) + losses)
 
 
-def _read_addon_answer(said: _AddonToolEvent) -> Draft:
-    losses = unknown_fields(said.model_extra)
-    if not ("messageIndex" in said.data and "success" in said.data):
-        return Draft(AddonAnswered(native_call_id=said.tool_call_id, data=said.data), losses=losses)
-    confirmed = read_model(_Confirmation, said.data, "/data")
+def _read_addon_answer(native: _AddonToolEvent) -> Draft:
+    losses = unknown_fields(native.model_extra)
+    if not ("messageIndex" in native.data and "success" in native.data):
+        return Draft(AddonAnswered(native_call_id=native.tool_call_id, data=native.data), losses=losses)
+    confirmed = read_model(_Confirmation, native.data, "/data")
     losses += unknown_fields(confirmed.model_extra, "/data")
     if confirmed.success and confirmed.error is not None:
         losses += (Loss(how="dropped", path="/data/error", note="the message was delivered"),)
     if not confirmed.success and confirmed.context is not None:
         losses += (Loss(how="dropped", path="/data/context", note="the message was not delivered"),)
     event = MessageConfirmed(
-        native_call_id=said.tool_call_id,
+        native_call_id=native.tool_call_id,
         index=confirmed.message_index,
         delivered=confirmed.success,
         error=None if confirmed.success else confirmed.error,
@@ -195,7 +195,7 @@ def _write_context(event: ContextUpdated, item: Draft | Envelope) -> Encoded:
     context = event.context
     losses: tuple[Loss, ...] = ()
     if event.message is not None and "message" in context:
-        losses = (Loss(how="dropped", path="/message", note="the context has a message of its own"),)
+        losses = (Loss(how="dropped", path="/message", note="the context already has a message"),)
     elif event.message is not None:
         written = write_chat_message(event.message, item, "/message")
         context = {**context, "message": written.message}
@@ -207,12 +207,12 @@ def _write_context(event: ContextUpdated, item: Draft | Envelope) -> Encoded:
         "context": context,
         "description": event.description,
     }
-    return say(wire.FROM_CLIENT, update, losses)
+    return make_frame(wire.FROM_CLIENT, update, losses)
 
 
 def _write_result(event: ToolFinished, written: bytes | None) -> Encoded:
     if not event.tool:
-        raise CannotExpress("HUMA 0.2.0 wants the tool's name on its result", path="/tool")
+        raise CannotExpress("HUMA 0.2.0 requires the tool's name on a result", path="/tool")
     check_id(event.native_call_id, "/native_call_id")
     check_id(event.tool, "/tool")
     losses: tuple[Loss, ...] = ()
@@ -230,9 +230,9 @@ def _write_result(event: ToolFinished, written: bytes | None) -> Encoded:
         case "failure" | "expired":
             losses += dropped(("result", event.result))
             if event.outcome == "expired":
-                losses += (Loss(how="narrowed", path="/outcome", note="told as a failure"),)
+                losses += (Loss(how="narrowed", path="/outcome", note="sent as a failure"),)
             if not error:
-                losses += (Loss(how="invented", path="/error", note="a failure has an error text"),)
+                losses += (Loss(how="invented", path="/error", note="a failure requires an error text"),)
                 error = "The tool did not answer in time." if event.outcome == "expired" else "The tool failed."
             answer["error"] = error
         case "canceled":
@@ -241,7 +241,7 @@ def _write_result(event: ToolFinished, written: bytes | None) -> Encoded:
                 answer["error"] = error
     check_text(answer.get("error", ""), "/error")
     waking, narrowed = wakes(event)
-    said = {
+    native = {
         "type": wire.TOOL_RESULT,
         "triggering": waking,
         "toolCallId": event.native_call_id,
@@ -249,7 +249,7 @@ def _write_result(event: ToolFinished, written: bytes | None) -> Encoded:
         "outcome": "failure" if event.outcome == "expired" else event.outcome,
         **answer,
     }
-    return say(wire.FROM_CLIENT, said, losses + narrowed, result=written if "result" in answer else None)
+    return make_frame(wire.FROM_CLIENT, native, losses + narrowed, result=written if "result" in answer else None)
 
 
 def _check_result(result: object, written: bytes | None) -> None:
@@ -257,9 +257,7 @@ def _check_result(result: object, written: bytes | None) -> None:
         check_json(result, "/result")
     length = json_length(result, written)
     if length > RESULT_LENGTH:
-        raise CannotExpress(
-            f"a result has at most {RESULT_LENGTH} characters as JSON, this one has {length}", path="/result"
-        )
+        raise CannotExpress(f"a result may have {RESULT_LENGTH} characters as JSON, not {length}", path="/result")
 
 
 def _write_confirmation(event: MessageConfirmed) -> Encoded:
@@ -273,11 +271,11 @@ def _write_confirmation(event: MessageConfirmed) -> Encoded:
     else:
         losses = dropped(("context", event.context))
         if not event.error:
-            losses += (Loss(how="invented", path="/error", note="a failed delivery has an error text"),)
+            losses += (Loss(how="invented", path="/error", note="a failed delivery requires an error text"),)
         rest["error"] = event.error or "The message was not delivered."
         check_text(rest["error"], "/error")
     data = {"messageIndex": event.index, "success": event.delivered, **rest}
-    return say(wire.FROM_CLIENT, _addon_tool_event(event.native_call_id, data), losses)
+    return make_frame(wire.FROM_CLIENT, _addon_tool_event(event.native_call_id, data), losses)
 
 
 def _addon_tool_event(call: str, data: dict[str, Any]) -> dict[str, Any]:

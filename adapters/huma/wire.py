@@ -1,4 +1,4 @@
-"""The messages that both versions of HUMA have, as they stand on the wire. Pure."""
+"""The native messages of both HUMA versions and their spelling. Pure."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -21,19 +21,19 @@ STATUS = "status"
 
 SERVER_TYPES = frozenset({TOOL_CALL, CANCEL_TOOL_CALL, MESSAGING, ERROR, STATUS})
 EMITS = frozenset({"tool.requested", "tool.canceled", "message.posted", "typing.changed", "session.moved"})
-"""The kinds of what a server says."""
+"""The kinds of server messages."""
 
 NAME_LENGTH = 128
-"""Documented by 0.2.0 only; the same servers speak both."""
+"""Documented only by 0.2.0, but the same servers speak both versions."""
 IMAGE_BYTES = 4 * 1024 * 1024
 IMAGE_PREFIXES = tuple(f"data:image/{kind};base64," for kind in ("png", "jpeg", "webp", "gif"))
 
 REJECTED = "INVALID_EVENT"
-"""What the server answers to a message it does not take."""
+"""The server's error code for a rejected message."""
 AGENTS_PATH = "/api/agents"
 KEY_HEADER = "X-API-Key"
 TERMINAL_CODES = frozenset({"UNAUTHORIZED", "AGENT_NOT_FOUND", "AGENT_EXPIRED", "MISSING_AGENT_ID"})
-"""Why a connection is refused for good (connection guide)."""
+"""Codes of final refusals (connection guide)."""
 
 
 def _whole(given: object) -> object:
@@ -46,7 +46,7 @@ Count = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=1_000_000)]
 
 
 class Part(BaseModel):
-    """The base of the parts of a message: types are taken literally, and unknown fields kept, to be listed."""
+    """The base of all parts of a message: strict types; unknown fields are kept to be listed as losses."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="allow")
 
@@ -68,7 +68,7 @@ class Participant(Part):
 
 
 class ChatMessage(Part):
-    """The content of a `new-message` of 0.1, and what 0.2.0 puts at `context.message`."""
+    """The content of a `new-message` of 0.1, and of `context.message` in 0.2.0."""
 
     id: Id
     content: str
@@ -135,16 +135,16 @@ _STATES: dict[str, SessionState] = {
     "error": "error",
     "failed": "error",
 }
-"""The documents show a status but not its words; these are the ones that leave no doubt."""
+"""The documents show a status but not its words; these words are unambiguous."""
 
 
 def state_of(word: str) -> SessionState | None:
-    """Say which state a status word means, where that is clear."""
+    """Return the state of a status word, if it is unambiguous."""
     return _STATES.get(word.strip().lower().replace("-", "_"))
 
 
 def word_for(state: SessionState) -> tuple[str, bool]:
-    """Say a state as HUMA would, and whether that says all of it: a client of HUMA knows none of our own words."""
+    """Return the native word of a state, and whether it is exact; HUMA clients know only native words."""
     match state:
         case "idle":
             return "idle", True
@@ -159,12 +159,10 @@ def word_for(state: SessionState) -> tuple[str, bool]:
 
 
 def tool_call(*, call: str, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Write a tool-call."""
     return {"type": TOOL_CALL, "toolCallId": call, "toolName": tool, "arguments": arguments}
 
 
 def cancel_tool_call(*, call: str, tool: str | None, reason: str | None) -> dict[str, Any]:
-    """Write a cancel-tool-call."""
     return without_none({"type": CANCEL_TOOL_CALL, "toolCallId": call, "toolName": tool, "reason": reason})
 
 
@@ -177,7 +175,7 @@ def messaging(
     reason: str | None = None,
     extra_args: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Write a messaging event; `place` is the index in a burst and the count of its messages."""
+    """Return a messaging event; `place` is the index in a burst and the count of its messages."""
     index, count = place
     fields = {
         "type": MESSAGING,
@@ -193,12 +191,10 @@ def messaging(
 
 
 def error(*, message: str, code: str | None) -> dict[str, Any]:
-    """Write an error."""
     return without_none({"type": ERROR, "message": message, "code": code})
 
 
 def status(state: str) -> dict[str, Any]:
-    """Write a status."""
     return {"type": STATUS, "status": state}
 
 
@@ -210,7 +206,6 @@ def chat_message(
     author: tuple[str, str],
     created_at: str | None,
 ) -> dict[str, Any]:
-    """Write a chat message."""
     author_id, nickname = author
     fields = {
         "id": message_id,
@@ -224,7 +219,7 @@ def chat_message(
 
 
 def connection_query(*, agent_id: str, api_key: str) -> dict[str, str]:
-    """Write the query string of the Socket.IO connection."""
+    """Return the query of the Socket.IO connection."""
     return {"agentId": agent_id, "apiKey": api_key}
 
 
@@ -246,7 +241,7 @@ class NewAgent:
 
 
 def create_agent(agent: NewAgent) -> dict[str, Any]:
-    """Write the body of POST /api/agents."""
+    """Return the body of POST /api/agents."""
     merged = {
         **agent.metadata,
         "className": agent.class_name,
@@ -267,5 +262,5 @@ def create_agent(agent: NewAgent) -> dict[str, Any]:
 
 
 def without_none(fields: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what is not given."""
+    """Return the fields without None values."""
     return {key: value for key, value in fields.items() if value is not None}

@@ -1,4 +1,4 @@
-"""MCP: coding agents and other clients come to us, each with a token of its own; nobody is connected to."""
+"""The adapter for MCP clients, such as coding agents, which connect to the gateway with their own tokens."""
 
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _CAPABILITIES = Capabilities(
 
 @dataclass(frozen=True, slots=True)
 class McpAdapter:
-    """The adapter for MCP clients; what they say and are told is the business of `gateway/http/mcp/`."""
+    """The adapter for MCP clients; `gateway/http/mcp/` handles their requests."""
 
     name: str = "mcp"
     protocol: str = "mcp/2026-07-28"
@@ -27,15 +27,15 @@ class McpAdapter:
     capabilities: Capabilities = _CAPABILITIES
 
     def codec(self, options: Any = None) -> Codec:
-        """Make the codec, which no frame ever passes."""
+        """Make the codec; it never receives a frame."""
         from adapters.mcp.codec import McpCodec
 
         del options
         return McpCodec()
 
     def connector(self, options: McpOptions) -> AbstractAsyncContextManager[Connector]:
-        """Nobody asks for it, since the protocol is not linked."""
-        raise NotImplementedError("MCP clients come to the gateway; there is nothing to connect to")
+        """Never called, because the protocol is not linked."""
+        raise NotImplementedError("MCP clients connect to the gateway; it has nothing to connect to")
 
 
 ADAPTER = McpAdapter()

@@ -1,4 +1,4 @@
-"""There are no frames: clients call, and are told outcomes by the answers to their requests. Pure."""
+"""The codec of MCP clients, which refuses all frames: outcomes are responses to their requests. Pure."""
 
 from typing import NoReturn
 
@@ -8,12 +8,12 @@ from gateway.events import Draft, Envelope
 
 
 class McpCodec:
-    """Knows no frame in either direction."""
+    """A codec without frames in either direction."""
 
     def decode(self, frame: Frame) -> NoReturn:
         """Refuse a frame; none arrives without a link."""
-        raise MalformedFrame(f"MCP clients send no frames, and this one came on {frame.channel!r}")
+        raise MalformedFrame(f"MCP clients send no frames, but one arrived on {frame.channel!r}")
 
     def encode(self, item: Draft | Envelope) -> NoReturn:
         """Refuse an event."""
-        raise CannotExpress(f"an MCP client is told outcomes of its own calls only, and no {item.event.kind}")
+        raise CannotExpress(f"an MCP client receives only outcomes of its own calls, no {item.event.kind}")

@@ -1,4 +1,4 @@
-"""What the YAML may say about MCP clients that come to us. Pure."""
+"""The YAML options of MCP clients, which connect to the gateway. Pure."""
 
 from typing import Any
 
@@ -17,13 +17,13 @@ def _without_links(schema: dict[str, Any]) -> None:
 
 
 class McpOptions(RuntimeOptions):
-    """Clients with a token each, at one address: `/mcp/r/` and the runtime's name."""
+    """MCP clients with their own tokens at one address: `/mcp/r/` plus the runtime's name."""
 
     model_config = ConfigDict(json_schema_extra=_without_links)
 
     url: str = ""
     clients: tuple[McpClient, ...] = Field(
-        default=(), description="Who may come; each has a session of its own, opened by its first request."
+        default=(), description="The permitted clients; the first request of a client opens its session."
     )
 
     @property
@@ -33,4 +33,6 @@ class McpOptions(RuntimeOptions):
     @field_validator(*_OF_LINKS, mode="before")
     @classmethod
     def _not_given(cls, _: object) -> object:
-        raise PydanticCustomError("no_link", "is about connecting to a runtime, and MCP clients come to us; remove it")
+        raise PydanticCustomError(
+            "no_link", "concerns connecting to a runtime, but MCP clients connect to the gateway; remove it"
+        )

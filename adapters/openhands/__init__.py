@@ -1,4 +1,4 @@
-"""OpenHands, in the protocol that 0.62 speaks: agents that run their own tools, driven over Socket.IO."""
+"""The adapter for OpenHands V0 as of 0.62; its agents run their own tools and are controlled over Socket.IO."""
 
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -18,20 +18,20 @@ class OpenHandsAdapter:
 
     @property
     def protocol(self) -> str:
-        """The protocol and the release that speaks it."""
+        """The protocol and its release."""
         from adapters.openhands.wire import PROTOCOL
 
         return PROTOCOL
 
     @property
     def capabilities(self) -> Capabilities:
-        """What OpenHands can do."""
+        """The abilities of OpenHands."""
         from adapters.openhands.capabilities import CAPABILITIES
 
         return CAPABILITIES
 
     def codec(self, options: Any = None) -> Codec:
-        """Make the codec; the options name the event that carries what we say, and whether a system prompt is kept."""
+        """Make the codec; it uses the options `action_event` and `keep_system_prompt`."""
         from adapters.openhands.codec import OpenHandsCodec
 
         if not isinstance(options, OpenHandsOptions):

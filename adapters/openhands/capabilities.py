@@ -1,4 +1,4 @@
-"""What OpenHands can do, as data. Pure."""
+"""The abilities of OpenHands, as data. Pure."""
 
 from datetime import timedelta
 
@@ -29,14 +29,14 @@ CAPABILITIES = Capabilities(
     echoes=True,
     approvals="by_state",
     delegates=True,
-    # OH44: these wait for a confirmation without a `confirmation_state` of their own.
+    # OH44: these wait for a confirmation without their own `confirmation_state`.
     silent_gates=frozenset({"edit", "read", "browse_interactive"}),
-    # OH40: what is said while the agent loads is acknowledged and never worked on.
+    # OH40: a message to a loading agent is acknowledged and never worked on.
     starts_deaf=True,
     creates_sessions=True,
     takes_tools="mcp",
     mcp_action=McpAction("call_tool_mcp", tool="name", arguments="arguments"),
-    # Its client gives up after 30 s, whatever the `timeout` that it is told.
+    # Its client gives up after 30 s and ignores a longer `timeout`.
     mcp_hold=timedelta(seconds=25),
     mcp_session_header="X-OpenHands-ServerConversation-ID",
     limits={"message_bytes": wire.MESSAGE_BYTES, "arguments_depth": MAX_DEPTH},

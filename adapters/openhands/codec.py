@@ -1,4 +1,4 @@
-"""Says OpenHands messages in canonical words and back; both directions, no memory. Pure."""
+"""Translates OpenHands messages to events and back, in both directions and without memory. Pure."""
 
 import orjson
 
@@ -17,14 +17,14 @@ from gateway.events import Draft, Envelope, Opaque
 
 
 class OpenHandsCodec:
-    """Translates OpenHands; the channel tells the direction."""
+    """The codec of OpenHands; the channel gives the direction."""
 
     def __init__(self, action_event: str = wire.ACTIONS, *, keep_prompt: bool = False) -> None:
         self._action_event = action_event
         self._keep_prompt = keep_prompt
 
     def decode(self, frame: Frame) -> tuple[Draft, ...]:
-        """Say a frame in canonical words."""
+        """Decode a frame."""
         payload = payload_of(frame)
         match frame.channel:
             case wire.EVENTS:
@@ -36,9 +36,9 @@ class OpenHandsCodec:
         return (draft or keep(frame),)
 
     def encode(self, item: Draft | Envelope) -> Encoded:
-        """Say an event in native words.
+        """Encode an event.
 
-        Of a server's, what does not come back when they are read again is listed as lost.
+        A server message is decoded again, and each member that differs is a loss.
         """
         if isinstance(item.event, Opaque):
             return self._opaque(item.event)
@@ -46,27 +46,27 @@ class OpenHandsCodec:
             message, losses = write_client_action(item.event)
             return Encoded((Frame(self._action_event, message),), losses)
         message = write_server_message(item)
-        # Nothing in what was just written is unsayable.
+        # `write_server_message` has already checked the JSON.
         frame = Frame(wire.EVENTS, message, written=orjson.dumps(message))
         try:
-            (heard,) = self.decode(frame)
+            (decoded,) = self.decode(frame)
         except MalformedFrame as exc:
-            raise CannotExpress(f"OpenHands would not understand it: {exc.reason}", path=exc.path) from exc
-        if heard.event.kind != item.event.kind:
-            raise CannotExpress(f"OpenHands would take it for {heard.event.kind}")
-        return Encoded((frame,), differences(item.event, heard.event))
+            raise CannotExpress(f"invalid for OpenHands: {exc.reason}", path=exc.path) from exc
+        if decoded.event.kind != item.event.kind:
+            raise CannotExpress(f"OpenHands would read it as {decoded.event.kind}")
+        return Encoded((frame,), differences(item.event, decoded.event))
 
     def _opaque(self, event: Opaque) -> Encoded:
         frame = Frame(event.channel, event.payload)
         try:
-            (heard,) = self.decode(frame)
+            (decoded,) = self.decode(frame)
         except MalformedFrame as exc:
-            raise CannotExpress(f"OpenHands would not understand it: {exc.reason}", path=f"/payload{exc.path}") from exc
-        if not isinstance(heard.event, Opaque):
-            raise CannotExpress(f"say it by its own kind of event, {heard.event.kind}, not as opaque", path="/payload")
+            raise CannotExpress(f"invalid for OpenHands: {exc.reason}", path=f"/payload{exc.path}") from exc
+        if not isinstance(decoded.event, Opaque):
+            raise CannotExpress(f"send it as {decoded.event.kind}, not as opaque", path="/payload")
         match event.payload:
             case {"observation": _} if event.channel in wire.CLIENT_CHANNELS:
-                # The server would take it into the conversation as if it had happened (OH53, OH55).
-                raise CannotExpress("an observation is the runtime's to make", path="/payload/observation")
+                # The server would add it to the conversation as if it had happened (OH53, OH55).
+                raise CannotExpress("only the runtime makes observations", path="/payload/observation")
             case _:
                 return Encoded((frame,))

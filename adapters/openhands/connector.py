@@ -1,4 +1,4 @@
-"""Connects to OpenHands conversations: creates them over REST, links to them over Socket.IO, fills gaps over REST."""
+"""The connector of OpenHands: creates conversations and fills gaps over REST, links over Socket.IO."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Sequence
@@ -25,21 +25,21 @@ from gateway.links.socketio.client import SocketLink, open_link
 from gateway.links.socketio.target import Target
 
 _REGISTERED = timedelta(seconds=30)
-"""How long settings that name our server are believed to; each link that is made later reads them again."""
+"""How long settings with our server are not read again; each later link reads them."""
 _IDENTIFY = timedelta(seconds=3)
-"""How long a server that refuses us may take to say which protocol it speaks."""
+"""Time limit for a server that refuses us to report its protocol."""
 _LARGEST_INFO = 64 * 1024
 _STATE_WAIT = timedelta(seconds=1)
-"""How long a server without REST may take to begin the agent of a conversation that we have joined."""
+"""Time for a server without REST to start the agent of a conversation that we have joined."""
 _OWN_CODES = frozenset({"ADDRESS_REFUSED", "REDIRECT_REFUSED", "BAD_CONVERSATION_ID", "NO_CONVERSATION"})
-"""Refusals of our own, and of an address: no other protocol explains them."""
+"""Refusals by the gateway itself; another protocol of the server cannot explain them."""
 
 
 @asynccontextmanager
 async def open_connector(
     options: OpenHandsOptions, *, registered: timedelta = _REGISTERED
 ) -> AsyncGenerator["OpenHandsConnector"]:
-    """Open the HTTP connections that all links of one runtime share; tests pass a shorter `registered`."""
+    """Open the connector of one runtime, with HTTP connections that all links share."""
     headers = {wire.KEY_HEADER: options.key} if options.key else {}
     async with (
         shared_session() as session,
@@ -49,7 +49,7 @@ async def open_connector(
 
 
 class ConversationLink:
-    """A link that also says where the server has ended the conversation to make room for another."""
+    """A link that reports an eviction of the conversation."""
 
     def __init__(self, link: SocketLink, tracker: Tracker) -> None:
         self._link = link
@@ -64,7 +64,7 @@ class ConversationLink:
         return self._link.prove()
 
     async def wait_closed(self) -> str:
-        """Wait until the connection has ended and say why."""
+        """Wait until the connection has ended and return the reason."""
         reason = await self._link.wait_closed()
         if self._tracker.is_evicted:
             raise LinkCrowded(wire.CROWDED)
@@ -81,26 +81,26 @@ class OpenHandsConnector:
         self._session = session
         self._rest = rest
         self._endpoint: McpEndpoint | None = None
-        """Our MCP server that the server's settings are to name."""
+        """Our MCP server for the server's settings."""
         self._registering = asyncio.Lock()
         self._registered = registered
         self._registered_until = 0.0
-        """Until when the settings need not be read again, by the loop's clock."""
-        self._tools_problem: str | None = "the server's settings were not read yet"
+        """The loop's time until which the settings are not read again."""
+        self._tools_problem: str | None = "the server's settings have not been read yet"
 
     @property
     def tools_problem(self) -> str | None:
-        """Why our MCP server does not stand in the server's settings; None while it does."""
+        """The reason why the server's settings lack our MCP server; None if they contain it."""
         return self._tools_problem
 
     async def register_tools(self, endpoint: McpEndpoint) -> None:
-        """Name our MCP server in the server's settings, where it does not stand there yet."""
+        """Add our MCP server to the server's settings if they lack it."""
         if endpoint != self._endpoint:
             self._endpoint, self._registered_until = endpoint, 0.0
         await self._register()
 
     async def _register(self) -> None:
-        """Read the settings, and write them if they lack our server; not again for a while after a success."""
+        """Read the settings and add our server if they lack it; skipped for `registered` after a success."""
         async with self._registering:
             endpoint, now = self._endpoint, asyncio.get_running_loop().time()
             if endpoint is None or now < self._registered_until:
@@ -115,13 +115,13 @@ class OpenHandsConnector:
                 self._tools_problem, self._registered_until = None, now + self._registered.total_seconds()
 
     async def _write_settings(self, endpoint: McpEndpoint) -> None:
-        wanted = with_registered(await self._settings(), endpoint)
-        if wanted is None:
+        changed = with_registered(await self._settings(), endpoint)
+        if changed is None:
             return
         within = self._options.connect_timeout
-        answer = await self._rest.post(wire.SETTINGS_PATH, wanted, within=within, most=MAX_SHORT)
+        answer = await self._rest.post(wire.SETTINGS_PATH, changed, within=within, most=MAX_SHORT)
         if answer.status != HTTPStatus.OK:
-            # What the server says of bad input quotes the settings, and with them the keys of other servers.
+            # The server's error quotes the settings, including the keys of other MCP servers.
             raise LinkRefused(f"HTTP_{answer.status}", answer.where)
         if with_registered(await self._settings(), endpoint) is not None:
             raise LinkRefused("NOT_STORED", f"{answer.where}, but the settings do not name the tools")
@@ -129,15 +129,15 @@ class OpenHandsConnector:
     async def _settings(self) -> dict[str, Any]:
         answer = await self._rest.get(wire.SETTINGS_PATH, {}, within=self._options.connect_timeout, most=MAX_SHORT)
         if answer.status == HTTPStatus.NOT_FOUND:
-            raise LinkRefused("NO_SETTINGS", f"{answer.where}: {wire.SETTINGS_MEND}")
+            raise LinkRefused("NO_SETTINGS", f"{answer.where}: {wire.SETTINGS_FIX}")
         return answer.read_object(self._rest.mask)
 
     async def create(self, order: Order) -> Created:
-        """Create a conversation as the options say; labels stay with the gateway."""
+        """Create a conversation; labels are not sent to the server."""
         try:
             return await self._create(order)
         except LinkRefused as exc:
-            raise await self._identified(exc) from None
+            raise await self._identify(exc) from None
 
     async def _create(self, order: Order) -> Created:
         options = self._options
@@ -150,17 +150,17 @@ class OpenHandsConnector:
         if order.mcp is not None:
             secrets.append(order.mcp.ticket.get_secret_value())
             if not order.mcp.shared or "mcp_config" in body:
-                # What a creation names counts in place of the settings, until the agent begins again.
+                # The `mcp_config` of a creation replaces the settings until the agent starts again.
                 body["mcp_config"] = with_server(body.get("mcp_config", {}), order.mcp)
         answer = await self._rest.post(wire.CONVERSATIONS_PATH, body, within=options.wait_timeout, most=MAX_SHORT)
-        # What the server says of bad input may quote all of it.
+        # The server's error may quote the whole request.
         mask = Mask(secrets)
         try:
             made = answer.read_object(mask)
         except LinkRefused as exc:
             match answer.body:
                 case {"msg_id": wire.SETTINGS_MISSING}:
-                    detail = f"{answer.where}: {wire.SETTINGS_MEND}"
+                    detail = f"{answer.where}: {wire.SETTINGS_FIX}"
                     raise LinkRefused(wire.SETTINGS_MISSING, detail, terminal=True) from exc
                 case {"msg_id": str(code)} if exc.code != "UNAUTHORIZED":
                     detail = mask(f"{answer.where}: {answer.message or 'no reason given'}")
@@ -169,14 +169,16 @@ class OpenHandsConnector:
                     raise
         match made.get("conversation_id"):
             case str(name) if is_conversation_id(name):
-                return Created(name, _untold(order), () if order.mcp is None else tuple(t.name for t in order.tools))
+                return Created(
+                    name, _list_losses(order), () if order.mcp is None else tuple(t.name for t in order.tools)
+                )
             case _:
-                raise LinkLost("the answer to creating a conversation has no usable conversation_id")
+                raise LinkLost("the response to the creation has no valid conversation_id")
 
     async def declared(self, native_id: str) -> tuple[Tool, ...] | None:
-        """Read the system prompt, which the server stores when the agent begins, and which does not begin it anew."""
+        """Read the tools from the stored system prompt; this does not start the agent."""
         try:
-            return find_tools((await self._ask(native_id, 0)).events)
+            return find_tools((await self._read_events(native_id, 0)).events)
         except NoStore:
             return None
 
@@ -184,15 +186,15 @@ class OpenHandsConnector:
     async def connect(
         self, native_id: str, receiver: Receiver, *, resume_after: str | None = None
     ) -> AsyncGenerator[Link]:
-        """Open a link to one conversation, and say when all that was missed has come.
+        """Open a link to one conversation and catch up.
 
-        The replay comes while we connect; what fell between it and the live events is asked of the store, and only
-        then the session is caught up.
+        The replay arrives during the handshake. Events between replay and live come from the store, before
+        `caught_up`.
         """
         if not is_conversation_id(native_id):
-            # The server's socket would take it, and write outside its own folder (OH12).
-            raise LinkRefused("BAD_CONVERSATION_ID", f"{native_id[:100]!r} is no conversation id", terminal=True)
-        # Before the join, which may begin the agent, and an agent reads the settings when it begins.
+            # The server's socket would accept it and write outside its own folder (OH12).
+            raise LinkRefused("BAD_CONVERSATION_ID", f"{native_id[:100]!r} is not a conversation id", terminal=True)
+        # Before the join, which may start the agent: an agent reads the settings at its start.
         await self._register()
         resume = _read_cursor(resume_after)
         latest = -1 if resume is None else max(-1, resume - wire.OVERLAP)
@@ -211,30 +213,30 @@ class OpenHandsConnector:
             except (LinkLost, LinkRefused) as exc:
                 if tracker.is_evicted:
                     raise LinkCrowded(wire.CROWDED) from None
-                raise (await self._identified(exc) if isinstance(exc, LinkRefused) else exc) from None
+                raise (await self._identify(exc) if isinstance(exc, LinkRefused) else exc) from None
             tracker.caught_up(starting=starting)
             yield ConversationLink(link, tracker)
 
     async def _catch_up(
         self, native_id: str, tracker: Tracker, *, since: int, resume: int | None, newer_state: asyncio.Event
     ) -> bool | None:
-        """Fetch what the replay does not bring; says whether the agent is starting, None where nobody tells."""
-        # Asked before the store, which then shows what an agent that has begun meanwhile has said.
+        """Fetch the events that the replay lacks; return whether the agent is starting, or None if unknown."""
+        # Query the status before the store: the store then has the events of an agent that started meanwhile.
         shown, status = tracker.newest_state, await self._status(native_id)
         try:
-            await fill(tracker, partial(self._ask, native_id), since=since, resume=resume)
+            await fill(tracker, partial(self._read_events, native_id), since=since, resume=resume)
         except NoStore:
-            # The replay is all there is. It shows the state before our join, which may begin the agent anew.
+            # Only the replay exists. It shows the state before our join, which may start the agent again.
             newer_state.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(_STATE_WAIT.total_seconds()):
                     await newer_state.wait()
             return False
-        begins = status == "STARTING" and tracker.newest_state == shown
-        return True if begins else False if status == "RUNNING" else None
+        is_starting = status == "STARTING" and tracker.newest_state == shown
+        return True if is_starting else False if status == "RUNNING" else None
 
-    async def _identified(self, refusal: LinkRefused) -> LinkRefused:
-        """Ask a server that refuses us whether it is a V1 server, which has neither our socket nor our paths."""
+    async def _identify(self, refusal: LinkRefused) -> LinkRefused:
+        """Explain a refusal by a V1 server, which has neither the socket nor the paths of V0."""
         if refusal.code in _OWN_CODES:
             return refusal
         within = min(_IDENTIFY, self._options.connect_timeout)
@@ -245,9 +247,9 @@ class OpenHandsConnector:
         version = wire.v1_version(answer.body) if answer.status == HTTPStatus.OK else None
         if version is None:
             return refusal
-        what = f"this is an OpenHands V1 server (agent-server {version}); adapter openhands speaks V0"
+        server = f"this is an OpenHands V1 server (agent-server {version}); adapter openhands speaks V0"
         return LinkRefused(
-            "WRONG_PROTOCOL", f"{what}, which servers from 0.17 to 1.6 speak (it answered {refusal})", terminal=True
+            "WRONG_PROTOCOL", f"{server}, the protocol of servers from 0.17 to 1.6 (response: {refusal})", terminal=True
         )
 
     def _target(self, native_id: str, latest: int) -> Target:
@@ -273,60 +275,60 @@ class OpenHandsConnector:
 
     @property
     def rest_times(self) -> RestTimes:
-        """How long a conversation is left alone that the server has ended."""
+        """The pauses before a stopped or evicted conversation is connected again."""
         wait = self._options.evicted_wait
         return RestTimes(look_again=self._options.look_again, crowded=wait, crowded_most=10 * wait)
 
     async def is_stopped(self, native_id: str) -> bool:
-        """Ask by REST, since joining the socket would begin an agent anew; a server without REST never tells."""
+        """Query the status by REST, because a join would start the agent; False for a server without REST."""
         try:
             status = await self._status(native_id)
             if status is not None:
                 return status in wire.ENDED
-            # Whatever ends an agent loop in order leaves this state behind (OH21, OH65).
-            return newest_state((await self._ask(native_id, 0, newest_first=True)).events) == wire.STOPPED
+            # An orderly end of the agent loop leaves this state (OH21, OH65).
+            return newest_state((await self._read_events(native_id, 0, newest_first=True)).events) == wire.STOPPED
         except NoStore:
             return False
         except LinkRefused as exc:
-            raise await self._identified(exc) from None
+            raise await self._identify(exc) from None
 
     async def _status(self, native_id: str, *, again: bool = True) -> str | None:
-        """Ask how a conversation's agent loop stands, in the server's word; None where the server does not say."""
+        """Query the native status of a conversation; None if the server does not report it."""
         answer = await self._rest.get(_path(native_id), {}, within=self._options.connect_timeout, most=MAX_SHORT)
         if answer.status in wire.NO_REST:
             return None
         if answer.status == wire.FAILED:
-            # It fails now and then at a file that is just being written, and always where it should have Docker,
-            # though it uses none, and has not (OH61).
+            # This happens now and then while a file is being written, and always if the server should have Docker but
+            # neither has nor uses it (OH61).
             return await self._status(native_id, again=False) if again else None
         if answer.status == HTTPStatus.OK and not answer.body:
             return wire.UNKNOWN
         status = answer.read_object(self._rest.mask).get("status")
         return status if isinstance(status, str) else None
 
-    async def _ask(self, native_id: str, start: int, *, newest_first: bool = False) -> HistoryPage:
-        wanted = {"start_id": str(start), "limit": str(wire.PAGE), **({"reverse": "true"} if newest_first else {})}
-        answer = await self._rest.get(f"{_path(native_id)}/events", wanted, within=self._options.connect_timeout)
+    async def _read_events(self, native_id: str, start: int, *, newest_first: bool = False) -> HistoryPage:
+        query = {"start_id": str(start), "limit": str(wire.PAGE), **({"reverse": "true"} if newest_first else {})}
+        answer = await self._rest.get(f"{_path(native_id)}/events", query, within=self._options.connect_timeout)
         if answer.status in wire.NO_REST:
             raise NoStore
         match answer.read_object(self._rest.mask):
             case {"events": list(), "has_more": bool(has_more)} as page:
                 return HistoryPage(tuple(cast("list[object]", page["events"])), has_more)
             case _:
-                raise LinkLost("the event store's answer has no events")
+                raise LinkLost("the response of the event store has no events")
 
 
 def _path(native_id: str) -> str:
     return f"{wire.CONVERSATIONS_PATH}/{quote(native_id, safe='')}"
 
 
-def _untold(order: Order) -> tuple[Loss, ...]:
+def _list_losses(order: Order) -> tuple[Loss, ...]:
     losses: list[Loss] = []
     if order.tools and order.mcp is None:
-        note = f"{len(order.tools)} tools were not told: nobody knows where OpenHands reaches this gateway"
+        note = f"{len(order.tools)} tools not sent: set mcp_url or public_url so that OpenHands can reach this gateway"
         losses.append(Loss(how="dropped", path="/tools", note=note))
     if order.name is not None:
-        losses.append(Loss(how="dropped", path="/name", note="OpenHands names its conversations itself"))
+        losses.append(Loss(how="dropped", path="/name", note="OpenHands names conversations itself"))
     return tuple(losses)
 
 

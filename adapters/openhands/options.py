@@ -1,4 +1,4 @@
-"""What the YAML may say about an OpenHands runtime."""
+"""The YAML options of an OpenHands runtime."""
 
 from datetime import timedelta
 from typing import Any, Literal
@@ -15,19 +15,21 @@ OWN_TOOLS = frozenset(
         *("request_condensation", "str_replace_editor", "task_tracker", "think"),
     }
 )
-"""The functions that an agent of OpenHands may have of its own; most depend on its configuration."""
+"""The functions that an OpenHands agent may have itself; most depend on its configuration."""
 
 
 class ConversationOptions(BaseModel):
-    """The conversation to create, where none exists yet; every part is optional."""
+    """The conversation to create; every member is optional."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     repository: str | None = Field(default=None, description="Repository to work on, e.g. owner/name.")
-    git_provider: str | None = Field(default=None, description="Where it lives: github, gitlab, bitbucket.")
+    git_provider: str | None = Field(
+        default=None, description="Git provider of the repository: github, gitlab, bitbucket."
+    )
     selected_branch: str | None = Field(default=None, description="Branch to check out.")
     initial_user_msg: str | None = Field(default=None, description="First message; the agent starts on it at once.")
-    image_urls: list[str] | None = Field(default=None, description="Images that go with the first message.")
+    image_urls: list[str] | None = Field(default=None, description="Images of the first message.")
     conversation_instructions: str | None = Field(default=None, description="Standing instructions for the agent.")
     mcp_config: dict[str, Any] | None = Field(default=None, description="MCP servers for this conversation.")
     suggested_task: dict[str, Any] | None = Field(default=None, description="A task suggested by OpenHands.")
@@ -36,57 +38,57 @@ class ConversationOptions(BaseModel):
 
 
 class OpenHandsOptions(RuntimeOptions):
-    """An OpenHands server: a conversation that exists (`conversation_id`) or one to create (`conversation`)."""
+    """An OpenHands server: an existing conversation (`conversation_id`) or a new one (`conversation`)."""
 
     path: SocketPath = "/socket.io"
     rest_url: RestUrl = None
     session_api_key: SecretStr | None = Field(
-        default=None, description="The server's SESSION_API_KEY, where it has one; empty means none."
+        default=None, description="The server's SESSION_API_KEY, if it has one; empty means none."
     )
     conversation_id: str | None = Field(default=None, description="Attach to this conversation.")
     conversation: ConversationOptions | None = Field(default=None, description="Create a conversation like this.")
     mcp_url: str | None = Field(
         default=None,
-        description="Where the server reaches this gateway, as its conversations call the tools there; by default"
-        " `public_url`.",
+        description="The gateway's address for the server, which calls the tools there; by default `public_url`.",
     )
     tools: Literal["create", "settings"] = Field(
         default="create",
-        description="How conversations learn of the backend's tools. create: each conversation that is created here is"
-        " told an address of its own, which the server forgets when it starts the agent again. settings: the server's"
-        " settings name one address for all conversations of this runtime, at every start of an agent.",
+        description="How conversations get the backend's tools. create: each new conversation gets its own address,"
+        " which the server forgets when it starts the agent again. settings: the server's settings contain one address"
+        " for all conversations of this runtime, at every start of an agent.",
     )
     providers_set: tuple[str, ...] = Field(
-        default=(), max_length=16, description="Git providers of the user; the server refuses unknown ones in silence."
+        default=(),
+        max_length=16,
+        description="Git providers of the user; the server rejects unknown ones without an error.",
     )
     action_event: Literal["oh_action", "oh_user_action"] = Field(
         default="oh_action",
-        description="Name of the Socket.IO event that carries messages and orders to the server. The documented name is"
+        description="Socket.IO event for messages and orders to the server. The documented name is"
         " oh_action; servers since March 2025 also accept oh_user_action.",
     )
     keep_system_prompt: bool = Field(
         default=False,
-        description="Keep each conversation's system prompt and tools (some 30 KB) whole, not only size and hash.",
+        description="Store the whole system prompt and tools of each conversation (some 30 KB), not only a hash.",
     )
     wait_timeout: Duration = Field(
         default=timedelta(seconds=30),
-        description="How long the server may take to let us in, replay included, up to ten minutes; some refusals are"
-        " never told.",
+        description="Time limit for the server to accept a link, including the replay; at most ten minutes. Some"
+        " refusals have no response.",
     )
     ack_timeout: Duration = Field(
         default=timedelta(seconds=5),
-        description="How long to wait for an acknowledgement; the server never acknowledges what it rejects.",
+        description="Time limit for an acknowledgement; a rejected message gets none.",
     )
 
     look_again: Duration = Field(
         default=timedelta(seconds=60),
-        description="How often a conversation that the server has stopped is looked at again; what is said to it wakes"
-        " it at once.",
+        description="Interval of status queries of a stopped conversation; a new message wakes it at once.",
     )
     evicted_wait: Duration = Field(
         default=timedelta(seconds=60),
-        description="How long a conversation that had to make room for another stays away, work waiting or not; doubles"
-        " each time, up to ten times that.",
+        description="Pause before an evicted conversation is connected again, even with pending work; doubles each"
+        " time, up to ten times that.",
     )
 
     _are_base_urls = field_validator("url", "rest_url")(
@@ -103,32 +105,32 @@ class OpenHandsOptions(RuntimeOptions):
 
     @property
     def creates(self) -> bool:
-        """Whether a conversation is to be created."""
+        """Whether to create a conversation."""
         return self.conversation is not None
 
     @property
     def takes_mcp(self) -> bool:
-        """Whether conversations are told where the tools are."""
+        """Whether conversations get the address of our MCP server."""
         return self.creates or self.shares_tools
 
     @property
     def shares_tools(self) -> bool:
-        """Whether the server's settings name the tools for all conversations."""
+        """Whether the server's settings contain our MCP server."""
         return self.tools == "settings"
 
     @property
     def calls_unasked(self) -> bool:
-        """Always: confirmation mode never asks about a call of an MCP server's tool (OH44)."""
+        """True: confirmation mode never asks before a call of an MCP tool (OH44)."""
         return True
 
     @property
     def own_tools(self) -> frozenset[str]:
-        """The functions that the agent's model has anyway."""
+        """The functions of the agent itself."""
         return OWN_TOOLS
 
     @property
     def mcp_base(self) -> str | None:
-        """Where the server reaches this gateway."""
+        """The gateway's address for the server."""
         return self.mcp_url
 
     @property
@@ -147,33 +149,35 @@ class OpenHandsOptions(RuntimeOptions):
         if key is None or not key.get_secret_value():
             return None
         if not is_sendable(key.get_secret_value()):
-            raise refusal("a session API key is printable ASCII without spaces")
+            raise refusal("a session API key must be printable ASCII without spaces")
         return key
 
     @field_validator("conversation_id")
     @classmethod
     def _is_a_conversation_id(cls, name: str | None) -> str | None:
         if name is not None and not is_conversation_id(name):
-            raise ValueError("a conversation id has 1 to 100 characters and no '..', slash, space or control character")
+            raise ValueError(
+                "a conversation id must have 1 to 100 characters and no '..', slash, space or control character"
+            )
         return name
 
     @field_validator("providers_set")
     @classmethod
     def _are_provider_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         if any(not name.isascii() or not name.replace("_", "").isalpha() for name in names):
-            raise ValueError("providers are named like github, gitlab, bitbucket")
+            raise ValueError("provider names contain only letters and underscores, such as github, gitlab, bitbucket")
         return names
 
     @model_validator(mode="after")
     def _names_one_conversation(self) -> "OpenHandsOptions":
         if (self.conversation_id is None) == (self.conversation is None):
             raise ValueError(
-                "give either conversation_id (a conversation that exists) or conversation (one to create, may be {})"
+                "set exactly one of conversation_id (an existing conversation) and conversation (a new one, may be {})"
             )
         return self
 
 
 def is_conversation_id(name: str) -> bool:
-    """Say whether a text is safe to send as a conversation id (OH12)."""
+    """Report whether a text is safe as a conversation id (OH12)."""
     unsafe = any(letter.isspace() or not letter.isprintable() or letter in "/\\" for letter in name)
     return 1 <= len(name) <= 100 and ".." not in name and not unsafe

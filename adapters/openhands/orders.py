@@ -1,4 +1,4 @@
-"""Orders to an OpenHands agent: what a client may say, checked here because the server rejects in silence. Pure."""
+"""Orders to an OpenHands agent; checked here because the server rejects invalid ones without an error. Pure."""
 
 from typing import Annotated, Any, Literal
 
@@ -13,7 +13,7 @@ Risk = Annotated[int, Field(ge=-1, le=2)]
 
 
 class ActionOrder(BaseModel):
-    """The base of all arguments: the server drops an action with one too many or too few (OH56)."""
+    """The base of all arguments; the server drops an action with an unknown or missing one (OH56)."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
@@ -28,7 +28,7 @@ class RunOrder(ActionOrder):
     cwd: str | None = None
     hidden: bool = False
     confirmation_state: Literal["confirmed"] = "confirmed"
-    """Anything else is rejected at once or waits for ever (OH54)."""
+    """Any other value is rejected at once or waits forever (OH54)."""
     security_risk: Risk = -1
 
 
@@ -89,41 +89,41 @@ ORDERS: dict[str, type[ActionOrder]] = {
     "browse_interactive": InteractiveOrder,
     "change_agent_state": StateOrder,
 }
-"""What `action.ordered` may ask for."""
+"""The actions that `action.ordered` may name."""
 
-_ELSEWHERE = {
-    wire.STOPPED: "stopping is said by turn.interrupted",
-    wire.ALLOWED: "an approval is given by approval.given",
-    wire.DENIED: "an approval is refused by approval.given",
+_OTHER_KINDS = {
+    wire.STOPPED: "send turn.interrupted to stop the agent",
+    wire.ALLOWED: "send approval.given to allow the action",
+    wire.DENIED: "send approval.given to deny the action",
 }
 WRITE_REASON = (
-    "OpenHands must not be ordered to `write`: what it observes of it the agent cannot read, and every later step of"
-    " the conversation fails; order `edit` with command `create` or `str_replace` instead"
+    "OpenHands must not be ordered to `write`: the agent cannot read its observation, and every later step of the"
+    " conversation fails; order `edit` with command `create` or `str_replace` instead"
 )
 
 
 def read_order(name: str, args: dict[str, Any]) -> tuple[Event, tuple[Loss, ...]]:
-    """Read an action that a client has sent, or its echo; messages are read elsewhere."""
+    """Decode an action of a client, or its echo, except messages."""
     if name != "change_agent_state":
         return ActionOrdered(action=name, arguments=args), ()
-    said = read_model(wire.StateArgs, args, "/args")
-    losses = unknown_fields(said.model_extra, "/args")
-    match said.agent_state:
+    native = read_model(wire.StateArgs, args, "/args")
+    losses = unknown_fields(native.model_extra, "/args")
+    match native.agent_state:
         case wire.STOPPED:
-            return TurnInterrupted(reason=said.thought or None), losses
+            return TurnInterrupted(reason=native.thought or None), losses
         case wire.ALLOWED | wire.DENIED:
-            if said.thought:
+            if native.thought:
                 losses += (Loss(how="dropped", path="/args/thought", note="a decision has no text"),)
-            return ApprovalGiven(id="", decision="allow" if said.agent_state == wire.ALLOWED else "deny"), losses
+            return ApprovalGiven(id="", decision="allow" if native.agent_state == wire.ALLOWED else "deny"), losses
         case _:
             return ActionOrdered(action=name, arguments=args), ()
 
 
 def check_order(event: ActionOrdered) -> None:
-    """Make sure that the server will take an order.
+    """Check that the server will accept an order.
 
     Raises:
-        CannotExpress: it would be rejected without a word, or do harm.
+        CannotExpress: the server would reject it without an error, or it would break the conversation.
     """
     if event.action == "write":
         raise CannotExpress(WRITE_REASON, path="/action")
@@ -133,8 +133,8 @@ def check_order(event: ActionOrdered) -> None:
             f"OpenHands cannot be ordered to {event.action[:100]!r}; orders are {', '.join(ORDERS)}", path="/action"
         )
     match event.arguments.get("agent_state"):
-        case str(state) if order is StateOrder and state in _ELSEWHERE:
-            raise CannotExpress(_ELSEWHERE[state], path="/arguments/agent_state")
+        case str(state) if order is StateOrder and state in _OTHER_KINDS:
+            raise CannotExpress(_OTHER_KINDS[state], path="/arguments/agent_state")
         case _:
             pass
     try:
@@ -146,10 +146,10 @@ def check_order(event: ActionOrdered) -> None:
 
 
 def write_decision(event: ApprovalGiven) -> dict[str, Any]:
-    """Write the arguments of an approval; what it is about is known by the agent's state (OH44)."""
+    """Encode the arguments of an approval; the agent's state determines its action (OH44)."""
     return {"agent_state": wire.ALLOWED if event.decision == "allow" else wire.DENIED, "thought": ""}
 
 
 def write_interrupt(event: TurnInterrupted) -> dict[str, Any]:
-    """Write the arguments of a stop."""
+    """Encode the arguments of a stop."""
     return {"agent_state": wire.STOPPED, "thought": event.reason or ""}

@@ -1,4 +1,4 @@
-"""Which tools an OpenHands agent has (OH34), and how a new one is told where to find ours (OH60). Pure."""
+"""The tools of an OpenHands agent (OH34), and the address of our MCP server in settings and creations (OH60). Pure."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -12,7 +12,7 @@ _MASKED = re.compile(r"\*{3,}")
 
 
 def find_tools(events: Iterable[Any]) -> tuple[Tool, ...] | None:
-    """Read the tools in the first system prompt among these events; None where there is none."""
+    """Return the tools in the first system prompt of these events; None without a prompt."""
     for event in events:
         match event:
             case {"action": wire.PROMPT, "args": {"tools": list()}}:
@@ -24,29 +24,29 @@ def find_tools(events: Iterable[Any]) -> tuple[Tool, ...] | None:
 
 
 def with_server(config: Mapping[str, Any], endpoint: McpEndpoint) -> dict[str, Any]:
-    """Add an MCP server to `mcp_config`, behind those that are there."""
+    """Append an MCP server to `mcp_config`."""
     return {**config, "shttp_servers": [*config.get("shttp_servers", []), _server(endpoint)]}
 
 
 def with_registered(settings: Mapping[str, Any], endpoint: McpEndpoint) -> dict[str, Any] | None:
-    """Write the settings that name an MCP server of ours; None where they name it already.
+    """Return the settings with our MCP server; None if they already contain it.
 
-    An entry with our URL or our token is ours, and is replaced. Other entries stay; equal ones are written once, since
-    the server shows those of its config.toml beside the stored ones and would add them again with each write.
+    An entry with our URL or token is ours and is replaced. Other entries remain. Equal entries are written once: the
+    server shows those of its config.toml among the stored ones, and would add them again with each write.
 
     Raises:
-        ValueError: the settings cannot be written back as they were read.
+        ValueError: the settings cannot be written back unchanged.
     """
     shown: object = settings.get("mcp_config")
     config = _config(shown)
     mine = _server(endpoint)
     written: dict[str, Any] = {}
     for name, servers in config.items():
-        kept: list[Any] = []
+        others: list[Any] = []
         for one in servers:
-            if one not in kept and not (name == "shttp_servers" and _is_ours(one, mine)):
-                kept.append(one)
-        written[name] = kept
+            if one not in others and not (name == "shttp_servers" and _is_ours(one, mine)):
+                others.append(one)
+        written[name] = others
     ours = [one for one in config.get("shttp_servers", []) if _is_ours(one, mine)]
     if len(ours) == 1 and _equal(ours[0], mine):
         return None
@@ -65,7 +65,7 @@ def _config(shown: object) -> dict[str, list[Any]]:
         if not isinstance(servers, list):
             raise ValueError(f"mcp_config.{name[:64]} is not a list")
         if any(_is_masked(one) for one in cast("list[object]", servers)):
-            raise ValueError("the server masks keys of its MCP servers, and writing them back would destroy them")
+            raise ValueError("the server masks keys of its MCP servers; a write would destroy them")
     return cast("dict[str, list[Any]]", config)
 
 
@@ -107,8 +107,8 @@ def _is_masked(value: object) -> bool:
 def _read(listed: Any) -> Tool | None:
     match listed:
         case {"function": {"name": str(name)}}:
-            told: dict[str, Any] = listed["function"]
-            description, parameters = told.get("description"), told.get("parameters")
+            function: dict[str, Any] = listed["function"]
+            description, parameters = function.get("description"), function.get("parameters")
             schema = cast("dict[str, Any]", parameters) if isinstance(parameters, dict) else {}
             return Tool(name, description if isinstance(description, str) else "", schema)
         case _:

@@ -1,6 +1,6 @@
-"""The messages of OpenHands as they stand on the wire; native spelling lives here and nowhere else. Pure.
+"""The native messages of OpenHands and their spelling. Pure.
 
-`OH` numbers name the rules of the protocol notes (V0, as OpenHands 0.62 speaks it).
+`OH` numbers are rules of the protocol (V0, as of OpenHands 0.62).
 """
 
 import re
@@ -17,27 +17,27 @@ EVENTS = "oh_event"
 ACTIONS = "oh_action"
 """The event of the public document; every server from 0.17 listens for it (OH2)."""
 USER_ACTIONS = "oh_user_action"
-"""The name that servers since March 2025 listen for too, and that the web frontend sends (OH2)."""
+"""The name that the web frontend sends; servers since March 2025 listen for it, too (OH2)."""
 CLIENT_CHANNELS = frozenset({ACTIONS, USER_ACTIONS})
 
 MESSAGE_BYTES = 4 * 1024 * 1024
-"""The server drops a larger message without a word (OH58)."""
+"""The server drops a larger message without an error (OH58)."""
 OVERLAP = 50
-"""How far behind the highest id a link resumes: live order is not id order (OH18)."""
+"""Ids below the highest one from which a link resumes: live order is not id order (OH18)."""
 PAGE = 100
-"""Most events that one REST answer holds (OH63)."""
+"""Maximum number of events in a REST response (OH63)."""
 
 UNKNOWN = "UNKNOWN"
-"""Ours, for a conversation that the server does not know: it answers `null`."""
+"""Our word for a conversation unknown to the server, which answers `null`."""
 USUAL_MCP_TIMEOUT, LONGEST_MCP_TIMEOUT = 60, 3_600
-"""Seconds that a call of an MCP server's tool takes at most, where nothing else is told, and the most that may be."""
+"""The default and the maximum time limit of an MCP tool call in seconds."""
 
 SERVER_INFO_PATH = "/server_info"
-"""Open without a key in V0 and V1; only V1 tells its version there (OV2, OV4)."""
+"""Open without a key in V0 and V1; only V1 reports a version (OV2, OV4)."""
 CONVERSATIONS_PATH = "/api/conversations"
 SETTINGS_PATH = "/api/settings"
 SHOWN_SETTINGS = frozenset({"provider_tokens_set", "llm_api_key_set", "search_api_key_set", "secrets_store"})
-"""Members that the server adds where it shows its settings, and that are not written back."""
+"""Members that the server adds when it shows its settings; they are not written back."""
 KEY_HEADER = "X-Session-API-Key"
 
 TOOLS = frozenset(
@@ -53,13 +53,13 @@ TOOLS = frozenset(
         "task_tracking",
     }
 )
-"""Actions of the agent that its runtime carries out (OH 3.3)."""
+"""Actions of the agent that its runtime executes (OH 3.3)."""
 BOOKKEEPING = frozenset({"null", "system", "recall", "condensation", "condensation_request", "loop_recovery"})
-"""Actions by which the runtime keeps its own books; kept whole, as opaque."""
+"""Actions for the runtime's internal records; they become opaque."""
 LIVE_FROM_ENVIRONMENT = frozenset({"run", "agent_state_changed", "recall", "error"})
-"""Observations of the environment that live sends too (OH16)."""
+"""Observations of the environment that are also sent live (OH16)."""
 GATED = frozenset({"run", "run_ipython"})
-"""Only these say on the wire that they wait for an approval (OH33)."""
+"""Actions that show on the wire that they wait for an approval (OH33)."""
 RESULTS = frozenset(
     {
         "run",
@@ -77,9 +77,9 @@ RESULTS = frozenset(
         "user_rejected",
     }
 )
-"""Observations that say how an action ended (OH 3.4)."""
+"""Observations that end an action (OH 3.4)."""
 CLIENT_ACTIONS = TOOLS | {"think", "finish", "reject", "delegate", "change_agent_state"}
-"""What the server makes of a client's action beside a message (OH53); only some of it may be ordered."""
+"""Actions besides `message` that the server accepts from a client (OH53); `ORDERS` has the permitted ones."""
 
 NOT_EXECUTED = "AGENT_ERROR$ERROR_ACTION_NOT_EXECUTED_STOPPED"
 TOO_MANY = "AGENT_ERROR$TOO_MANY_CONVERSATIONS"
@@ -93,7 +93,7 @@ ERROR_PREFIX = "ERROR:\n"
 FINISHED_TEXT = "All done! What's next on the agenda?"
 
 IGNORED = frozenset({"timeout", "llm_metrics", "tool_call_metadata"})
-"""Random (OH23), about money (OH26), and the bulk of the traffic (OH25); of the last only the id is read."""
+"""Random (OH23), billing (OH26), and the bulk of the traffic (OH25), of which only the id is read."""
 
 _STATES: dict[str, SessionState] = {
     "init": "starting",
@@ -135,28 +135,28 @@ _STATUSES: dict[str, SessionState] = {
 
 
 def state_of(word: str) -> SessionState | None:
-    """Say a native agent state; None for one that nobody documents."""
+    """Decode a native agent state; None for an undocumented one."""
     return _STATES.get(word)
 
 
 def word_for(state: SessionState) -> str:
-    """Say a state as OpenHands does."""
+    """Encode a state."""
     return _WORDS[state]
 
 
 def state_of_status(status: str) -> SessionState | None:
-    """Say what a status update tells; None for one that nobody documents."""
+    """Decode a status update; None for an undocumented one."""
     return _STATUSES.get(status)
 
 
 class Wire(BaseModel):
-    """The base of all messages: types are taken literally, unknown fields are kept so that they can be listed."""
+    """The base of all messages: strict types; unknown fields are kept to be listed as losses."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="allow")
 
 
 class ServerEvent(Wire):
-    """An action or observation on `oh_event`; `action` wins where both are there (OH38)."""
+    """An action or observation on `oh_event`; `action` has precedence (OH38)."""
 
     id: int = Field(ge=0, lt=2**63)
     timestamp: str = Field(min_length=1, max_length=64)
@@ -172,7 +172,7 @@ class ServerEvent(Wire):
 
 
 class StatusUpdate(Wire):
-    """A word about the conversation that is no event: no source, no number, never replayed (OH28, OH31)."""
+    """A report about the conversation without source and id, which is never replayed (OH28, OH31)."""
 
     status_update: bool
     type: str
@@ -182,14 +182,14 @@ class StatusUpdate(Wire):
 
 
 class Failure(Wire):
-    """The agent session could not be made (OH30)."""
+    """The agent session could not be created (OH30)."""
 
     error: bool
     message: str = ""
 
 
 class ClientAction(Wire):
-    """What a client sends; the optional fields are overwritten by the server (OH52)."""
+    """A client message; the server overwrites the optional fields (OH52)."""
 
     action: str
     args: dict[str, Any] = {}
@@ -210,14 +210,14 @@ class MessageArgs(Wire):
     wait_for_response: bool | None = None
     security_risk: int | None = None
     timestamp: Any = None
-    """The frontend sends one, the server overwrites it (OH35, OH57)."""
+    """The frontend sends it, the server overwrites it (OH35, OH57)."""
 
 
 MESSAGE_DEFAULTS: dict[str, Any] = {"file_urls": [], "wait_for_response": False, "security_risk": -1}
 
 
 class FinishArgs(Wire):
-    """Of `finish` and `reject`."""
+    """The arguments of `finish` and `reject`."""
 
     final_thought: str = ""
     outputs: dict[str, Any] | None = None
@@ -253,15 +253,15 @@ class DelegateExtras(Wire):
     outputs: dict[str, Any] | None = None
 
 
-def trimmed(payload: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what is never kept: a random field, the bill and the model's whole answer."""
+def trim(payload: dict[str, Any]) -> dict[str, Any]:
+    """Return the payload without the fields in `IGNORED`."""
     return (
         payload if IGNORED.isdisjoint(payload) else {key: value for key, value in payload.items() if key not in IGNORED}
     )
 
 
 def correlation_of(payload: Mapping[str, Any]) -> str | None:
-    """Find the id that ties an action to its observation where `cause` does not (OH25)."""
+    """Return the id that connects an action to its observation without `cause` (OH25)."""
     match payload.get("tool_call_metadata"):
         case None:
             return None
@@ -272,12 +272,12 @@ def correlation_of(payload: Mapping[str, Any]) -> str | None:
 
 
 def native_id(number: int, timestamp: str) -> str:
-    """Name an event: ids alone come twice, out of order, and with a rewritten source (OH16-OH19)."""
+    """Return the key of an event: ids alone repeat, arrive out of order and have rewritten sources (OH16-OH19)."""
     return f"{number}@{timestamp}"
 
 
 def mark_of(payload: object) -> tuple[int, str] | None:
-    """Find the id and time of an event on `oh_event`; None for what has none."""
+    """Return the id and time of an event on `oh_event`, if any."""
     match payload:
         case {"id": bool()}:
             return None
@@ -288,7 +288,7 @@ def mark_of(payload: object) -> tuple[int, str] | None:
 
 
 def is_state(payload: object) -> bool:
-    """Say whether an event is about the agent's state."""
+    """Report whether an event is a state of the agent."""
     match payload:
         case {"action": str()}:
             return False
@@ -299,7 +299,7 @@ def is_state(payload: object) -> bool:
 
 
 def is_start(payload: object) -> bool:
-    """Say whether an event tells that the agent was started."""
+    """Report whether an event is a start of the agent."""
     match payload:
         case {"extras": {"agent_state": "loading"}}:
             return is_state(payload)
@@ -308,7 +308,7 @@ def is_start(payload: object) -> bool:
 
 
 def is_unsent(payload: object) -> bool:
-    """Say whether the socket never shows this stored event in a replay (OH15); REST does (OH63)."""
+    """Report whether a replay omits this stored event (OH15), which REST shows (OH63)."""
     match payload:
         case {"action": "null" | "recall"}:
             return True
@@ -321,7 +321,7 @@ def is_unsent(payload: object) -> bool:
 
 
 def is_eviction(payload: object) -> bool:
-    """Say whether the server tells that it ends this conversation to make room for another (OH65)."""
+    """Report whether the server evicts this conversation for another one (OH65)."""
     match payload:
         case {"status_update": True, "id": str(status)}:
             return status == TOO_MANY
@@ -330,7 +330,7 @@ def is_eviction(payload: object) -> bool:
 
 
 def is_never_live(payload: object) -> bool:
-    """Say whether only a replay shows this event: of what the environment did, live sends a few kinds alone (OH16)."""
+    """Report whether only a replay shows this event: few kinds of the environment are sent live (OH16)."""
     match payload:
         case {"source": "environment", "action": str()}:
             return True
@@ -340,12 +340,12 @@ def is_never_live(payload: object) -> bool:
             return False
 
 
-def read_refusal(said: object) -> tuple[str, str, bool] | None:
-    """Say a CONNECT_ERROR as code, text and whether trying again cannot help; None for one nobody documents."""
-    match said:
+def read_refusal(data: object) -> tuple[str, str, bool] | None:
+    """Decode a CONNECT_ERROR as code, text and whether it is final; None for an undocumented one."""
+    match data:
         case {"message": str(message), "data": {"msg_id": str(code)}}:
-            # The library of the server puts what it was told second under `data` (OH10).
-            return code[:100], f"{message}: {SETTINGS_MEND}", True
+            # The server's library puts its second argument under `data` (OH10).
+            return code[:100], f"{message}: {SETTINGS_FIX}", True
         case {"message": str(message)} | str(message):
             pass
         case _:
@@ -355,27 +355,27 @@ def read_refusal(said: object) -> tuple[str, str, bool] | None:
     if message.startswith("No conversation_id"):
         return "NO_CONVERSATION_ID", message, True
     if message.startswith("Settings not found"):
-        return SETTINGS_MISSING, f"{message}: {SETTINGS_MEND}", True
+        return SETTINGS_MISSING, f"{message}: {SETTINGS_FIX}", True
     return None
 
 
 CROWDED = (
-    "TOO_MANY_CONVERSATIONS: the server has ended this conversation to make room for another one;"
+    "TOO_MANY_CONVERSATIONS: the server has evicted this conversation for another one;"
     " raise max_concurrent_conversations in its configuration"
 )
 NO_REST = frozenset({404, 405, 501})
-"""What a server without the REST interface answers: the public document knows Socket.IO alone."""
+"""Status codes of a server without the REST interface; the public document describes only Socket.IO."""
 ENDED = frozenset({"STOPPED", "ARCHIVED", UNKNOWN})
-"""What REST says of a conversation that runs no agent; whoever joins its socket begins one (OH12, OH21)."""
+"""REST status of a conversation without a running agent; a join would start one (OH12, OH21)."""
 HIDDEN = "<secret_hidden>"
-"""What the server writes in place of a secret (OH39)."""
+"""The server's replacement of a secret (OH39)."""
 FAILED = 500
-"""What REST answers where the server fails inside."""
+"""REST status code of an internal error."""
 SETTINGS_MISSING = "CONFIGURATION$SETTINGS_NOT_FOUND"
-SETTINGS_MEND = "store a model and its key in the OpenHands settings first (POST /api/settings)"
+SETTINGS_FIX = "store a model and its key in the OpenHands settings first (POST /api/settings)"
 SILENCE = (
-    "the server took the connection and then said nothing; OpenHands does so where session_api_key is missing,"
-    " providers_set has an unknown name, or the server itself fails"
+    "the server accepted the connection and sent nothing; check session_api_key and the names in providers_set,"
+    " or the log of the server"
 )
 
 
@@ -383,9 +383,9 @@ _VERSION = re.compile(r"[0-9][0-9A-Za-z.+-]{0,39}")
 
 
 def v1_version(info: object) -> str | None:
-    """Read from `/server_info` which V1 agent-server answers; None for a V0 server and for anything else (OV2).
+    """Return the version of a V1 agent-server from `/server_info`; None for every other server (OV2).
 
-    A V0 server reports uptime and resources there, without a version.
+    A V0 server reports uptime and resources without a version.
     """
     match info:
         case {"version": str(version), "sdk_version": str()} | {"version": str(version), "usable_tools": list()}:
@@ -395,18 +395,18 @@ def v1_version(info: object) -> str | None:
 
 
 def unacknowledged(action_event: str) -> str:
-    """Explain a missing acknowledgement; the options name the event that carries what we send (OH2, OH8)."""
+    """Explain a missing acknowledgement (OH2, OH8)."""
     other = USER_ACTIONS if action_event == ACTIONS else ACTIONS
     return (
         "the server rejected the message, which it never reports, or it does not listen for the event"
-        f" {action_event!r}; for such a server set `action_event: {other}`"
+        f" {action_event!r}; for that server set `action_event: {other}`"
     )
 
 
 def connection_query(
     *, conversation_id: str, latest_event_id: int, providers_set: tuple[str, ...], session_api_key: str | None
 ) -> dict[str, str]:
-    """Write the handshake; an empty key or provider list would be worse than none (OH6, OH9)."""
+    """Return the query of the handshake; an empty key or provider list must be omitted (OH6, OH9)."""
     query = {"conversation_id": conversation_id, "latest_event_id": str(latest_event_id)}
     if providers_set:
         query["providers_set"] = ",".join(providers_set)
@@ -416,7 +416,6 @@ def connection_query(
 
 
 def action_message(name: str, args: dict[str, Any]) -> dict[str, Any]:
-    """Write what a client sends."""
     return {"action": name, "args": args}
 
 

@@ -1,4 +1,4 @@
-"""Writes canonical events as OpenHands messages: what a client says, and what a server says on `oh_event`. Pure."""
+"""Encodes events as OpenHands messages of clients and, on `oh_event`, of the server. Pure."""
 
 from datetime import UTC
 from typing import Any, Literal, cast
@@ -36,12 +36,12 @@ from gateway.strict_json import find_fault, pointer, read_model
 
 Source = Literal["agent", "user", "environment"]
 _SOURCES: dict[str, Source] = {"agent": "agent", "user": "user", "system": "environment"}
-NO_PLACE = "OpenHands has no place for it as it is"
+NO_EQUIVALENT = "OpenHands has no equivalent"
 _FROM_CLIENT = ("message.posted", "approval.given", "turn.interrupted", "action.ordered")
 
 
 def speaks_as_client(item: Draft | Envelope) -> bool:
-    """Say whether an event is something that we tell the server, and not its echo or its own word."""
+    """Report whether an event is a client message of ours, neither an echo nor a server message."""
     ours = item.direction == "to_runtime" if isinstance(item, Envelope) else item.native_id is None
     event = item.event
     return ours and event.kind in _FROM_CLIENT and not (isinstance(event, MessagePosted) and _is_agents(event))
@@ -52,10 +52,10 @@ def _is_agents(event: MessagePosted) -> bool:
 
 
 def write_client_action(event: Event) -> tuple[dict[str, Any], tuple[Loss, ...]]:
-    """Write what a client says, and list what it leaves out.
+    """Encode a client message and list its losses.
 
     Raises:
-        CannotExpress: the server would reject it in silence, or it would do harm.
+        CannotExpress: the server would reject it without an error, or it would break the conversation.
     """
     losses: tuple[Loss, ...] = ()
     match event:
@@ -63,12 +63,12 @@ def write_client_action(event: Event) -> tuple[dict[str, Any], tuple[Loss, ...]]
             args, losses = _client_message(event)
             message = wire.action_message("message", args)
             if event.extra_args is None and not args["image_urls"] and args["content"].isascii():
-                # Nearly every message: a text alone, in which there is nothing to look for.
-                return _bounded(message), losses
+                # Fast path for a plain ASCII text, which needs no check.
+                return _check_size(message), losses
         case ApprovalGiven():
             message = wire.action_message("change_agent_state", write_decision(event))
             if event.scope not in (None, "once"):
-                # Every approval here is for one action; which one, is known by the agent's state (OH44).
+                # Every approval is for one action, which the agent's state determines (OH44).
                 losses = (_lost("dropped", "/scope"),)
         case TurnInterrupted():
             message = wire.action_message("change_agent_state", write_interrupt(event))
@@ -78,12 +78,12 @@ def write_client_action(event: Event) -> tuple[dict[str, Any], tuple[Loss, ...]]
             check_order(event)
             message = wire.action_message(event.action, event.arguments)
         case _:
-            raise CannotExpress(f"OpenHands has no words for {event.kind}")
+            raise CannotExpress(f"OpenHands has no equivalent of {event.kind}")
     _check(message)
-    return _bounded(message), losses
+    return _check_size(message), losses
 
 
-def _bounded(message: dict[str, Any]) -> dict[str, Any]:
+def _check_size(message: dict[str, Any]) -> dict[str, Any]:
     size = len(orjson.dumps(message))
     if size > wire.MESSAGE_BYTES - 1024:
         raise CannotExpress(f"OpenHands drops messages of over {wire.MESSAGE_BYTES} bytes; this one has {size}")
@@ -97,13 +97,13 @@ def _client_message(event: MessagePosted) -> tuple[dict[str, Any], tuple[Loss, .
             images: list[str] = []
         case content:
             if all(isinstance(block, Data) for block in content):
-                raise CannotExpress("a message for OpenHands needs a text or an image", path="/content")
+                raise CannotExpress("a message for OpenHands requires a text or an image", path="/content")
             text, images = text_of(content), _images(event)
             if _content(text, images) != content:
                 losses = (_lost("narrowed", "/content"),)
     author, args = event.author, {"content": text, "image_urls": images}
     if author.id is not None or author.name is not None:
-        losses = dropped(("author/id", author.id), ("author/name", author.name), note=NO_PLACE) + losses
+        losses = dropped(("author/id", author.id), ("author/name", author.name), note=NO_EQUIVALENT) + losses
     if author.role != "user":
         losses = (_lost("narrowed", "/author/role"), *losses)
     if event.message_id is not None:
@@ -122,18 +122,18 @@ def _client_message(event: MessagePosted) -> tuple[dict[str, Any], tuple[Loss, .
 
 
 def _content(text: str, images: list[str]) -> tuple[Text | Image, ...]:
-    """Say as what a server hears a text with images."""
-    said = (Text(text=text),) if text or not images else ()
-    return (*said, *(Image(url=url) for url in images))
+    """Return the content that the server reads from a text with images."""
+    texts = (Text(text=text),) if text or not images else ()
+    return (*texts, *(Image(url=url) for url in images))
 
 
 def _add_extra_args(args: dict[str, Any], given: dict[str, Any]) -> tuple[Loss, ...]:
-    """Add what a message of OpenHands has beside a text and images, and list the rest."""
+    """Add further members of a message and list the others as losses."""
     rest = {name: given[name] for name in wire.MESSAGE_DEFAULTS if name in given}
     try:
         read_model(wire.MessageArgs, rest, "/extra_args")
     except MalformedFrame as exc:
-        # A controller that gets anything else dies without a word (OH55).
+        # Any other type would crash the controller without an error (OH55).
         raise CannotExpress(f"{exc.path}: {exc.reason}", path=exc.path) from exc
     args.update(rest)
     unusual = {name: value for name, value in rest.items() if value != wire.MESSAGE_DEFAULTS[name]}
@@ -141,7 +141,7 @@ def _add_extra_args(args: dict[str, Any], given: dict[str, Any]) -> tuple[Loss, 
 
 
 def _lost(how: Literal["dropped", "narrowed"], path: str) -> Loss:
-    return Loss(how=how, path=path, note=NO_PLACE)
+    return Loss(how=how, path=path, note=NO_EQUIVALENT)
 
 
 def _images(event: MessagePosted) -> list[str]:
@@ -154,10 +154,10 @@ def _check(message: dict[str, Any]) -> None:
 
 
 def write_server_message(item: Draft | Envelope) -> dict[str, Any]:
-    """Write what a server says on `oh_event`.
+    """Encode a server message on `oh_event`.
 
     Raises:
-        CannotExpress: OpenHands has no words for it.
+        CannotExpress: OpenHands has no equivalent.
     """
     event = item.event
     match event:
@@ -170,7 +170,7 @@ def write_server_message(item: Draft | Envelope) -> dict[str, Any]:
         case _:
             message = {**_identity(item), **_body(event)}
             if correlation := _correlation(item):
-                # The rest of what belongs here is the model's answer, which nobody keeps.
+                # The other members are the model's response, which is never stored.
                 message["tool_call_metadata"] = {"tool_call_id": correlation}
     _check(message)
     return message
@@ -196,19 +196,19 @@ def _sequence(item: Envelope) -> int | None:
 
 
 def _identity(item: Draft | Envelope) -> dict[str, Any]:
-    """Take the event's own id and time, or those of our journal; a bare draft has only what its event says."""
+    """Return the event's native id and time, else those of our journal; a bare draft has only its event."""
     match item:
         case Draft(native_sequence=int(number)):
             return {"id": number, "timestamp": item.native_time or _EPOCH}
         case Envelope(origin=origin) if origin is not None and _has_identity(item):
             return {"id": origin.native_sequence, "timestamp": origin.native_time or _EPOCH}
         case Envelope():
-            # OpenHands writes local time without a zone; the journal's is UTC (OH19).
+            # OpenHands writes local time without a zone; the journal has UTC (OH19).
             at = item.recorded_at.astimezone(UTC).replace(tzinfo=None)
             return {"id": item.sequence, "timestamp": at.isoformat(timespec="microseconds")}
         case _:
-            named = getattr(item.event, "native_call_id", "") if isinstance(item.event, ToolRequested) else ""
-            return {"id": _number(named) or 0, "timestamp": _EPOCH}
+            native = getattr(item.event, "native_call_id", "") if isinstance(item.event, ToolRequested) else ""
+            return {"id": _number(native) or 0, "timestamp": _EPOCH}
 
 
 _EPOCH = "1970-01-01T00:00:00.000000"
@@ -242,7 +242,7 @@ def _body(event: Event) -> dict[str, Any]:
         case ToolRequested():
             return _tool(event)
         case ToolFinished():
-            return _observed(event)
+            return _outcome(event)
         case ActionOrdered(action=action, arguments=arguments):
             return _action("user", action, arguments, "")
         case ApprovalGiven():
@@ -270,7 +270,7 @@ def _body(event: Event) -> dict[str, Any]:
         case FaultReported():
             return _observation("error", event.message, {"error_id": event.code or ""})
         case _:
-            raise CannotExpress(f"OpenHands has no words for {event.kind}")
+            raise CannotExpress(f"OpenHands has no equivalent of {event.kind}")
 
 
 def _action(source: Source, name: str, args: dict[str, Any], message: str) -> dict[str, Any]:
@@ -321,15 +321,15 @@ def _tool(event: ToolRequested) -> dict[str, Any]:
     return _action("agent", event.tool, args, event.preview or "")
 
 
-def _observed(event: ToolFinished) -> dict[str, Any]:
+def _outcome(event: ToolFinished) -> dict[str, Any]:
     cause = _number(event.native_call_id)
     rest: dict[str, Any] = {} if cause is None else {"cause": cause}
     match event.result:
-        case {"observation": str(name), **said} if name in wire.RESULTS:
-            content, extras = said.get("content", event.error or ""), said.get("extras", {})
+        case {"observation": str(name), **members} if name in wire.RESULTS:
+            content, extras = members.get("content", event.error or ""), members.get("extras", {})
             message = _observation(name, content, extras, **rest)
-            if "success" in said:
-                message["success"] = said["success"]
+            if "success" in members:
+                message["success"] = members["success"]
             return message
         case _:
             pass
@@ -369,7 +369,7 @@ def _delegate(event: ThreadSent) -> dict[str, Any]:
 
 
 def differences(before: Event, after: Event) -> tuple[Loss, ...]:
-    """List what of an event does not come back when its message is read again."""
+    """List the members of an event that differ after encoding and decoding."""
     known = {"/call_id"}
     match before:
         case ApprovalGiven(scope="once"):
@@ -394,7 +394,7 @@ def _differing(path: str, before: dict[str, Any], after: dict[str, Any]) -> list
                 found.extend(inner)
             case _ if value != other:
                 how = "dropped" if other in (None, "", (), [], {}) else "narrowed"
-                found.append(Loss(how=how, path=pointer(path, name), note=NO_PLACE))
+                found.append(Loss(how=how, path=pointer(path, name), note=NO_EQUIVALENT))
             case _:
                 pass
     return found

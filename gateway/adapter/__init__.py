@@ -1,1 +1,1 @@
-"""What a protocol plugs into: the port of an adapter, and the option types that adapters share. Pure."""
+"""The port of adapters and the option types that they share. Pure."""

@@ -1,4 +1,4 @@
-"""How YAML writes a span of time: `20s`, `500ms`, `2m`, `7d`, or a number of seconds. Pure."""
+"""Durations in YAML: `20s`, `500ms`, `2m`, `7d`, or a number of seconds. Pure."""
 
 import re
 from datetime import timedelta
@@ -25,7 +25,7 @@ def _read_duration(given: object) -> object:
 
 
 def _span(seconds: float) -> timedelta:
-    # Python's own limit is an OverflowError, which a validator must not let out; NaN compares false.
+    # Python would raise an OverflowError, which a validator must not raise; NaN compares false.
     if not abs(seconds) <= _LONGEST:
         raise ValueError("longer than 100 years; write a duration such as 20s, 500ms, 2m or 7d")
     return timedelta(seconds=seconds)

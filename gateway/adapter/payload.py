@@ -1,4 +1,4 @@
-"""What every codec does with a frame before it reads what it says. Pure."""
+"""Checks that every codec makes on a frame before it decodes the content. Pure."""
 
 from collections.abc import Callable
 from typing import Any, cast
@@ -10,10 +10,10 @@ from gateway.strict_json import Malformed, find_fault, json_type
 
 
 def payload_of(frame: Frame) -> Any:
-    """Take the payload out of a frame.
+    """Return the payload of a frame. The functions below also raise `MalformedFrame`.
 
     Raises:
-        MalformedFrame: it could not be read; the functions below raise it, too, where a payload is not what they want.
+        MalformedFrame: the link could not read the payload.
     """
     if isinstance(frame.payload, Malformed):
         raise MalformedFrame(frame.payload.reason)
@@ -21,14 +21,14 @@ def payload_of(frame: Frame) -> Any:
 
 
 def read_object(payload: object) -> dict[str, Any]:
-    """Take a payload that must be an object."""
+    """Return a payload that must be an object."""
     if not isinstance(payload, dict):
         raise MalformedFrame(f"expected an object, got {json_type(payload)}")
     return cast("dict[str, Any]", payload)
 
 
 def read_typed(payload: object) -> dict[str, Any]:
-    """Take a payload that must be an object with a text at `type`."""
+    """Return a payload that must be an object with a text at `type`."""
     members = read_object(payload)
     if isinstance(members.get("type"), str):
         return members
@@ -36,7 +36,7 @@ def read_typed(payload: object) -> dict[str, Any]:
 
 
 def keep(frame: Frame, *, hide: Callable[[Any], Any] | None = None) -> Draft:
-    """Keep what the protocol does not have as `opaque`; `hide` takes out what no journal may hold."""
+    """Make an `opaque` draft of an unknown message; `hide` removes secrets from the payload."""
     if fault := find_fault([frame.channel, frame.payload]):
         raise MalformedFrame(f"the message {fault.reason}", path=fault.path[2:])
     return Draft(Opaque(channel=frame.channel, payload=hide(frame.payload) if hide else frame.payload))

@@ -1,7 +1,7 @@
-"""The socket that a protocol plugs into: adapter, codec, connector, link. Pure.
+"""The port of a protocol: adapter, codec, connector, link. Pure.
 
-One adapter is one protocol version. Its codec translates, its connector connects; everything
-that needs memory or a decision lives in the core, everything that retries in the supervisor.
+One adapter is one protocol version. Its codec translates and its connector connects. The core remembers and decides;
+the supervisor retries.
 """
 
 from collections.abc import Awaitable, Generator, Mapping, Sequence
@@ -19,66 +19,65 @@ from gateway.events.frozen import frozen
 from gateway.strict_json import pointer
 
 LARGEST_FRAME = 32 * 1024 * 1024
-"""Bytes of a message beyond which a link ends the connection; `limits.frame` is at most this."""
+"""The maximum of `limits.frame` in bytes; a link ends the connection on a larger message."""
 
 PORTS_VERSION = 3
 
 
 @frozen
 class Frame:
-    """One native message: the channel it travels on and its JSON."""
+    """One native message: its channel and its JSON."""
 
     channel: str
     payload: Any
     size: int = field(default=0, compare=False)
-    """Bytes of the text that it came in; 0 where the link does not tell."""
+    """Bytes of the received text; 0 if the link does not report it."""
     written: bytes | None = field(default=None, compare=False, repr=False)
-    """The payload as compact JSON if the link has read it strictly; it needs no further check."""
+    """The payload as compact JSON if the link has parsed it strictly; no further check is necessary."""
     live: bool = field(default=False, compare=False)
-    """Whether the link takes it for something to show and not to keep; what it is, the codec says."""
+    """Whether the link considers it live (shown, not stored); the codec decides."""
 
 
 @frozen
 class Encoded:
-    """What a codec makes of one event: the frames to send, in order, and what they cannot carry."""
+    """One encoded event: the frames to send, in order, and the losses."""
 
     frames: tuple[Frame, ...]
     losses: tuple[Loss, ...] = ()
 
 
 class Codec(Protocol):
-    """Translate one protocol, both ways; symmetrical, stateless, total and pure.
+    """Translate one protocol in both directions; symmetrical, stateless, total and pure.
 
-    It maps only kinds the protocol has natively and covers every message in both directions, as
-    either side of the protocol says it.
+    A codec maps only kinds that the protocol has. It covers every message of both sides of the protocol, in both
+    directions.
     """
 
     def decode(self, frame: Frame) -> tuple[Draft, ...]:
-        """Say a frame in canonical words: one primary draft, seldom more.
+        """Decode a frame into drafts, usually one.
 
-        A type the protocol does not have becomes `opaque`; an unknown field becomes a
-        `Loss(dropped)`; wrong insides of a known type raise.
+        An unknown type becomes `opaque`, an unknown field a `Loss(dropped)`; invalid content of a known type raises.
 
         Raises:
-            MalformedFrame: and nothing else, whatever the payload is.
+            MalformedFrame: the only exception, for any payload.
         """
         ...
 
     def encode(self, item: Draft | Envelope) -> Encoded:
-        """Say an event in native words; the same item always gives equal frames.
+        """Encode an event; equal items give equal frames.
 
-        An event is said first as a draft, and again, after a crash, as its envelope: in the same words, so that no id
-        or time of an envelope belongs into them.
+        An event is encoded first as a draft and, after a crash, as its envelope. Both must give equal frames, so use
+        no id or time of the envelope.
 
         Raises:
-            CannotExpress: the protocol has no words for it, or a value breaks its limits.
+            CannotExpress: the protocol has no equivalent, or a value exceeds its limits.
         """
         ...
 
 
 @frozen
 class McpAction:
-    """The action by which a runtime calls a tool of an MCP server, and the arguments that say which and with what."""
+    """The native action that calls an MCP tool, and the names of its arguments for the tool and its input."""
 
     action: str
     tool: str
@@ -87,55 +86,55 @@ class McpAction:
 
 @frozen
 class Capabilities:
-    """What a protocol can do, as data; the core branches on this and never on a name."""
+    """The abilities of a protocol, as data; the core branches on these and never on a name."""
 
     accepts: frozenset[str]
-    """Kinds that `encode` can say towards the runtime."""
+    """Kinds that `encode` can send to the runtime."""
     emits: frozenset[str]
-    """Kinds that a runtime may say; apart from `opaque` and `fault.reported`, which all may."""
+    """Kinds that a runtime may send, besides `opaque` and `fault.reported`, which all may send."""
     turns: Literal["signalled", "inferred"]
     delivery: Literal["silence", "ack", "response"]
-    """How delivery is known: no error within a window, an acknowledgement, or the answer to a request."""
+    """The confirmation of a delivery: no error within a window, an acknowledgement, or the response to a request."""
     rejects_with: frozenset[str] = frozenset()
-    """Fault codes that mean: what you just sent was not taken."""
+    """Fault codes that reject the last sent event."""
     replaces_context: bool = False
-    """A context update replaces the whole context, so each one is sent complete, and all in the journal's order."""
+    """A context update replaces the whole context, so each one is sent complete, in journal order."""
     hydrates: bool = False
     """The last context is sent, without waking the agent, on each (re)connect."""
     confirms_messages: timedelta | None = None
     """Agent messages of a burst must be confirmed one by one, within this time."""
     answers_cancel: bool = False
-    """The runtime wants a canceled outcome as the answer to its cancel."""
+    """The runtime expects a canceled outcome in response to its cancel."""
     one_message_per_turn: bool = False
     """New work waits until the turn has ended."""
     resumes: bool = False
-    """A reconnect replays what was missed, followed by a `caught_up`."""
+    """A reconnect replays the missed messages, followed by a `caught_up`."""
     echoes: bool = False
-    """Our own messages come back with a native id."""
+    """The runtime sends our own messages back with a native id."""
     names_awaited: bool = False
-    """States name the calls that the runtime waits for, so that a replay shows which outcomes it still wants."""
+    """States name the calls that the runtime waits for, so a replay shows which outcomes are pending."""
     delegates: bool = False
-    """Between `thread.sent` and `thread.received`, states are a delegate's and end nothing."""
+    """States between `thread.sent` and `thread.received` belong to a delegate and end no turn."""
     approvals: Literal["none", "by_id", "by_state"] = "none"
     silent_gates: frozenset[str] = frozenset()
-    """Where approvals go by state: tools that may wait for one although their request does not say so."""
+    """With approvals by state: tools that may wait for one although their request does not show it."""
     mcp_action: McpAction | None = None
-    """Where its agents call tools of MCP servers: ours may be among them, and then the action is linked to the call."""
+    """The action that calls MCP tools; one that calls a tool of ours is linked to the call."""
     starts_deaf: bool = False
-    """While its state is `starting` the runtime takes new work and never does it, so it is held back until then.
+    """A runtime in state `starting` accepts new work but never does it, so the gateway holds the work until then.
 
-    Needs `resumes` and `echoes`: what was held when a process ended is sent by the next one, unless an echo is there.
+    Requires `resumes` and `echoes`: the next process sends the work held by an ended one, unless an echo exists.
     """
     creates_sessions: bool = False
     takes_tools: Literal["none", "create", "agent", "mcp"] = "none"
-    """How the runtime comes to know tools: never, by `create`, on the agent that a session belongs to, which is its
-    owner's to do, or from the MCP server that `create` tells it of."""
+    """The source of tools: none, the order of `create`, the agent's own settings (its owner declares them), or the MCP
+    server that `create` names."""
     mcp_hold: timedelta | None = None
-    """How long its MCP client surely waits for one answer, where it takes tools so; None: as long as it was told."""
+    """Minimum time that its MCP client waits for a response; None if it honors the timeout of `McpEndpoint`."""
     mcp_session_header: str | None = None
-    """The header in which its MCP client may name the native session that asks."""
+    """The header in which its MCP client may name the native session."""
     linked: bool = True
-    """We connect to it; the clients of one that is not linked come to us, and its connector is never asked for."""
+    """The gateway connects to the runtime. If false, its clients connect to us and `connector` is never called."""
     limits: Mapping[str, int] = field(default_factory=dict[str, int])
     """Documented numbers of the protocol, for `GET /v1/capabilities`."""
 
@@ -145,80 +144,76 @@ class RuntimeOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
-    adapter: str = Field(description="Which protocol the runtime speaks; `dragoman doctor` lists the names.")
+    adapter: str = Field(description="Protocol of the runtime; `dragoman doctor` lists the names.")
     url: str = Field(description="Base URL of the runtime.", examples=["https://runtime.example.com"])
     labels: dict[str, str] = Field(default={}, description="Labels given to sessions of this runtime.")
     autostart: bool = Field(
         default=False, description="Create one native session at start and keep it across restarts."
     )
     hydrate: bool | None = Field(
-        default=None, description="Send the last context on each connect; by default as the protocol does."
+        default=None, description="Send the last context on each connect; the default depends on the protocol."
     )
     turn_quiet: Duration = Field(
-        default=timedelta(seconds=2), description="Quiet time after a confirmed message that ends a turn."
+        default=timedelta(seconds=2), description="Silence after a confirmed message that ends a turn."
     )
-    turn_timeout: Duration = Field(
-        default=timedelta(seconds=15), description="Time without any activity that ends a turn."
-    )
+    turn_timeout: Duration = Field(default=timedelta(seconds=15), description="Inactivity that ends a turn.")
     delivery_window: Duration = Field(
         default=timedelta(seconds=5), description="Silence after a send that counts as delivered."
     )
     confirm_timeout: Duration = Field(
         default=timedelta(seconds=20),
-        description="How long the backend may take to deliver an agent's message.",
+        description="Time limit for the backend to deliver an agent's message.",
     )
-    connect_timeout: Duration = Field(
-        default=timedelta(seconds=10), description="How long one connection attempt may take."
-    )
+    connect_timeout: Duration = Field(default=timedelta(seconds=10), description="Time limit for a connection attempt.")
     start_wait: Duration = Field(
         default=timedelta(seconds=60),
-        description="How long messages and orders wait for a runtime that is starting, where it would not hear them"
-        " (OpenHands); then they are sent all the same.",
+        description="Time that messages and orders wait for a starting runtime that would ignore them (OpenHands);"
+        " afterwards they are sent anyway.",
     )
 
     @property
     def native_id(self) -> str | None:
-        """The native session to attach to at start, where the options name one."""
+        """The native session to attach to at start, if any."""
         return None
 
     @property
     def creates(self) -> bool:
-        """Whether the options say how to create a native session."""
+        """Whether the options describe a native session to create."""
         return False
 
     @property
     def history_key(self) -> str | None:
-        """The key under which the conversation is added to a context that replaces the last one; None adds none."""
+        """The context key for the conversation, which is added to replacing contexts; None adds none."""
         return None
 
     @property
     def takes_mcp(self) -> bool:
-        """Whether native sessions are told an MCP server of ours: those that are created, or all of them."""
+        """Whether native sessions get the address of our MCP server."""
         return False
 
     @property
     def shares_tools(self) -> bool:
-        """Whether one MCP address in the runtime's own settings serves all of its sessions."""
+        """Whether one MCP address in the runtime's settings serves all of its sessions."""
         return False
 
     @property
     def calls_unasked(self) -> bool:
-        """Whether its agents call our tools without the approval that they ask for other actions."""
+        """Whether its agents call our tools without the approval that other actions require."""
         return False
 
     @property
     def own_tools(self) -> frozenset[str]:
-        """Names of tools that the runtime's agents have themselves, and call rather than one that they are told of."""
+        """Names of the agents' own tools, which take precedence over ours."""
         return frozenset()
 
     @property
     def mcp_base(self) -> str | None:
-        """Where the runtime reaches this gateway, if it is not the `public_url`."""
+        """The gateway's address for the runtime, if it differs from `public_url`."""
         return None
 
     @property
     def mcp_clients(self) -> "tuple[McpClient, ...] | None":
-        """Who comes to us with a token of its own, where the protocol is not linked."""
+        """The clients that connect to us with a token, if the protocol is not linked."""
         return None
 
 
@@ -233,47 +228,47 @@ class Tool:
 
 @frozen
 class McpEndpoint:
-    """Where a runtime finds the tools as an MCP server."""
+    """The address of our MCP server for a runtime."""
 
     url: str
     ticket: SecretStr
-    """The bearer token that opens it: for one native session, or for all of a runtime where it is `shared`."""
+    """The bearer token, for one native session or, if `shared`, for all sessions of a runtime."""
     timeout: timedelta
-    """The longest that a call of its tools may take."""
+    """The longest deadline of a call of its tools."""
     shared: bool = False
-    """Whether it stands in the runtime's own settings, so that each native session finds it there."""
+    """Whether the runtime's settings contain it, for all native sessions."""
 
 
 @frozen
 class Order:
-    """What a native session is to be made with, beside what the options say."""
+    """The parameters of a new native session, in addition to the options."""
 
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     tools: tuple[Tool, ...] = ()
     """The tools of the YAML."""
     name: str | None = None
-    """What to call it, in place of what the options say."""
+    """The name; overrides the options."""
     instructions: str | None = None
-    """What the agent is to do, in place of what the options say."""
+    """The instructions of the agent; override the options."""
     mcp: McpEndpoint | None = None
-    """Where the tools are, for a runtime that takes them so; None where there is no address that it could reach."""
+    """The MCP server for a runtime that gets tools from one; None if it cannot reach this gateway."""
 
 
 @frozen
 class Created:
-    """A native session that was made.
+    """A new native session.
 
-    Each tool of the order is `told`, or `dropped` by a loss at `/tools` or `/tools/<name>`; what else was given and
-    could not be told is a loss at its member.
+    Each tool of the order is in `told`, or `dropped` by a loss at `/tools` or `/tools/<name>`. Any other member of the
+    order that was not sent has a loss.
     """
 
     native_id: str
     losses: tuple[Loss, ...] = ()
     told: tuple[str, ...] = ()
-    """Names of the tools that the runtime knows by this."""
+    """Names of the tools that the runtime received."""
 
     def unaccounted(self, order: Order) -> tuple[str, ...]:
-        """Name the tools of the order of which it says neither."""
+        """Return the tools of the order that are neither in `told` nor a loss."""
         dropped = {loss.path for loss in self.losses if loss.how == "dropped"}
         if "/tools" in dropped:
             return ()
@@ -286,10 +281,10 @@ ReceiptState = Literal["sent", "delivered", "refused", "moot", "busy"]
 
 @frozen
 class Receipt:
-    """What a link knows right after a send.
+    """The result of a send.
 
-    `sent` leaves delivery to the capability's rule. `busy` means not now: keep it and offer it again
-    when the turn ends. The others are final. Whoever awaits one that is there already has it at once.
+    `sent` leaves delivery to the rule of the capability `delivery`. `busy` means that the event is sent again when the
+    turn ends. All other states are final. Awaiting a receipt returns it at once.
     """
 
     state: ReceiptState
@@ -301,17 +296,17 @@ class Receipt:
 
 
 class Receiver(Protocol):
-    """Where a link puts what arrives. Both calls return at once and never raise."""
+    """The receiver of a link's messages. Both methods return at once and never raise."""
 
     def frame(self, frame: Frame, cursor: str | None = None) -> None:
-        """Take one frame, in the order of the wire; `cursor` is where to resume after it."""
+        """Receive one frame, in wire order; `cursor` is the place to resume after it."""
         ...
 
     def caught_up(self, *, starting: bool | None = None) -> None:
-        """The replay after a connect is over; only protocols that resume say so, and they must.
+        """Mark the end of the replay after a connect; required for protocols that resume.
 
-        Until then what arrives goes on record and nothing is acted on, however long it takes.
-        `starting` is what the link has found out by asking: True where states told before are from before the start.
+        Until then frames are recorded and not acted on, without a time limit. `starting` is the result of a status
+        query: True if the runtime is starting and the replayed states are older.
         """
         ...
 
@@ -320,33 +315,32 @@ class Link(Protocol):
     """One live connection to one native session, from connect to loss."""
 
     def send_all(self, frames: Sequence[Frame]) -> Awaitable[Receipt]:
-        """Send the frames of one event in their order; events leave in the order of the calls.
+        """Send the frames of one event in order; events leave in the order of the calls.
 
-        The receipt is that of the first frame that the runtime does not accept, behind which none is sent. A link that
-        need not wait may return the receipt itself. It has a time limit of its own; the gateway drops it after ten
-        minutes.
+        Return the receipt of the first frame that the runtime does not accept, and send no frame after it. A link that
+        does not wait may return the receipt itself. Use a time limit; the gateway drops the link after ten minutes.
 
         Raises:
-            LinkLost: frames may have left; none has if the error says `unsent`.
+            LinkLost: frames may have been sent; none with `unsent`.
         """
         ...
 
     def prove(self) -> Awaitable[None]:
-        """Answer once the peer has surely been reached by everything sent before; it need not have understood it.
+        """Return once the peer has received everything sent before; it need not have processed it.
 
-        Asked where silence means delivery, before the silence is believed: a connection that is broken without a
-        word is silent too. Where each send is answered there is nothing to add.
+        Called if silence means delivery, before silence counts as delivery: a broken connection is silent, too. A
+        link with a response to each send may return at once.
 
         Raises:
-            LinkLost: no sign of the peer came in time; the link is closed then.
+            LinkLost: the peer did not respond in time; the link is closed.
         """
         ...
 
     def wait_closed(self) -> Awaitable[str]:
-        """Wait until the connection has ended and say why.
+        """Wait until the connection has ended and return the reason.
 
         Raises:
-            LinkCrowded: the runtime has ended the session to make room for another one.
+            LinkCrowded: the runtime has evicted the session for another one.
         """
         ...
 
@@ -355,19 +349,19 @@ class Connector(Protocol):
     """All connections to one runtime."""
 
     async def create(self, order: Order) -> Created:
-        """Make a native session as the options and the order say.
+        """Create a native session from the options and the order.
 
         Raises:
-            LinkRefused: the runtime said no, `terminal` if it would again.
-            LinkLost: no answer; a session may exist.
+            LinkRefused: the runtime refused; `terminal` if a retry would fail, too.
+            LinkLost: no response; a session may exist.
         """
         ...
 
     async def declared(self, native_id: str) -> tuple[Tool, ...] | None:
-        """Ask the runtime which tools it believes a session to have; None where it cannot be asked.
+        """Query the runtime for a session's tools; None if the protocol has no such query.
 
         Raises:
-            LinkLost, LinkRefused: it did not say.
+            LinkLost, LinkRefused: the query failed.
         """
         ...
 
@@ -384,52 +378,52 @@ class Connector(Protocol):
 
 @runtime_checkable
 class ToolRegistry(Protocol):
-    """A connector that can name our MCP server in the runtime's own settings, for every native session."""
+    """A connector that can add our MCP server to the runtime's settings, for all native sessions."""
 
     @property
     def tools_problem(self) -> str | None:
-        """Why our server does not stand in the settings; None while it does."""
+        """The reason why the settings lack our server; None if they contain it."""
         ...
 
     async def register_tools(self, endpoint: McpEndpoint) -> None:
-        """Write the server into the settings unless it is there, and check that again before each link.
+        """Add the server to the settings unless present, and check again before each link.
 
-        Whatever else is in the settings stays. A failure is kept as the `tools_problem` and not raised.
+        All other settings remain. A failure sets `tools_problem` and is not raised.
         """
         ...
 
 
 @frozen
 class RestTimes:
-    """How long a session is left alone that its runtime has ended."""
+    """The pauses before the gateway reconnects a session that its runtime has ended."""
 
     look_again: timedelta = timedelta(seconds=60)
-    """How often a stopped one is looked at again."""
+    """Interval of status queries of a stopped session."""
     crowded: timedelta = timedelta(seconds=60)
-    """How long one that had to make room stays away, work waiting or not; doubles each time."""
+    """Pause of an evicted session, even with pending work; doubles each time."""
     crowded_most: timedelta = timedelta(seconds=600)
 
 
 @runtime_checkable
 class Resting(Protocol):
-    """What a connector is as well, whose runtime ends sessions by itself, and begins them again for whoever connects.
+    """A connector whose runtime stops sessions and starts them again for any client that connects.
 
-    Such a session is connected while it runs, or while a client or a person has something to say to it.
+    The gateway connects a session while it runs, or while it has pending work from a client or a person.
     """
 
     @property
     def rest_times(self) -> RestTimes: ...
     async def is_stopped(self, native_id: str) -> bool:
-        """Ask the runtime whether it has ended a session, without beginning it again; False where it does not say.
+        """Query whether the runtime has stopped a session, without starting it; False if unknown.
 
         Raises:
-            LinkLost, LinkRefused: it cannot be asked.
+            LinkLost, LinkRefused: the query failed.
         """
         ...
 
 
 class Adapter(Protocol):
-    """One protocol version; an instance is what the entry point loads, by custom one named `ADAPTER`."""
+    """One protocol version; the entry point names an instance, usually `ADAPTER`."""
 
     @property
     def name(self) -> str: ...
@@ -443,9 +437,9 @@ class Adapter(Protocol):
     def capabilities(self) -> Capabilities: ...
 
     def codec(self, options: Any = None) -> Codec:
-        """Make a codec; options may be left out where the protocol's own defaults will do."""
+        """Make a codec; without options it uses the protocol's defaults."""
         ...
 
     def connector(self, options: Any) -> AbstractAsyncContextManager[Connector]:
-        """Make the connector of one runtime; entering opens shared resources, leaving closes all links."""
+        """Make the connector of one runtime; entering it opens shared resources, leaving it closes all links."""
         ...

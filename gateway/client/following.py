@@ -74,11 +74,11 @@ class Outage:
     def _note_stream(self) -> None:
         """Note what the broken stream has delivered; only bytes show that a gateway is alive."""
         stream, self._stream = self._stream, None
-        if stream is None or stream.heard_at is None:
+        if stream is None or stream.received_at is None:
             return
         self._lost_at = None
         self._least = stream.retry or 0.0
-        if stream.has_data or stream.heard_at - self._opened_at > _STABLE:
+        if stream.has_data or stream.received_at - self._opened_at > _STABLE:
             self._tries = 0
 
 

@@ -1,4 +1,4 @@
-"""The words of Dragoman: canonical events, their parts and their identity. Pure."""
+"""Canonical events, their parts and their ids. Pure."""
 
 from gateway.events.content import (
     Author as Author,

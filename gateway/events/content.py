@@ -1,4 +1,4 @@
-"""What events are made of: content blocks, outcomes, updates, losses. Pure."""
+"""The parts of events: content blocks, outcomes, updates, losses. Pure."""
 
 from typing import Annotated, Any, Literal
 
@@ -14,10 +14,10 @@ class Value(Described):
 
 
 class Text(Value):
-    """A piece of text."""
+    """A block of text."""
 
     type: Literal["text"] = "text"
-    """What it is."""
+    """The type of block."""
     text: str
     """The text."""
 
@@ -26,18 +26,18 @@ class Image(Value):
     """An image by URL, usually a base64 data URL."""
 
     type: Literal["image"] = "image"
-    """What it is."""
+    """The type of block."""
     url: str
-    """Where it is, usually a base64 data URL."""
+    """The URL, usually a base64 data URL."""
     alt: str | None = None
-    """What it shows, in words."""
+    """A description of the image."""
 
 
 class Data(Value):
-    """A structured piece of a message."""
+    """A structured block of a message."""
 
     type: Literal["data"] = "data"
-    """What it is."""
+    """The type of block."""
     data: Any
     """Any JSON."""
 
@@ -46,65 +46,65 @@ Content = Annotated[Text | Image | Data, Field(discriminator="type")]
 
 
 class Author(Value):
-    """Who wrote a message; `role` is `user`, `agent` or `system`."""
+    """The author of a message."""
 
     role: Literal["user", "agent", "system"] = "user"
-    """Who it is to the agent."""
+    """The author's role in the conversation."""
     id: str | None = None
-    """The author's id, in the words of your backend."""
+    """The author's id in your backend."""
     name: str | None = None
     """The name that the agent sees."""
 
 
 class Burst(Value):
-    """The place of one agent message in a burst that must be confirmed one by one."""
+    """The place of an agent message in a burst, which requires a confirmation of each message."""
 
     call: str
-    """Native id of the send call the whole burst belongs to."""
+    """Native id of the call that sends the burst."""
     index: int
     """Zero-based."""
     count: int | None = None
-    """How many there are, where the protocol says so."""
+    """Number of messages, if the protocol reports it."""
 
 
 class ContextUpdate(Value):
-    """Fresh state that goes with an outcome; it reaches the agent first and never wakes it."""
+    """New state with an outcome; it reaches the agent before the outcome and never wakes it."""
 
     name: str
-    """Which part of the world it is."""
+    """The part of the world."""
     context: dict[str, Any]
     """Its complete state."""
     description: str = ""
-    """What has happened, for the agent."""
+    """A description of the change, for the agent."""
 
 
 OutcomeKind = Literal["success", "failure", "canceled", "expired"]
 
 
 class Outcome(Value):
-    """The one final answer to a call."""
+    """The single final result of a call."""
 
     outcome: OutcomeKind
-    """How it ended."""
+    """The outcome."""
     result: Any = None
-    """Any JSON; on success."""
+    """The result as JSON; only on success."""
     error: str | None = None
-    """Text for the agent; on anything but success."""
+    """Text for the agent; on every other outcome."""
     unknown: bool = False
-    """True when the executor may have done the work although we cannot know."""
+    """True if the executor may have done the work but that cannot be verified."""
 
 
 class Loss(Value):
-    """One thing that a translation could not carry."""
+    """A member that a translation could not express."""
 
     how: Literal["dropped", "narrowed", "defaulted", "invented"]
-    """What happened to it."""
+    """The kind of loss."""
     path: str
-    """RFC 6901 pointer into what was translated: the native payload on the way in, the event on the way out."""
+    """RFC 6901 pointer into the native payload of an incoming event, or into an outgoing event."""
     note: str = ""
-    """Why, for people."""
+    """The reason, for people."""
 
 
 def text_of(content: tuple[Content, ...]) -> str:
-    """Join the text blocks of a message with newlines, leaving images and data out."""
+    """Join the text blocks of a message with newlines; omit images and data."""
     return "\n".join(block.text for block in content if isinstance(block, Text))

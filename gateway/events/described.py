@@ -1,7 +1,7 @@
-"""Models whose JSON Schema says what the docstrings of their members say. Pure.
+"""Models whose JSON Schema contains the docstrings of their members. Pure.
 
-Pydantic reads such docstrings when a class is made, from its source: at each start of each command. Here they are
-read when a schema is asked for.
+Pydantic would parse the source of each class when it is defined, at every start of every command. `Documented` parses
+it only when a schema is generated.
 """
 
 import ast
@@ -17,22 +17,22 @@ from pydantic_core import CoreSchema
 
 
 class Documented(BaseModel):
-    """A model whose members are described by the docstrings that stand below them."""
+    """A model whose members are described by the docstrings below them."""
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         written = handler(core_schema)
         members = handler.resolve_ref_schema(written).get("properties", {})
-        for name, told in docstrings_of(cls).items():
+        for name, text in docstrings_of(cls).items():
             field = cls.model_fields.get(name)
             if field is not None and (field.alias or name) in members:
-                members[field.alias or name].setdefault("description", told)
+                members[field.alias or name].setdefault("description", text)
         return written
 
 
 @cache
 def docstrings_of(model: type[BaseModel]) -> dict[str, str]:
-    """Find the docstrings of a model's members, those that it inherits included."""
+    """Find the docstrings of a model's members, including inherited ones."""
     found: dict[str, str] = {}
     for base in reversed(model.__mro__):
         if issubclass(base, Documented):
@@ -46,7 +46,7 @@ def docstrings_of(model: type[BaseModel]) -> dict[str, str]:
 
 
 def _body(model: type) -> list[ast.stmt]:
-    """Parse what stands in a class; nothing, where it was made without source."""
+    """Parse the body of a class; empty if the class has no source."""
     try:
         source = inspect.getsource(model)
     except OSError:
@@ -59,10 +59,11 @@ def _body(model: type) -> list[ast.stmt]:
 
 
 class Described(Documented):
-    """A model that is described as it is written, and as it is read.
+    """A model with one schema for writers and one for readers.
 
-    As it is written, it is closed, and what has a default may be left out: the description names the default. As it
-    is read, it is open, and what is always there is required. A constant such as `kind` is required in both.
+    The schema for writers (validation) is closed; members with a default are optional, and their description names the
+    default. The schema for readers (serialization) is open, and requires members that are always present. Both require
+    constants such as `kind`.
     """
 
     @classmethod
@@ -76,8 +77,8 @@ class Described(Documented):
             if name in schema.get("required", ()) or "const" in member or (reads and default is not None):
                 required.append(name)
             elif isinstance(default, bool | int | str) and default != "":
-                told = f"Default: {orjson.dumps(default).decode()}."
-                member["description"] = f"{member['description']} {told}" if "description" in member else told
+                note = f"Default: {orjson.dumps(default).decode()}."
+                member["description"] = f"{member['description']} {note}" if "description" in member else note
             if reads:
                 member.pop("writeOnly", None)
         if required:

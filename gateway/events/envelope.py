@@ -1,4 +1,4 @@
-"""An event with its identity: what a codec makes, what an engine makes, what followers get. Pure."""
+"""Drafts from codecs, recorded envelopes, and live items for followers. Pure."""
 
 from dataclasses import field
 from datetime import datetime
@@ -16,7 +16,7 @@ Direction = Literal["from_runtime", "to_runtime"]
 
 @frozen
 class Origin:
-    """Where an event comes from, in the words of its protocol; only what a runtime or a caller has said has one."""
+    """The native source of an event; only events from a runtime or a caller have one."""
 
     adapter: str
     protocol: str
@@ -24,62 +24,62 @@ class Origin:
     native_sequence: int | None = None
     native_time: str | None = None
     correlation: str | None = None
-    """A second native key that ties messages together."""
+    """A second native key that connects messages."""
 
 
 @frozen
 class Draft:
-    """What one frame says, before it has an identity; only a codec makes it."""
+    """One decoded event before the store gives it an id and a sequence; only codecs create drafts."""
 
     event: Event
     native_id: str | None = None
-    """The protocol's own id of the message, where it has one; also the key for dropping repeats.
+    """The protocol's id of the message, if any; duplicates are dropped by it.
 
-    Where a link replays history, calls in it are carried out only if their messages have one.
+    If a link replays history, a call in it is executed only if its message has one.
     """
     native_sequence: int | None = None
     native_time: str | None = None
     correlation: str | None = None
-    """A second native key that ties messages together (OpenHands `tool_call_id`)."""
+    """A second native key that connects messages (OpenHands `tool_call_id`)."""
     losses: tuple[Loss, ...] = ()
     live: bool = False
-    """True for what is only news: never numbered, stored or routed."""
+    """Shown to followers only: never numbered, stored or routed."""
     echo: bool = False
-    """True where the frame may be our own message coming back."""
+    """Whether the frame may be our own message."""
     written: bytes | None = field(default=None, compare=False, repr=False)
-    """The arguments or the result in it as compact JSON if they were read strictly."""
+    """The arguments or the result as compact JSON, if parsed strictly."""
 
 
 @frozen
 class Envelope:
-    """An event with its identity: as it is recorded, kept and shown."""
+    """A recorded event with id, sequence, origin and losses."""
 
     event_id: EventId
     session_id: SessionId
     sequence: int
-    """1, 2, 3 … per session, without gaps; 0 where whoever records it leaves it to the store."""
+    """1, 2, 3 … per session, without gaps; 0 until the store assigns it."""
     recorded_at: datetime
     direction: Direction
     event: Event
     origin: Origin | None = None
     caused_by: int | None = None
-    """Sequence of the event that led to this one."""
+    """Sequence of the event that caused this one."""
     losses: tuple[Loss, ...] = ()
     dedupe_key: str | None = None
-    """With a repeat of (session, direction, key) nothing of a step is written: it is Repeated. Shown to nobody."""
+    """A step with a known (session, direction, key) is not written but raises `Repeated`. Private to the store."""
     written: bytes | None = field(default=None, compare=False, repr=False)
-    """As for a draft."""
+    """See `Draft.written`."""
     linked_to: CallId | None = None
-    """Of an action of the runtime's own: the caller's call that it is, so that it is shown and counted once."""
+    """On a runtime's action: the equal caller's call, so that it is shown and counted once."""
     synthetic: bool = False
-    """Made by the gateway itself: no runtime, caller, client or backend has said it."""
+    """Made by the gateway, not received from a runtime, caller, client or backend."""
     stored_kind: str | None = None
-    """The kind it was stored under, where this release cannot read it: `event` is then opaque, and never said."""
+    """The stored kind if this release cannot read it: `event` is then opaque and never sent."""
 
 
 @frozen
 class Live:
-    """Something that followers see and nobody keeps."""
+    """An event that is shown to followers but not stored."""
 
     event: Event
     after_sequence: int
@@ -87,27 +87,27 @@ class Live:
 
 @frozen
 class Gap:
-    """History between the reader's place and `first_sequence` is gone."""
+    """The history between the reader's position and `first_sequence` was deleted."""
 
     first_sequence: int
 
 
 @frozen
 class Missed:
-    """The reader was not told of every change to what waits for people; what follows begins with all that wait."""
+    """The reader missed changes of interactions; the stream continues with all pending ones."""
 
 
 OWN_KINDS = frozenset({"session.opened", "session.closed", "link.changed", "call.linked", "delivery.settled"})
-"""Kinds that nobody says to the gateway; what it hears of a runtime has an origin."""
+"""Kinds that the gateway never receives. Events received from a runtime have an origin."""
 
 
 def is_own(kind: str, direction: Direction, origin: Origin | None) -> bool:
-    """Whether an event can have no other maker than the gateway."""
+    """Whether only the gateway can have made an event."""
     return origin is None and (direction == "from_runtime" or kind in OWN_KINDS)
 
 
 def to_json(envelope: Envelope) -> dict[str, Any]:
-    """Shape an envelope as the API and the event copies show it."""
+    """Convert an envelope to the JSON of the API and of event copies."""
     origin, event = envelope.origin, envelope.event
     written = write_around(event, envelope.written)
     return {
@@ -134,9 +134,9 @@ def to_json(envelope: Envelope) -> dict[str, Any]:
 
 
 def to_copy(envelope: Envelope) -> tuple[str, dict[str, Any]]:
-    """Shape an envelope for those who get copies: its kind, and its JSON.
+    """Return the kind and the JSON of an event copy.
 
-    An event that this release cannot read keeps its own kind and content.
+    An event that this release cannot read has its stored kind and content.
     """
     if envelope.stored_kind is None:
         return envelope.event.kind, to_json(envelope)
@@ -144,13 +144,13 @@ def to_copy(envelope: Envelope) -> tuple[str, dict[str, Any]]:
 
 
 def write_around(event: Event, written: bytes | None) -> bytes | None:
-    """Write an event around the JSON of its arguments or result, without members that hold nothing.
+    """Serialize an event around the given JSON of its arguments or result, without None members.
 
-    None where that is not at hand, or the event holds more that is for pydantic to write.
+    Returns None without that JSON, or if other members require pydantic.
     """
     if written is None:
         return None
-    # By its kind, since asking whether it is of a class that it is not of takes several times as long.
+    # Match the kind: a failed isinstance check takes several times as long.
     match event.kind:
         case "tool.requested":
             name = "arguments"
@@ -165,5 +165,5 @@ def write_around(event: Event, written: bytes | None) -> bytes | None:
 
 
 def dump_event(event: Event) -> dict[str, Any]:
-    """Turn an event into plain JSON values, leaving fields out that hold nothing."""
+    """Convert an event to plain JSON values, without None members."""
     return EVENT.dump_python(event, mode="json", exclude_none=True)

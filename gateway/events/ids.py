@@ -1,4 +1,4 @@
-"""The identities that Dragoman gives: sessions, calls, events. Pure."""
+"""The ids of sessions, calls, events and interactions. Pure."""
 
 from functools import lru_cache
 from hashlib import sha1
@@ -13,41 +13,40 @@ InteractionId = NewType("InteractionId", str)
 _NAMESPACE = UUID("6d3f1c7e-5b0a-5d8e-9c55-9f0b3a1d7e42").bytes
 
 _VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
-"""What becomes of a digit whose two upper bits say which variant of UUID it is."""
+"""Each hex digit with its two upper bits replaced by the UUID variant."""
 
 
 def call_id(*, runtime: str, native_session_id: str, native_call_id: str, n: int = 0) -> CallId:
-    """Name a call for ever: uuid5 of runtime, native session, native call and the reuse count `n`.
+    """Return the permanent id of a call: uuid5 of runtime, native session, native call and the reuse count `n`.
 
     `n` counts the reuse of one native id with another tool or other arguments.
     """
-    begun = _begun("call", runtime, native_session_id).copy()
-    begun.update(_joined(native_call_id, str(n)))
-    return CallId(_as_uuid(begun.hexdigest()))
+    hashed = _start_hash("call", runtime, native_session_id).copy()
+    hashed.update(_join(native_call_id, str(n)))
+    return CallId(_as_uuid(hashed.hexdigest()))
 
 
 def session_id(*, runtime: str, native_session_id: str) -> SessionId:
-    """Name a session, so that attaching to the same native session twice is one session."""
-    return SessionId(_named("session", runtime, native_session_id))
+    """Return the id of a session; attaching to the same native session twice gives the same id."""
+    return SessionId(_uuid_of("session", runtime, native_session_id))
 
 
 def interaction_id(*, session: str, native_id: str, n: int) -> InteractionId:
-    """Name a question to a person; `n` is the sequence of the event that asked."""
-    return InteractionId(_named("interaction", session, native_id, str(n)))
+    """Return the id of an interaction; `n` is the sequence of the event that asked."""
+    return InteractionId(_uuid_of("interaction", session, native_id, str(n)))
 
 
-# Any, since the standard library has no public name for what it gives.
+# Any: the standard library has no public type of a hash.
 @lru_cache(1024)
-def _begun(*parts: str) -> Any:
-    """Begin the hash of what many ids begin with; to be copied."""
-    return sha1(_NAMESPACE + _joined(*parts), usedforsecurity=False)
+def _start_hash(*parts: str) -> Any:
+    return sha1(_NAMESPACE + _join(*parts), usedforsecurity=False)
 
 
-def _named(*parts: str) -> str:
-    return _as_uuid(sha1(_NAMESPACE + _joined(*parts), usedforsecurity=False).hexdigest())
+def _uuid_of(*parts: str) -> str:
+    return _as_uuid(sha1(_NAMESPACE + _join(*parts), usedforsecurity=False).hexdigest())
 
 
-def _joined(*parts: str) -> bytes:
+def _join(*parts: str) -> bytes:
     # Length prefixes keep ("a", "bc") and ("ab", "c") apart. A lone surrogate cannot be UTF-8, so it is escaped.
     joined = ""
     for part in parts:
@@ -67,10 +66,10 @@ _ENTROPY_SHIFTS = tuple(range(70, -1, -10))
 
 
 def ulid_time(milliseconds: int) -> str:
-    """Write the first ten letters of a ULID, which sort by time: 48 bits of it."""
+    """Return the first ten characters of a ULID: 48 bits of time, in sort order."""
     return "".join([_PAIRS[(milliseconds >> shift) & 1023] for shift in _TIME_SHIFTS])
 
 
 def ulid_entropy(number: int) -> str:
-    """Write the other sixteen letters of a ULID: 80 bits."""
+    """Return the other sixteen characters of a ULID: 80 bits."""
     return "".join([_PAIRS[(number >> shift) & 1023] for shift in _ENTROPY_SHIFTS])

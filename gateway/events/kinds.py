@@ -29,45 +29,45 @@ SessionState = Literal[
 
 
 class ContextUpdated(Value):
-    """→ The world the agent acts in has changed; `context` is the complete state."""
+    """→ The state of the agent's world; `context` is complete."""
 
     kind: Literal["context.updated"] = "context.updated"
-    """What happened."""
+    """The kind of event."""
     name: str
-    """Which part of the world it is."""
+    """The part of the world."""
     context: dict[str, Any]
     """Its complete state."""
     description: str = ""
-    """What has happened, for the agent."""
+    """A description of the change, for the agent."""
     wakes_agent: bool = False
     """Whether the agent should act on it."""
     message: "MessagePosted | None" = None
-    """The chat message this update carries, where the runtime takes messages only as context."""
+    """The chat message in this update, for runtimes that accept messages only as context."""
     call_id: str | None = None
-    """Set when the update belongs to the outcome of this call."""
+    """The call whose outcome includes this update."""
 
 
 class MessagePosted(Value):
-    """↔ Somebody said something; from the agent, `complete` is false for a cut-off text."""
+    """↔ A message."""
 
     kind: Literal["message.posted"] = "message.posted"
-    """What happened."""
+    """The kind of event."""
     author: Author = Author()
-    """Who said it."""
+    """The author."""
     content: tuple[Content, ...]
-    """What was said; a string is one block of text."""
+    """The content; a string is one block of text."""
     message_id: str | None = None
-    """Its id, in the words of whoever said it."""
+    """The author's id of the message."""
     wakes_agent: bool = True
     """Whether the agent should answer."""
     complete: bool = True
-    """False for a text that was cut off."""
+    """False if the text was cut off."""
     burst: Burst | None = None
     """Its place in a burst that is confirmed message by message."""
     extra_args: dict[str, Any] | None = None
-    """What the protocol said besides."""
+    """Further members of the native message."""
     created_at: datetime | None = None
-    """When it was said, where its author tells."""
+    """The time that the author gives, if any."""
 
     @field_validator("content", mode="before", json_schema_input_type=str | tuple[Content, ...])
     @classmethod
@@ -76,175 +76,175 @@ class MessagePosted(Value):
 
 
 class MessageStreamed(Value):
-    """← live: a piece of a message that is still being written."""
+    """← live: a chunk of an unfinished message."""
 
     kind: Literal["message.streamed"] = "message.streamed"
-    """What happened."""
+    """The kind of event."""
     text: str
-    """The piece."""
+    """The chunk."""
     message_id: str | None = None
     """The message it belongs to."""
 
 
 class MessageConfirmed(Value):
-    """→ One message of a burst was delivered, or not."""
+    """→ Whether one message of a burst was delivered."""
 
     kind: Literal["message.confirmed"] = "message.confirmed"
-    """What happened."""
+    """The kind of event."""
     native_call_id: str
     """The runtime's own id of the call."""
     index: int = Field(ge=0)
     """Its place in the burst, from 0."""
     delivered: bool = True
-    """Whether it arrived."""
+    """Whether it was delivered."""
     error: str | None = None
-    """Why it did not arrive."""
+    """The reason if it was not delivered."""
     context: dict[str, Any] | None = None
-    """The state of the world behind it."""
+    """The state of the world after it."""
 
 
 class AddonAnswered(Value):
     """→ Data for an addon that runs inside the runtime."""
 
     kind: Literal["addon.answered"] = "addon.answered"
-    """What happened."""
+    """The kind of event."""
     native_call_id: str
     """The runtime's own id of the call."""
     data: dict[str, Any]
-    """What the addon asked for."""
+    """The data that the addon requested."""
 
 
 class TypingChanged(Value):
-    """← live: the agent began or ceased to type."""
+    """← live: the agent started or stopped typing."""
 
     kind: Literal["typing.changed"] = "typing.changed"
-    """What happened."""
+    """The kind of event."""
     typing: bool
-    """Whether it types."""
+    """Whether the agent is typing."""
     reason: str | None = None
-    """Why it ceased."""
+    """The reason for stopping."""
     native_call_id: str | None = None
     """The runtime's own id of the call."""
     extra_args: dict[str, Any] | None = None
-    """What the protocol said besides."""
+    """Further members of the native message."""
 
 
 class ThoughtShared(Value):
-    """← The agent's own reasoning, as far as the runtime shows it."""
+    """← Reasoning that the runtime shares."""
 
     kind: Literal["thought.shared"] = "thought.shared"
-    """What happened."""
+    """The kind of event."""
     text: str
-    """What it thinks."""
+    """The reasoning."""
 
 
 class ToolRequested(Value):
-    """← The agent asks for an action; only `runs_in: host` is ours to do."""
+    """← The agent calls a tool; the gateway executes it only with `runs_in: host`."""
 
     kind: Literal["tool.requested"] = "tool.requested"
-    """What happened."""
+    """The kind of event."""
     native_call_id: str
     """The runtime's own id of the call."""
     tool: str
     """The tool's name."""
     arguments: dict[str, Any] = {}
-    """What it is called with."""
+    """The arguments of the call."""
     runs_in: RunsIn = "host"
-    """Who carries it out."""
+    """`host`: the gateway executes the call; `runtime`: the runtime does."""
     needs_approval: bool = False
     """Whether a person must allow it first."""
     thought: str | None = None
-    """Why the agent wants it."""
+    """The agent's reason for the call."""
     preview: str | None = None
-    """What it would do, for people."""
+    """A description of the effect, for people."""
     supersedes: str | None = None
     """Native call id of the request that this one replaces."""
     problem: str | None = None
-    """Why the call cannot be carried out as it stands (unusable arguments); it ends as a failure."""
+    """The reason why the call cannot be executed, such as invalid arguments; it ends as a failure."""
     call_id: str | None = None
-    """Ours; completed by the core for host calls."""
+    """The gateway's id; the core sets it for host calls."""
 
 
 class ToolCanceled(Value):
-    """← The agent no longer wants a call."""
+    """← The agent cancels a call."""
 
     kind: Literal["tool.canceled"] = "tool.canceled"
-    """What happened."""
+    """The kind of event."""
     native_call_id: str
     """The runtime's own id of the call."""
     tool: str | None = None
     """The tool's name."""
     reason: str | None = None
-    """Why."""
+    """The reason."""
     call_id: str | None = None
-    """Ours."""
+    """The gateway's id of the call."""
 
 
 class ToolFinished(Value):
-    """↔ The one answer to a call; `tool` is completed by the core where a frame leaves it out."""
+    """↔ The outcome of a call; the core adds a missing `tool`."""
 
     kind: Literal["tool.finished"] = "tool.finished"
-    """What happened."""
+    """The kind of event."""
     native_call_id: str
     """The runtime's own id of the call."""
     tool: str | None = None
     """The tool's name."""
     outcome: OutcomeKind
-    """How it ended."""
+    """The outcome."""
     result: Any = None
-    """Any JSON; on success."""
+    """The result as JSON; only on success."""
     error: str | None = None
-    """Text for the agent; on anything but success."""
+    """Text for the agent; on every other outcome."""
     wakes_agent: bool = True
-    """Whether the agent should go on."""
+    """Whether the agent should continue."""
     unknown: bool = False
-    """Whether the work may have been done although nobody can know."""
+    """True if the work may have been done but cannot be verified."""
     call_id: str | None = None
-    """Ours."""
+    """The gateway's id of the call."""
     context: dict[str, Any] | None = None
-    """State that some clients send along with a result; a patch, never a replacement."""
+    """State that some clients send with a result; a patch, never a replacement."""
     updates: tuple[ContextUpdate, ...] = ()
-    """Fresh state that goes inside the answer, where the runtime has no context of its own."""
+    """New state inside the result, for runtimes without contexts."""
 
     def as_outcome(self) -> Outcome:
-        """Say the same as an `Outcome`."""
+        """Convert to an `Outcome`."""
         return Outcome(outcome=self.outcome, result=self.result, error=self.error, unknown=self.unknown)
 
 
 class CallProgressed(Value):
-    """An executor tells how far a call has come."""
+    """Progress of a call, reported by its executor."""
 
     kind: Literal["call.progressed"] = "call.progressed"
-    """What happened."""
+    """The kind of event."""
     native_call_id: str
     """The runtime's own id of the call."""
     data: dict[str, Any]
-    """What it says of itself."""
+    """The report."""
     call_id: str | None = None
-    """Ours."""
+    """The gateway's id of the call."""
 
 
 class CallLinked(Value):
-    """An action of the runtime's own has turned out to be a caller's call, seen from its other side.
+    """An action of the runtime and a caller's call are the same call.
 
     `caused_by` is the sequence of the action's request.
     """
 
     kind: Literal["call.linked"] = "call.linked"
-    """What happened."""
+    """The kind of event."""
     native_call_id: str
     """The runtime's own id of the action."""
     tool: str
     """The tool that was called."""
     call_id: str
-    """Ours: the caller's call."""
+    """The gateway's id of the caller's call."""
 
 
 class ApprovalAsked(Value):
     """← A person must allow or deny an action."""
 
     kind: Literal["approval.asked"] = "approval.asked"
-    """What happened."""
+    """The kind of event."""
     id: str
     """The runtime's id of the question."""
     native_call_id: str | None = None
@@ -252,44 +252,44 @@ class ApprovalAsked(Value):
     tool: str | None = None
     """The tool's name."""
     arguments: dict[str, Any] = {}
-    """What it would be called with."""
+    """The arguments of the call."""
     scopes: tuple[Scope, ...] = ("once",)
-    """For how long it may be allowed."""
+    """The scopes that an approval may have."""
 
 
 class ApprovalGiven(Value):
-    """→ The answer to an `approval.asked`."""
+    """→ The response to an `approval.asked`."""
 
     kind: Literal["approval.given"] = "approval.given"
-    """What happened."""
+    """The kind of event."""
     id: str
     """The id of the `approval.asked`."""
     native_call_id: str | None = None
     """The runtime's own id of the call."""
     decision: Decision
-    """Whether it may be done."""
+    """Whether the action is allowed."""
     scope: Scope | None = None
-    """For how long."""
+    """The scope of the approval."""
 
 
 class QuestionAsked(Value):
-    """← The agent asks a person."""
+    """← The agent asks a person a question."""
 
     kind: Literal["question.asked"] = "question.asked"
-    """What happened."""
+    """The kind of event."""
     id: str
     """The runtime's id of the question."""
     text: str
     """The question."""
     choices: tuple[str, ...] = ()
-    """What may be answered, where that is fixed."""
+    """The permitted answers; empty if any answer is permitted."""
 
 
 class QuestionAnswered(Value):
-    """→ The answer; an empty one means skip."""
+    """→ The answer to a `question.asked`."""
 
     kind: Literal["question.answered"] = "question.answered"
-    """What happened."""
+    """The kind of event."""
     id: str
     """The id of the `question.asked`."""
     answer: str
@@ -297,239 +297,239 @@ class QuestionAnswered(Value):
 
 
 class SecretAsked(Value):
-    """← The agent needs a password or secret value."""
+    """← The agent requests a password or secret value."""
 
     kind: Literal["secret.asked"] = "secret.asked"
-    """What happened."""
+    """The kind of event."""
     id: str
     """The runtime's id of the question."""
     purpose: Literal["sudo", "secret"]
-    """What it is for."""
+    """The purpose."""
     prompt: str | None = None
-    """What a person is to be asked."""
+    """The text to show to a person."""
     name: str | None = None
     """The name of the secret."""
 
 
 class SecretSupplied(Value):
-    """→ A password or secret value; the value lives in memory only and is dumped as asterisks."""
+    """→ A password or secret value; it is kept only in memory and dumped as asterisks."""
 
     kind: Literal["secret.supplied"] = "secret.supplied"
-    """What happened."""
+    """The kind of event."""
     id: str
     """The id of the `secret.asked`."""
     purpose: Literal["sudo", "secret"] = "secret"
-    """What it is for."""
+    """The purpose."""
     value: SecretStr
     """The secret."""
 
     def reveal(self) -> str:
-        """Return the value to put on the wire.
+        """Return the plain value.
 
         Raises:
-            ValueError: this event was read back from a journal, where only asterisks were kept.
+            ValueError: this event was read from the journal, which stores only asterisks.
         """
         value = self.value.get_secret_value()
         if value and not value.strip("*"):
-            raise ValueError("the secret was not kept and cannot be sent again")
+            raise ValueError("the secret was not stored and cannot be sent again")
         return value
 
 
 class ActionOrdered(Value):
-    """→ The host orders the runtime to carry out an action of its own."""
+    """→ An order to run one of the runtime's own actions."""
 
     kind: Literal["action.ordered"] = "action.ordered"
-    """What happened."""
+    """The kind of event."""
     action: str
-    """The action, in the runtime's words."""
+    """The runtime's name of the action."""
     arguments: dict[str, Any] = {}
-    """What it is carried out with."""
+    """The arguments of the action."""
 
 
 class TurnSteered(Value):
-    """→ A hint for the turn that is under way."""
+    """→ A hint for the current turn."""
 
     kind: Literal["turn.steered"] = "turn.steered"
-    """What happened."""
+    """The kind of event."""
     text: str
     """The hint."""
 
 
 class TurnInterrupted(Value):
-    """→ Stop the turn."""
+    """→ Stop the current turn."""
 
     kind: Literal["turn.interrupted"] = "turn.interrupted"
-    """What happened."""
+    """The kind of event."""
     reason: str | None = None
-    """Why."""
+    """The reason."""
 
 
 class SessionMoved(Value):
-    """← The session is in another state."""
+    """← The session has a new state."""
 
     kind: Literal["session.moved"] = "session.moved"
-    """What happened."""
+    """The kind of event."""
     state: SessionState
-    """Where it stands now."""
+    """The new state."""
     reason: str | None = None
-    """Why."""
+    """The reason."""
     waiting_for: tuple[str, ...] = ()
-    """Which calls or questions it waits for."""
+    """Ids of the calls or questions that it waits for."""
     native_state: str | None = None
-    """The state in the runtime's words."""
+    """The runtime's name of the state."""
     thread: str | None = None
-    """The thread that it is about."""
+    """The thread whose state this is."""
 
 
 class SessionTitled(Value):
     """← The session has a title."""
 
     kind: Literal["session.titled"] = "session.titled"
-    """What happened."""
+    """The kind of event."""
     title: str
     """The title."""
 
 
 class ThreadSent(Value):
-    """← The agent handed work to another thread."""
+    """← The agent delegates work to another thread."""
 
     kind: Literal["thread.sent"] = "thread.sent"
-    """What happened."""
+    """The kind of event."""
     thread_id: str
     """The other thread."""
     content: tuple[Content, ...] = ()
-    """What was handed over."""
+    """The work."""
 
 
 class ThreadReceived(Value):
-    """← Another thread answered."""
+    """← The result from another thread."""
 
     kind: Literal["thread.received"] = "thread.received"
-    """What happened."""
+    """The kind of event."""
     thread_id: str
     """The other thread."""
     content: tuple[Content, ...] = ()
-    """What it answered."""
+    """The result."""
 
 
 class FaultReported(Value):
-    """← The runtime says that something went wrong."""
+    """← The runtime reports an error."""
 
     kind: Literal["fault.reported"] = "fault.reported"
-    """What happened."""
+    """The kind of event."""
     message: str
-    """What went wrong."""
+    """The error message."""
     code: str | None = None
-    """The runtime's code for it."""
+    """The runtime's error code."""
 
 
 class Opaque(Value):
-    """↔ A message of a type we do not know, kept as it came."""
+    """↔ A message of an unknown type, stored unchanged."""
 
     kind: Literal["opaque"] = "opaque"
-    """What happened."""
+    """The kind of event."""
     channel: str
-    """Where it came in, or goes out: the protocol's name of its type."""
+    """The native channel, or the protocol's name of the message type."""
     payload: Any = None
     """The message itself."""
 
 
 UNKNOWN_KIND = "unknown-kind"
-"""The channel of the opaque event that one reads as whose kind, or a member of it, this release does not know."""
+"""The channel of an opaque event that replaces a stored event of an unknown kind or form."""
 
 
 class SessionOpened(Value):
-    """The session exists from here on."""
+    """The session was opened."""
 
     kind: Literal["session.opened"] = "session.opened"
-    """What happened."""
+    """The kind of event."""
     runtime: str
-    """Its name in the configuration."""
+    """The runtime's name in the configuration."""
     protocol: str
-    """What it speaks."""
+    """The runtime's protocol."""
     native_id: str
     """The runtime's own id of the session."""
     labels: dict[str, str] = {}
-    """The labels it was opened with."""
+    """The labels of the session."""
     echoes: bool = False
-    """The runtime sends our own messages back."""
+    """Whether the runtime sends our own messages back."""
     delegates: bool = False
-    """States of a delegate look like the agent's own."""
+    """Whether states of a delegate look like the agent's own."""
 
 
 class SessionClosed(Value):
-    """The session has ended for us; nothing more is sent or taken."""
+    """The session was closed; the gateway sends and accepts nothing more."""
 
     kind: Literal["session.closed"] = "session.closed"
-    """What happened."""
+    """The kind of event."""
     reason: str | None = None
-    """Why."""
+    """The reason."""
 
 
 class LinkChanged(Value):
-    """Our connection to the runtime went up or down, or was refused."""
+    """The link to the runtime was connected, lost or refused."""
 
     kind: Literal["link.changed"] = "link.changed"
-    """What happened."""
+    """The kind of event."""
     state: Literal["up", "down", "refused"]
-    """How it stands now."""
+    """The new state."""
     reason: str | None = None
-    """Why."""
+    """The reason."""
 
 
 class FrameRejected(Value):
-    """A native message could not be read; `excerpt` is bounded."""
+    """A native message could not be read."""
 
     kind: Literal["frame.rejected"] = "frame.rejected"
-    """What happened."""
+    """The kind of event."""
     channel: str
-    """Where it came in."""
+    """The native channel."""
     reason: str
-    """Why."""
+    """The reason."""
     path: str = ""
-    """RFC 6901 pointer to what was wrong."""
+    """RFC 6901 pointer to the error."""
     excerpt: str = ""
-    """How it began."""
+    """The start of the message; bounded."""
 
 
 class OutcomeIgnored(Value):
-    """An outcome came for a call that had already ended."""
+    """An outcome arrived for a call that had already ended."""
 
     kind: Literal["outcome.ignored"] = "outcome.ignored"
-    """What happened."""
+    """The kind of event."""
     native_call_id: str
     """The runtime's own id of the call."""
     call_id: str | None = None
-    """Ours."""
+    """The gateway's id of the call."""
     outcome: OutcomeKind
-    """How it says that the call ended."""
+    """The ignored outcome."""
     result: Any = None
-    """Any JSON; on success."""
+    """The result as JSON; only on success."""
     error: str | None = None
     """Text for the agent."""
     reason: str = ""
-    """Why it was ignored."""
+    """The reason for ignoring it."""
     size: int | None = None
-    """Bytes of a large one, of which only the size and the hash are kept."""
+    """Bytes of a large outcome; only its size and hash are stored."""
     sha256: str | None = None
-    """The hash of a large one."""
+    """SHA-256 of a large outcome."""
 
 
 class DeliverySettled(Value):
-    """What became of something we sent, where that is worth a record."""
+    """The result of a delivery, unless it is an ordinary success."""
 
     kind: Literal["delivery.settled"] = "delivery.settled"
-    """What happened."""
+    """The kind of event."""
     sequence: int
     """Sequence of the event that was sent."""
     target: str
     """`runtime` or `destination:NAME`."""
     state: Literal["delivered", "refused", "moot", "unknown", "dead"]
-    """What became of it."""
+    """The result of the delivery."""
     reason: str | None = None
-    """Why."""
+    """The reason."""
     native_id: str | None = None
-    """The id the runtime has given it, where an echo tells; results refer to it."""
+    """The runtime's id of the event, if an echo shows it; results refer to it."""
 
 
 Event = Annotated[
@@ -590,7 +590,7 @@ CLIENT_KINDS: frozenset[str] = frozenset(
         "opaque",
     }
 )
-"""What an API client may post: everything → except outcomes, which belong to calls."""
+"""Kinds that an API client may post: all → kinds except outcomes, which belong to calls."""
 
 FINISHING_KINDS: frozenset[str] = frozenset(
     {
@@ -602,4 +602,4 @@ FINISHING_KINDS: frozenset[str] = frozenset(
         "turn.interrupted",
     }
 )
-"""Client events that answer the runtime or end its turn; a gateway that stops still takes them."""
+"""Client events that answer the runtime or end its turn; a gateway that is stopping still accepts them."""

@@ -1,4 +1,4 @@
-"""Roughly how many bytes of memory a value takes: what limits by bytes are counted in. Pure."""
+"""The approximate memory of a value in bytes, the unit of byte limits. Pure."""
 
 from typing import Any
 
@@ -6,36 +6,36 @@ import orjson
 from pydantic import BaseModel
 
 _NODE = 56
-"""What an object takes beside what it holds."""
+"""Bytes of an object without its content."""
 _FEW = 64
-"""Members that are weighed one by one; what comes on top is weighed by its JSON."""
+"""Members that are weighed one by one; above this number the JSON is used."""
 _SHORT = 4096
-"""Bytes of JSON up to which it tells the weight at once: commas in its texts cannot make much of it."""
+"""Bytes of JSON up to which its commas are counted without parsing: commas in texts add little."""
 _MUCH = 1024 * 1024
-"""What weighs less is weighed by a look at its JSON, for which a comma in a text is a member."""
-# Made once: a union is made anew each time it is asked about.
+"""Below this weight, a comma in a text may count as a member."""
+# Tuples: a union would be built on each check.
 _TEXTS = (str, bytes)
 _CONTAINERS = (dict, list, tuple)
 _NO_MARKS = bytes(set(range(256)) - set(b",{["))
 
 
 def weight(value: object, written: bytes | None = None) -> int:
-    """Add up the texts, and so much for every value, key and member; `written` is its JSON, where that is at hand."""
+    """Add up the texts and a constant for every value, key and member; `written` is the JSON, if available."""
     if written and len(written) <= _SHORT:
-        return len(written) + _NODE * count_most(written)
+        return len(written) + _NODE * max_members(written)
     total = seen = 0
     waiting: list[Any] = [value]
     while waiting:
         current = waiting.pop()
         kind = current.__class__
         if issubclass(kind, _TEXTS):
-            # With what it takes as an object; of a text, one letter may take four bytes.
+            # Includes the object's header; a character may take four bytes.
             total += current.__sizeof__()
             continue
         total += _NODE
         if issubclass(kind, BaseModel):
             for member in current.__dict__.values():
-                # Nearly all are texts or nothing, which need not wait.
+                # Most members are texts or None and need no stack.
                 if member.__class__ is str:
                     total += member.__sizeof__()
                 elif member is None:
@@ -55,23 +55,23 @@ def weight(value: object, written: bytes | None = None) -> int:
     return total
 
 
-def count_most(written: bytes) -> int:
-    """Count how many members a JSON text can have at most; texts in it may hold what looks like more of them."""
+def max_members(written: bytes) -> int:
+    """Return the maximum number of members of a JSON text; commas in its strings count, too."""
     # Each member but the first of its object or array has a comma before it.
     return len(written.translate(None, _NO_MARKS))
 
 
 def _weight_of_json(container: object, written: bytes | None = None) -> int:
-    """Weigh what a container holds by how it is written, which is many times sooner done; 0 where it is no JSON.
+    """Weigh a container by its JSON, which is many times as fast; 0 if it is not JSON.
 
-    Indented, each member has a line of its own, and what is filled one more for its end; none is in a text. Keys
-    weigh their letters alone: in many objects they are the same few.
+    Indented JSON has one line for each member and one for each closing bracket, and no newline in a text. Keys count
+    only their characters, because many objects repeat the same few keys.
     """
     try:
         written = written or orjson.dumps(container)
-        seeming = len(written) + _NODE * count_most(written)
-        if seeming < _MUCH:
-            return seeming
+        estimate = len(written) + _NODE * max_members(written)
+        if estimate < _MUCH:
+            return estimate
         lines = orjson.dumps(container, option=orjson.OPT_INDENT_2).count(b"\n")
     except TypeError:
         return 0

@@ -1,8 +1,7 @@
-"""Connects to no address that is refused: looked at where a socket is made, for the address that was resolved.
+"""Refuses forbidden addresses when a socket is opened, after name resolution.
 
-A name may resolve to something else a second later, and an IP literal is never resolved at all, so the check
-belongs to the moment of connecting. `check_url` finds the literal that can never work while the configuration
-is still being read.
+A name may resolve to another address a second later, and an IP literal is never resolved, so the check belongs to the
+moment of connecting. `check_url` refuses forbidden literals when the configuration is loaded.
 """
 
 import socket
@@ -15,11 +14,10 @@ REDIRECTS = range(300, 400)
 
 
 class AddressRefused(OSError):
-    """The address must not be connected to.
+    """The address is forbidden.
 
-    An OSError because aiohappyeyeballs' race between the addresses of a name understands nothing else.
-    The text is constant: where all addresses of a name are refused, it then hands one of these errors
-    on instead of a mixture.
+    It is an OSError because aiohappyeyeballs handles only those in its race between the addresses of a name. The text
+    is constant, so that aiohappyeyeballs raises one of these errors if all addresses are refused.
     """
 
     def __init__(self) -> None:
@@ -27,28 +25,30 @@ class AddressRefused(OSError):
 
 
 def refused_address() -> LinkRefused:
-    """Say that a runtime's address is one that is never connected to."""
-    detail = "its address is link-local, a metadata service or otherwise never connected to; check `url` and its name"
+    """Return the refusal of a forbidden address."""
+    detail = "the address is forbidden (link-local, a metadata service or similar); check `url` and its DNS entry"
     return LinkRefused("ADDRESS_REFUSED", detail, until_reload=True)
 
 
-def refused_redirect(where: str = "") -> LinkRefused:
-    """Refuse a redirect, whose target is not shown; `where` names the request and the status."""
-    detail = "the runtime answered with a redirect, and none is followed; a proxy may answer instead, or `url` is wrong"
-    detail = f"{where}: {detail}" if where else detail
+def refused_redirect(request: str = "") -> LinkRefused:
+    """Return the refusal of a redirect, without its target; `request` names the request and the status."""
+    detail = (
+        "the runtime answered with a redirect, which is not followed; check `url`, or a proxy in front of the runtime"
+    )
+    detail = f"{request}: {detail}" if request else detail
     return LinkRefused("REDIRECT_REFUSED", detail, until_reload=True)
 
 
 def check_url(url: str, host: str | None) -> None:
-    """Refuse a URL whose host is a literal that would never be connected to.
+    """Refuse a URL with a forbidden IP literal as its host.
 
     Raises:
-        OperatorError: names the host and what it is, never the rest of the URL.
+        OperatorError: with the host, never the rest of the URL.
     """
     if not host:
-        raise OperatorError("url: there is no host in it")
+        raise OperatorError("url: the host is missing")
     if (reason := why_refused(host)) is not None:
-        raise OperatorError(f"url: {host} is {reason}, which is never connected to; write the address of your service")
+        raise OperatorError(f"url: {host} is {reason}, which is forbidden; write the address of your service")
     if not url.startswith(("http://", "https://")):
         raise OperatorError("url: must begin with http:// or https://")
 
@@ -57,7 +57,7 @@ def guarded_socket(addr_info: tuple[Any, ...]) -> socket.socket:
     """Open a socket for one resolved address, as a `socket_factory` of aiohappyeyeballs and aiohttp.
 
     Raises:
-        AddressRefused: the address must not be connected to.
+        AddressRefused: the address is forbidden.
     """
     family, kind, protocol, _, address = addr_info
     if why_refused(str(address[0])) is not None:

@@ -1,4 +1,4 @@
-"""Says a JSON Schema tool in the flat form of runtimes that know only name, type, description and required."""
+"""Converts tools with JSON Schema to the flat form of runtimes with only name, type, description and required."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,21 +11,21 @@ from gateway.events import Loss
 from gateway.strict_json import pointer
 
 _TYPES = {"string", "number", "boolean", "object", "array"}
-_SAID = frozenset({"type", "description", "title"})
-"""Keywords of a parameter that the flat form has itself, or that say nothing to an agent."""
-_SAID_AT_TOP = frozenset({"type", "properties", "required", "description", "title", "$schema", "$id"})
+_KNOWN = frozenset({"type", "description", "title"})
+"""Keywords of a parameter that the flat form has, or that agents do not use."""
+_KNOWN_AT_TOP = frozenset({"type", "properties", "required", "description", "title", "$schema", "$id"})
 
 
 @dataclass(frozen=True, slots=True)
 class FlatTool:
-    """A tool in flat form, and what of its schema could only be told in prose."""
+    """A tool in flat form, and its losses."""
 
     form: dict[str, Any]
     losses: tuple[Loss, ...]
 
 
 def flatten(tool: Tool) -> FlatTool:
-    """Write a tool flat; what the form cannot say is told in the descriptions and listed as narrowed."""
+    """Convert a tool; the descriptions contain other keywords, each with a loss `narrowed`."""
     path = pointer("/tools", tool.name, "parameters")
     schema = tool.parameters
     required = schema.get("required", ())
@@ -36,13 +36,13 @@ def flatten(tool: Tool) -> FlatTool:
         where = pointer(path, "properties", name)
         if not isinstance(inner, Mapping):
             # `true` and `false` are schemas, too.
-            losses.append(Loss(how="defaulted", path=where, note="anything goes; told as an object"))
+            losses.append(Loss(how="defaulted", path=where, note="no type; sent as an object"))
             inner = {"type": "object"}  # noqa: PLW2901
         parameter = _parameter(name, cast("Mapping[str, Any]", inner), where, losses)
         if name in required:
             parameter["required"] = True
         parameters.append(parameter)
-    rest = {key: value for key, value in schema.items() if key not in _SAID_AT_TOP}
+    rest = {key: value for key, value in schema.items() if key not in _KNOWN_AT_TOP}
     losses.extend(_narrowed(rest, path))
     description = _join(tool.description, _prose(rest, "The arguments must also match this JSON Schema"))
     return FlatTool({"name": tool.name, "description": description, "parameters": parameters}, tuple(losses))
@@ -52,7 +52,7 @@ def _parameter(name: str, schema: Mapping[str, Any], where: str, losses: list[Lo
     kind, rest = _type(schema)
     if kind is None:
         kind = "string" if all(isinstance(choice, str) for choice in schema.get("enum", ())) else "object"
-        losses.append(Loss(how="defaulted", path=f"{where}/type", note=f"told as {kind}"))
+        losses.append(Loss(how="defaulted", path=f"{where}/type", note=f"sent as {kind}"))
     losses.extend(_narrowed(rest, where))
     choices = cast("list[object] | None", rest.pop("enum", None))
     description = _join(
@@ -64,8 +64,8 @@ def _parameter(name: str, schema: Mapping[str, Any], where: str, losses: list[Lo
 
 
 def _type(schema: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
-    """Find the flat type, and the keywords that are left to be told."""
-    rest = {key: value for key, value in schema.items() if key not in _SAID}
+    """Return the flat type, and the other keywords."""
+    rest = {key: value for key, value in schema.items() if key not in _KNOWN}
     match schema.get("type"):
         case str(kind) if kind in _TYPES:
             return kind, rest
@@ -82,7 +82,7 @@ def _type(schema: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
 
 
 def _narrowed(rest: Mapping[str, Any], where: str) -> list[Loss]:
-    return [Loss(how="narrowed", path=pointer(where, key), note="told in the description only") for key in rest]
+    return [Loss(how="narrowed", path=pointer(where, key), note="only in the description") for key in rest]
 
 
 def _prose(rest: Mapping[str, Any], lead: str) -> str:

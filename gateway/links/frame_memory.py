@@ -8,7 +8,7 @@ from gateway.guard import guard_call
 SMALL = 64 * 1024
 """Bytes of a frame that never waits for the budget; the number of such frames is bounded for each session."""
 PATIENCE = 8.0
-"""Seconds that a link stops reading for the budget; Engine.IO servers wait at least 20 for an answer to a ping."""
+"""Maximum pause of a link's reading in seconds; Engine.IO servers wait at least 20 s for a pong."""
 
 
 class FrameMemory:
@@ -25,7 +25,7 @@ class FrameMemory:
         return None if size <= self.largest else f"has {size:,} bytes; limits.frame allows {self.largest:,}"
 
     def has_room(self, size: int) -> bool:
-        """Report whether a frame fits now. A small one always does, and any one does where nothing is held."""
+        """Report whether a frame fits now. A small frame always fits, and any frame fits if none is held."""
         return size <= SMALL or self.held + size <= self.most or not self.held
 
     def hold(self, size: int) -> None:

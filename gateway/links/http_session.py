@@ -1,4 +1,4 @@
-"""The HTTP session that links share; it keeps no cookies, follows no redirect, and connects only where it may."""
+"""The HTTP session that links share, without cookies, redirects and forbidden addresses."""
 
 import aiohttp
 
@@ -9,20 +9,20 @@ from gateway.links.names import Resolver
 
 
 def shared_session() -> aiohttp.ClientSession:
-    """Make the one HTTP session that all links of a connector share.
+    """Make the HTTP session of all links of a connector.
 
-    Each link holds a connection for as long as it lives, so their number must not be limited here:
-    aiohttp's own limit would let the 101st wait for ever.
+    Each link holds a connection for its whole life, so the number is unlimited: with aiohttp's default the 101st link
+    would wait forever.
     """
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(
             limit=0, socket_factory=guarded_socket, resolver=Resolver(), keepalive_timeout=IDLE_SECONDS
         ),
         cookie_jar=aiohttp.DummyCookieJar(),
-        # Every wait is bounded by whoever waits; a limit here would keep a timer for each link.
+        # The callers have time limits; a limit here would keep a timer for each link.
         timeout=aiohttp.ClientTimeout(),
         trust_env=False,
-        middlewares=(_stay,),
+        middlewares=(_refuse_redirect,),
     )
 
 
@@ -30,8 +30,10 @@ class RedirectRefused(aiohttp.ClientConnectionError):
     """A server answered with a redirect; the text names the request and the status."""
 
 
-async def _stay(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """Stop every redirect before aiohttp follows it."""
+async def _refuse_redirect(
+    request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    """Refuse every redirect before aiohttp follows it."""
     response = await handler(request)
     if response.status in REDIRECTS:
         response.close()
@@ -40,7 +42,7 @@ async def _stay(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerTy
 
 
 def refusal_of(exc: BaseException) -> LinkRefused | None:
-    """Say a failed request as a refusal where no further try can mend it."""
+    """Return the refusal for a failed request that a retry cannot fix."""
     match exc:
         case RedirectRefused():
             return refused_redirect(str(exc))

@@ -1,7 +1,7 @@
-"""How httpx reaches a runtime: over aiohttp, whose parser is C, and only at addresses that may be connected to.
+"""A transport of httpx over aiohttp, which has a parser in C; it refuses forbidden addresses.
 
-httpx's own transport passes each piece of a stream through a parser in Python and a dozen generators, which costs a
-stream of small events several times what reading them does.
+httpx's own transport passes each chunk through a parser in Python and a dozen generators. For a stream of small events
+that costs several times as much as reading them.
 """
 
 import asyncio
@@ -20,42 +20,42 @@ from gateway.links.keep_alive import IDLE_SECONDS, reuse_seconds
 from gateway.links.names import Resolver
 
 _LONGEST_LINE = 64 * 1024
-"""Of an answer's head."""
+"""Of the head of a response."""
 
 
 class GuardedTransport(httpx.AsyncBaseTransport):
-    """The connections of one client; entered with it.
+    """The connections of one client, entered with it.
 
-    Of httpx's own time-outs that of reading holds; every other wait is bounded by whoever waits.
+    It supports only httpx's read timeout; the callers bound all other waits.
     """
 
     async def __aenter__(self) -> Self:
-        # Made here, since it belongs to the loop that runs.
+        # Created here, because it belongs to the running loop.
         self._sessions = [_make_session(reuse=True)]
         return self
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request and wait for the head of its answer.
+        """Send a request and wait for the head of its response.
 
         Raises:
-            AddressRefused: the address must not be connected to.
-            httpx.TransportError: `ConnectError` and `ConnectTimeout` where nothing was sent.
+            AddressRefused: the address is forbidden.
+            httpx.TransportError: `ConnectError` and `ConnectTimeout` if nothing was sent.
         """
         content = await request.aread()
-        with _in_httpx_words():
+        with _translate_errors():
             answer = await self._sessions[-1].request(
                 request.method,
                 URL(str(request.url), encoded=True),
                 headers=request.headers.multi_items(),
-                # Of bytes alone aiohttp warns where they are many.
+                # aiohttp warns about large bodies of plain bytes.
                 data=BytesIO(content) if content else None,
                 allow_redirects=False,
             )
         hints = answer.headers.getall("Keep-Alive", ())
         if len(self._sessions) == 1 and reuse_seconds(hints) < IDLE_SECONDS:
-            # Without reuse from now on: the connections of the first session carry no other request.
+            # No reuse from now on: the connections of the first session get no further request.
             self._sessions.append(_make_session(reuse=False))
-        body = _Body(answer, patience=request.extensions["timeout"]["read"])
+        body = _Body(answer, read_timeout=request.extensions["timeout"]["read"])
         return httpx.Response(answer.status, headers=answer.raw_headers, stream=body, request=request)
 
     async def aclose(self) -> None:
@@ -83,46 +83,48 @@ def _make_session(*, reuse: bool) -> aiohttp.ClientSession:
 
 
 class _Body(httpx.AsyncByteStream):
-    """The bytes of an answer, as they come, until nothing has come for so many seconds while somebody waited.
+    """The streamed bytes of a response; reading fails after `read_timeout` seconds without data.
 
-    One timer looks from time to time: to arm one for each piece costs as much as reading it.
+    One timer checks periodically: arming one for each chunk costs as much as reading it.
     """
 
-    def __init__(self, answer: aiohttp.ClientResponse, *, patience: float | None) -> None:
+    def __init__(self, answer: aiohttp.ClientResponse, *, read_timeout: float | None) -> None:
         self._answer = answer
-        self._patience = patience
+        self._read_timeout = read_timeout
         self._waits_since: float | None = None
         self._alarm: asyncio.TimerHandle | None = None
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         loop, content = asyncio.get_running_loop(), self._answer.content
-        if self._patience is not None:
-            self._look_again(self._patience)
-        with _in_httpx_words():
+        if self._read_timeout is not None:
+            self._set_alarm(self._read_timeout)
+        with _translate_errors():
             while True:
                 self._waits_since = loop.time()
-                piece = await content.readany()
+                chunk = await content.readany()
                 self._waits_since = None
-                if not piece:
+                if not chunk:
                     return
-                yield piece
+                yield chunk
 
-    def _look_again(self, seconds: float) -> None:
-        self._alarm = asyncio.get_running_loop().call_later(seconds, guard_call("link", self._look))
+    def _set_alarm(self, seconds: float) -> None:
+        self._alarm = asyncio.get_running_loop().call_later(seconds, guard_call("link", self._check_silence))
 
-    def _look(self) -> None:
-        assert self._patience is not None
+    def _check_silence(self) -> None:
+        assert self._read_timeout is not None
         since = self._waits_since
-        left = self._patience if since is None else since + self._patience - asyncio.get_running_loop().time()
-        if left > 0:
-            self._look_again(left)
+        remaining = (
+            self._read_timeout if since is None else since + self._read_timeout - asyncio.get_running_loop().time()
+        )
+        if remaining > 0:
+            self._set_alarm(remaining)
         else:
-            self._answer.content.set_exception(aiohttp.SocketTimeoutError(f"nothing came for {self._patience:g} s"))
+            self._answer.content.set_exception(aiohttp.SocketTimeoutError(f"no data for {self._read_timeout:g} s"))
 
     async def aclose(self) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
-        # One that was read to its end leaves its connection to the next request.
+        # After a complete response the next request may use the connection.
         if self._answer.content.at_eof():
             self._answer.release()
         else:
@@ -130,7 +132,7 @@ class _Body(httpx.AsyncByteStream):
 
 
 @contextmanager
-def _in_httpx_words() -> Generator[None]:
+def _translate_errors() -> Generator[None]:
     try:
         yield
     except aiohttp.ConnectionTimeoutError as exc:

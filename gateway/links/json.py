@@ -1,4 +1,4 @@
-"""JSON for links: a text that cannot be read is a `Malformed` value, so that no read loop ends."""
+"""JSON for links: an unreadable text becomes a `Malformed` value, so that read loops continue."""
 
 import asyncio
 import json as standard
@@ -14,12 +14,12 @@ from gateway.strict_json import Malformed, Unreadable, find_fault, parse, read_a
 
 EXCERPT = 256
 AT_ONCE = 8 * 1024 * 1024
-"""Letters of an answer that are parsed at once; orjson reserves up to twenty bytes for each."""
+"""Characters of a response that are parsed at once; orjson reserves up to twenty bytes for each."""
 
 _NEXT = re.compile(r'[^"\[\]{}]*+(?:"(?:[^"\\]++|\\.)*+"[^"\[\]{}]*+)*+([\[\]{}])', re.DOTALL)
 """The text up to the next bracket outside of strings, and the bracket."""
 _SLICE = 2_000
-"""Brackets that are found before other tasks get their turn; it takes about a millisecond."""
+"""Brackets that are found before other tasks get their turn, which takes about a millisecond."""
 _REASONS = {"members": "has {}", "syntax": "not readable as JSON: {}", "depth": "{}", "integer": "{}", "memory": "{}"}
 _OPTIONS = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
@@ -42,9 +42,9 @@ def _refuse(exc: Unreadable, text: str | bytes) -> Malformed:
 
 
 async def read_answer(content: bytes) -> Any:
-    """Read an answer that may hold lists of events; each event is checked by itself, and may become a `Malformed`.
+    """Parse a response that may contain lists of events; each invalid event becomes a `Malformed`.
 
-    An answer over 8 MiB is parsed event by event. Other tasks get their turn between two events.
+    A response over 8 MiB is parsed event by event. Other tasks get their turn between two events.
     """
     if len(content) > AT_ONCE:
         return await _read_long(content.decode("utf-8", "replace"))
@@ -67,7 +67,7 @@ async def read_answer(content: bytes) -> Any:
 
 
 def _parse_leniently(content: bytes) -> Any:
-    """Parse what `find_fault` finds, so that one bad event does not cost the others."""
+    """Parse leniently; `find_fault` then rejects only the invalid events."""
     try:
         return standard.loads(content.decode("utf-8", "replace"))
     except (ValueError, RecursionError) as exc:
@@ -85,7 +85,7 @@ async def _check_events(events: list[Any]) -> list[Any]:
 
 
 async def _read_long(text: str) -> Any:
-    # In a list the events stand below it, in an object below its lists.
+    # Events are members of the list, or of the lists in the object.
     level = 1 if text.lstrip().startswith("[") else 2
     events: list[Any] = []
     around: list[str] = []
@@ -111,14 +111,14 @@ async def _read_long(text: str) -> Any:
 
 
 def _read_part(text: str, start: int, end: int) -> Any:
-    """Read a part of a long answer; one that is longer than any part or frame may be is `Malformed`."""
+    """Parse a part of a long response; a part over the limits is `Malformed`."""
     if end - start > max(AT_ONCE, FRAMES.largest):
-        return Malformed(f"has {end - start:,} letters; {AT_ONCE:,} are parsed at once")
+        return Malformed(f"has {end - start:,} characters; {AT_ONCE:,} are allowed")
     return loads(text[start:end])
 
 
 def _find_brackets(text: str) -> Iterator[re.Match[str]]:
-    # A search would scan a text without brackets again from each of its letters.
+    # A search would scan a text without brackets again from each character.
     mark = _NEXT.match(text)
     while mark is not None:
         yield mark
@@ -126,7 +126,7 @@ def _find_brackets(text: str) -> Iterator[re.Match[str]]:
 
 
 def _put_in(around: Any, level: int, events: list[Any]) -> Any:
-    """Put the events back; each container at this level holds the place of one."""
+    """Insert the events; each container at this level contains the index of one."""
     match around:
         case [int(place)] if level == 0:
             return events[place]

@@ -1,4 +1,4 @@
-"""Keeps secrets out of texts."""
+"""Removes secrets from texts of links."""
 
 from functools import lru_cache
 
@@ -6,7 +6,7 @@ from gateway.hidden import Hidden
 
 
 class Mask(Hidden):
-    """The mask for what a link tells of its peer."""
+    """The mask of a link's errors and logs."""
 
     def __call__(self, text: object) -> str:
         """Return the text without its secrets."""

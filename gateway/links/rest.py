@@ -1,4 +1,4 @@
-"""HTTP requests to a runtime's REST interface over httpx, with every way they can end said as a link error."""
+"""HTTP requests to a runtime's REST interface over httpx; every failure is a link error."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
@@ -17,9 +17,9 @@ from gateway.links.masking import Mask
 from gateway.strict_json import Malformed
 
 MAX_ANSWER = 64 * 1024 * 1024
-"""Bytes of one answer; a history's pages may hold pictures."""
+"""Bytes of one response; pages of a history may contain images."""
 MAX_SHORT = 1024 * 1024
-"""Bytes of an answer that says no more than what was made, or how something is."""
+"""Bytes of a response that only describes a created resource or a status."""
 MAX_ERROR = 64 * 1024
 _AGAIN = frozenset({408, 425, 429})
 _LATER = frozenset({409, 423})
@@ -27,7 +27,7 @@ _LATER = frozenset({409, 423})
 
 @dataclass(frozen=True, slots=True)
 class RestAnswer:
-    """What a server answered, its body read as JSON; `Malformed` where it is none, None where it is empty."""
+    """A response with its body parsed as JSON: `Malformed` if it is not JSON, None if it is empty."""
 
     status: int
     body: Any
@@ -35,16 +35,16 @@ class RestAnswer:
     request: str = ""
     """Method and URL of the request, without its query."""
     is_page: bool = False
-    """Whether it is HTML, as a proxy answers in place of the server."""
+    """Whether it is HTML, as from a proxy."""
 
     @property
     def where(self) -> str:
-        """Name the request and its status, for errors and logs."""
+        """The request and its status, for errors and logs."""
         return f"{self.request}: HTTP {self.status}" if self.request else f"HTTP {self.status}"
 
     @property
     def code(self) -> str:
-        """The error code in the body, where it has one."""
+        """The error code in the body, or an empty text."""
         match self.body:
             case {"error": str(code)} | {"code": str(code)}:
                 return code[:64]
@@ -55,7 +55,7 @@ class RestAnswer:
 
     @property
     def message(self) -> str:
-        """The words in the body, where it has any; they may quote what was sent."""
+        """The error message in the body, or an empty text; it may quote the request."""
         match self.body:
             case {"message": str(text)} | {"error": {"message": str(text)}} | {"detail": str(text)}:
                 return text[:300]
@@ -63,11 +63,11 @@ class RestAnswer:
                 return ""
 
     def read_object(self, mask: Mask) -> dict[str, Any]:
-        """Give the JSON object of a success.
+        """Return the JSON object of a success.
 
         Raises:
-            LinkRefused: the server said no.
-            LinkLost: the answer promises to mend itself, or is no object.
+            LinkRefused: the server refused.
+            LinkLost: the error is temporary, or the body is not an object.
         """
         if not 200 <= self.status < 300:
             raise refusal(self, mask)
@@ -81,16 +81,16 @@ class RestAnswer:
 class RestClient:
     """The HTTP connections of one runtime; an async context manager.
 
-    Redirects are not followed, cookies not kept, proxy variables of the environment not obeyed.
+    It follows no redirects, keeps no cookies and ignores proxy variables of the environment.
     """
 
     def __init__(self, base_url: str, *, headers: Mapping[str, str], mask: Mask) -> None:
         self.mask = mask
         self._client = httpx.AsyncClient(
             base_url=base_url,
-            # Compression would hide how much an answer unfolds to.
+            # A compressed body would hide its real size.
             headers={**headers, "Accept-Encoding": "identity"},
-            # Every wait is bounded by whoever waits.
+            # The callers have time limits.
             timeout=httpx.Timeout(None),
             transport=GuardedTransport(),
             follow_redirects=False,
@@ -107,28 +107,28 @@ class RestClient:
     async def get(
         self, path: str, query: Mapping[str, str], *, within: timedelta, most: int = MAX_ANSWER
     ) -> RestAnswer:
-        """GET once and read the answer, of at most so many bytes.
+        """Send one GET and read the response, of at most `most` bytes.
 
         Raises:
-            LinkLost: no answer, or one that cannot be read.
-            LinkRefused: the address is refused.
+            LinkLost: no response, or an unreadable one.
+            LinkRefused: the address is forbidden.
         """
-        return await self._ask(self._client.build_request("GET", path, params=dict(query)), within, most)
+        return await self._request(self._client.build_request("GET", path, params=dict(query)), within, most)
 
     async def post(self, path: str, body: object, *, within: timedelta, most: int = MAX_ANSWER) -> RestAnswer:
-        """POST once and read the answer, of at most so many bytes.
+        """Send one POST and read the response, of at most `most` bytes.
 
         Raises:
-            LinkLost: no answer, or one that cannot be read; the server may have acted.
-            LinkRefused: the address is refused.
+            LinkLost: no response, or an unreadable one; the server may have acted.
+            LinkRefused: the address is forbidden.
         """
-        # Read once and not kept, since it may hold what nobody may see.
+        # Not stored, because it may contain secrets.
         content = json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
         request = self._client.build_request("POST", path, content=content, headers=headers)
-        return await self._ask(request, within, most)
+        return await self._request(request, within, most)
 
-    async def _ask(self, request: httpx.Request, within: timedelta, most: int) -> RestAnswer:
+    async def _request(self, request: httpx.Request, within: timedelta, most: int) -> RestAnswer:
         request.headers.setdefault("Accept", "application/json")
         response: httpx.Response | None = None
         unsent = refused = False
@@ -148,20 +148,20 @@ class RestClient:
             if response is not None:
                 await response.aclose()
         if response is not None:
-            # The status says what became of the request, whatever became of the body.
+            # The status decides, even if the body is unreadable.
             return _answer(response, Malformed(failure))
-        # Outside the handlers, so that no chained exception holds the request and its key.
+        # Outside the handlers, so that no chained exception contains the request and its key.
         raise refused_address() if refused else LinkLost(f"{self.mask(_line(request))}: {failure}", unsent=unsent)
 
     @asynccontextmanager
     async def stream(
         self, path: str, *, headers: Mapping[str, str], within: timedelta, idle: timedelta
     ) -> AsyncGenerator[httpx.Response]:
-        """GET an answer whose body is read as it comes, with no silence over `idle`; entering waits for its head.
+        """Send a GET and stream the response, with a silence of at most `idle`; entering waits for the head.
 
         Raises:
-            LinkLost: no answer, or one that promises to mend itself.
-            LinkRefused: the server said no.
+            LinkLost: no response, or a temporary error.
+            LinkRefused: the server refused.
         """
         silence = httpx.Timeout(None, read=idle.total_seconds())
         request = self._client.build_request("GET", path, headers=dict(headers), timeout=silence)
@@ -193,37 +193,37 @@ def _is_page(response: httpx.Response) -> bool:
 
 
 async def read_whole(response: httpx.Response, most: int) -> bytes:
-    """Read a body within bounds.
+    """Read a body of at most `most` bytes.
 
     Raises:
-        ValueError: it is over them, or compressed although nobody asked for that.
+        ValueError: the body is larger, or compressed.
     """
     check_plain(response)
-    pieces = bytearray()
-    async for piece in response.aiter_raw():
-        pieces += piece
-        if len(pieces) > most:
-            raise ValueError(f"the answer is over {most} bytes")
-    return bytes(pieces)
+    chunks = bytearray()
+    async for chunk in response.aiter_raw():
+        chunks += chunk
+        if len(chunks) > most:
+            raise ValueError(f"the response has more than {most} bytes")
+    return bytes(chunks)
 
 
 def check_plain(response: httpx.Response) -> None:
     """Refuse a compressed body.
 
     Raises:
-        ValueError: it is one.
+        ValueError: the body is compressed.
     """
     if response.headers.get("Content-Encoding", "identity").strip().lower() not in {"", "identity"}:
-        raise ValueError("the answer is compressed although nobody asked for that")
+        raise ValueError("the response is compressed, which was not requested")
 
 
 def explain(exc: Exception, mask: Mask) -> str:
-    """Say what went wrong on the wire, without secrets."""
+    """Describe an exception without secrets."""
     return mask(f"{type(exc).__name__}: {exc}")[:300]
 
 
 def refusal(answer: RestAnswer, mask: Mask) -> LinkLost | LinkRefused:
-    """Turn an error answer into a link error that names the request and the status."""
+    """Convert an error response to a link error that names the request and the status."""
     where = mask(answer.where)
     if answer.status in REDIRECTS:
         return refused_redirect(where)
@@ -242,7 +242,7 @@ def _answer(response: httpx.Response, body: Any) -> RestAnswer:
 
 
 def _line(request: httpx.Request) -> str:
-    """Write method and URL, without query and user: keys travel there."""
+    """Return method and URL without query and user, which may contain keys."""
     url = request.url.copy_with(query=None, fragment=None, username=None, password=None)
     return f"{request.method} {url}"
 

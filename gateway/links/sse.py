@@ -11,8 +11,8 @@ from gateway.links.masking import Mask
 from gateway.links.rest import RestClient, check_plain, explain
 from gateway.sse import SseReader
 
-_WITHOUT_END = 8
-"""How many times the largest size an event may have before the connection ends."""
+_ENDLESS = 8
+"""The multiple of the largest size at which an event ends the connection."""
 _NOT_STREAMS = frozenset({"text/html", "application/json", "application/problem+json"})
 
 
@@ -32,11 +32,11 @@ async def open_events(
         LinkLost: the server cannot be reached, or its response is not a stream.
         LinkRefused: the server refused.
     """
-    wanted = {"Accept": "text/event-stream", "Cache-Control": "no-store", **headers}
-    async with client.stream(path, headers=wanted, within=within, idle=idle) as response:
+    fields = {"Accept": "text/event-stream", "Cache-Control": "no-store", **headers}
+    async with client.stream(path, headers=fields, within=within, idle=idle) as response:
         kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         if kind in _NOT_STREAMS:
-            raise LinkLost(f"the server answered with {kind} in place of an event stream")
+            raise LinkLost(f"the server answered with {kind} instead of an event stream")
         yield SseStream(response, mask=client.mask, largest=largest)
 
 
@@ -45,7 +45,7 @@ class SseStream:
 
     def __init__(self, response: httpx.Response, *, mask: Mask, largest: int) -> None:
         self._response = response
-        self._reader = SseReader(response, largest=largest, limit=_WITHOUT_END * largest)
+        self._reader = SseReader(response, largest=largest, limit=_ENDLESS * largest)
         self._mask = mask
 
     @property

@@ -229,8 +229,8 @@ async def test_options_that_name_an_agent_create_none() -> None:
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"agent_id": "a"}, "either agent_id"),
-        ({"agent": None}, "either agent_id"),
+        ({"agent_id": "a"}, "exactly one of agent_id"),
+        ({"agent": None}, "exactly one of agent_id"),
         ({"api_key": ""}, "printable ASCII"),
         ({"api_key": "a b"}, "printable ASCII"),
         ({"api_key": "line\nbreak"}, "printable ASCII"),

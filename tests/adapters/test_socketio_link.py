@@ -256,7 +256,7 @@ async def test_a_server_that_falls_silent_without_a_word_is_lost() -> None:
         scripted(fall_silent) as (target, session),
         open_link(target, Collector(), session=session) as link,
     ):
-        assert await within(link.wait_closed()) == "nothing came from the server for 0.3 s"
+        assert await within(link.wait_closed()) == "no message from the server for 0.3 s"
         assert pinged.is_set()
 
 
@@ -334,9 +334,9 @@ async def test_a_peer_that_answers_no_ping_has_not_read_what_was_sent_and_loses_
         open_link(target, Collector(), session=session) as link,
     ):
         await within(link.send_all([Frame("message", {"a": 1})]))
-        with pytest.raises(LinkLost, match=r"no sign of the peer within 0\.3 s"):
+        with pytest.raises(LinkLost, match=r"no response of the peer within 0\.3 s"):
             await within(link.prove())
-        assert "no sign" in await within(link.wait_closed())
+        assert "no response" in await within(link.wait_closed())
 
 
 async def test_pings_of_the_peer_are_answered_and_its_late_pongs_count() -> None:

@@ -42,18 +42,18 @@ async def test_events_are_whole_however_they_are_cut(*, end: bytes, bom: bool, c
     stream = reader(*(raw[start:stop] for start, stop in pairwise(places)))
     assert [(one.event, one.id, one.data) async for one in stream.events()] == EVENTS
     assert (stream.retry, stream.has_data, stream.is_cut) == (1.5, True, False)
-    assert stream.heard_at is not None
+    assert stream.received_at is not None
 
 
 async def test_before_its_first_bytes_a_stream_was_not_heard() -> None:
     stream = reader()
     assert [one async for one in stream.events()] == []
-    assert (stream.heard_at, stream.has_data, stream.retry) == (None, False, None)
+    assert (stream.received_at, stream.has_data, stream.retry) == (None, False, None)
 
 
 @pytest.mark.parametrize("piece", [b"data: " + b"x" * 95, b"data: x\n", b"data\n", b"x" * 10, b"event: " + b"x" * 100])
 async def test_an_event_is_limited_in_lines_and_length(piece: bytes) -> None:
-    with pytest.raises(ValueError, match="over 100 bytes"):
+    with pytest.raises(ValueError, match="more than 100 bytes"):
         [one async for one in reader(*([piece] * 200), largest=100).events()]
 
 

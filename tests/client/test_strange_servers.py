@@ -266,8 +266,8 @@ async def test_a_stream_that_is_none_is_not_followed() -> None:
         (STREAM + first + b"id: 2\nevent: x\ndata: [1]\n\n", "an event of the stream is no JSON object"),
         (STREAM + first + sse(2, "x", {"sequence": 2}), "what was answered is no Envelope: /event_id"),
         (STREAM + first + sse(None, "gap", {}), "a gap of the stream has no"),
-        (STREAM + first + b"data: " + b"x" * 2_000_000, "an event of the stream is over 1000000 bytes"),
-        (STREAM + first + b"data:\n" * 500_000, "an event of the stream is over 1000000 bytes"),
+        (STREAM + first + b"data: " + b"x" * 2_000_000, "an event of the stream has more than 1000000 bytes"),
+        (STREAM + first + b"data:\n" * 500_000, "an event of the stream has more than 1000000 bytes"),
     ):
         async with StrangeServer({ROW: [answer(session(2))], NEWS: [given]}) as server:
             async with quick(server.url, largest_answer=10**6) as dragoman:

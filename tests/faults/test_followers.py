@@ -91,11 +91,11 @@ async def test_a_gateway_that_may_open_too_few_files_says_so(tmp_path: Path) -> 
     try:
         assert process.stdout is not None
         async with asyncio.timeout(START):
-            while b"few files and sockets may be open" not in (line := await process.stdout.readline()):
+            while b"limit of open files is too low" not in (line := await process.stdout.readline()):
                 assert line, "it has ended"
         told = json.loads(line)
         assert (told["allowed"], told["level"]) == (2_000, "warning")
-        assert "ulimit -Hn" in told["mend"]
+        assert "ulimit -Hn" in told["fix"]
     finally:
         process.kill()
         await process.wait()

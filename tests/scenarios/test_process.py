@@ -119,7 +119,7 @@ async def test_sigterm_lets_a_call_in_flight_end_and_sighup_reads_the_file_again
         assert (await ended(await newer.agent.call("free", {}))).result == "new"
         newer.config.write_text("routes: 5\n")
         served.process.send_signal(signal.SIGHUP)
-        await served.wait_log("the configuration was not reloaded")
+        await served.wait_log("configuration not reloaded")
         assert (await ended(await newer.agent.call("free", {}))).result == "new"
         call = await newer.agent.call("ask", GOOD)
         await newer.hooks.wait_for(name="ask")
@@ -151,7 +151,7 @@ async def test_a_sighup_while_calls_are_waited_for_does_not_cut_them_off(newer: 
         await served.wait_log("draining")
         newer.configure({"runtimes": {"finn": None}})
         served.process.send_signal(signal.SIGHUP)
-        await served.wait_log("the configuration was not reloaded")
+        await served.wait_log("configuration not reloaded")
         gate.open()
         assert (await ended(call)).result == "to the end"
         assert await served.ended() == 0

@@ -80,7 +80,7 @@ def test_what_inherits_has_all_fields_also_for_dataclasses_and_pydantic() -> Non
 
 
 def test_what_inherits_takes_plain_defaults_alone() -> None:
-    with pytest.raises(TypeError, match=r"Longer\.counts: .* takes a plain default"):
+    with pytest.raises(TypeError, match=r"Longer\.counts: .* requires a plain default"):
 
         @frozen
         class Longer(Gate):  # pyright: ignore[reportUnusedClass] - it cannot be made

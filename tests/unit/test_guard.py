@@ -209,7 +209,7 @@ def test_a_part_that_fails_on_is_shown_until_it_has_stood_for_a_while() -> None:
     # It stood, so that this one counts from the first again.
     FAULTS.pause("shown", key, now=now + 61)
     assert "shown" not in FAULTS.failing(now + 61)
-    FAULTS.ended("shown", key)
+    FAULTS.forget("shown", key)
 
 
 async def test_what_nobody_waits_for_logs_of_whom_it_belongs_to_and_not_of_who_has_begun_it():

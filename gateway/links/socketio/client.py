@@ -1,7 +1,7 @@
-"""One Socket.IO connection: handshake, frames in the order of the wire, pings, acknowledgements and close.
+"""One Socket.IO connection: handshake, frames in wire order, pings, acknowledgements and close.
 
-aiohttp carries the websocket. The packet classes of python-engineio and python-socketio read and write every packet but
-events (`packet.py`). One task reads; frames go to the receiver as they are read, so TCP holds back a fast peer.
+aiohttp runs the websocket. The packet classes of python-engineio and python-socketio read and write every packet but
+events (`packet.py`). One task reads and passes each frame on before the next, so TCP slows a fast peer down.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ _TRANSIENT = frozenset({408, 425, 429})
 _SENT = Receipt("sent")
 
 _Answer = asyncio.Future[str | None]
-"""An answer of the peer that is waited for: None once it has come, otherwise the reason why the link ended."""
+"""A pending answer of the peer: None once it has arrived, otherwise the reason for the end of the link."""
 
 
 def open_link(target: Target, receiver: Receiver, *, session: aiohttp.ClientSession) -> "SocketLink":
@@ -71,12 +71,12 @@ class SocketLink:
         loop = asyncio.get_running_loop()
         self._admitted: _Answer = loop.create_future()
         """Done when the server has accepted or refused the namespace, or the connection has ended."""
-        self._heard: _Answer = loop.create_future()
+        self._first_frame: _Answer = loop.create_future()
         """Done when a frame has arrived, or the connection has ended."""
-        self._over: asyncio.Future[str] = loop.create_future()
+        self._closed: asyncio.Future[str] = loop.create_future()
         """Done with the reason when the connection has ended."""
         self._entered = False
-        self._hung_up = False
+        self._disconnected = False
         self._refusal: LinkRefused | None = None
         self._last: Frame | None = None
         self._acks: dict[int, _Answer] = {}
@@ -122,16 +122,16 @@ class SocketLink:
         except (aiohttp.ClientError, OSError) as exc:
             failure = refusal_of(exc) or LinkLost(self._mask(f"{type(exc).__name__}: {exc}")[:300])
         self._entered = True
-        if failure is None and self._over.done():
-            reason = self._over.result()
-            failure = LinkRefused("DISCONNECTED", reason) if self._hung_up else LinkLost(reason)
+        if failure is None and self._closed.done():
+            reason = self._closed.result()
+            failure = LinkRefused("DISCONNECTED", reason) if self._disconnected else LinkLost(reason)
         return self._refusal or failure
 
     async def _wait_refusal(self) -> None:
         """Wait for the first frame or the end, because some servers accept every client and refuse it afterwards."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._target.refusal_grace.total_seconds()):
-                await self._heard
+                await self._first_frame
 
     def _describe_silence(self) -> LinkLost | LinkRefused:
         seconds = self._target.connect_timeout.total_seconds()
@@ -150,16 +150,16 @@ class SocketLink:
     # Receiving -------------------------------------------------------------------------------------------
 
     async def _read(self) -> None:
-        """Read until the connection is over."""
+        """Read until the connection has ended."""
         assert self._socket is not None
         try:
-            while not self._over.done():
+            while not self._closed.done():
                 # Not assigned: a large message must not stay here until the next one arrives.
-                await self._take(await self._socket.receive(self._patience))
+                await self._handle(await self._socket.receive(self._patience))
         except LinkLost:
-            pass  # an answer of ours could not be written, which has ended the link
+            pass  # A response could not be written, which has ended the link.
         except TimeoutError:
-            self.end(f"nothing came from the server for {self._patience or 0:g} s")
+            self.end(f"no message from the server for {self._patience or 0:g} s")
         except (aiohttp.ClientError, OSError) as exc:
             self.end(f"{type(exc).__name__}: {exc}")
         except BaseException as exc:
@@ -167,42 +167,42 @@ class SocketLink:
                 self.end(f"the link failed inside the gateway ({type(exc).__name__})")
             raise
 
-    async def _take(self, message: Any) -> None:
-        """Take one message of aiohttp's websocket."""
+    async def _handle(self, message: Any) -> None:
+        """Handle one message of aiohttp's websocket."""
         match message.type:
             case WSMsgType.TEXT:
-                await self._take_text(message.data)
+                await self._handle_text(message.data)
             case WSMsgType.PING:
                 await self._write(message.data, WSMsgType.PONG)
             case WSMsgType.PONG:
-                self._take_pong(message.data)
+                self._handle_pong(message.data)
             case WSMsgType.BINARY:
                 self._deliver(refuse_binary(message.data))
             case WSMsgType.ERROR:
                 self.end(f"the connection broke: {type(message.data).__name__}")
             case _:
                 code = self._socket.close_code if self._socket is not None else None
-                self._hang_up(f"the server closed the connection ({code})")
+                self._note_disconnect(f"the server closed the connection ({code})")
 
-    async def _take_text(self, content: bytes) -> None:
-        """Read one Engine.IO packet."""
+    async def _handle_text(self, content: bytes) -> None:
+        """Handle one Engine.IO packet."""
         if self._patience is None:
-            self._take_opening(content)
+            self._read_opening(content)
             await self._write(_message(_socketio.CONNECT, data={}))
         elif not content.startswith(b"4"):
-            await self._take_engine(content)
+            await self._handle_engine(content)
         elif content[1:2] in _CONTROL:
-            self._take_control(content[1:])
+            self._handle_control(content[1:])
         else:
             if len(content) > SMALL:
-                # Nothing more is read from this peer meanwhile, and TCP holds it back.
+                # Meanwhile nothing more is read from this peer, so TCP slows it down.
                 await FRAMES.wait_room(len(content))
             arrival = read_event(content)
             self._deliver(arrival)
             if arrival.ack is not None:
                 await self._write(_message(_socketio.ACK, data=[], id=int(arrival.ack)))
 
-    def _take_opening(self, content: bytes) -> None:
+    def _read_opening(self, content: bytes) -> None:
         """Read the opening packet.
 
         Raises:
@@ -217,35 +217,35 @@ class SocketLink:
                 self._patience = min(interval + timeout, _LONGEST_SILENCE) / 1000
             case _:
                 self.end("the server's first message is not an Engine.IO opening")
-                raise LinkLost(self._over.result())
+                raise LinkLost(self._closed.result())
         match opening.data:
             case {"maxPayload": int(most)} if most > 0:
                 self._max_payload = most
             case _:
                 pass
 
-    async def _take_engine(self, content: bytes) -> None:
+    async def _handle_engine(self, content: bytes) -> None:
         packet = _read_engine(content)
         if packet.packet_type == _engineio.PING:
             await self._write(_engine(_engineio.PONG, packet.data))
         elif packet.packet_type == _engineio.CLOSE:
-            self._hang_up("the server ended the session")
+            self._note_disconnect("the server ended the session")
 
-    def _take_control(self, content: bytes) -> None:
-        """Read a Socket.IO packet that is not an event; those of other namespaces mean nothing."""
+    def _handle_control(self, content: bytes) -> None:
+        """Handle a Socket.IO packet that is not an event; ignore other namespaces."""
         packet = _read_control(content)
         if packet.namespace not in {None, "/"}:
             return
         if packet.packet_type == _socketio.CONNECT:
             _resolve(self._admitted, None)
         elif packet.packet_type == _socketio.DISCONNECT:
-            self._hang_up("the server ended the session")
+            self._note_disconnect("the server ended the session")
         elif packet.packet_type == _socketio.ACK:
             _resolve(self._acks.get(packet.id), None)
         elif not self._entered:
-            self._take_connect_error(packet.data)
+            self._handle_connect_error(packet.data)
 
-    def _take_connect_error(self, data: object) -> None:
+    def _handle_connect_error(self, data: object) -> None:
         known = self._target.read_refusal(data) if self._target.read_refusal is not None else None
         if known is not None:
             self._refuse(known[0], known[1], terminal=known[2])
@@ -256,19 +256,19 @@ class SocketLink:
         _resolve(self._admitted, None)
 
     def _refuse(self, code: str, detail: str, *, terminal: bool = False) -> None:
-        """Note a refusal; the first one is kept."""
+        """Record a refusal; the first one is kept."""
         if self._refusal is None:
             detail = "" if detail == code else self._mask(detail)[:300]
             self._refusal = LinkRefused(code, detail, terminal=terminal)
 
     def _deliver(self, arrival: Arrival) -> None:
-        """Hand the frames of one packet to the receiver."""
+        """Pass the frames of one packet to the receiver."""
         for frame in arrival.frames:
             if not self._entered:
                 code = find_code(frame.payload, self._target.terminal_codes)
                 if frame.channel in REFUSAL_CHANNELS and code is not None:
                     self._refuse(code, _message_of(frame.payload), terminal=True)
-                _resolve(self._heard, None)
+                _resolve(self._first_frame, None)
             last, self._last = self._last, frame
             if last is not None and last.channel != frame.channel and self._mirrors(last, frame):
                 self._last = None
@@ -285,17 +285,17 @@ class SocketLink:
         packets: list[bytes] = []
         for frame in frames:
             if frame.channel in RESERVED:
-                return Receipt("refused", f"Socket.IO keeps the event name {frame.channel!r} for itself")
+                return Receipt("refused", f"Socket.IO reserves the event name {frame.channel!r}")
             packet = write_event(frame)
             if self._max_payload is not None and len(packet) > self._max_payload:
-                size = f"{len(packet)} bytes are over the server's maximum of {self._max_payload}"
+                size = f"the frame has {len(packet)} bytes; the server accepts {self._max_payload}"
                 return Receipt("refused", size)
             packets.append(packet)
         acks: list[int] = []
         try:
             async with self._writing:
-                if self._over.done():
-                    raise LinkLost(f"the link is closed: {self._over.result()}", unsent=True)
+                if self._closed.done():
+                    raise LinkLost(f"the link is closed: {self._closed.result()}", unsent=True)
                 for packet in packets:
                     if self._target.ack_timeout is None:
                         await self._write(packet)
@@ -323,9 +323,9 @@ class SocketLink:
         return Receipt("delivered")
 
     async def prove(self) -> None:
-        """Let the peer answer a ping of the websocket, which it reads behind everything sent before."""
-        if self._over.done():
-            raise LinkLost(f"the link is closed: {self._over.result()}")
+        """Wait for the pong of a websocket ping, which the peer reads after everything sent before."""
+        if self._closed.done():
+            raise LinkLost(f"the link is closed: {self._closed.result()}")
         self._last_ping += 1
         number = self._last_ping
         answer = self._pings[number] = asyncio.get_running_loop().create_future()
@@ -335,15 +335,15 @@ class SocketLink:
                 await self._write(b"%d" % number, WSMsgType.PING)
                 reason = await answer
         except TimeoutError:
-            reason = f"no sign of the peer within {seconds:g} s"
+            reason = f"no response of the peer within {seconds:g} s"
             self.end(reason)
         finally:
             del self._pings[number]
         if reason is not None:
             raise LinkLost(reason)
 
-    def _take_pong(self, content: bytes) -> None:
-        """Take the answer to a ping, and with it to all before; a pong that answers none of ours proves nothing."""
+    def _handle_pong(self, content: bytes) -> None:
+        """Accept the pong of a ping and of all earlier ones; ignore a foreign pong."""
         number = int(content) if content.isdigit() and len(content) < 20 else 0
         if number <= self._last_ping:
             for ping, answer in self._pings.items():
@@ -372,33 +372,33 @@ class SocketLink:
 
     @property
     def ended(self) -> str | None:
-        """Why the connection is over; None while it is up."""
-        return self._over.result() if self._over.done() else None
+        """The reason for the end of the connection; None while it is up."""
+        return self._closed.result() if self._closed.done() else None
 
     async def wait_closed(self) -> str:
         """Wait until the connection has ended; return the reason."""
-        return await asyncio.shield(self._over)
+        return await asyncio.shield(self._closed)
 
     def end(self, reason: str) -> None:
-        """Note that the connection is over; the first reason is kept."""
-        if self._over.done():
+        """Mark the connection as ended; the first reason is kept."""
+        if self._closed.done():
             return
         reason = self._mask(reason)[:300]
-        self._over.set_result(reason)
-        for answer in (self._admitted, self._heard, *self._acks.values(), *self._pings.values()):
+        self._closed.set_result(reason)
+        for answer in (self._admitted, self._first_frame, *self._acks.values(), *self._pings.values()):
             _resolve(answer, reason)
 
-    def _hang_up(self, reason: str) -> None:
-        """Note that the server has ended the connection, which right after the admission is a refusal."""
-        self._hung_up = self._admitted.done() and not self._over.done()
+    def _note_disconnect(self, reason: str) -> None:
+        """Mark the connection as ended by the server; right after the admission this is a refusal."""
+        self._disconnected = self._admitted.done() and not self._closed.done()
         self.end(reason)
 
     async def _close(self) -> None:
         """End the session within a time limit, and close the connection."""
-        stood = self._admitted.done() and not self._over.done()
+        was_up = self._admitted.done() and not self._closed.done()
         self.end("closed by us")
         try:
-            if stood:
+            if was_up:
                 with suppress(LinkLost, TimeoutError):
                     async with asyncio.timeout(CLOSING.total_seconds()):
                         await self._write(_message(_socketio.DISCONNECT))
@@ -422,7 +422,7 @@ def _message(kind: int, **fields: object) -> bytes:
 
 
 def _read_engine(content: bytes) -> Any:
-    """Read an Engine.IO packet other than MESSAGE; NOOP if it is none."""
+    """Parse an Engine.IO packet other than MESSAGE; NOOP if it is invalid."""
     try:
         return _engineio.Packet(encoded_packet=content[:SMALL].decode("utf-8", "replace"))
     except _PARSE_FAULTS:
@@ -430,7 +430,7 @@ def _read_engine(content: bytes) -> Any:
 
 
 def _read_control(content: bytes) -> Any:
-    """Read a CONNECT, DISCONNECT, ACK or CONNECT_ERROR packet; unreadable data is left out."""
+    """Read a CONNECT, DISCONNECT, ACK or CONNECT_ERROR packet; unreadable data is omitted."""
     # The data of an acknowledgement is not used, so it is not parsed.
     head = content.partition(b"[")[0] if content.startswith(b"3") else content
     try:

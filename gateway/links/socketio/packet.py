@@ -1,4 +1,4 @@
-"""Socket.IO event packets as bytes. Reading never raises, whatever the peer sent.
+"""Socket.IO event packets as bytes. Reading never raises, for any input.
 
 The packet classes of the libraries take text and parse it at once. An event stays the bytes that the websocket
 received: `limits.frame` is checked before anything is decoded, and JSON that is already written is not written again.
@@ -15,7 +15,7 @@ from gateway.links.frame_memory import FRAMES
 from gateway.strict_json import Malformed
 
 RESERVED = frozenset({"connect", "connect_error", "disconnect", "disconnecting", "newListener", "removeListener"})
-"""Event names that Socket.IO keeps for itself."""
+"""Event names that Socket.IO reserves."""
 
 _EVENT = b"2"
 _HEAD = re.compile(
@@ -45,7 +45,7 @@ def read_event(packet: bytes) -> Arrival:
     channel = _channel(packet, start)
     ack = head["id"].decode() if head is not None and head["id"] else None
     if head is not None and head["type"] != _EVENT:
-        return _malformed(channel, "a binary packet; binary is not spoken here", packet[1:], ack=ack)
+        return _malformed(channel, "a binary packet, which is not supported", packet[1:], ack=ack)
     if (reason := FRAMES.why_rejected(len(packet))) is not None:
         payload = Malformed(f"the frame {reason}", json.excerpt(packet[start : start + json.EXCERPT]))
         return Arrival((Frame(channel, payload),), ack)
@@ -55,7 +55,7 @@ def read_event(packet: bytes) -> Arrival:
 
 def refuse_binary(content: bytes) -> Arrival:
     """Make a malformed frame of a binary message."""
-    return _malformed("", f"a binary attachment of {len(content)} bytes; binary is not spoken here", content[:64])
+    return _malformed("", f"a binary attachment of {len(content)} bytes, which is not supported", content[:64])
 
 
 def _read_body(body: bytes, event: str, *, namespace: str | None = None, ack: str | None = None) -> Arrival:
@@ -68,14 +68,14 @@ def _read_body(body: bytes, event: str, *, namespace: str | None = None, ack: st
     # A `match` statement would take ten times as long.
     parts = cast("list[Any]", value) if isinstance(value, list) else []
     if not parts or not isinstance(channel := parts[0], str):
-        return _malformed("", "a Socket.IO event that does not begin with its name", body, ack=ack)
+        return _malformed("", "a Socket.IO event without a name", body, ack=ack)
     if namespace is None and len(parts) == 2:
         # The text before the payload has the same length as in a list of the channel alone.
         inside = None if written is None else written[len(_head_of(channel)) : -1]
         return Arrival((Frame(channel, parts[1], size, inside),), ack)
     name, arguments = f"{namespace}#{channel}" if namespace not in {None, "/"} else channel, parts[1:]
     frames = [Frame(name, arguments[0] if arguments else None, size)]
-    # A runtime's event is its first argument; further ones become frames of their own.
+    # A runtime's event is its first argument; further ones become separate frames.
     frames.extend(Frame(f"{name}#{place}", extra, size) for place, extra in enumerate(arguments[1:], start=2))
     return Arrival(tuple(frames), ack)
 

@@ -8,7 +8,7 @@ from urllib.parse import urlencode, urlsplit
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where and how to connect."""
+    """The address and settings of a link."""
 
     url: str
     """Base URL of the server; `path` is relative to its host."""
@@ -18,7 +18,7 @@ class Target:
     send_timeout: timedelta = timedelta(seconds=20)
     """How long a peer may leave a message unread before the link counts as lost."""
     refusal_grace: timedelta = timedelta(milliseconds=100)
-    """How long after connecting an error or a hang-up still counts as a refusal."""
+    """Time after connecting in which an error or a disconnect counts as a refusal."""
     terminal_codes: frozenset[str] = frozenset()
     """Refusal codes that make another attempt useless."""
     mirrored: frozenset[str] = frozenset()
@@ -26,7 +26,7 @@ class Target:
     ack_timeout: timedelta | None = None
     """How long to wait for the acknowledgement of each frame; None requests no acknowledgement."""
     unacknowledged: str = "a message that is rejected gets none"
-    """What a missing acknowledgement may mean."""
+    """The explanation of a missing acknowledgement."""
     read_refusal: Callable[[object], tuple[str, str, bool] | None] | None = None
     """Read the data of a CONNECT_ERROR as code, text and whether it is final; None if it is unknown."""
     silence: str | None = None

@@ -232,5 +232,5 @@ async def test_a_secret_that_came_back_can_not_be_sent_again() -> None:
         (frame,) = await record.wait_for(1)
         (draft,) = codec.decode(frame)
         assert isinstance(draft.event, SecretSupplied)
-        with pytest.raises(ValueError, match="not kept"):
+        with pytest.raises(ValueError, match="not stored"):
             draft.event.reveal()

@@ -200,7 +200,7 @@ async def test_a_refusal_without_an_answer_is_told_after_the_wait_with_what_it_m
     server = RawOpenHands()
     server.silent.set()
     async with server.serve(), ADAPTER.connector(options_for(server, wait_timeout="200ms")) as connector:
-        with pytest.raises(LinkRefused, match="session_api_key is missing") as refusal:
+        with pytest.raises(LinkRefused, match="check session_api_key") as refusal:
             await enter(connector.connect(CONVERSATION, Collector()))
         assert (refusal.value.code, refusal.value.terminal) == ("NO_ANSWER", False)
 

@@ -19,8 +19,8 @@ def options(**given: Any) -> OpenHandsOptions:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"conversation": {}}, "either conversation_id"),
-        ({"conversation_id": None}, "either conversation_id"),
+        ({"conversation": {}}, "exactly one of conversation_id"),
+        ({"conversation_id": None}, "exactly one of conversation_id"),
         ({"conversation_id": "../x"}, "no '..'"),
         ({"conversation_id": ""}, "1 to 100"),
         ({"url": "openhands:3000"}, "base URL"),
@@ -28,8 +28,8 @@ def options(**given: Any) -> OpenHandsOptions:
         ({"url": "http://user:pw@x"}, "session_api_key"),
         ({"session_api_key": "two words"}, "ASCII without spaces"),
         ({"session_api_key": "é"}, "ASCII without spaces"),
-        ({"providers_set": ["git hub"]}, "providers are named"),
-        ({"providers_set": ["github,gitlab"]}, "providers are named"),
+        ({"providers_set": ["git hub"]}, "provider names"),
+        ({"providers_set": ["github,gitlab"]}, "provider names"),
         ({"action_event": "oh_something"}, "oh_user_action"),
         ({"path": "socket.io"}, "pattern"),
         ({"conversation_id": None, "conversation": {"repositry": "x"}}, "repositry"),

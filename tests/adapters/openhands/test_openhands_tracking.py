@@ -122,9 +122,9 @@ def test_a_long_replay_is_not_read_again_from_the_store() -> None:
     tracker = Tracker(Collector(), None)
     for number in (*range(5), *range(6, 1_000)):
         tracker.frame(event(number))
-    assert tracker.first_hole(0) == 1_000
+    assert tracker.first_gap(0) == 1_000
     tracker.frame(event(1_001))
-    assert tracker.first_hole(0) == 1_000
+    assert tracker.first_gap(0) == 1_000
     assert 1_001 - LOOKED_BACK < 1_000
 
 

@@ -66,17 +66,20 @@ def test_somebody_elses_adapter_is_found_by_its_name(install: Install) -> None:
         ("OTHER = 1\n", "loading it failed with AttributeError"),
         ("1 / 0\n", "loading it failed with ZeroDivisionError"),
         ("ADAPTER = 3\n", "int is not an adapter, it lacks name, protocol, ports"),
-        (GOOD.replace("3, RuntimeOptions", "4, RuntimeOptions"), "made for ports version 4, this gateway has 3"),
+        (GOOD.replace("3, RuntimeOptions", "4, RuntimeOptions"), "written for ports 4, but this gateway has ports 3"),
         (
             GOOD.replace("3, RuntimeOptions", "2, RuntimeOptions"),
             "ports 3: write `async def send_all(self, frames)` for",
         ),
-        (GOOD.replace("3, RuntimeOptions", "1, RuntimeOptions"), "made for ports 1, this gateway has ports 3: write `"),
+        (
+            GOOD.replace("3, RuntimeOptions", "1, RuntimeOptions"),
+            "written for ports 1, but this gateway has ports 3: write `",
+        ),
         (GOOD.replace("3, RuntimeOptions", "3, dict"), "its `options` is not a subclass"),
         (HALF_MENDED, "write `def connector(self, options)` for `def connector(self, options, tools)`"),
         (
             GOOD.replace('"pigeon", "pigeon/1"', '"dove", "pigeon/1"'),
-            "calls itself 'dove', its entry point 'pigeon'",
+            "its name is 'dove', but its entry point 'pigeon'",
         ),
     ],
 )

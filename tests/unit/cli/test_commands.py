@@ -358,7 +358,7 @@ def test_serve_with_a_wrong_configuration_says_so_without_a_traceback(tmp_path: 
 def test_serve_beyond_loopback_without_keys_is_refused() -> None:
     result = _run("serve", "--config", str(STATIC), "--host", "0.0.0.0", "--port", "0")  # noqa: S104 -- refused
     assert result.exit_code == 1
-    assert "dragoman: error: without API keys only loopback addresses are served" in result.stderr
+    assert "is not a loopback address, which is required without API keys" in result.stderr
     assert "Traceback" not in result.output
 
 

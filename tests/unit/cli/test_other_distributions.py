@@ -76,7 +76,7 @@ def test_an_installed_adapter_of_ports_1_is_refused_with_the_lines_to_change(tmp
     install(made, "--target", tmp_path / "site")
     told = run(sys.executable, "-m", "gateway", "doctor", env={"PYTHONPATH": str(tmp_path / "site")})
     assert "pigeon from dragoman-pigeon 3.1, line `pigeon = dragoman_pigeon:ADAPTER`" in told
-    assert "it is made for ports 1, this gateway has ports 3" in told
+    assert "it is written for ports 1, but this gateway has ports 3" in told
     assert "upgrade or uninstall dragoman-pigeon" in told
     assert all(
         word in told
@@ -94,7 +94,7 @@ def test_an_installed_adapter_of_ports_1_is_refused_with_the_lines_to_change(tmp
         mended = mended.replace(f"from {old}", f"from {new}")
     (tmp_path / "site/dragoman_pigeon.py").write_text(mended)
     told = run(sys.executable, "-m", "gateway", "doctor", env={"PYTHONPATH": str(tmp_path / "site")})
-    assert "its `connector` cannot be called with the options alone" in told
+    assert "its `connector` does not accept the options alone" in told
     assert "`def connector(self, options)` for `def connector(self, options, tools)`" in told
     assert "`async def create(self, order)` for `async def create(self, labels)`" in told
     (tmp_path / "site/dragoman_pigeon.py").write_text(mended.replace("(options, tools)", "(options)"))
@@ -103,12 +103,12 @@ def test_an_installed_adapter_of_ports_1_is_refused_with_the_lines_to_change(tmp
 
 
 def test_another_distribution_that_owns_our_packages_is_named(tmp_path: Path, python: Path) -> None:
-    assert "puts files" not in run(python, "-m", "gateway", "doctor")
+    assert "installs files" not in run(python, "-m", "gateway", "doctor")
     files = {"gateway/__init__.py": "", "adapters/edge.py": ""}
     install(project(tmp_path / "made", "cloud-edge", files), python=python)
     told = run(python, "-m", "gateway", "doctor")
-    assert "cloud-edge 3.1 puts files into the packages of Dragoman: gateway and adapters" in told
-    assert "give Dragoman an environment of its own" in told
+    assert "cloud-edge 3.1 installs files in the packages of Dragoman: gateway and adapters" in told
+    assert "install Dragoman in its own environment" in told
     assert "Something is broken" in told
 
 
@@ -116,8 +116,8 @@ def test_adapters_that_are_found_before_ours_are_told_apart_from_a_broken_instal
     install(project(tmp_path / "made", "cloud-edge", {"adapters/__init__.py": ""}), "--target", tmp_path / "site")
     env = {"PYTHONPATH": str(tmp_path / "site")}
     told = (
-        f"`import adapters` finds {tmp_path / 'site/adapters'}, Dragoman's is {ROOT / 'adapters'}"
-        "; give Dragoman an environment of its own"
+        f"`import adapters` finds {tmp_path / 'site/adapters'} instead of {ROOT / 'adapters'}"
+        "; install Dragoman in its own environment"
     )
     check = run(sys.executable, "-m", "gateway", "check", ROOT / "config/examples/static.yaml", env=env)
     assert "adapter 'huma-0.2' cannot be used" in check

@@ -13,6 +13,7 @@ from gateway.settings.secret_values import secrets_in
 from tests.unit.settings.conftest import Complain, Load
 
 TOKEN = "ada-token-0123456789"
+ABOUT_LINKS = "concerns connecting to a runtime, but MCP clients connect to the gateway; remove it"
 HEAD = """
 api: {keys: [{name: backend, key: backend-key-0123456789}]}
 tools: {ask: {description: Ask.}}
@@ -75,9 +76,7 @@ def test_what_is_about_links_is_refused_and_not_in_the_schema(
     complaints: Complain, adapters: Mapping[str, Adapter], option: str
 ) -> None:
     value = {"url": "http://127.0.0.1", "autostart": "true", "hydrate": "true"}.get(option, "5s")
-    assert complaints(f"{HEAD}{ADA}    {option}: {value}\n") == [
-        f"{FIRST + 1}: runtimes.desk.{option}: is about connecting to a runtime, and MCP clients come to us; remove it"
-    ]
+    assert complaints(f"{HEAD}{ADA}    {option}: {value}\n") == [f"{FIRST + 1}: runtimes.desk.{option}: {ABOUT_LINKS}"]
     assert option not in build_schema(adapters)["$defs"]["runtime:mcp"]["properties"]
 
 
