@@ -41,19 +41,19 @@ Circumstance = Literal["crash", "cut", "silence", "waited"]
 """The process that may have sent it died; its send broke off where an answer was to come; the link was lost while
 silence was to confirm it; it has certainly not left yet."""
 
-PAGE = Path(__file__).parents[3] / "gateway/README.md"
+PAGE = Path(__file__).parents[3] / "gateway/core/README.md"
 
-AGAIN = "sent again, identical to the byte"
-LOOK_ELSE_UNKNOWN = "unknown and listed, unless the runtime replays its history (OpenHands, Herm) and an echo shows"
-NEWEST_WAKING = "of those that wake the newest, each message for itself"
-NEWEST = "of those that wake nobody the newest"
-STILL_RUNS = "sent again while their turn runs; else moot, or unknown where nothing is known of the turn"
-STILL_ASKED = "sent again; where approvals go by state (OpenHands), only while still asked"
-CONFIRMS = "sent again while the runtime waits for them (30 s), else moot"
-NOT_KEPT = "unknown: no value was kept"
-IDENTICAL = "where the link is lost within them, the same again"
-NO_ACK = "an acknowledgement (OpenHands; without one: unknown)"
-SETTLED = "404, 409 and 410: already settled"
+AGAIN = "sent again, byte for byte"
+LOOK_ELSE_UNKNOWN = "unknown and listed, unless the runtime replays its history (OpenHands, Herm) and an echo proves"
+NEWEST_WAKING = "the newest waking context"
+NEWEST = "the newest silent context"
+STILL_RUNS = "sent again while their turn runs; otherwise moot, or unknown if the turn is unknown"
+STILL_ASKED = "sent again; if approvals depend on the state (OpenHands), only while still asked"
+CONFIRMS = "sent again while the runtime waits for them (30 s), otherwise moot"
+NOT_KEPT = "unknown, because no value was stored"
+IDENTICAL = "If the link is lost earlier, the same frame is sent again"
+NO_ACK = "OpenHands: an acknowledgement. Without one the delivery is unknown"
+SETTLED = "404, 409 and 410 mean that the call is already settled"
 
 PLACE = 7
 """The sequence of what is planned; newer contexts stand behind it where there are any."""
@@ -212,7 +212,7 @@ def test_an_event_whose_send_had_not_started_is_sent_after_a_restart(row: Row) -
 
 
 def test_what_the_rows_say_stands_on_the_page() -> None:
-    page = " ".join(PAGE.read_text(encoding="utf-8").partition("\n## Sends\n")[2].split())
+    page = " ".join(PAGE.read_text(encoding="utf-8").partition("\n## Deliveries\n")[2].split())
     assert {said for row in TABLE for said in row.says if said not in page} == set()
 
 
