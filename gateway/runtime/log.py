@@ -54,7 +54,8 @@ class _Formatter(logging.Formatter):
         level = record.levelname.lower()
         facts = {"level": level, "logger": record.name, **facts}
         ordered = {name: facts.pop(name) for name in _FIRST if name in facts} | facts
-        line = clean({name: fact for name, fact in ordered.items() if fact is not None})
+        # The names are those of our own code; only what they hold may come from a peer.
+        line = {name: clean(fact) for name, fact in ordered.items() if fact is not None}
         exception = _write_traceback(record)
         moment = datetime.fromtimestamp(record.created, UTC)
         if self._console:

@@ -62,7 +62,7 @@ def clean(value: Any, depth: int = 0) -> Any:
             return f"an integer of {value.bit_length()} bits"
         case int() | float():
             text = str(value)
-            return MASK if clean_text(text) != text else value if isfinite(value) else text
+            return MASK if _registered[0].mask(text) != text else value if isfinite(value) else text
         case Mapping() if depth < _DEEPEST:
             members = cast("Mapping[Any, Any]", value).items()
             return {clean_text(str(name)): clean(one, depth + 1) for name, one in islice(members, _MOST_MEMBERS)}
