@@ -45,7 +45,7 @@ from gateway.runtime.configuration import Configuration, Configured
 from gateway.runtime.delivery.backends import Backends
 from gateway.runtime.delivery.maintenance import Maintenance
 from gateway.runtime.drain import Drain, InFlight, describe
-from gateway.runtime.feeds.follow import PAGES, History, follow
+from gateway.runtime.feeds.follow import PAGES, JournalReader, follow
 from gateway.runtime.feeds.interactions import InteractionFeed
 from gateway.runtime.feeds.linked import with_links
 from gateway.runtime.interactions import Interactions
@@ -120,7 +120,7 @@ class Gateway:
         self._engine = parts.engine
         self.draining = Drain()
         """How far the stop of this gateway is."""
-        self._history = History(parts.engine, asyncio.Semaphore(PAGES))
+        self._history = JournalReader(parts.engine, asyncio.Semaphore(PAGES))
         # For jitter only: nobody gains from guessing it.
         jitter = random.random
         engine, clock, ids, metrics, tuning = parts.engine, parts.clock, parts.ids, parts.metrics, parts.tuning

@@ -256,7 +256,7 @@ WORDED: list[tuple[str, dict[str, Any], str]] = [
     (
         EVENTS,
         {"kind": "message.posted"},
-        "/content: this member is required: What was said; a string is one block of text",
+        "/content: this member is required: The content; a string is one block of text",
     ),
     (EVENTS, {"kind": "message.posted", "content": 5}, "/content: must be a string or an array"),
     (

@@ -48,6 +48,12 @@ def creating(environment: OpenHandsEnvironment, **options: Any) -> None:
 
 async def begin_again(gateway: Running, environment: OpenHandsEnvironment, conversation: SimConversation) -> None:
     """Stop a conversation, as an operator or an eviction does, and let somebody else start its agent again."""
+
+    async def started() -> bool:
+        return all(session["state"] != "starting" for session in (await gateway.get("/v1/sessions"))["data"])
+
+    # A second start is only told from the first one if the gateway has seen that one end.
+    await until(started)
     before, links = len(conversation.events) - 1, conversation.connections
     await conversation.stop()
     assert await environment.server.begin_again(conversation.conversation_id)

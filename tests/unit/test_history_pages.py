@@ -11,7 +11,7 @@ from gateway.guard import Tasks
 from gateway.runtime.cluster.notifications import Notifications
 from gateway.runtime.cluster.remote_feeds import RemoteFeeds
 from gateway.runtime.feeds.feed import Feed
-from gateway.runtime.feeds.follow import History, follow
+from gateway.runtime.feeds.follow import JournalReader, follow
 from gateway.runtime.feeds.wakeup import Ending
 from gateway.runtime.tuning import Tuning
 from gateway.runtime.views import News, StreamItem
@@ -50,7 +50,9 @@ async def test_pages_grow_where_events_are_small_and_shrink_where_they_are_large
         engine.asked.clear()
         async with Tasks() as tasks:
             feeds = RemoteFeeds(engine, lambda _: None, Notifications(engine), tasks, Tuning())
-            items = follow(History(engine, asyncio.Semaphore()), ALICE, feeds, after=0, heartbeat=5, ended=Ending())
+            items = follow(
+                JournalReader(engine, asyncio.Semaphore()), ALICE, feeds, after=0, heartbeat=5, ended=Ending()
+            )
             told = [one async for item in items if isinstance(item, News) for one in item.items]
     sequences = [one.sequence for one in told if isinstance(one, Envelope)]
     assert sequences == list(range(1, len(sequences) + 1))
@@ -133,7 +135,7 @@ async def recorded(engine: TemporaryEngine, sequence: int) -> Sequence[Envelope]
 
 def follows(engine: Watched, feed: Feed, *, after: int | None, ended: Ending) -> AsyncGenerator[StreamItem]:
     feeds = RemoteFeeds(engine, lambda _: feed, Notifications(engine), Tasks(), Tuning())
-    return follow(History(engine, asyncio.Semaphore()), ALICE, feeds, after=after, heartbeat=5, ended=ended)
+    return follow(JournalReader(engine, asyncio.Semaphore()), ALICE, feeds, after=after, heartbeat=5, ended=ended)
 
 
 def sequences_of(item: StreamItem) -> list[int | str]:

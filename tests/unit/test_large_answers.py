@@ -46,7 +46,7 @@ async def test_an_event_over_the_bound_costs_only_itself(parsed: list[int]) -> N
     first, large, last = answer["events"]
     assert (first, last) == ({"id": 1}, {"id": 3})
     assert isinstance(large, Malformed)
-    assert f"{json.AT_ONCE:,} are parsed at once" in large.reason
+    assert f"{json.AT_ONCE:,} are allowed" in large.reason
     assert max(parsed) < json.AT_ONCE
 
 

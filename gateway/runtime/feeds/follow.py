@@ -26,7 +26,7 @@ PAGES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class JournalReader:
     """Reads the journal for followers."""
 
     engine: Engine
@@ -71,7 +71,7 @@ class History:
 
 
 async def follow(
-    history: History,
+    history: JournalReader,
     session_id: SessionId,
     feeds: RemoteFeeds,
     *,
@@ -107,7 +107,7 @@ async def follow(
 
 
 async def _from_feed(
-    history: History,
+    history: JournalReader,
     session_id: SessionId,
     feed: Feed,
     last: int,

@@ -128,7 +128,7 @@ class JournalSuite:
         kept = (await engine.read(ALICE, after=1))[0].event
         assert isinstance(kept, SecretSupplied)
         assert set(kept.value.get_secret_value()) == {"*"}
-        with pytest.raises(ValueError, match="not kept"):
+        with pytest.raises(ValueError, match="not stored"):
             kept.reveal()
 
     @pytest.mark.parametrize(
