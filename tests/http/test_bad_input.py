@@ -314,8 +314,8 @@ WORDED: list[tuple[str, dict[str, Any], str]] = [
         {"answer": "x", "scope": "once"},
         "/scope: `scope` requires `decision`",
     ),
-    ("/v1/reload", {"x/y": 1}, "/x~1y: unknown member; this operation takes none"),
-    ("/v1/sessions/SESSION/mcp/rotate", {"x": 1}, "/x: unknown member; this operation takes none"),
+    ("/v1/reload", {"x/y": 1}, "/x~1y: unknown member; this operation accepts none"),
+    ("/v1/sessions/SESSION/mcp/rotate", {"x": 1}, "/x: unknown member; this operation accepts none"),
     (f"{EVENTS}/1/redeliver", {"target": "x"}, "/target: must be `runtime`, or `destination:NAME`"),
     (
         "/v1/dead-letters/redrive",
@@ -429,7 +429,7 @@ async def test_a_wrong_method_is_told_all_right_ones(
     api: httpx.AsyncClient, method: str, path: str, allow: str
 ) -> None:
     answer = await api.request(method, path)
-    assert problem(answer, 405, "method-not-allowed")["detail"] == f"this path takes {allow}"
+    assert problem(answer, 405, "method-not-allowed")["detail"] == f"this path allows {allow}"
     assert answer.headers["allow"] == allow
 
 
@@ -495,7 +495,7 @@ async def test_an_operation_that_takes_no_query_refuses_one_and_names_it(
 ) -> None:
     body = problem(await api.request(method, f"{path}?nope=1&nope=2", json={}), 400, "invalid-request")
     assert parameter_of(body) == "nope"
-    assert "query parameter 'nope': unknown parameter; this operation takes none" in body["detail"]
+    assert "query parameter 'nope': unknown parameter; this operation accepts none" in body["detail"]
 
 
 async def test_what_belongs_into_the_body_does_nothing_in_the_query(
@@ -506,7 +506,7 @@ async def test_what_belongs_into_the_body_does_nothing_in_the_query(
         answer = await api.post(f"/v1/dead-letters/{verb}?executor=nosuch&dry_run=true")
         body = problem(answer, 400, "invalid-request")
         assert [error["parameter"] for error in body["errors"]] == ["executor", "dry_run"]
-        assert body["detail"].endswith("takes none, but members of a body")
+        assert body["detail"].endswith("accepts none; send it as a member of the body")
     assert [row["id"] for row in (await api.get("/v1/dead-letters")).json()["data"]] == [call_id]
 
 
