@@ -78,7 +78,7 @@ async def test_tail_goes_on_over_a_restart_without_loss_or_repeat(tmp_path: Path
         shown = await stack.__aenter__()
         await shown.until("Finn: first")
     try:
-        assert "trying again" in await shown.complaint()
+        assert "retrying in" in await shown.complaint()
         async with plain_gateway(tmp_path, port=port) as (running, runtime):
             runtime.say(said("second"))
             lines = await shown.until("Finn: second")
