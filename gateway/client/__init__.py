@@ -1,4 +1,4 @@
-"""Asks a gateway over its API, from Python's asyncio: `README.md` beside this file tells how."""
+"""An asyncio client of the gateway's API; see `README.md` in this folder."""
 
 from gateway.client.client import Client as Client
 from gateway.client.errors import (

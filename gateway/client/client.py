@@ -1,4 +1,4 @@
-"""One gateway as its clients see it."""
+"""The API client: one method per operation."""
 
 import asyncio
 import math
@@ -39,16 +39,16 @@ Row = TypeVar("Row", bound=BaseModel)
 Asked = TypeVar("Asked", bound=Call)
 
 _HOLD = 30.0
-"""Seconds for which the gateway is asked to wait at a time; proxies mostly bear a minute."""
+"""Seconds per waiting request; most proxies allow a minute."""
 _PAGE = 100
 
 
 class Client:
-    """Asks one gateway; use it with `async with`, or close it with `aclose`.
+    """A client of one gateway; use it with `async with`, or close it with `aclose`.
 
-    What is safe to repeat is tried again `retries` times, after `pause` seconds and then after longer ones: reading,
-    and writing under a key, which the client makes where none is given. Each try has `timeout` seconds. An
-    `http_client` of your own brings its proxies and certificates, and stays open.
+    Reads, and writes with a key, are retried `retries` times, after `pause` seconds and then longer. The client
+    generates a key if you pass none. Each attempt has `timeout` seconds. Your own `http_client` keeps its proxies and
+    certificates, and stays open.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Client:
         http_client: httpx.AsyncClient | None = None,
     ) -> None:
         if not (0 < timeout < math.inf and 0 < pause < math.inf) or retries < 0:
-            raise ValueError("`timeout` and `pause` are some seconds, and `retries` at least 0")
+            raise ValueError("`timeout` and `pause` must be positive and finite, `retries` at least 0")
         self._transport = Transport(
             url,
             key,
@@ -92,10 +92,10 @@ class Client:
     async def request(
         self, method: str, path: str, *, query: Mapping[str, Any] | None = None, body: Any = None
     ) -> dict[str, Any]:
-        """Send a request that has no method here, such as `POST /v1/reload`; only GET is repeated."""
+        """Send a request that has no method here, such as `POST /v1/reload`; only GET is retried."""
         if not path.startswith("/"):
-            # It would be read as a part of the host, which is sent the key.
-            raise ValueError(f"{path[:50]!r} is no path: it begins with /")
+            # It would become a part of the host name, and the key would go to that host.
+            raise ValueError(f"invalid path {path[:50]!r}: it must start with /")
         return await self._transport.ask(method, path, query=query or {}, body=body, repeatable=method == "GET")
 
     # Sessions --------------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ class Client:
         instructions: str | None = None,
         key: str | None = None,
     ) -> Session:
-        """Attach to a native session, or create one; the one that exists where it is open already."""
+        """Attach to a native session, or create one; return the existing session if it is already open."""
         body = {
             "runtime": runtime,
             "native_id": native_id,
@@ -129,17 +129,17 @@ class Client:
         open_only: bool = False,
         newest_first: bool = False,
     ) -> AsyncGenerator[Session]:
-        """List sessions; `runtime` and `native_id` together name one."""
+        """List sessions; `runtime` and `native_id` together identify one."""
         order = "newest" if newest_first else None
         query = {"runtime": runtime, "native_id": native_id, "open": open_only or None, "order": order}
         return self._pages(Session, "/v1/sessions", query)
 
     async def session(self, session: Session | str) -> Session:
-        """Read a session as it stands now."""
+        """Return a session in its current state."""
         return read(Session, await self._transport.ask("GET", _session_path(session), repeatable=True))
 
     async def close_session(self, session: Session | str, *, erase: bool = False) -> None:
-        """End a session; `erase` removes the bodies of its events as well."""
+        """Close a session; `erase` also removes the bodies of its events."""
         query = {"erase": True} if erase else {}
         await self._transport.ask("DELETE", _session_path(session), query=query, repeatable=True)
 
@@ -148,13 +148,13 @@ class Client:
     async def post(
         self, session: Session | str, *events: str | Event | Mapping[str, Any], key: str | None = None
     ) -> list[Envelope]:
-        """Record events, all or none, and tell the runtime; a text is a message."""
+        """Record events, all or none, and send them to the runtime; a text is a message."""
         body = {"events": [_event_body(event) for event in events]}
         given = await self._write(f"{_session_path(session)}/events", body, key)
         return [read(Envelope, row) for row in _rows(given)]
 
     async def events(self, session: Session | str, *, after: int = 0) -> AsyncGenerator[Envelope | Gap]:
-        """Read what is on record behind a sequence; a `Gap` stands where retention has removed some."""
+        """Yield the recorded events after a sequence, with a `Gap` if retention removed some."""
         path, place, restored = f"{_session_path(session)}/events", after, False
         while True:
             try:
@@ -173,7 +173,7 @@ class Client:
             if onward is None:
                 return
             if not isinstance(onward, int) or onward <= place:
-                raise _stands_still(path)
+                raise _repeated_page(path)
             place = onward
 
     def follow(
@@ -184,11 +184,11 @@ class Client:
         silence: float = 15.0,
         patience: float = 300.0,
     ) -> AsyncGenerator[Envelope | Live | Gap]:
-        """Yield what is on record behind a sequence, then what happens, until the session is closed.
+        """Yield the recorded events after a sequence, then new ones, until the session is closed.
 
-        Without `after` it begins with what happens next. Each envelope comes once and in order, over lost connections
-        and restarts. A stream without a byte for `silence` seconds is opened anew; `api.heartbeat` must be shorter.
-        One that is away for `patience` seconds raises what was the matter.
+        Without `after` it starts with new events. Each envelope is yielded once and in order, across lost connections
+        and restarts. The stream reconnects after `silence` seconds without a byte; `api.heartbeat` must be shorter.
+        After `patience` seconds without a connection it raises the last error.
         """
         path = _session_path(session)
         return follow_session(self._transport, path, after=after, silence=silence, patience=patience)
@@ -204,12 +204,12 @@ class Client:
         key: str | None = None,
         wait: float = 300.0,
     ) -> CallWithOutcome:
-        """Call a tool, and wait for its end; `outcome` is None where it is still open after `wait` seconds.
+        """Call a tool and wait for its end; `outcome` is None if the call is still open after `wait` seconds.
 
-        The same `key` is the same call, for as long as the call is kept; without one, each is a call of its own.
+        The same `key` returns the same call until retention removes it. Without a key each request is a new call.
         """
         path = f"{_session_path(session)}/calls"
-        # One key over all tries: whichever arrives is the call.
+        # All attempts share one key, so they are one call.
         body = {"tool": tool, "arguments": dict(arguments or {}), "key": _key(key, "a key")}
 
         async def ask(hold: float) -> CallWithOutcome:
@@ -220,7 +220,7 @@ class Client:
         return await self._until_ended(ask, wait)
 
     async def call_history(self, call: Call | str, *, wait: float = 0) -> CallWithStory:
-        """Read a call, its outcome and all that happened to it; with `wait`, once it has ended."""
+        """Return a call with its outcome and events; `wait` is for its end, in seconds."""
 
         async def ask(hold: float) -> CallWithStory:
             query = {"wait": f"{hold:.3f}"}
@@ -249,14 +249,14 @@ class Client:
         return self._pages(Call, "/v1/calls", query)
 
     async def cancel_call(self, call: Call | str, *, reason: str | None = None) -> Call:
-        """Ask the executor to stop; for a short grace its answer still counts."""
+        """Cancel a call; during a short grace period the executor's response still counts."""
         body = {} if reason is None else {"reason": reason}
         return read(Call, await self._transport.ask("POST", f"{_call_path(call)}/cancel", body=body))
 
     async def redrive_call(self, call: Call | str, *, new_key: bool = False, deliver: bool = False) -> Call:
-        """Make an ended call again, or send the request of an accepted one again; return the new call, or the same one.
+        """Redrive a call: return a new call for an ended one, or resend the request of an accepted one.
 
-        It keeps the idempotency key unless `new_key`; the runtime is told the new outcome only with `deliver`.
+        The call keeps its idempotency key unless `new_key`. The runtime receives the new outcome only with `deliver`.
         """
         body = {"new_key": new_key, "deliver": deliver}
         return read(Call, await self._transport.ask("POST", f"{_call_path(call)}/redrive", body=body))
@@ -269,13 +269,13 @@ class Client:
         result: Any = None,
         error: str | None = None,
     ) -> Call:
-        """Give the outcome of a call; the same one again is the same answer, another one a conflict."""
+        """Post the outcome of a call; repeating it has no effect, another outcome is a conflict."""
         body = {"outcome": outcome} | ({"result": result} if error is None else {"error": error})
         path = f"{_call_path(call)}/outcome"
         return read(Call, await self._transport.ask("POST", path, body=body, repeatable=True))
 
     async def report_progress(self, call: Call | str, data: Mapping[str, Any]) -> None:
-        """Tell followers how far a call has come."""
+        """Report the progress of a call to followers."""
         await self._transport.ask("POST", f"{_call_path(call)}/progress", body=dict(data))
 
     # People ----------------------------------------------------------------------------------------------
@@ -283,16 +283,16 @@ class Client:
     def interactions(
         self, *, session: Session | str | None = None, state: InteractionState | None = None
     ) -> AsyncGenerator[Interaction]:
-        """List what agents have asked of people."""
+        """List requests for human input."""
         query = {"session_id": None if session is None else _id_of(session), "state": state}
         return self._pages(Interaction, "/v1/interactions", query)
 
     def follow_interactions(
         self, *, silence: float = 15.0, patience: float = 300.0
     ) -> AsyncGenerator[Interaction | Missed]:
-        """Yield all that wait for people, then each that is asked or changes, as it stands then.
+        """Yield all waiting interactions, then each new or changed one in its new state.
 
-        Behind a `Missed` all that wait come again: what is not among them has been answered or has expired.
+        After a `Missed` all waiting ones are yielded again; missing ones were answered or expired.
         """
         return follow_interactions(self._transport, silence=silence, patience=patience)
 
@@ -305,10 +305,10 @@ class Client:
         answer: str | None = None,
         value: SecretStr | str | None = None,
     ) -> AnsweredInteraction:
-        """Answer for a person: `decision` and `scope` for an approval, `answer` for a question, `value` for a secret.
+        """Answer an interaction: `decision` and `scope` for an approval, `answer` for a question, `value` for a secret.
 
-        `losses` of the result lists the parts of the answer that the runtime cannot be told.
-        It is not tried again where it may have arrived, since a second answer is a conflict.
+        `losses` of the result lists the parts of the answer that the runtime's protocol cannot express.
+        The request is not retried if it may have arrived, because a second answer is a conflict.
         """
         secret = value.get_secret_value() if isinstance(value, SecretStr) else value
         body = {"decision": decision, "scope": scope, "answer": answer, "value": secret}
@@ -329,7 +329,7 @@ class Client:
         since: datetime | None = None,
         unknown: bool | None = None,
     ) -> AsyncGenerator[DeadCall | DeadDelivery]:
-        """List what did not get through: calls, newest first, then deliveries, newest first."""
+        """List dead letters: calls, newest first, then deliveries, newest first."""
         query = {
             "kind": kind,
             "runtime": runtime,
@@ -341,41 +341,41 @@ class Client:
         return self._rows_of(_read_letter, "/v1/dead-letters", query)
 
     async def dead_letter(self, letter: str) -> DeadCallWithStory | DeadDelivery:
-        """Read one dead letter; a call comes with its whole history."""
+        """Return a dead letter; a call includes its complete history."""
         given = await self._transport.ask("GET", _letter_path(letter), repeatable=True)
         return read(DeadDelivery if _type_of(given) == "delivery" else DeadCallWithStory, given)
 
     async def redrive_dead_letter(
         self, letter: DeadCall | DeadDelivery | str, *, new_key: bool = False, deliver: bool = False
     ) -> RedrivenCall | RedrivenDelivery:
-        """Try a dead letter again: a call becomes a new call, a delivery is due at once."""
+        """Redrive a dead letter: a call becomes a new call, a delivery is retried at once."""
         body = {"new_key": new_key, "deliver": deliver}
         return _read_redriven(await self._transport.ask("POST", f"{_letter_path(letter)}/redrive", body=body))
 
     async def dismiss_dead_letter(self, letter: DeadCall | DeadDelivery | str) -> RedrivenCall | RedrivenDelivery:
-        """Take a dead letter off the list, and leave the call or delivery as it is."""
+        """Remove a dead letter from the list, without a change to the call or delivery."""
         return _read_redriven(await self._transport.ask("POST", f"{_letter_path(letter)}/dismiss", body={}))
 
-    # Surroundings ----------------------------------------------------------------------------------------
+    # Runtimes --------------------------------------------------------------------------------------------
 
     async def runtimes(self) -> list[Runtime]:
-        """List the runtimes, and the links of the sessions that the answering instance owns."""
+        """List the runtimes, and the links of the sessions that the responding instance owns."""
         given = await self._transport.ask("GET", "/v1/runtimes", repeatable=True)
         return [read(Runtime, row) for row in _rows(given)]
 
     async def capabilities(self) -> list[RuntimeCapabilities]:
-        """Say what each runtime can be told, and what it tells."""
+        """List the event kinds that each runtime accepts and emits."""
         given = await self._transport.ask("GET", "/v1/capabilities", repeatable=True)
         return [read(RuntimeCapabilities, row) for row in _rows(given)]
 
     # Inside ----------------------------------------------------------------------------------------------
 
     async def _write(self, path: str, body: Any, key: str | None) -> dict[str, Any]:
-        # One key over all tries: whichever arrives is the request.
+        # All attempts share one key, so they are one request.
         return await self._transport.ask("POST", path, body=body, key=_key(key, "an Idempotency-Key"), repeatable=True)
 
     async def _until_ended(self, ask: Callable[[float], Awaitable[Asked]], wait: float) -> Asked:
-        """Ask for a call until it has ended or the time is over, through restarts of the gateway."""
+        """Poll a call until it ends or the time is over, across restarts of the gateway."""
         until, failures = _now() + wait, 0
         while True:
             asked_at = _now()
@@ -392,7 +392,7 @@ class Client:
                 now = _now()
                 if call.finished_at is not None or now >= until:
                     return call
-                # A gateway whose drain has ended, or whose store is away, answers at once.
+                # A gateway at the end of its drain, or without its store, responds at once.
                 pause = 2 * self._transport.pause if now - asked_at < hold / 2 else 0
             await asyncio.sleep(pause)
 
@@ -413,7 +413,7 @@ class Client:
             if onward is None:
                 return
             if not isinstance(onward, str) or onward == after:
-                raise _stands_still(path)
+                raise _repeated_page(path)
             after = onward
 
 
@@ -424,7 +424,7 @@ def _event_body(event: str | Event | Mapping[str, Any]) -> dict[str, Any]:
         case Mapping():
             return dict(event)
         case SecretSupplied():
-            # Written as any other event, it would be asterisks.
+            # `dump_event` masks the value.
             return {**dump_event(event), "value": event.reveal()}
         case _:
             return dump_event(event)
@@ -464,19 +464,19 @@ def _type_of(given: Any) -> Any:
 
 def _segment(given: str) -> str:
     if given in {"", ".", ".."}:
-        raise ValueError(f"{given!r} is no id")
+        raise ValueError(f"invalid id {given!r}")
     return quote(given, safe="")
 
 
 def _rows(page: Mapping[str, Any]) -> list[Any]:
     rows = page.get("data")
     if not isinstance(rows, list):
-        raise UnexpectedAnswer("what was answered is no list: it has no `data`", status=200)
+        raise UnexpectedAnswer("the response is not a list: `data` is missing", status=200)
     return cast("list[Any]", rows)
 
 
-def _stands_still(path: str) -> UnexpectedAnswer:
-    return UnexpectedAnswer(f"the pages of {path} do not move on", status=200)
+def _repeated_page(path: str) -> UnexpectedAnswer:
+    return UnexpectedAnswer(f"the gateway returned the same page of {path} again", status=200)
 
 
 def _now() -> float:

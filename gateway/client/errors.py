@@ -1,30 +1,30 @@
-"""What a client raises; no text of it holds the API key."""
+"""Errors of the client; none of their texts contains the API key."""
 
 from gateway.models.responses import Problem
 
 
 class ClientError(Exception):
-    """A request that did not get what it asked for."""
+    """A failed request; the base of all errors of the client."""
 
     passing = False
-    """Whether the same request may succeed in a while."""
+    """Whether the same request may succeed later."""
     retry_after: float | None = None
-    """Seconds after which to ask again, where the answer said so."""
+    """Seconds to wait before a retry, from `Retry-After`."""
 
 
 class GatewayUnreachable(ClientError):
-    """No answer: nobody listens, the connection broke, or nothing came in time."""
+    """No response: the connection failed, broke or timed out."""
 
     passing = True
 
     def __init__(self, text: str, *, arrived: bool) -> None:
         super().__init__(text)
         self.may_have_arrived = arrived
-        """False where the request was surely not carried out."""
+        """False if the request certainly was not executed."""
 
 
 class UnexpectedAnswer(ClientError):
-    """An answer that no gateway gives that this client knows: another server's, a proxy's, or a newer release's."""
+    """A response that this client does not know: from another server, a proxy or a newer release."""
 
     def __init__(self, text: str, *, status: int, passing: bool = False, retry_after: float | None = None) -> None:
         super().__init__(text)
@@ -34,7 +34,7 @@ class UnexpectedAnswer(ClientError):
 
 
 class RequestRefused(ClientError):
-    """The gateway said no, and why (gateway/http/README.md#problems)."""
+    """The gateway refused the request (gateway/http/README.md#problems)."""
 
     def __init__(self, problem: Problem, *, status: int, retry_after: float | None = None) -> None:
         where = f" (at {problem.pointer})" if problem.pointer and problem.pointer not in problem.detail else ""
@@ -42,7 +42,7 @@ class RequestRefused(ClientError):
         self.problem = problem
         self.status = status
         self.retry_after = retry_after
-        # What helps when repeated says when.
+        # Only problems that a retry can fix have `Retry-After`.
         self.passing = retry_after is not None
 
     @property

@@ -1,4 +1,4 @@
-"""Follows streams over lost connections: each event once and in order, and lost history as a value."""
+"""Streams that reconnect: yields each event once and in order, and lost history as a value."""
 
 import asyncio
 import json
@@ -27,10 +27,10 @@ log = logging.getLogger("dragoman.client")
 
 
 class Outage:
-    """How long a stream has been away, and when it is opened again."""
+    """The outage of a stream: its duration and the time of the next attempt."""
 
     def __init__(self, transport: Transport, *, patience: float) -> None:
-        """Make one; `patience` limits an outage, and the transport's `retries` the first connection."""
+        """Limit an outage to `patience` seconds, and the first connection to the transport's `retries`."""
         self.began = False
         """Whether the stream was open once."""
         self._patience = patience
@@ -39,12 +39,12 @@ class Outage:
         self._stream: SseReader | None = None
         self._opened_at = 0.0
         self._least = 0.0
-        """Seconds that the stream has asked to wait before a reconnect."""
+        """Seconds that the stream's `retry` requests before a reconnect."""
         self._lost_at: float | None = None
-        """When it broke, unless bytes have arrived since."""
+        """The time of the break, unless bytes have arrived since."""
 
     def read(self, answer: httpx.Response) -> AsyncGenerator[ServerSentEvent]:
-        """Read a stream that was just opened.
+        """Read an opened stream.
 
         Raises:
             UnexpectedAnswer: an event is too large.
@@ -54,25 +54,25 @@ class Outage:
         return _read_events(self._stream)
 
     async def wait(self, exc: ClientError) -> None:
-        """Wait before the next try.
+        """Wait before the next attempt.
 
         Raises:
-            ClientError: the given one, if it is final or the stream has been away for too long.
+            ClientError: the given one, if it is final or the outage is too long.
         """
         self._note_stream()
         pause, now = self._transport.pause_before(self._tries, exc), monotonic()
-        # Not since the latest bytes: the program that reads the stream may have been busy.
+        # Not the time of the latest bytes, because the program that reads the stream may have been busy.
         self._lost_at = now if self._lost_at is None else self._lost_at
         left = self._lost_at + self._patience - now
         if pause is None or (left <= 0 if self.began else self._tries >= self._transport.retries):
             raise exc
         self._tries += 1
         pause = max(pause, min(self._least, _LONGEST_RETRY))
-        log.info("%s; trying again in %.1f s", exc, pause)
+        log.info("%s; retrying in %.1f s", exc, pause)
         await asyncio.sleep(min(pause, left) if self.began else pause)
 
     def _note_stream(self) -> None:
-        """Note what the broken stream has delivered; only bytes show that a gateway is alive."""
+        """Reset the outage if the broken stream delivered bytes, which show that a gateway is alive."""
         stream, self._stream = self._stream, None
         if stream is None or stream.received_at is None:
             return
@@ -94,13 +94,13 @@ async def follow_session(
             row = read(Session, await transport.ask("GET", path, retries=0))
             place = row.last_sequence if place is None else place
             if row.last_sequence < place:
-                # Its store was restored; the same numbers may now be other events.
+                # The store was restored; the same sequences may now be other events.
                 place = row.last_sequence
                 yield Gap(place + 1)
             if row.state == "closed" and row.last_sequence == place:
                 return
             if ended:
-                # A gateway that stops ends its streams, too.
+                # A stopping gateway also ends its streams.
                 ended = False
                 await outage.wait(GatewayUnreachable("the stream has ended", arrived=True))
             async with (
@@ -128,7 +128,7 @@ async def follow_session(
 async def follow_interactions(
     transport: Transport, *, silence: float, patience: float
 ) -> AsyncGenerator[Interaction | Missed]:
-    """Yield what waits for people, then each question that changes, in its new state."""
+    """Yield all waiting interactions, then each new or changed one in its new state."""
     outage = Outage(transport, patience=patience)
     while True:
         again = outage.began
@@ -159,7 +159,7 @@ async def _read_events(stream: SseReader) -> AsyncGenerator[ServerSentEvent]:
 
 
 def _item(event: ServerSentEvent, place: int) -> Envelope | Live | Gap | None:
-    """Read one event of a session's stream; None for a repeated one, and for one that only newer clients know."""
+    """Parse one event of a session's stream; None if it is repeated or unknown to this client."""
     data = _data(event)
     if data.get("live") is True:
         sequence = data.get("after_sequence")
@@ -181,5 +181,5 @@ def _data(event: ServerSentEvent) -> dict[str, Any]:
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise UnexpectedAnswer("an event of the stream is no JSON object", status=200)
+        raise UnexpectedAnswer("an event of the stream is not a JSON object", status=200)
     return cast("dict[str, Any]", value)

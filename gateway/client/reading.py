@@ -1,6 +1,6 @@
-"""Reads answers into the models of the API, whichever release has written them. Pure.
+"""Parses responses of any release into the models of the API. Pure.
 
-What a newer one adds is left out, and what an older one lacks is filled in.
+Members of newer releases are ignored; members that older releases lack get defaults.
 """
 
 from collections.abc import Mapping
@@ -15,34 +15,36 @@ from gateway.models.responses import AnsweredInteraction, Call, CallWithOutcome,
 Model = TypeVar("Model", bound=BaseModel)
 
 _NOT_IN_0_2_0: Mapping[type[BaseModel], Mapping[str, Any]] = {
-    # That release has no calls from outside.
+    # Release 0.2.0 has no calls from outside.
     Call: {"answer_to": "runtime"},
     CallWithOutcome: {"outcome": None},
     AnsweredInteraction: {"losses": []},
     Runtime: {"reason": None, "autostart": None},
     Link: {"lacks_tools": False, "lacks_tools_reason": None},
 }
-"""Members that release 0.2.0 does not send, with the value that they have there."""
+"""Members that release 0.2.0 does not send, with their values for it."""
 
 
 def read(model: type[Model], given: Any, *, status: int = 200) -> Model:
-    """Read what the gateway answered.
+    """Parse a response of the gateway.
 
     Raises:
-        UnexpectedAnswer: it is of another form.
+        UnexpectedAnswer: the response does not match the model.
     """
     try:
         made = model.model_validate(_filled_in(model, given), extra="ignore")
     except (ValidationError, RecursionError) as exc:
-        # Without a word of what was answered, which may be a secret.
-        raise UnexpectedAnswer(f"what was answered is no {model.__name__}: {_place_of(exc)}", status=status) from None
+        # The text quotes no part of the response, which may be a secret.
+        raise UnexpectedAnswer(
+            f"the response is not a valid {model.__name__}: {_place_of(exc)}", status=status
+        ) from None
     if isinstance(made, CallWithStory) and "outcome" not in given:
         return made.model_copy(update={"outcome": _outcome_of(made)})
     return made
 
 
 def read_event(given: Any) -> Event:
-    """Read an event; one of an unknown kind, or with values that are new, is `Opaque` and holds all of it."""
+    """Parse an event; one of an unknown kind, or with unknown values, becomes `Opaque` with the event as payload."""
     try:
         return EVENT.validate_python(given, extra="ignore")
     except (ValidationError, RecursionError):
@@ -50,7 +52,7 @@ def read_event(given: Any) -> Event:
 
 
 def _filled_in(model: type[BaseModel], given: Any) -> Any:
-    """Read the events in it, and add the members that release 0.2.0 does not send."""
+    """Parse nested events, and add the members that release 0.2.0 does not send."""
     if not isinstance(given, Mapping):
         return given
     told = dict(cast("Mapping[str, Any]", given))
@@ -75,7 +77,7 @@ def _outcome_of(history: CallWithStory) -> Any:
 
 def _place_of(exc: ValidationError | RecursionError) -> str:
     if isinstance(exc, RecursionError):
-        return "it nests too deeply"
+        return "it is nested too deeply"
     first = exc.errors(include_url=False, include_input=False, include_context=False)[0]
     place = "/".join(str(part) for part in first["loc"])[:200]
-    return f"/{place}: {first['msg']}" if first["type"] == "missing" else f"/{place}: it is not of the documented form"
+    return f"/{place}: {first['msg']}" if first["type"] == "missing" else f"/{place}: invalid value"

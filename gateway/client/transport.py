@@ -1,4 +1,4 @@
-"""Carries requests to one gateway: bounded in time and size, repeated where that is safe."""
+"""HTTP requests to one gateway, with limits on time and size, and safe retries."""
 
 import asyncio
 import json
@@ -23,14 +23,14 @@ from gateway.models.responses import Problem
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 _LONGEST_PAUSE = 10.0
-"""Seconds before another try."""
+"""The maximum number of seconds between attempts."""
 _LONGEST_RETRY_AFTER = 60.0
 _CONNECT = 10.0
 _CONNECTIONS = 1_000
 _IDLE = 1.0
-"""Seconds that an idle connection may be reused: a proxy in front may close it after few."""
+"""Seconds for which an idle connection is reused; a proxy in front may close it soon."""
 _PASSING = frozenset({408, 425, 429, 502, 503, 504})
-"""What proxies answer while the gateway behind them is away."""
+"""Statuses of proxies while the gateway behind them is unavailable."""
 _JSON = frozenset({"application/json", "application/problem+json"})
 _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
 _MEDIA_TYPE = re.compile(r"[a-z0-9.+-]{1,40}/[a-z0-9.+-]{1,40}")
@@ -39,7 +39,7 @@ log = logging.getLogger("dragoman.client")
 
 
 class Transport:
-    """One gateway, and the connections to it."""
+    """The connections to one gateway."""
 
     def __init__(
         self,
@@ -58,10 +58,10 @@ class Transport:
         self.retries, self.pause = retries, pause
         self._key = None if key is None else SecretStr(check_header(key, "an API key"))
         self._hidden = Hidden(() if key is None else (key,))
-        """What a strange server may send back."""
+        """Masks the key in responses of other servers."""
         self._timeout = timeout
         self._is_own = http_client is None
-        # A proxy of the environment knows nothing of this machine's own addresses, and only TLS needs certificates.
+        # A proxy of the environment cannot reach this machine's loopback addresses, and only TLS needs certificates.
         self._http = http_client or httpx.AsyncClient(
             trust_env=not _is_here(self.url),
             verify=self.url.startswith("https:"),
@@ -69,7 +69,7 @@ class Transport:
         )
 
     async def close(self) -> None:
-        """Close the connections, unless they are those of a client that was given."""
+        """Close the connections, unless the HTTP client is the caller's."""
         if self._is_own:
             await self._http.aclose()
 
@@ -85,13 +85,13 @@ class Transport:
         hold: float = 0,
         retries: int | None = None,
     ) -> dict[str, Any]:
-        """Make a request and read its answer, an object; an empty one where it has no body.
+        """Send a request and return the response's object, empty if there is no body.
 
-        What is `repeatable` is tried again while that may help; anything else only where it surely has not arrived.
-        `key` is its Idempotency-Key; `hold` is for how many seconds the gateway was asked to wait with its answer.
+        A `repeatable` request is retried after errors that may pass; others only if they certainly did not arrive.
+        `key` is the Idempotency-Key; `hold` is the number of seconds that the gateway may wait before it responds.
 
         Raises:
-            ClientError: it was not answered so.
+            ClientError: the request failed.
         """
         headers = {"accept": "application/json"}
         content = None
@@ -109,30 +109,30 @@ class Transport:
                 pause = self.pause_before(number, exc)
                 if number == last or pause is None or not (repeatable or unsent):
                     raise
-                log.info("%s %s is tried again in %.1f s: %s", method, path, pause, exc)
+                log.info("retrying %s %s in %.1f s: %s", method, path, pause, exc)
             await asyncio.sleep(pause)
-        raise AssertionError("the last try returns or raises")
+        raise AssertionError("the last attempt returns or raises")
 
     @asynccontextmanager
     async def stream(self, path: str, *, after: int | None, silence: float) -> AsyncGenerator[httpx.Response]:
-        """Open a stream of events; where no byte comes for as long as `silence`, it has broken.
+        """Open a stream of events, which breaks after `silence` seconds without a byte.
 
         Raises:
-            ClientError: it could not be opened, or has broken.
+            ClientError: the stream could not be opened, or broke.
         """
         headers = {"accept": "text/event-stream", "cache-control": "no-store"}
         if after is not None:
             headers["last-event-id"] = str(after)
         request = self._request("GET", path, headers, within=silence)
-        with self._told():
-            # Its head comes at once, whatever happens behind it.
+        with self._convert_errors():
+            # The gateway sends the head at once.
             async with asyncio.timeout(self._timeout):
                 answer = await self._http.send(request, stream=True, follow_redirects=False)
             try:
                 if answer.status_code != HTTPStatus.OK or _media_type(answer) != "text/event-stream":
                     async with asyncio.timeout(self._timeout):
                         self._read(answer, await self._body(answer))
-                    raise self._stranger(answer)
+                    raise self._unexpected(answer)
                 self._check_plain(answer)
                 yield answer
             finally:
@@ -161,8 +161,8 @@ class Transport:
         )
 
     async def _once(self, request: httpx.Request, *, within: float) -> dict[str, Any]:
-        with self._told():
-            # However slowly its pieces come.
+        with self._convert_errors():
+            # Limits the complete response, also if it arrives slowly.
             async with asyncio.timeout(within):
                 answer = await self._http.send(request, stream=True, follow_redirects=False)
                 try:
@@ -185,79 +185,80 @@ class Transport:
         if answer.status_code == HTTPStatus.NO_CONTENT:
             return {}
         if _media_type(answer) not in _JSON:
-            raise self._stranger(answer)
+            raise self._unexpected(answer)
         try:
             value: Any = json.loads(raw if answer.is_success else self._hidden.mask(raw.decode()))
         except (ValueError, RecursionError):
-            raise self._stranger(answer) from None
+            raise self._unexpected(answer) from None
         if not isinstance(value, dict):
-            raise self._stranger(answer)
+            raise self._unexpected(answer)
         if answer.is_success:
             return cast("dict[str, Any]", value)
         try:
             problem = Problem.model_validate(value)
         except ValidationError:
-            raise self._stranger(answer) from None
+            raise self._unexpected(answer) from None
         raise RequestRefused(problem, status=answer.status_code, retry_after=_retry_after(answer))
 
-    def _stranger(self, answer: httpx.Response) -> UnexpectedAnswer:
+    def _unexpected(self, answer: httpx.Response) -> UnexpectedAnswer:
         status = answer.status_code
         try:
             said = f"{status} {HTTPStatus(status).phrase}"
         except ValueError:
             said = str(status)
-        led = "; it leads elsewhere, give the address of the gateway itself" if answer.is_redirect else ""
-        text = f"{self.url} answers like no Dragoman gateway ({said}, {_media_type(answer) or 'no media type'}){led}"
+        hint = "; it redirects, use the URL of the gateway itself" if answer.is_redirect else ""
+        media_type = _media_type(answer) or "no media type"
+        text = f"{self.url} does not respond like a Dragoman gateway ({said}, {media_type}){hint}"
         return UnexpectedAnswer(text, status=status, passing=status in _PASSING, retry_after=_retry_after(answer))
 
     def _check_plain(self, answer: httpx.Response) -> None:
-        # None was asked for; a small one may unfold to any size.
+        # The request allows no compression; a small response could expand to any size.
         if answer.headers.get("content-encoding", "identity").lower() != "identity":
             raise UnexpectedAnswer(f"the answer of {self.url} is compressed", status=answer.status_code)
 
     def pause_before(self, number: int, exc: ClientError) -> float | None:
-        """Say how long to wait behind the failure of a try, the first of which is 0; None where it is no use."""
+        """Return the seconds to wait after failed attempt `number`, from 0; None if a retry cannot help."""
         if not exc.passing or (exc.retry_after or 0) > _LONGEST_RETRY_AFTER:
             return None
-        # With jitter, so that many clients do not come back in the same moment.
+        # Jitter keeps many clients from reconnecting at the same time.
         pause = min(self.pause * 2 ** min(number, 10), _LONGEST_PAUSE) * random.uniform(0.5, 1)  # noqa: S311
         return max(pause, exc.retry_after or 0)
 
     @contextmanager
-    def _told(self) -> Generator[None]:
+    def _convert_errors(self) -> Generator[None]:
         try:
             yield
         except (httpx.TimeoutException, TimeoutError) as exc:
-            text = f"{self.url} did not answer in time"
+            text = f"{self.url} did not respond in time"
             raise GatewayUnreachable(text, arrived=not isinstance(exc, _NEVER_SENT)) from None
         except (httpx.HTTPError, httpx.StreamError) as exc:
             arrived = not isinstance(exc, _NEVER_SENT)
-            # What was not understood of an answer is quoted by the library, in an unknown spelling.
+            # The library's text may quote the response.
             why = type(exc).__name__ if arrived else str(exc)[:200]
-            text = f"the connection to {self.url} broke" if arrived else f"no gateway answers at {self.url}"
+            text = f"the connection to {self.url} broke" if arrived else f"no gateway responds at {self.url}"
             raise GatewayUnreachable(f"{text} ({why})", arrived=arrived) from None
 
 
 def check_header(given: str, what: str) -> str:
-    """Check that a text can be a header; it is never shown.
+    """Check that a text can be a header; no error shows it.
 
     Raises:
-        ValueError: it cannot.
+        ValueError: the text is not a valid header.
     """
     if not given or not given.isascii() or not given.isprintable() or given != given.strip():
-        raise ValueError(f"{what} is printable ASCII on one line, without spaces around it")
+        raise ValueError(f"{what} must be printable ASCII on one line, without surrounding spaces")
     return given
 
 
 def _check_url(given: str) -> str:
-    """Read an address as those do who connect to it."""
+    """Parse a URL with httpx, which also connects to it."""
     try:
         url = httpx.URL(given)
     except httpx.InvalidURL:
         url = httpx.URL("")
     if url.scheme not in {"http", "https"} or not url.host or url.userinfo or url.query or url.fragment:
-        # Whatever was given, it may hold a password.
-        raise ValueError("the address of a gateway is like https://gateway.example/path, without user and query")
+        # The text is not shown, because it may contain a password.
+        raise ValueError("the gateway's URL must be like https://gateway.example/path, without user and query")
     return str(url).rstrip("/?#")
 
 
@@ -284,7 +285,7 @@ def _retry_after(answer: httpx.Response) -> float | None:
         return float(given[:10])
     try:
         moment = parsedate_to_datetime(given)
-        # HTTP dates are UTC, whether they say so or not (RFC 9110, 5.6.7).
+        # HTTP dates are always UTC (RFC 9110, 5.6.7).
         wait = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime.now(UTC)
     except (ValueError, TypeError, IndexError, OverflowError):
         return None

@@ -21,7 +21,7 @@ from gateway.runtime.app import Gateway
 
 
 def build_app(gateway: Gateway) -> FastAPI:
-    """Make the application; the gateway is entered by whoever runs the server around it."""
+    """Make the application; the caller must enter the gateway's context around the server."""
     app = describe(gateway.version)
     app.state.face = Face(gateway)
     app.state.door = McpDoor(gateway)
@@ -35,14 +35,14 @@ def build_app(gateway: Gateway) -> FastAPI:
 def describe(version: str) -> FastAPI:
     """Make the application without a gateway behind it, for its OpenAPI document."""
     app = make_face(version)
-    # Routes are looked through in their order, and nothing is asked as often as the doors.
+    # Routes match in order, and MCP requests are the most frequent.
     app.router.routes.extend([*DOORS, *ROUTES])
     app.openapi = partial(write_openapi, app)
     return app
 
 
 def followers_of(app: FastAPI) -> Followers:
-    """Find the open streams of an application, to end them when the server stops."""
+    """Return the open streams of an application."""
     return cast(Face, app.state.face).followers
 
 
@@ -50,14 +50,14 @@ async def _tell(request: Request, exc: Exception) -> Response:
     request.state.problem = problem_of(exc)
     if isinstance(exc, HTTPException) and exc.status_code == 405:
         allowed = ", ".join(_methods(request))
-        response = problem_reply(Refused("method-not-allowed", f"this path takes {allowed}"))
+        response = problem_reply(Refused("method-not-allowed", f"this path allows {allowed}"))
         response.headers["allow"] = allowed
         return response
     return problem_reply(exc)
 
 
 def _methods(request: Request) -> list[str]:
-    # Each route knows its own method only; the header must name those of all routes with this path.
+    # Each route has one method; the header must name those of all routes with this path.
     found: set[str] = set()
     for route in cast(FastAPI, request.app).routes:
         match, _ = route.matches(request.scope)

@@ -1,4 +1,4 @@
-"""Who may do what: one table of operations and scopes, API keys and callback tokens."""
+"""Authentication and authorization: API keys, callback tokens, tool tokens, and the scope of each operation."""
 
 import hashlib
 import hmac
@@ -26,27 +26,27 @@ Scope = Literal["read", "drive", "operate", "answer"]
 Page = Literal["metrics", "version", "openapi"]
 Holder = TypeVar("Holder")
 _TOOL_TOKEN = START.encode()
-_ENDED = "a tool token calls the tools of its one session and handles its calls, until it is rotated, and nothing else"
+_ENDED = "invalid tool token: it was rotated, or does not allow this operation"
 
 SCOPES: dict[Scope, str] = {
-    "read": "Look at everything.",
+    "read": "Read everything.",
     "drive": "Open and close sessions, post events, call tools.",
-    "answer": "Answer calls and interactions.",
-    "operate": "Cancel, redrive, redeliver, erase, switch destinations on, reload.",
+    "answer": "Answer interactions, post outcomes and progress of calls.",
+    "operate": "Cancel, redrive, dismiss, redeliver, erase, enable destinations, reload.",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What one operation asks of its caller; without a scope it is open to everybody."""
+    """The requirements of one operation; without a scope it needs no credentials."""
 
     scope: Scope | None
     token: bool = False
-    """A valid callback token of the call will do as well."""
+    """Whether it also accepts a callback token of the call."""
     tools: bool = False
-    """The tool token of the session will do as well; for an operation on a call, only the token that made it."""
+    """Whether it also accepts the session's tool token; for an operation on a call, the token that made the call."""
     page: Page | None = None
-    """Open where the settings list it under `api.open`."""
+    """Needs no credentials if `api.open` lists this page."""
 
 
 ACCESS: dict[str, Access] = {
@@ -90,31 +90,31 @@ ACCESS: dict[str, Access] = {
     "listProblems": Access(None),
     "getProblem": Access(None),
 }
-"""What each operation needs; `eraseSession` is `closeSession` with `erase=true`."""
+"""The requirements by operation; `eraseSession` is `closeSession` with `erase=true`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sent a request; `name` is for logs."""
+    """The authenticated sender of a request; `name` is for logs."""
 
     name: str
     scopes: frozenset[str]
     digest: bytes | None = field(default=None, repr=False)
-    """Of the key, where it is one of the configuration."""
+    """The digest of the API key, if it is a configured one."""
 
 
-ANYBODY = Caller("-", frozenset())
+ANONYMOUS = Caller("-", frozenset())
 CALLBACK = Caller("callback", frozenset({"answer"}))
 _OF_TOOLS = frozenset({"drive", "read", "operate"})
-"""The scopes of the operations that take a tool token, which is let into no others."""
+"""The scopes of the operations that accept a tool token; no other operation admits it."""
 TOOLS: dict[TokenKind, Caller] = {kind: Caller(kind, _OF_TOOLS) for kind in KINDS}
-"""Whoever may ask for the tools of one session."""
+"""The callers of tools, by kind of token."""
 LOCAL = Caller("local", frozenset(SCOPES))
-"""The caller where no keys are configured: everything on this machine."""
+"""The caller if no keys are configured: any program on this machine."""
 
 
 class Keyring(Generic[Holder]):
-    """The configured keys as digests, so that looking one up takes the same time whatever is given."""
+    """The configured keys as digests; a lookup takes constant time."""
 
     def __init__(self, keys: Iterable[tuple[SecretStr, Holder]]) -> None:
         self._entries = tuple((_digest(key.get_secret_value().encode()), holder) for key, holder in keys)
@@ -123,11 +123,11 @@ class Keyring(Generic[Holder]):
         return bool(self._entries)
 
     def find(self, given: bytes) -> Holder | None:
-        """Find whose key this is; every entry is compared, in constant time."""
+        """Return the holder of a key; compares every entry in constant time."""
         return self.holder_of(_digest(given))
 
     def holder_of(self, digest: bytes) -> Holder | None:
-        """Find whose key has a digest."""
+        """Return the holder of the key with a digest."""
         found: Holder | None = None
         for known, holder in self._entries:
             if hmac.compare_digest(digest, known):
@@ -136,7 +136,7 @@ class Keyring(Generic[Holder]):
 
 
 class Authenticator:
-    """Lets requests in, or says why not."""
+    """Authenticates requests and checks their scopes."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -145,19 +145,19 @@ class Authenticator:
         self._clients: dict[str, tuple[RuntimeOptions, Keyring[McpClient]]] = {}
 
     async def admit(self, request: Request, operation: str) -> None:
-        """Find out who is calling and check the operation's needs; the caller is kept in `request.state.caller`.
+        """Authenticate the caller, check its scope and store it in `request.state.caller`.
 
         Raises:
-            Unauthorized, Refused: with what is missing.
+            Unauthorized, Refused: names the missing credential or scope.
         """
         request.state.caller = caller = await self._caller(request, ACCESS[operation])
-        if caller is not ANYBODY:
+        if caller is not ANONYMOUS:
             require(request, operation)
 
     async def _caller(self, request: Request, access: Access) -> Caller:
         if access.scope is None:
-            return ANYBODY
-        api = self._learn_keys()
+            return ANONYMOUS
+        api = self._load_keys()
         check_origin(request, self._gateway.settings)
         if access.token and self._holds_token(request):
             return CALLBACK
@@ -167,28 +167,28 @@ class Authenticator:
         caller = None if given is None else self._keyring.find(given)
         if caller is None and given is not None:
             if access.tools and "call_id" in request.path_params and self._is_tool_token(given):
-                return await self._maker(CallId(request.path_params["call_id"]), given)
+                return await self._call_maker(CallId(request.path_params["call_id"]), given)
             if given.startswith(_TOOL_TOKEN):
-                return await self._caller_of_tools(request, access, given)
+                return await self._tool_caller(request, access, given)
         if not self._keyring:
             return LOCAL
         if given is None:
             if access.page in api.open:
-                return ANYBODY
-            raise Unauthorized("no API key: send `Authorization: Bearer KEY` or `X-API-Key: KEY`")
+                return ANONYMOUS
+            raise Unauthorized("missing API key: send `Authorization: Bearer KEY` or `X-API-Key: KEY`")
         if caller is None:
-            raise Unauthorized("the API key is not known")
+            raise Unauthorized("invalid API key")
         return caller
 
     def still_admits(self, caller: Caller, operation: str) -> bool:
-        """Whether a caller who came with an API key, or with none, would still be let in: by name, key and scope."""
-        self._learn_keys()
+        """Check whether a caller with an API key, or without one, still has access: by name, key and scope."""
+        self._load_keys()
         if caller.digest is None:
             return caller is not LOCAL or not self._keyring
         known = self._keyring.holder_of(caller.digest)
         return known is not None and known.name == caller.name and ACCESS[operation].scope in known.scopes
 
-    def _learn_keys(self) -> Api:
+    def _load_keys(self) -> Api:
         api = self._gateway.settings.api
         if api is not self._api:
             callers = ((one.key, _caller_by(one)) for one in api.keys)
@@ -196,10 +196,10 @@ class Authenticator:
         return api
 
     async def admit_caller(self, request: Request, session_id: SessionId) -> Caller:
-        """Let a program in that calls the tools of a session; only its tool token will do.
+        """Authenticate a program that calls the tools of a session, by the session's tool token.
 
         Raises:
-            Unauthorized, Refused: with what is missing.
+            Unauthorized, Refused: names the required credential.
         """
         given = self._given(request)
         kind = None if given is None else await self._gateway.tool_tokens.kind_of(session_id, given)
@@ -209,45 +209,45 @@ class Authenticator:
         return TOOLS[kind]
 
     async def admit_client(self, request: Request, runtime: str) -> McpClient:
-        """Let a client in that comes to a runtime with a token of its own; the log names it `RUNTIME/CLIENT`.
+        """Authenticate a client of a runtime by the client's own token; the log names it `RUNTIME/CLIENT`.
 
         Raises:
-            Unauthorized, Refused: with what is missing.
+            Unauthorized, Refused: names the required credential.
         """
         given, keyring = self._given(request), self._keyring_of(runtime)
         client = None if given is None or keyring is None else keyring.find(given)
         if client is None:
-            raise Unauthorized("send a token that the runtime's `clients` have: `Authorization: Bearer TOKEN`")
+            raise Unauthorized("send a token from the runtime's `clients`: `Authorization: Bearer TOKEN`")
         request.state.caller = Caller(f"{runtime}/{client.name}", frozenset())
         return client
 
     async def admit_ticket(self, request: Request, ticket_id: str) -> Ticket:
-        """Let a native session in that we have created.
+        """Authenticate a native session that the gateway created, by its ticket.
 
         Raises:
-            Unauthorized, Refused: with what is missing.
+            Unauthorized, Refused: names the required credential.
         """
         given = self._given(request)
         ticket = None if given is None else await self._gateway.tickets.find(ticket_id, given)
         if ticket is None:
-            raise Unauthorized("send the ticket that this address was told with: `Authorization: Bearer dtt_…`")
+            raise Unauthorized("send the ticket of this address: `Authorization: Bearer dtt_…`")
         request.state.caller = TOOLS[TICKET]
         return ticket
 
     async def admit_shared(self, request: Request, runtime: str) -> None:
-        """Let the agents of a runtime in whose own settings name the tools.
+        """Authenticate an agent by the ticket in its runtime's settings.
 
         Raises:
-            Unauthorized, Refused: with what is missing.
+            Unauthorized, Refused: names the required credential.
         """
         given, options = self._given(request), self._gateway.settings.runtimes.get(runtime)
         shares = options is not None and options.shares_tools
         if given is None or not shares or not await self._gateway.tickets.opens_shared(runtime, given):
-            raise Unauthorized("send the ticket of this runtime's settings: `Authorization: Bearer dtt_…`")
+            raise Unauthorized("send the ticket from this runtime's settings: `Authorization: Bearer dtt_…`")
         request.state.caller = TOOLS[TICKET]
 
     def _given(self, request: Request) -> bytes | None:
-        """Read the key that an MCP client has sent, unless a foreign web page has sent the request."""
+        """Return the key that an MCP client sent, after checking the request's origin and host."""
         settings = self._gateway.settings
         check_origin(request, settings)
         if not settings.api.keys:
@@ -263,7 +263,7 @@ class Authenticator:
             known = self._clients[runtime] = options, Keyring((client.token, client) for client in options.mcp_clients)
         return known[1]
 
-    async def _caller_of_tools(self, request: Request, access: Access, given: bytes) -> Caller:
+    async def _tool_caller(self, request: Request, access: Access, given: bytes) -> Caller:
         session_id = request.path_params.get("session_id") if access.tools else None
         kind = None if session_id is None else await self._gateway.tool_tokens.kind_of(SessionId(session_id), given)
         if kind is None:
@@ -271,17 +271,17 @@ class Authenticator:
         return TOOLS[kind]
 
     def _is_tool_token(self, given: bytes) -> bool:
-        """Check whether something looks like a tool token or ticket, or is the token of an MCP client."""
+        """Check whether a key has the form of a tool token or ticket, or is the token of an MCP client."""
         keyrings = [self._keyring_of(runtime) for runtime in self._gateway.settings.runtimes]
         clients = [keyring.find(given) for keyring in keyrings if keyring is not None]
         return FORM.fullmatch(given) is not None or any(client is not None for client in clients)
 
-    async def _maker(self, call_id: CallId, given: bytes) -> Caller:
-        """Let in the caller that made a call, by the token that it made it with.
+    async def _call_maker(self, call_id: CallId, given: bytes) -> Caller:
+        """Authenticate the maker of a call, by the token that made the call.
 
         Raises:
-            NotFound: the token made no such call, whether or not somebody else did.
-            Unauthorized: the token was rotated; its holder must not take the call for gone.
+            NotFound: the token made no such call, even if another caller did.
+            Unauthorized: the token was rotated; 404 would mean that the call is gone.
         """
         try:
             call = await self._gateway.calls.one(call_id)
@@ -293,10 +293,10 @@ class Authenticator:
                 return caller
             if kind is None and await self._gateway.tool_tokens.is_ended(call.session_id, given):
                 raise Unauthorized(_ENDED)
-        raise NotFound(f"no call {call_id!r} was made with this token")
+        raise NotFound(f"this token made no call {call_id!r}")
 
     async def _holder(self, session_id: SessionId, given: bytes) -> tuple[TokenKind | None, Caller]:
-        """Find out who calls the tools of a session by what is given: a tool token, a ticket, or a client's token."""
+        """Identify a caller of a session's tools by its tool token, ticket or client token."""
         kind = await self._gateway.tool_tokens.kind_of(session_id, given)
         if kind is None and await self._gateway.tickets.opens(session_id, given):
             kind = TICKET
@@ -306,7 +306,7 @@ class Authenticator:
         keyring = self._keyring_of(session.runtime)
         client = None if keyring is None else keyring.find(given)
         if client is None or client.name != session.native_id:
-            return None, ANYBODY
+            return None, ANONYMOUS
         return "mcp client", Caller(f"{session.runtime}/{client.name}", _OF_TOOLS)
 
     def _holds_token(self, request: Request) -> bool:
@@ -324,7 +324,7 @@ def require(request: Request, operation: str) -> None:
     """Check that the caller has an operation's scope.
 
     Raises:
-        Refused: naming the scope.
+        Refused: names the scope.
     """
     caller: Caller = request.state.caller
     scope = ACCESS[operation].scope
@@ -348,7 +348,7 @@ def _key_of(request: Request, *, strict: bool = True) -> bytes | None:
             if scheme.lower() != b"bearer" or not given.strip():
                 if not strict:
                     return None
-                raise Unauthorized("the Authorization header must read `Bearer KEY`")
+                raise Unauthorized("the Authorization header must be `Bearer KEY`")
             return bytes(given.strip())
         if name == b"x-api-key" and key is None:
             key = bytes(value.strip())

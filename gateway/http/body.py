@@ -1,4 +1,4 @@
-"""The door for request bodies and queries: bounded, strict JSON, with an error that names the place."""
+"""Strict parsing of request bodies and queries, with errors that name the place."""
 
 import json
 import re
@@ -20,10 +20,10 @@ from gateway.settings.wording import ValidationFault, Vocabulary, restate, word
 from gateway.strict_json import Unreadable, find_fault, read_strictly
 
 DEPTH = 64
-"""How deep a body may nest."""
+"""The maximum nesting depth of a body."""
 _MOST_ERRORS = 10
 _LOOKED_THROUGH = 256 * 1024
-"""Bytes of a refused body that are read again for the place: nobody else gets a turn meanwhile."""
+"""Bytes of a refused body that are parsed again to find the place: this blocks the event loop."""
 _LONG_NUMBER = 30
 _JSON = Vocabulary(
     member="member",
@@ -49,7 +49,7 @@ class JsonRequest(Request):
         """Read the body; an `optional` one may be empty.
 
         Raises:
-            Refused, TooLarge: what is wrong with the body.
+            Refused, TooLarge: names the error in the body.
         """
         raw = await self.body()
         if optional and not raw:
@@ -60,18 +60,18 @@ class JsonRequest(Request):
             raise Refused("invalid-request", f"expected a JSON object, got {_json_name(self._value)}", pointer="")
 
     async def read_none(self) -> None:
-        """See to it that there is no body, or an empty object.
+        """Check that the body is absent or an empty object.
 
         Raises:
-            Refused, TooLarge: there is one.
+            Refused, TooLarge: the body is not empty.
         """
         await self.read(optional=True)
         for member in self._value or ():
             place = _pointer([member])
-            raise Refused("invalid-request", f"{place}: unknown member; this operation takes none", pointer=place)
+            raise Refused("invalid-request", f"{place}: unknown member; this operation accepts none", pointer=place)
 
     async def json(self) -> Any:
-        """Return what was read."""
+        """Return the parsed body."""
         return self._value
 
 
@@ -82,7 +82,7 @@ def parse_json(raw: bytes) -> Any:
         Refused: `invalid-json`, with the place.
     """
     if not raw.strip():
-        raise Refused("invalid-json", "the body is empty; a JSON value is expected")
+        raise Refused("invalid-json", "the body is empty; expected a JSON value")
     try:
         return read_strictly(raw, max_depth=DEPTH)
     except Unreadable as exc:
@@ -91,7 +91,7 @@ def parse_json(raw: bytes) -> Any:
 
 
 def place_of_fault(raw: bytes) -> str | None:
-    """Find the place of what JSON has and nobody may hand on; None where it is no JSON at all, or too long to look."""
+    """Find the place of a value that is refused; None if the body is not JSON, or too long to search."""
     if len(raw) > _LOOKED_THROUGH:
         return None
     try:
@@ -102,30 +102,31 @@ def place_of_fault(raw: bytes) -> str | None:
 
 
 def _whole(digits: str) -> int:
-    # Python itself refuses to read much longer ones.
+    # Python refuses to parse much longer integers.
     return int(digits) if len(digits) < _LONG_NUMBER else 10**_LONG_NUMBER
 
 
 def refuse_repeats(model: type[BaseModel], request: Request) -> None:
-    """Only list fields of the query may be repeated.
+    """Refuse repeated query parameters that are not lists.
 
     Raises:
-        Refused: `invalid-request` with the parameter that is given twice.
+        Refused: `invalid-request` with the repeated parameter.
     """
     given = request.query_params.multi_items()
     for name, times in Counter(name for name, _ in given).items() if len(given) > 1 else ():
         field = model.model_fields.get(name)
         if times > 1 and (field is None or get_origin(field.annotation) is not list):
-            raise _misplaced(name[:50], f"the query parameter {name[:50]!r} is given twice")
+            raise _misplaced(name[:50], f"the query parameter {name[:50]!r} is repeated")
 
 
 def refuse_query(request: Request, *, has_body: bool) -> None:
-    """Refuse what stands in the query of an operation that takes none; one that `has_body` may be told there.
+    """Refuse the query of an operation without parameters; `has_body` adds a hint at the body.
 
     Raises:
-        Refused: `invalid-request` with the parameters that are given.
+        Refused: `invalid-request` with the parameters.
     """
-    detail = "unknown parameter; this operation takes none" + (", but members of a body" if has_body else "")
+    hint = "; send it as a member of the body" if has_body else ""
+    detail = f"unknown parameter; this operation accepts none{hint}"
     found = [{"parameter": name[:50], "detail": detail} for name in request.query_params]
     if found:
         named = f"query parameter {found[0]['parameter']!r}"
@@ -133,13 +134,13 @@ def refuse_query(request: Request, *, has_body: bool) -> None:
 
 
 def refuse_two_keys(request: Request) -> None:
-    """Two different keys would be two requests.
+    """Refuse two different Idempotency-Key headers.
 
     Raises:
         Refused: `invalid-request` with the name of the header.
     """
     if len(set(request.headers.getlist("idempotency-key"))) > 1:
-        raise _misplaced("Idempotency-Key", "the header Idempotency-Key is given twice, and differs")
+        raise _misplaced("Idempotency-Key", "the request has two different Idempotency-Key headers")
 
 
 def _misplaced(parameter: str, detail: str) -> Refused:
@@ -147,11 +148,11 @@ def _misplaced(parameter: str, detail: str) -> Refused:
 
 
 def misfit_query(errors: Sequence[ErrorDetails], model: type[BaseModel], request: Request) -> Refused:
-    """Turn pydantic's findings about the query parameters into a problem that names them."""
+    """Convert pydantic's errors about query parameters to a problem that names them."""
     found = [
         {
             "parameter": name[:50],
-            # What is wrong may be one of several values.
+            # The error may be in one of several values.
             "detail": _word(error, model, error["loc"][1:], dict(request.query_params), _QUERY)[:300],
         }
         for error in errors[:_MOST_ERRORS]
@@ -171,7 +172,7 @@ def misfit(
     at: str = "",
     skip: int = 0,
 ) -> Refused:
-    """Turn pydantic's findings about a `model` into a problem with pointers; `at` is where in the whole `body` lies.
+    """Convert pydantic's errors about a `model` to a problem with pointers; `at` is the place of `body` in the request.
 
     `skip` is how many steps of their places lie outside the body.
     """
@@ -192,7 +193,7 @@ def misfit(
 def _word(
     error: ErrorDetails, model: type[BaseModel], place: Sequence[int | str], body: Any, vocabulary: Vocabulary = _JSON
 ) -> str:
-    """Word a finding about `body`, which should be a `model`."""
+    """Return the text of an error in `body`, which is validated against `model`."""
     schema, place = _schema_of(model), tuple(place)
     name = str(place[-1]) if place else ""
     fault = ValidationFault(error["type"], error["msg"], error.get("ctx", {}), name, error["input"])
@@ -206,13 +207,13 @@ def _schema_of(model: type[BaseModel]) -> Schema:
 
 
 def _member_of(error: ErrorDetails) -> tuple[str, ...]:
-    """Name the member that what is wrong with the whole is about, where it is about one."""
+    """Name the member that an error of the whole object concerns, if any."""
     raised = error.get("ctx", {}).get("error")
     return (raised.member,) if isinstance(raised, Misplaced) else ()
 
 
 def _place_in(body: Any, location: Sequence[int | str]) -> tuple[int | str, ...]:
-    """Take the union tags out of pydantic's location: they are not in the body."""
+    """Remove union tags from pydantic's location, because they are not in the body."""
     place: list[int | str] = []
     current = body
     for number, step in enumerate(location):
@@ -232,22 +233,22 @@ def _place_in(body: Any, location: Sequence[int | str]) -> tuple[int | str, ...]
 
 
 def _pointer(place: Sequence[int | str]) -> str:
-    """Write a place as RFC 6901 does."""
+    """Format a place as an RFC 6901 pointer."""
     return "".join("/" + str(step).replace("~", "~0").replace("/", "~1")[:100] for step in place)
 
 
 def check_type(request: Request) -> None:
-    """Check that a body is said to be JSON.
+    """Check that the Content-Type is JSON and the body is not compressed.
 
     Raises:
-        Refused: it is not.
+        Refused: `unsupported-media-type`.
     """
     headers = request.headers
     kind = headers.get("content-type", "")
     if kind != "application/json" and not _is_json(kind):
         raise Refused("unsupported-media-type", "the Content-Type must be application/json")
     if headers.get("content-encoding", "identity").lower() != "identity":
-        raise Refused("unsupported-media-type", "compressed bodies are not read; leave Content-Encoding out")
+        raise Refused("unsupported-media-type", "compressed bodies are not supported; omit Content-Encoding")
 
 
 def _is_json(kind: str) -> bool:

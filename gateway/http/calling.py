@@ -1,4 +1,4 @@
-"""Opening a caller's call at whichever instance carries the session."""
+"""Opens a caller's call at the instance that owns the session."""
 
 import re
 from urllib.parse import quote
@@ -17,24 +17,24 @@ from gateway.store.call import Call
 
 _PROTOCOL = "dragoman/1"
 _SPOKEN = "dragoman-protocol"
-"""Tells the instance that carries the session what the caller speaks."""
+"""A header with the caller's protocol, for the instance that owns the session."""
 _PLAIN_PROTOCOL = re.compile(r"mcp/[0-9A-Za-z.-]{1,32}")
 
 
 def protocol_of(request: ApiRequest) -> str:
-    """Say what a caller speaks, for the origin of its calls' events: this API, unless it was passed on."""
+    """Return the caller's protocol for the origin of events: this API, unless a forwarded request names another."""
     spoken = request.headers.get(_SPOKEN, "")
     return spoken if FORWARDED in request.headers and _PLAIN_PROTOCOL.fullmatch(spoken) else _PROTOCOL
 
 
 async def open_call(request: ApiRequest, session_id: SessionId, asked: CallRequest) -> Call | Response:
-    """Open a call, here or where its session is carried; answers what another instance refuses, and why.
+    """Open a call here or at the session's owner; return the owner's response if it refuses the call.
 
-    It is waited for here, since another one may carry the session by the time it ends. Where whoever carried it gave no
-    answer, it is looked for by its id once somebody else does, and opened under that id where it is not on record.
+    The caller waits here, because the owner may change before the call ends. If the owner does not respond, the next
+    owner looks for the call by its id, and opens it under that id if it is not on record.
 
     Raises:
-        Elsewhere: nobody took the session up in time; unsure where the call may be on record.
+        Elsewhere: no instance took the session over in time; `unsure` if the call may be on record.
     """
     forwarder = request.face.gateway.forwarder
     until = forwarder.patience()

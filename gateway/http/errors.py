@@ -1,4 +1,4 @@
-"""One table of all problems the API can answer with: exception, status, type, title, meaning, mend and log level."""
+"""The table of the API's problem types: exception, status, title, meaning, fix and log level."""
 
 import re
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from gateway.http.reply import Reply
 Level = Literal["info", "warning", "error"]
 _LONGEST_DETAIL = 1_000
 _PLACE_OF_ARGUMENT = re.compile(r"Invalid arguments for '[^']*'…?: at (the top|/[^\s:…\\]*): ")
-"""The first place that the text names; one that it had to cut or to write otherwise is no pointer."""
+"""The first place in the text; a place that was cut or rewritten is not a pointer."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProblemKind:
-    """One problem type; the same row makes the answer, the log line, the documentation and `/problems/NAME`."""
+    """One problem type: the source of responses, log lines, the OpenAPI document and `/problems/NAME`."""
 
     name: str
     status: int
@@ -26,9 +26,9 @@ class ProblemKind:
     mend: str
     level: Level = "info"
     retry_after: int | None = None
-    """Seconds for the Retry-After header, where trying again helps."""
+    """Seconds for the Retry-After header, if a retry can succeed."""
     detail: str | None = None
-    """A fixed text that is told instead of the exception's own, which may show inner workings."""
+    """A fixed text that replaces the exception's own, which may contain internals."""
 
     @property
     def type(self) -> str:
@@ -40,209 +40,209 @@ _ROWS = (
     ProblemKind(
         "invalid-request",
         400,
-        "The request is not of the documented form",
-        "A parameter or a member of the body is missing, unknown, or has a value that is not allowed.",
-        "`pointer` (RFC 6901) or `errors` name the place; compare with the operation in /openapi.json.",
+        "Invalid request",
+        "A parameter or a member of the body is missing, unknown or has an invalid value.",
+        "`pointer` (RFC 6901) or `errors` names the place; /openapi.json describes the operation.",
     ),
     ProblemKind(
         "invalid-json",
         400,
-        "The body is not usable JSON",
-        "The body is empty, is not JSON in UTF-8, nests deeper than 64 levels, or holds NaN, Infinity, a lone "
+        "Invalid JSON",
+        "The body is empty, is not JSON in UTF-8, nests deeper than 64 levels, or contains NaN, Infinity, a lone "
         "surrogate or an integer beyond 64 bits.",
         "Send one JSON value in UTF-8; write numbers that need more than 64 bits as strings.",
     ),
     ProblemKind(
         "invalid-event",
         400,
-        "The event is not of a canonical form",
-        "The kind is not known, or the event's fields do not fit its kind. Nothing was recorded.",
-        "`pointer` names the field; the forms of all kinds are in /openapi.json.",
+        "Invalid event",
+        "The kind is unknown, or the event's members do not match its kind. Nothing was recorded.",
+        "`pointer` names the member; /openapi.json describes all kinds.",
     ),
     ProblemKind(
         "unauthorized",
         401,
-        "An API key is needed",
-        "No API key was given, it is not configured, or the callback token does not belong to the call.",
-        "Send `Authorization: Bearer KEY` or `X-API-Key: KEY`; use callback URLs exactly as they were given.",
+        "Missing or invalid credentials",
+        "The request has no API key, its key is not configured, or its callback token belongs to another call.",
+        "Send `Authorization: Bearer KEY` or `X-API-Key: KEY`; use callback URLs unchanged.",
     ),
     ProblemKind(
         "forbidden",
         403,
         "The API key lacks a scope",
-        "The key is known, but its `scopes` do not allow this operation; `scope` names the one that is needed.",
+        "The key is valid, but its `scopes` do not allow this operation; `scope` names the required one.",
         "Use another key, or add the scope under `api.keys` and reload.",
     ),
     ProblemKind(
         "foreign-origin",
         403,
-        "Not allowed from this host or page",
-        "The request has an `Origin` that is neither a loopback page, nor the page at `public_url`, nor listed in "
-        "`api.origins`; or the gateway runs without API keys, and the `Host` is not a loopback one or the page is "
-        "another one on this machine. Such a request could be an attack on the browser of a user.",
-        "List the page in `api.origins`, or have the proxy in front remove `Origin`. Without API keys, use "
+        "Web page or host not allowed",
+        "The `Origin` of the request is neither a loopback page, nor the page at `public_url`, nor listed in "
+        "`api.origins`; or the gateway has no API keys, and the `Host` is not a loopback host or another page on this "
+        "machine sent the request. Such a request could be an attack through a user's browser.",
+        "List the page in `api.origins`, or let the proxy in front remove `Origin`. Without API keys, use "
         "http://127.0.0.1 or http://localhost.",
     ),
     ProblemKind(
         "not-found",
         404,
-        "There is no such thing",
+        "Not found",
         "No session, call, interaction, destination, runtime or problem has this id or name.",
-        "List what exists, for instance with GET /v1/sessions or GET /v1/calls.",
+        "List the existing ones, for example with GET /v1/sessions or GET /v1/calls.",
     ),
     ProblemKind(
         "unknown-tool",
         404,
-        "No such tool can be called here",
-        "The configuration declares no tool of this name, or no route of this session leads to an executor for it.",
-        "Compare with `tools` and `routes` of the configuration.",
+        "Unknown tool",
+        "The configuration declares no tool with this name, or no route of this session leads to an executor for it.",
+        "Check `tools` and `routes` in the configuration.",
     ),
     ProblemKind(
         "unknown-path",
         404,
-        "There is no such path",
-        "The path is none of the API's; paths have no trailing slash.",
+        "Unknown path",
+        "The API has no such path; paths have no trailing slash.",
         "See /openapi.json for all paths.",
     ),
     ProblemKind(
         "method-not-allowed",
         405,
-        "The path does not take this method",
-        "The path exists, with other methods.",
-        "Use one of the methods in the `Allow` header.",
+        "Method not allowed",
+        "The path exists, but not with this method.",
+        "Use a method from the `Allow` header.",
     ),
     ProblemKind(
         "request-timeout",
         408,
-        "The body did not arrive in time",
-        "The headers came, but the whole body did not follow within 30 seconds.",
-        "Send the request again; look at the network between client and gateway.",
+        "Request body timeout",
+        "The body was not complete within 30 seconds after the headers.",
+        "Send the request again; check the network between client and gateway.",
     ),
     ProblemKind(
         "conflict",
         409,
-        "What is recorded contradicts the request",
-        "The thing has moved on: the call already ended otherwise, the interaction is already answered, or the same "
-        "request is still being worked on.",
-        "Read its present state, then decide again. A late outcome is kept as `outcome.ignored`.",
+        "Conflict with the current state",
+        "The call already has another outcome, the interaction is already answered, or the same request is still in "
+        "progress.",
+        "Read the current state, then decide. A late outcome is recorded as `outcome.ignored`.",
     ),
     ProblemKind(
         "call-differs",
         409,
-        "The key belongs to another call",
-        "A call with this key is on record, and was for another tool or other arguments. Nothing was called.",
-        "Give each call a key of its own; a repeat has the same tool and arguments.",
+        "Key used for another call",
+        "A recorded call with this key has another tool or other arguments. Nothing was called.",
+        "Use a new key for each call; a repeat must have the same tool and arguments.",
     ),
     ProblemKind(
         "idempotency-busy",
         409,
-        "The first request with this Idempotency-Key is under way",
-        "Another request with the same key is being carried out, here or at another instance, and did not end in time.",
-        "Repeat the request with the same key; it gets the answer of the first one.",
+        "Request with this Idempotency-Key in progress",
+        "Another request with the same key is in progress, here or at another instance, and did not end in time.",
+        "Repeat the request with the same key; it gets the first request's response.",
         retry_after=2,
     ),
     ProblemKind(
         "call-over",
         410,
-        "The call ended too long ago",
-        "Ten minutes after its end, a call's callback addresses take nothing any more.",
-        "Nothing is to be done: the call has its outcome, see `GET /v1/calls/{call_id}`.",
+        "Callback URL expired",
+        "The callback URLs of a call expire ten minutes after its end.",
+        "Nothing to do: the call has its outcome, see `GET /v1/calls/{call_id}`.",
     ),
     ProblemKind(
         "gone",
         410,
-        "The history does not go on there",
-        "Retention removed the events right behind the sequence that was asked for, or the session ends before it, as "
-        "it may after its store was restored.",
-        "Begin at `first_sequence`, that is with `after` one below it.",
+        "No history at this position",
+        "Retention removed the events after the requested sequence, or the session ends before it, which happens after "
+        "its store was restored.",
+        "Continue at `first_sequence`: set `after` to one less.",
     ),
     ProblemKind(
         "too-large",
         413,
-        "The body is too large",
-        "The body is over `api.max_body`, or a value is over its documented limit.",
+        "Request too large",
+        "The body exceeds `api.max_body`, or a value exceeds its documented limit.",
         "Send less, or raise `api.max_body`.",
     ),
     ProblemKind(
         "unsupported-media-type",
         415,
-        "The body must be JSON",
+        "Unsupported media type",
         "The Content-Type is not application/json in UTF-8, or the body is compressed.",
-        "Send `Content-Type: application/json` and no Content-Encoding.",
+        "Send `Content-Type: application/json` without Content-Encoding.",
     ),
     ProblemKind(
         "invalid-arguments",
         422,
-        "The arguments do not fit the tool",
-        "The tool's schema, which the configuration declares, does not allow these arguments. Nothing was called.",
-        "`detail` names each place, as an agent would be told; `pointer` is the first, where it can be written.",
+        "Invalid tool arguments",
+        "The arguments do not match the tool's schema in the configuration. Nothing was called.",
+        "`detail` names each place in the text that agents get; `pointer` is the first one, if it can be expressed.",
     ),
     ProblemKind(
         "inexpressible",
         422,
-        "The runtime cannot be told so",
-        "The event is well-formed, but the session's runtime has no way to say it, a value breaks a limit of its "
-        "protocol, or clients may not post its kind. Nothing was recorded.",
-        "See what the runtime accepts in GET /v1/capabilities; outcomes go to POST /v1/calls/{call_id}/outcome.",
+        "Not supported by the runtime",
+        "The event is valid, but the runtime's protocol has no equivalent, a value exceeds a limit of the protocol, or "
+        "clients may not post this kind. Nothing was recorded.",
+        "GET /v1/capabilities lists what the runtime accepts; send outcomes to POST /v1/calls/{call_id}/outcome.",
     ),
     ProblemKind(
         "idempotency-conflict",
         422,
-        "The Idempotency-Key was used for another request",
-        "A request with the same key but another body was answered within the last 24 hours.",
-        "Use a new key for a new request, and the same body when repeating one.",
+        "Idempotency-Key used for another request",
+        "Within the last 24 hours, a request with the same key had another body.",
+        "Use a new key for a new request, and the same body for a repeat.",
     ),
     ProblemKind(
         "invalid-configuration",
         422,
-        "The configuration file cannot be used",
-        "The file has errors, or changes what a reload may not change. The old configuration stays in force.",
-        "`errors` lists line, path and mend of each; try the file with `dragoman check FILE`.",
+        "Invalid configuration",
+        "The file has errors, or changes an option that requires a restart. The old configuration stays active.",
+        "`errors` lists the line, path and fix of each; validate the file with `dragoman check FILE`.",
         level="warning",
     ),
     ProblemKind(
         "internal",
         500,
-        "The gateway made a mistake",
-        "Something happened that should not; the details are in the gateway's log.",
-        "Report it with the log lines of that moment. A write may be repeated with the same Idempotency-Key.",
+        "Internal error",
+        "An unexpected error occurred; the gateway's log has the details.",
+        "Report it with the log lines of that time. A write may be repeated with the same Idempotency-Key.",
         level="error",
-        detail="an unexpected error; the log of the gateway tells more",
+        detail="unexpected error; see the gateway's log",
     ),
     ProblemKind(
         "runtime-refused",
         502,
-        "The runtime said no",
-        "The agent runtime turned the gateway away, for instance because of a wrong key or an unknown agent.",
-        "Check the runtime's options in the YAML; `dragoman doctor` tries the connection.",
+        "Refused by the runtime",
+        "The agent runtime refused the gateway, for example because of a wrong key or an unknown agent.",
+        "Check the runtime's options in the YAML; `dragoman doctor` tests the connection.",
         level="warning",
     ),
     ProblemKind(
         "runtime-unreachable",
         502,
-        "The runtime does not answer",
-        "The connection to the agent runtime could not be made, or broke.",
-        "Check that the runtime is up and its `url` is right, then try again.",
+        "Runtime unreachable",
+        "The connection to the agent runtime failed or broke.",
+        "Check that the runtime is up and its `url` is correct, then try again.",
         level="warning",
         retry_after=5,
     ),
     ProblemKind(
         "unavailable",
         503,
-        "The store cannot be used now",
-        "The gateway cannot write or read its store, so it takes nothing it could lose.",
-        "Try again later; GET /readyz tells the cause, mostly a full disk.",
+        "Store unavailable",
+        "The gateway cannot read or write its store, so it accepts nothing that it could lose.",
+        "Try again later; GET /readyz shows the cause, often a full disk.",
         level="error",
         retry_after=5,
-        detail="the store cannot be written or read now",
+        detail="the store is unavailable",
     ),
     ProblemKind(
         "elsewhere",
         503,
-        "The session is changing hands",
-        "No instance that lives carries the session, or the one that does cannot be reached, or it changed hands in "
-        "the middle of the request: `detail` says which, and whether the request may be on record.",
-        "Try again in some seconds, with the same Idempotency-Key; GET /v1/instances shows who lives.",
+        "Session owner unavailable",
+        "No live instance owns the session, its owner is unreachable, or the owner changed during the request. "
+        "`detail` names the cause, and whether the request may be on record.",
+        "Try again in a few seconds with the same Idempotency-Key; GET /v1/instances lists the live instances.",
         level="warning",
         retry_after=2,
     ),
@@ -250,24 +250,24 @@ _ROWS = (
         "draining",
         503,
         "The gateway is stopping",
-        "The process finishes the work in flight and accepts no new sessions, messages or calls. Nothing was recorded.",
+        "The process finishes its current work and accepts no new sessions, messages or calls. Nothing was recorded.",
         "Send the request again after `Retry-After` seconds; the next process or another replica accepts it.",
         retry_after=2,
     ),
     ProblemKind(
         "overloaded",
         503,
-        "Too much is waiting already",
-        "A bounded queue or limit is full; `detail` says which.",
-        "Try again later, and slower.",
+        "Overloaded",
+        "A queue or limit is full; `detail` names it.",
+        "Try again later, at a lower rate.",
         level="warning",
         retry_after=1,
     ),
     ProblemKind(
         "busy",
         503,
-        "The session changed in the middle",
-        "Others kept changing the session while the request was decided. Nothing was recorded.",
+        "Session busy",
+        "Concurrent requests kept changing the session. Nothing was recorded.",
         "Try again.",
         level="warning",
         retry_after=1,
@@ -303,11 +303,11 @@ EXCEPTIONS: dict[type[BaseException], str] = {
     errors.Overloaded: "overloaded",
     errors.Stale: "busy",
 }
-"""Which problem an exception is told as; everything else is `internal`."""
+"""The problem of each exception; all others are `internal`."""
 
 
 class Refused(Exception):
-    """A request that the HTTP face itself turns down; `problem` is a name of the table."""
+    """A request that the HTTP layer itself refuses; `problem` is a name of the table."""
 
     def __init__(self, problem: str, detail: str, **members: Any) -> None:
         super().__init__(detail)
@@ -316,7 +316,7 @@ class Refused(Exception):
 
 
 def problem_of(exc: BaseException) -> ProblemKind:
-    """Find the row of an exception; subclasses are told as their nearest listed parent."""
+    """Return the problem of an exception; a subclass has that of its nearest listed parent."""
     if isinstance(exc, Refused):
         return PROBLEMS[exc.problem]
     for ancestor in type(exc).__mro__:
@@ -330,7 +330,7 @@ def problem_of(exc: BaseException) -> ProblemKind:
 
 
 def problem_reply(exc: BaseException) -> Reply:
-    """Tell an exception as application/problem+json (RFC 9457)."""
+    """Return the application/problem+json response of an exception (RFC 9457)."""
     kind = problem_of(exc)
     body: dict[str, Any] = {
         "type": kind.type,
@@ -359,7 +359,7 @@ def _members(exc: BaseException) -> dict[str, Any]:
         case Refused():
             return exc.members
         case errors.InvalidRequest(pointer=str(pointer)):
-            # The engines name a query parameter plainly; only places in the body are pointers.
+            # The engines name a query parameter; only places in the body are pointers.
             in_body = not pointer or pointer.startswith("/")
             return {"pointer": pointer} if in_body else {"errors": [{"parameter": pointer, "detail": exc.args[0]}]}
         case errors.InvalidArguments() if place := _PLACE_OF_ARGUMENT.match(str(exc)):

@@ -1,7 +1,7 @@
-"""Requests for sessions that another instance carries: passed on to it as they came, and its answer passed back.
+"""Forwards requests for sessions that another instance owns, unchanged, and returns its response.
 
-The caller was let in here already; its own key or callback token lets the request in there. What is passed on
-is marked, so that it is never passed on twice: two instances that disagree answer instead of asking each other.
+This instance has authenticated the caller; the caller's key or callback token also authenticates the request at the
+owner. A header marks forwarded requests, so that no request is forwarded twice if two instances disagree.
 """
 
 from collections.abc import Awaitable, Callable
@@ -19,31 +19,31 @@ Run = Callable[[Request], Awaitable[Response]]
 
 FORWARDED = "dragoman-forwarded"
 NOT_HERE = "dragoman-not-here"
-"""Marks an answer of an instance that did nothing, because it does not carry the session."""
+"""Marks the response of an instance that did nothing, because it does not own the session."""
 
-# Of one connection only (RFC 9110, 7.6.1), or written anew for the next one.
+# Valid for one connection only (RFC 9110, 7.6.1), or generated for the next one.
 _OF_A_HOP = frozenset(
     {
         "connection", "content-length", "expect", "host", "keep-alive", "proxy-authenticate", "proxy-authorization",
         "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
     }
 )  # fmt: skip
-# The page that sent it was checked here; there, the host it would be compared with is another one.
-_OF_THE_DOOR = frozenset({"origin", FORWARDED})
-_OF_THE_EDGE = frozenset({"date", "server", "x-content-type-options", "referrer-policy", "x-request-id"})
+# The origin was checked here; the owner would compare it with another host.
+_CHECKED_HERE = frozenset({"origin", FORWARDED})
+_OF_MIDDLEWARE = frozenset({"date", "server", "x-content-type-options", "referrer-policy", "x-request-id"})
 
 
 class Forwarding:
-    """Runs operations here or where they belong."""
+    """Runs operations here or at the session's owner."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
     async def run(self, request: Request, operation: Run) -> Response:
-        """Carry an operation out; its body is read at most once, and kept by the request.
+        """Run an operation here, or forward it to the session's owner.
 
         Raises:
-            Elsewhere: nobody took the session up in time, or the owner's answer was lost.
+            Elsewhere: no instance took the session over in time, or the owner's response was lost.
         """
         until: float | None = None
         while True:
@@ -66,7 +66,7 @@ class Forwarding:
                     return response_of(answered)
 
     def request_of(self, request: Request, path: str, body: bytes, *more: tuple[str, str]) -> ForwardedRequest:
-        """Write another request in the name of whoever sent this one, with some headers `more`."""
+        """Build another request with the credentials of this one; `more` are additional headers."""
         own = {"idempotency-key", "content-type", *(name for name, _ in more)}
         headers = [(name, value) for name, value in self._headers(request) if name not in own]
         return ForwardedRequest("POST", path, [*headers, ("content-type", "application/json"), *more], body)
@@ -74,10 +74,10 @@ class Forwarding:
     async def ask_owner(
         self, session_id: SessionId, forwarded: ForwardedRequest, *, until: float
     ) -> ForwardedAnswer | None:
-        """Pass something on to whoever carries a session; None where that is decided here.
+        """Forward a request to the owner of a session; return None if this instance owns it.
 
         Raises:
-            Elsewhere: nobody took the session up in time, or the owner's answer was lost.
+            Elsewhere: no instance took the session over in time, or the owner's response was lost.
         """
         forwarder = self._gateway.forwarder
         while True:
@@ -98,7 +98,7 @@ class Forwarding:
         kept = [
             (name, value)
             for name, value in request.headers.items()
-            if name not in _OF_A_HOP and name not in _OF_THE_DOOR and name not in named
+            if name not in _OF_A_HOP and name not in _CHECKED_HERE and name not in named
         ]
         return [*kept, (FORWARDED, self._gateway.forwarder.instance)]
 
@@ -110,7 +110,7 @@ def _target(request: Request) -> str:
 
 
 def _not_here(request: Request, session_id: SessionId) -> Response:
-    exc = Elsewhere(session_id, "another instance carries the session by now")
+    exc = Elsewhere(session_id, "another instance owns the session now")
     request.state.problem = problem_of(exc)
     response = problem_reply(exc)
     response.headers[NOT_HERE] = "1"
@@ -118,9 +118,9 @@ def _not_here(request: Request, session_id: SessionId) -> Response:
 
 
 def response_of(answered: ForwardedAnswer) -> Response:
-    """Pass an owner's answer back."""
+    """Convert an owner's response."""
     response = Response(answered.body, answered.status)
     for name, value in answered.headers:
-        if name.lower() not in _OF_A_HOP | _OF_THE_EDGE:
+        if name.lower() not in _OF_A_HOP | _OF_MIDDLEWARE:
             response.headers.append(name, value)
     return response

@@ -1,4 +1,4 @@
-"""Idempotency-Key: the same request sent twice is carried out once, and answered twice the same."""
+"""Idempotency-Key: a repeated request runs once and gets the same response twice."""
 
 import asyncio
 import hashlib
@@ -26,21 +26,21 @@ IdempotencyKey = Annotated[
     str | None,
     Header(
         alias="Idempotency-Key",
-        description="Makes a repeat of the same request safe for 24 hours: it is answered again, with "
+        description="Makes repeats safe for 24 hours: the same request gets the same response, with "
         "`Idempotency-Replayed: true`.",
         examples=["order-4711"],
     ),
 ]
 _LOOK = 0.1
-"""Seconds between two looks for an answer that another instance works on."""
+"""Seconds between two polls for the response of another instance."""
 _LONGEST_KEY = 255
-_BUSY = "the first request with this Idempotency-Key is still being worked on"
+_BUSY = "the first request with this Idempotency-Key is still in progress"
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 
 class IdempotentRequests:
-    """Carries requests with a key out once."""
+    """Runs each request with a key once."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -49,13 +49,13 @@ class IdempotentRequests:
     async def run(
         self, request: Request, key: str | None, fingerprint: bytes, act: Callable[[], Awaitable[Response]]
     ) -> Response:
-        """Act, or answer as the first time; `fingerprint` tells requests with one key apart and holds no secrets.
+        """Run a request once per key and replay its response; `fingerprint` identifies the request without secrets.
 
-        The key is held against other instances while it acts. One that dies meanwhile leaves it to the next as soon
-        as its lease has run out; whether it had acted is not known then.
+        This instance locks the key meanwhile. If it dies, others can take the key when its lease expires; whether the
+        request ran is then unknown.
 
         Raises:
-            Refused: the key is not usable, belongs to another request, or the first one is still under way.
+            Refused: the key is invalid, belongs to another request, or the first request is still in progress.
         """
         if key is None:
             return await act()
@@ -65,7 +65,7 @@ class IdempotentRequests:
             if kept is not None:
                 return _replayed(kept)
             try:
-                # Whoever held it until now may have kept an answer since this one looked.
+                # The previous holder may have stored a response since the last check.
                 kept = await self._recall(place)
                 if kept is not None:
                     return _replayed(kept)
@@ -73,7 +73,7 @@ class IdempotentRequests:
                 await self._keep(answer, place)
                 return answer
             finally:
-                await self._let_go(place)
+                await self._release(place)
 
     async def run_step(
         self,
@@ -83,9 +83,9 @@ class IdempotentRequests:
         act: Callable[[Keep], Awaitable[Response]],
         again: Callable[[Sequence[int]], Awaitable[Response]],
     ) -> Response:
-        """As `run`, for what is one step: its answer is kept in the step, so that no crash comes between the two.
+        """Like `run`, for a request that is one Step: its response is committed in the same Step.
 
-        `act` passes on where to keep it; `again` forms the answer once more, out of the sequences kept.
+        `act` receives the place to store it; `again` builds the response from the stored sequences.
 
         Raises:
             Refused: as `run`. Gone: the events were removed meanwhile.
@@ -96,7 +96,7 @@ class IdempotentRequests:
             if kept is None:
                 return await act(self._gateway.keep(key=place.key, scope=place.scope, request_sha=place.sha, keep=KEEP))
             if b"\n" in kept:
-                # An earlier release has kept the whole answer.
+                # An earlier release stored the complete response.
                 return _replayed(kept)
             return _marked(await again(orjson.loads(kept)["sequences"]))
 
@@ -118,11 +118,11 @@ class IdempotentRequests:
                 keep=KEEP,
             )
         except EngineUnavailable as exc:
-            # The request itself is on record: calling it failed would invite the repeat that the key is to prevent.
-            log.warning("answer to an idempotent request not kept", reason=str(exc))
+            # The request itself succeeded: an error would cause the repeat that the key must prevent.
+            log.warning("idempotent response not stored", reason=str(exc))
 
     async def _recall_or_hold(self, place: "_Place") -> bytes | None:
-        """Wait for the answer that another instance works on; None once the key is held here."""
+        """Wait for the response of another instance; None once this instance holds the key."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._gateway.tuning.repeat
         while (kept := await self._recall(place)) is None and not await self._gateway.hold(place.name):
@@ -131,12 +131,12 @@ class IdempotentRequests:
             await asyncio.sleep(_LOOK)
         return kept
 
-    async def _let_go(self, place: "_Place") -> None:
+    async def _release(self, place: "_Place") -> None:
         try:
             await self._gateway.let_go(place.name)
         except EngineUnavailable as exc:
-            # It is taken again here at once, and elsewhere when this instance's lease has ended.
-            log.warning("the key of an idempotent request is still held", reason=str(exc))
+            # This instance can take it again at once, others when this instance's lease expires.
+            log.warning("idempotency key not released", reason=str(exc))
 
     @asynccontextmanager
     async def _turn(self, place: "_Place") -> AsyncGenerator[None]:
@@ -159,7 +159,7 @@ class IdempotentRequests:
 
 
 class _Turn:
-    """Requests with one key, one after the other."""
+    """Serializes requests with one key."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
@@ -168,7 +168,7 @@ class _Turn:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where an answer is kept, and the request that it belongs to."""
+    """The key of a stored response, with its request."""
 
     key: str
     scope: str
@@ -176,7 +176,7 @@ class _Place:
 
     @property
     def name(self) -> str:
-        """What is held while a request with the key is carried out."""
+        """The name that is locked while a request with the key runs."""
         return "once:" + hashlib.sha256(f"{self.scope}\n{self.key}".encode()).hexdigest()
 
 

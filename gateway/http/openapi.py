@@ -1,4 +1,4 @@
-"""What the OpenAPI document says beyond what FastAPI reads off the routes: access, problems, examples, webhooks."""
+"""Extends FastAPI's OpenAPI document with access, problems, examples and webhooks."""
 
 import re
 from collections.abc import Iterable
@@ -20,39 +20,39 @@ _PROBLEM = "application/problem+json"
 _PROBLEM_SCHEMA = {"$ref": "#/components/schemas/Problem"}
 _DESCRIPTION = """A durable gateway between agent runtimes and the backend that serves them.
 
-Send the API key as `Authorization: Bearer KEY` or `X-API-Key: KEY`. Lists answer `{"data": [...], "next": cursor}`;
-errors are `application/problem+json`, and `/problems` explains each type."""
+Send the API key as `Authorization: Bearer KEY` or `X-API-Key: KEY`. Lists return `{"data": [...], "next": cursor}`.
+Errors are `application/problem+json`, and `/problems` explains each type."""
 
 _TAGS = (
-    ("sessions", "One lasting conversation with a runtime."),
-    ("events", "What happened in a session: post, read, follow."),
-    ("calls", "What agents ask the host for, and the outcomes."),
-    ("interactions", "What agents ask a person for."),
-    ("operating", "What operators look after."),
-    ("webhooks", "What the gateway sends to executors and destinations."),
-    ("pages", "Health, metrics, version and the meaning of problems."),
+    ("sessions", "Conversations with runtimes."),
+    ("events", "The events of a session: post, list, follow."),
+    ("calls", "Tool calls and their outcomes."),
+    ("interactions", "Requests for human input: approvals, questions, secrets."),
+    ("operating", "Operations for operators."),
+    ("webhooks", "Requests to executors and destinations."),
+    ("pages", "Health, metrics, version and problem types."),
 )
 
 _SECURITY: dict[str, Any] = {
-    "bearer": {"type": "http", "scheme": "bearer", "description": "An API key of the configuration."},
-    "apiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key", "description": "The same, as a header."},
+    "bearer": {"type": "http", "scheme": "bearer", "description": "A configured API key."},
+    "apiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key", "description": "The same key in another header."},
     "callbackToken": {
         "type": "apiKey",
         "in": "query",
         "name": "token",
-        "description": "Part of the `callback_url` that an executor gets; it is good for one call only.",
+        "description": "Part of the `callback_url` that an executor receives; valid for one call.",
     },
     "toolToken": {
         "type": "http",
         "scheme": "bearer",
         "description": "A session's tool token (`GET /v1/sessions/{session_id}/mcp`), or an MCP client's token: it "
-        "calls the tools of its session, reads and cancels its own calls, and opens nothing else.",
+        "allows calls of its session's tools, and reading and canceling its own calls.",
     },
 }
 
 
 def make_face(version: str) -> FastAPI:
-    """Make the application without routes; interactive pages would load scripts from elsewhere, so it has none."""
+    """Make the application without routes, and without interactive pages, which load scripts from other hosts."""
     return FastAPI(
         title="Dragoman",
         version=version,
@@ -60,19 +60,19 @@ def make_face(version: str) -> FastAPI:
         description=_DESCRIPTION,
         openapi_tags=[{"name": name, "description": text} for name, text in _TAGS],
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
-        servers=[{"url": "http://127.0.0.1:8080", "description": "A gateway on this machine, as `serve` begins it."}],
+        servers=[{"url": "http://127.0.0.1:8080", "description": "A local gateway, as `serve` starts it."}],
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
         # A redirect for a slash would drop the body.
         redirect_slashes=False,
-        # It would look for a tracer at each request, and show it the query strings, where callback tokens live.
+        # Tracing would look for a tracer on each request and expose query strings, which contain callback tokens.
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
 
 
 def write_openapi(app: FastAPI) -> dict[str, Any]:
-    """Write the whole document, once for each application."""
+    """Return the complete document; it is generated once per application."""
     if app.openapi_schema is None:
         app.openapi_schema = _written(app)
     return app.openapi_schema
@@ -96,7 +96,7 @@ def _written(app: FastAPI) -> dict[str, Any]:
     components = written["components"]
     components["schemas"]["Problem"] = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
     components["securitySchemes"] = _SECURITY
-    # Where a model reads otherwise in requests, its answer keeps the plain name.
+    # If a model differs between requests and responses, the response keeps the plain name.
     text = re.sub(r"-Output(?=\W)", "", re.sub(r"-Input(?=\W)", "Input", orjson.dumps(written).decode()))
     renamed: dict[str, Any] = orjson.loads(text)
     for name, schema in renamed["components"]["schemas"].items():
@@ -105,13 +105,13 @@ def _written(app: FastAPI) -> dict[str, Any]:
 
 
 def _read_examples() -> dict[str, dict[str, Any]]:
-    """Read the examples of all operations, which a test records."""
+    """Read the recorded examples of all operations."""
     folder = files("gateway.http.routes") / "examples"
     return {name: one for file in folder.iterdir() for name, one in orjson.loads(file.read_bytes()).items()}
 
 
 def _add_examples(operation: dict[str, Any], recorded: dict[str, Any]) -> None:
-    # Not through FastAPI, which leaves the nulls of an example out.
+    # Not through FastAPI, which omits the nulls of an example.
     for content in operation.get("requestBody", {}).get("content", {}).values():
         content["examples"] = {name: {"value": body} for name, body in recorded.get("requests", {}).items()}
     for status, example in recorded.get("responses", {}).items():
@@ -120,7 +120,7 @@ def _add_examples(operation: dict[str, Any], recorded: dict[str, Any]) -> None:
 
 
 def problems(*names: str) -> dict[int | str, dict[str, Any]]:
-    """Describe problems as `responses` of a route, by status."""
+    """Return the `responses` of a route for some problems, by status."""
     kinds = [kind for name, kind in PROBLEMS.items() if name in names]
     written: dict[int | str, dict[str, Any]] = {}
     for status in sorted({kind.status for kind in kinds}):
@@ -146,12 +146,12 @@ def problems(*names: str) -> dict[int | str, dict[str, Any]]:
 
 
 def document(route: APIRoute) -> None:
-    """Add to a route what follows from its access, its body and its parameters, and its examples."""
+    """Add the problems, security and description to a route that follow from its access, body and parameters."""
     access = ACCESS[str(route.operation_id)]
     own = {status: told for status, told in route.responses.items() if _PROBLEM not in told.get("content", {})}
     names = [*_named(route.responses.values()), "internal"]
     if access.scope is not None:
-        # Health and the problem pages read nothing that could be away.
+        # Health and the problem pages read no store.
         names += ["unavailable", "unauthorized", "forbidden", "foreign-origin"]
     if "POST" in (route.methods or ()):
         names += ["invalid-request", "invalid-json", "request-timeout", "too-large", "unsupported-media-type"]
@@ -171,7 +171,7 @@ def document(route: APIRoute) -> None:
         if access.tools:
             ways += " or the tool token that made the call" if "{call_id}" in route.path else " or its tool token"
         opens = f" (open where `api.open` lists `{access.page}`)" if access.page else ""
-        route.description += f"\n\nNeeds the scope `{access.scope}`{ways}{opens}: {SCOPES[access.scope]}"
+        route.description += f"\n\nRequires the scope `{access.scope}`{ways}{opens}: {SCOPES[access.scope]}"
     route.openapi_extra = extra
 
 

@@ -1,4 +1,4 @@
-"""What a function says of the operation it carries out. Pure."""
+"""Reads OpenAPI options from an operation's function. Pure."""
 
 import re
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def options_of(endpoint: Callable[..., Any]) -> dict[str, Any]:
-    """Name the operation after the function; the first line of its docstring is the summary, the rest describes it."""
+    """Return the operation id, and the summary and description from the docstring."""
     first, *words = endpoint.__name__.split("_")
     summary, _, description = cleandoc(endpoint.__doc__ or "").partition("\n\n")
     return {

@@ -1,4 +1,4 @@
-"""Answers in JSON, and the one way values become JSON. Pure."""
+"""JSON responses and the JSON encoder. Pure."""
 
 import json
 from collections.abc import Mapping
@@ -10,16 +10,16 @@ from starlette.responses import Response
 
 
 def dump(value: Any) -> bytes:
-    """Write JSON in one line."""
+    """Encode a value as JSON on one line."""
     try:
         return orjson.dumps(value, default=_plain)
     except TypeError:
-        # orjson refuses lone surrogates and integers beyond 64 bits, which old records may hold.
+        # orjson refuses lone surrogates and integers beyond 64 bits, which old records may contain.
         return json.dumps(value, separators=(",", ":"), default=_plain).encode()
 
 
 def _plain(value: Any) -> Any:
-    """Say what JSON has no word for."""
+    """Convert a value that JSON cannot express."""
     match value:
         case Mapping():
             return dict(cast("Mapping[str, Any]", value))
@@ -30,11 +30,11 @@ def _plain(value: Any) -> Any:
         case datetime():
             return value.isoformat()
         case _:
-            raise TypeError(f"{type(value).__name__} is not written as JSON")
+            raise TypeError(f"{type(value).__name__} cannot be encoded as JSON")
 
 
 class Reply(Response):
-    """An answer with a JSON value."""
+    """A JSON response."""
 
     media_type = "application/json"
 
@@ -43,5 +43,5 @@ class Reply(Response):
 
 
 def listing(rows: list[Any], after: str | int | None) -> Reply:
-    """Answer with one page of a list and where the next one begins."""
+    """Return one page of a list; `after` is the cursor of the next page."""
     return Reply({"data": rows, "next": after})

@@ -1,4 +1,4 @@
-"""What clients may send: the bodies and query parameters of all operations, with their limits. Pure."""
+"""Models of request bodies and query parameters, with their limits. Pure."""
 
 from typing import Annotated, Any, Literal, Self, cast
 
@@ -18,7 +18,7 @@ CALL_KEY = rf"^[ -~]{{1,{LONGEST_CALL_KEY}}}$"
 
 def _without_nul(given: str) -> str:
     if "\0" in given:
-        raise ValueError("must not hold the character U+0000")
+        raise ValueError("must not contain the character U+0000")
     return given
 
 
@@ -27,7 +27,7 @@ LabelName = Annotated[str, Field(min_length=1, max_length=64)]
 
 
 class Misplaced(ValueError):
-    """A member that does not go with the others, or that they lack."""
+    """A member that the others exclude or require."""
 
     def __init__(self, member: str, reason: str) -> None:
         super().__init__(reason)
@@ -35,96 +35,96 @@ class Misplaced(ValueError):
 
 
 class Body(Described):
-    """The base of all bodies: unknown members are errors, so that typing errors show, and a number is no text."""
+    """The base of all bodies: unknown members are errors, and values are not converted between types."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
 
 class OpenSession(Body):
     runtime: Annotated[str, Field(min_length=1, max_length=64)]
-    """A runtime of the configuration."""
+    """The runtime's name in the configuration."""
     native_id: NativeId | None = None
-    """The runtime's own id of a session to attach to; without one a new session is created there."""
+    """The runtime's own id of the session to attach to. Omit it to create a session."""
     labels: Annotated[dict[LabelName, Label], Field(max_length=32)] = {}
-    """Labels for routing and for your own bookkeeping."""
+    """Labels for routing and your own use."""
     name: Annotated[str, Field(min_length=1, max_length=200)] | None = None
-    """What to call a session that is created, in place of what the configuration says."""
+    """The name of a created session; overrides the configuration."""
     instructions: Annotated[str, Field(min_length=1, max_length=100_000)] | None = None
-    """What the agent of a session that is created is to do, in place of what the configuration says."""
+    """The agent's instructions in a created session; overrides the configuration."""
 
     @model_validator(mode="after")
     def _creates(self) -> Self:
         for member in ("name", "instructions"):
             if self.native_id is not None and getattr(self, member) is not None:
-                raise Misplaced(member, f"`{member}` is for a session that is created; one with a `native_id` exists")
+                raise Misplaced(member, f"`{member}` is only for created sessions; omit it with `native_id`")
         return self
 
 
 class CallTool(Body):
     tool: Annotated[str, Field(min_length=1, max_length=256)]
-    """A tool of the catalog: one that the configuration declares, and a route leads to an executor."""
+    """A configured tool that a route of the session leads to an executor."""
     arguments: dict[str, Any] = {}
-    """What it is called with; they must fit the tool's schema."""
+    """The arguments; they must match the tool's schema."""
     key: Annotated[str, Field(pattern=CALL_KEY)] | None = None
-    """The same as the header `Idempotency-Key`."""
+    """Same as the header `Idempotency-Key`."""
 
 
 class CancelCall(Body):
     reason: Annotated[str, Field(max_length=1_000)] | None = None
-    """Why; it is told to the executor."""
+    """The reason, which the executor receives."""
 
 
 class RedriveCall(Body):
     new_key: bool = False
-    """Use a new idempotency key, so that the executor does the work again even if it remembers the old one."""
+    """Use a new idempotency key, so that the executor runs the call again even if it knows the old key."""
     deliver: bool = False
-    """Send the outcome to the runtime as well."""
+    """Also send the outcome to the runtime."""
 
 
 class Letters(BaseModel):
-    """Which dead letters are meant: the filters of lists and of redriving many."""
+    """The filters for dead letters."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     kind: Literal["call", "delivery"] | None = None
     """Only calls, or only deliveries."""
     runtime: Annotated[str, Field(max_length=64)] | None = None
-    """Only of this runtime."""
+    """Only dead letters of this runtime."""
     executor: Annotated[str, Field(max_length=64)] | None = None
-    """Only calls that went to this executor."""
+    """Only calls to this executor."""
     target: Annotated[str, Field(pattern=TARGET)] | None = None
     """Only deliveries to `runtime`, or to `destination:NAME`."""
     since: Annotated[AwareDatetime, Field(strict=False)] | None = None
-    """Only what was asked or said at this time or later, e.g. 2026-11-20T12:00:00Z."""
+    """Only calls and events since this time, for example 2026-11-20T12:00:00Z."""
     unknown: bool | None = None
-    """Only calls that may have been done, nobody knows (true), or that were surely not (false)."""
+    """Only calls that may have run (true), or that did not run (false)."""
 
     @model_validator(mode="after")
     def _not_both(self) -> Self:
         for member in ("executor", "unknown"):
             if getattr(self, member) is not None and (self.target is not None or self.kind == "delivery"):
-                raise Misplaced(member, f"`{member}` is about calls, which have no `target`")
+                raise Misplaced(member, f"`{member}` filters calls, which have no `target`")
         if self.target is not None and self.kind == "call":
-            raise Misplaced("target", "`target` is about deliveries, so `kind` cannot be call")
+            raise Misplaced("target", "`target` filters deliveries, so `kind` cannot be `call`")
         return self
 
     def which(self) -> Which:
-        """Say what is meant."""
+        """Return the filter for the store."""
         return Which(self.kind, self.runtime, self.executor, self.target, self.since, self.unknown)
 
 
 class RedriveMany(Letters, RedriveCall):
     limit: Annotated[int, Field(ge=1, le=500)] = 100
-    """How many to try at most."""
+    """The maximum number of dead letters."""
     dry_run: bool = False
-    """Only say what would be tried."""
+    """Only list the dead letters that would be redriven."""
 
 
 class DismissMany(Letters, Body):
     limit: Annotated[int, Field(ge=1, le=500)] = 100
-    """How many to dismiss at most."""
+    """The maximum number of dead letters."""
     dry_run: bool = False
-    """Only say what would be dismissed."""
+    """Only list the dead letters that would be dismissed."""
 
 
 class Redeliver(Body):
@@ -138,28 +138,28 @@ class AnswerInteraction(Body):
     decision: Literal["allow", "deny"] | None = None
     """The answer to an approval."""
     scope: Literal["once", "session", "always"] | None = None
-    """For how long a decision holds."""
+    """The validity of a decision."""
     answer: Annotated[str, Field(max_length=100_000)] | None = None
     """The answer to a question; an empty one skips it."""
     value: Annotated[str, Field(max_length=100_000)] | None = None
-    """The secret; it is passed on and never stored."""
+    """The secret. The gateway sends it to the runtime and never stores it."""
 
     @model_validator(mode="after")
     def _one_of_three(self) -> "AnswerInteraction":
         given = [name for name in ("decision", "answer", "value") if getattr(self, name) is not None]
         if len(given) != 1:
-            raise ValueError("give exactly one of `decision`, `answer` and `value`")
+            raise ValueError("set exactly one of `decision`, `answer` and `value`")
         if self.scope is not None and self.decision is None:
-            raise Misplaced("scope", "`scope` belongs to a `decision`")
+            raise Misplaced("scope", "`scope` requires `decision`")
         return self
 
     def as_mapping(self) -> dict[str, Any]:
-        """Return what was given."""
+        """Return the members that were given."""
         return self.model_dump(exclude_none=True)
 
 
 class Query(BaseModel):
-    """The base of all query parameters: unknown ones are errors."""
+    """The base of all query parameters; unknown ones are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -172,9 +172,9 @@ def _split(given: object) -> object:
 
 class ListQuery(Query):
     limit: Annotated[int, Field(ge=1, le=500)] = 50
-    """How many rows to answer at most."""
+    """The maximum number of rows."""
     after: Annotated[str, Field(min_length=1, max_length=512)] | None = None
-    """The `next` of the page before."""
+    """The `next` of the previous page."""
 
 
 class DeadLettersQuery(Letters, ListQuery):
@@ -185,52 +185,52 @@ class SessionsQuery(ListQuery):
     runtime: Annotated[str, Field(max_length=64)] | None = None
     """Only sessions of this runtime."""
     native_id: NativeId | None = None
-    """Only the one that its `runtime` calls so."""
+    """Only the session with this native id; requires `runtime`."""
     open: bool = False
-    """Only those that are not closed."""
+    """Only open sessions."""
     order: Literal["oldest", "newest"] = "oldest"
-    """Which come first: those that were opened first, or last."""
+    """The order by time of opening."""
 
     @model_validator(mode="after")
     def _names_both(self) -> Self:
         if self.native_id is not None and self.runtime is None:
-            raise Misplaced("runtime", "a `native_id` is the name that one `runtime` uses: give both")
+            raise Misplaced("runtime", "`native_id` requires `runtime`")
         return self
 
     def which(self) -> SessionFilter:
-        """Say what is meant."""
+        """Return the filter for the store."""
         return SessionFilter(self.runtime, self.native_id, self.open)
 
 
 class CloseQuery(Query):
     erase: bool = False
-    """Also erase the bodies of its events; needs the scope `operate`."""
+    """Also erase the bodies of the session's events; requires the scope `operate`."""
 
 
 class RotateQuery(Query):
     of: Literal["token", "ticket"] = "token"
-    """`ticket`: not the session's tool token, but what its native session was told on creation."""
+    """`token` is the session's tool token; `ticket` is the token that its native session received on creation."""
     force: bool = False
-    """A ticket is rotated only with this: there is no way to tell the native session another one."""
+    """Required to rotate a ticket, because the native session cannot receive another one."""
 
 
 class ReloadQuery(Query):
     dry_run: bool = False
-    """Only report what would change."""
+    """Only report the changes."""
     force: bool = False
-    """Also restart runtimes whose protocol cannot replay: messages that their agents send meanwhile are lost."""
+    """Also restart runtimes whose protocol cannot replay; messages that their agents send meanwhile are lost."""
 
 
 class EventsQuery(Query):
     after: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    """Answer events behind this sequence."""
+    """Return events after this sequence."""
     limit: Annotated[int, Field(ge=1, le=1_000)] = 100
-    """How many events to answer at most."""
+    """The maximum number of events."""
 
 
 class StreamQuery(Query):
     after: Annotated[int, Field(ge=0, lt=2**63)] | None = None
-    """Begin behind this sequence; without it, and without `Last-Event-ID`, the stream begins with what happens next."""
+    """Start after this sequence. Without it and without `Last-Event-ID`, the stream starts with new events."""
 
 
 class CallsQuery(ListQuery):
@@ -241,7 +241,7 @@ class CallsQuery(ListQuery):
     tool: Annotated[str, Field(max_length=256)] | None = None
     """Only calls of this tool."""
     state: Annotated[list[CallState], BeforeValidator(_split)] = []
-    """One or several states, repeated or separated by commas."""
+    """One or more states, repeated or separated by commas."""
     unknown: bool | None = None
     """Only calls whose outcome is unknown (true) or known (false)."""
 
@@ -252,11 +252,11 @@ def _seconds(given: object) -> object:
 
 class WaitQuery(Query):
     wait: Annotated[float, Field(ge=0, le=60), BeforeValidator(_seconds)] = 0
-    """For how many seconds to wait until the call has ended."""
+    """The maximum number of seconds to wait for the end of the call."""
 
 
 class InteractionsQuery(ListQuery):
     session_id: Annotated[str, Field(max_length=128)] | None = None
-    """Only what was asked in this session."""
+    """Only interactions of this session."""
     state: InteractionState | None = None
-    """Only what stands so."""
+    """Only interactions in this state."""

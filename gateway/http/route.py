@@ -1,4 +1,4 @@
-"""What every operation shares: its route class, which reads nothing before the caller is let in, and its parameters."""
+"""The route class of all operations, which authenticates before it reads the body, and shared parameters."""
 
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Annotated, Any, cast
@@ -27,12 +27,12 @@ from gateway.runtime.app import Gateway
 
 _NO_QUERY = QueryParams()
 _KEYS = frozenset({b"authorization", b"x-api-key", b"x-session-api-key", b"s"})
-"""Where clients carry a secret; that of OpenHands has it in three of them."""
+"""Headers that can contain a client's secret; OpenHands sends it in three of them."""
 _LARGEST_SEQUENCE = 2**63 - 1
 
 
 class Face:
-    """What the routes of one application share."""
+    """The state that the routes of one application share."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
@@ -48,31 +48,31 @@ class ApiRequest(JsonRequest):
 
     @property
     def query_params(self) -> QueryParams:
-        """The query; most requests have none, and FastAPI asks for it all the same."""
+        """The query parameters; requests without any share one empty object."""
         return super().query_params if self.scope["query_string"] else _NO_QUERY
 
     @property
     def cookies(self) -> dict[str, str]:
-        """None are read, though FastAPI asks for them."""
+        """Always empty: the API uses no cookies, but FastAPI parses them otherwise."""
         return {}
 
     @property
     def face(self) -> Face:
-        """What all routes share."""
+        """The shared state of all routes."""
         return cast(Face, self.app.state.face)
 
     def with_token(self, token: str) -> "ApiRequest":
-        """Make the same request of whoever has a token, before its body is read."""
+        """Return the same request with a token in place of its credentials; call it before the body is read."""
         headers = [(name, value) for name, value in self.scope["headers"] if name not in _KEYS]
         headers.append((b"authorization", f"Bearer {token}".encode()))
         return ApiRequest({**self.scope, "headers": headers}, self.receive)
 
 
 class OperationRoute(APIRoute):
-    """An operation: the caller is admitted, the body read strictly, then FastAPI goes on, here or where it belongs."""
+    """An operation: authenticates the caller, parses the body strictly, then runs here or at the session's owner."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
-        # The tag of the route itself, where it has one, and not its router's besides.
+        # Only the route's own tag, or the router's if it has none.
         options["tags"] = options["tags"][-1:]
         options["status_code"] = options.get("status_code") or 200
         super().__init__(path, endpoint, **{**options, **options_of(endpoint)})
@@ -80,7 +80,7 @@ class OperationRoute(APIRoute):
         document(self)
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        # Most requests are for another route, and what stands before its first parameter says so at once.
+        # Most requests are for another route; comparing the prefix before the first parameter is cheap.
         return super().matches(scope) if scope["path"].startswith(self._begins) else (Match.NONE, {})
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -89,7 +89,7 @@ class OperationRoute(APIRoute):
         model = None if body is None else cast(type[BaseModel], body.annotation)
         queries = [cast(type[BaseModel], field.field_info.annotation) for field in self.dependant.query_params]
         takes_token = ACCESS[operation].token
-        # What is only read does no harm where a query is read over, and who pages through all lists alike asks so.
+        # A GET without parameters ignores its query: clients may send paging parameters to every list.
         is_closed = not queries and "GET" not in (self.methods or ())
 
         async def checked(request: Request) -> Response:
@@ -107,7 +107,7 @@ class OperationRoute(APIRoute):
             await face.authenticator.admit(request, operation)
             for query in queries:
                 refuse_repeats(query, request)
-            # Who calls back asks at an address that was given, whatever a proxy adds to it.
+            # Accept extra parameters at a callback URL: a proxy may add some.
             if is_closed and not (takes_token and "token" in request.query_params):
                 refuse_query(request, has_body=body is not None)
             if body is not None:
@@ -128,26 +128,26 @@ async def _caller_of(request: ApiRequest) -> Caller:
 
 
 GatewayDep = Annotated[Gateway, Depends(_gateway_of)]
-"""The gateway behind the API."""
+"""The gateway of the application."""
 CallerDep = Annotated[Caller, Depends(_caller_of)]
-"""Who has sent the request, admitted before a byte of its body was read."""
+"""The authenticated caller of the request."""
 
 
 def read_sequence(text: object, parameter: str) -> int:
-    """Read a sequence as paths and headers write it; `parameter` is what holds it.
+    """Parse the sequence in a path or header; `parameter` is its name.
 
     Raises:
-        InvalidRequest: it is none.
+        InvalidRequest: the text is not a sequence.
     """
     given = str(text)
     if given.isascii() and given.isdigit() and len(given) <= 19 and int(given) <= _LARGEST_SEQUENCE:
         return int(given)
-    reason = f"{given[:50]!r} is not a sequence: a whole number from 0 is expected"
+    reason = f"{given[:50]!r} is not a sequence: expected a whole number from 0"
     raise InvalidRequest(reason, pointer=parameter)
 
 
 SessionPath = Annotated[SessionId, Path(description="The session's id.")]
-CallPath = Annotated[CallId, Path(description="The call's id, ours, as in `webhook-id`.")]
+CallPath = Annotated[CallId, Path(description="The gateway's id of the call, as in `webhook-id`.")]
 InteractionPath = Annotated[InteractionId, Path(description="The interaction's id.")]
 LetterPath = Annotated[str, Path(description="The dead letter's id: a call_id, or SESSION:SEQUENCE:TARGET.")]
 NamePath = Annotated[str, Path(description="The name.")]

@@ -14,28 +14,28 @@ from gateway.http.plain_http import PlainHttp
 from gateway.settings.model import HttpSpec, Limits, Settings
 
 _UNREAD = timedelta(seconds=30)
-"""How long a client may leave bytes of a response unread."""
+"""The time for which a client may leave bytes of a response unread."""
 _LEAST_SECONDS = 2
-"""Seconds that requests have to end when the server stops, at least."""
+"""The minimum number of seconds for requests to end when the server stops."""
 _MOST_CONNECTIONS = 8_192
 _BESIDE_FOLLOWERS = 3_192
-"""Connections for requests where more followers are allowed than those leave room for."""
+"""Connections reserved for requests if followers could use all others."""
 
 
 class Server(uvicorn.Server):
-    """Ends the open streams first when it stops; they would delay it otherwise."""
+    """A uvicorn server that first ends the open streams when it stops, because they would delay it."""
 
     def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
         super().__init__(config)
         self.followers = followers_of(app)
 
     def fit(self, settings: Settings) -> None:
-        """Apply the limits of a configuration to the connections that are made from now on."""
+        """Apply the limits of a configuration to new connections."""
         self.config.timeout_keep_alive = _seconds(settings.http.keep_alive)
         self.config.limit_concurrency = most_connections(settings.limits)
 
     def stop(self, within: timedelta) -> None:
-        """Close the port and end idle connections and streams; requests have so much time to end."""
+        """Close the port and end idle connections and streams; requests have the given time to end."""
         self.config.timeout_graceful_shutdown = max(_LEAST_SECONDS, _seconds(within))
         self.should_exit = True
 
@@ -55,12 +55,12 @@ class Server(uvicorn.Server):
 
 
 def most_connections(limits: Limits) -> int:
-    """Compute how many connections are accepted where so many event streams are allowed."""
+    """Compute the limit of connections from the limit of event streams."""
     return max(_MOST_CONNECTIONS, limits.followers + _BESIDE_FOLLOWERS)
 
 
 def make_server(app: FastAPI, limits: Limits, http: HttpSpec | None = None) -> Server:
-    """Make the server, for sockets that are bound already."""
+    """Make the server for bound sockets."""
     connections = most_connections(limits)
     options: dict[str, Any] = {
         "http": PlainHttp,
@@ -79,7 +79,7 @@ def make_server(app: FastAPI, limits: Limits, http: HttpSpec | None = None) -> S
 
 
 def _end_unread(listener: socket.socket) -> None:
-    """Let the system drop the connections of a listener whose clients read nothing for a while; Linux only.
+    """Let the system drop a listener's connections whose clients read nothing; Linux only.
 
     A server cannot drop them through ASGI, and closing them would wait for the client.
     """
@@ -89,5 +89,5 @@ def _end_unread(listener: socket.socket) -> None:
 
 
 def _seconds(span: timedelta) -> int:
-    """Round to whole seconds, at least one, as uvicorn takes them."""
+    """Round to whole seconds, at least one, as uvicorn requires."""
     return max(1, round(span.total_seconds()))

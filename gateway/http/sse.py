@@ -1,7 +1,7 @@
-"""Server-sent events: what many followers share is encoded once, and each follower is one streaming response.
+"""Server-sent events: events are encoded once for all followers; each follower is one streaming response.
 
-A follower keeps a place in what it follows and the piece that is being sent, nothing else. While its client does not
-read, `send` waits and nothing more is read for it.
+A follower holds its position and the piece that is being sent. While its client does not read, `send` waits and no
+further items are read.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ from gateway.http.views import show_interaction
 from gateway.runtime.views import Heartbeat, InteractionItem, InteractionShown, News, StreamItem
 
 _LARGEST_PIECE = 64 * 1024
-"""Bytes that the server gets at once, so that a client that does not read holds no large event in memory."""
+"""Bytes passed to the server at once, so that a client that does not read holds no large event in memory."""
 _RETRY = b"retry: 1000\n"
-"""A line of the first event's block: a block of its own would be an empty event to some clients (httpx-sse)."""
+"""A line of the first event: as a separate block some clients (httpx-sse) would read an empty event."""
 _HEARTBEAT = b": heartbeat\n"
-"""A comment line; with an empty line behind it, the same clients would see an empty event."""
+"""A comment line; with an empty line after it, the same clients would read an empty event."""
 
 Items = AsyncGenerator[StreamItem | InteractionItem]
 
@@ -34,11 +34,11 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 @frozen
 class Beyond(Gap):
-    """The session ends before the reader's place, as it may after its store was restored."""
+    """The session ends before the client's position, which happens after its store was restored."""
 
 
 def encode(item: StreamItem | InteractionItem) -> bytes:
-    """Encode one item; JSON never holds a raw newline, so `data` is one line."""
+    """Encode one item; JSON contains no raw newline, so `data` is one line."""
     match item:
         case News():
             if item.encoded is None:
@@ -47,7 +47,7 @@ def encode(item: StreamItem | InteractionItem) -> bytes:
         case Heartbeat():
             return _HEARTBEAT
         case Beyond():
-            # With an id: a client that reconnects before the next event continues from this place, not from its own.
+            # With an id: a client that reconnects before the next event continues here, not at its own position.
             return b"id: %d\n%b" % (item.first_sequence - 1, encode(Gap(item.first_sequence)))
         case Gap():
             return b"event: gap\ndata: %s\n\n" % dump({"first_sequence": item.first_sequence})
@@ -66,7 +66,7 @@ def _encode_event(item: Envelope | Live) -> bytes:
 
 
 class Followers:
-    """The open streams of one application: limits how many there are, and ends them."""
+    """The open streams of one application: limits their number and ends them."""
 
     def __init__(self) -> None:
         self._streams: set[EventStream] = set()
@@ -110,11 +110,11 @@ class Followers:
         for stream in refused:
             stream.end()
         if refused:
-            log.info("event streams ended", reason="their keys may read no more", streams=len(refused))
+            log.info("event streams ended", reason="keys removed or without the scope `read`", streams=len(refused))
 
 
 class EventStream(StreamingResponse):
-    """The response that follows something until the client, the gateway or the server ends it."""
+    """A streaming response that ends when the client, the gateway or the server ends it."""
 
     media_type = "text/event-stream"
 
@@ -148,7 +148,7 @@ class EventStream(StreamingResponse):
             await super().__call__(scope, receive, send)
 
     async def stream_response(self, send: Send) -> None:
-        """Send the pieces until the items end, or the stream is ended."""
+        """Send the pieces until the items or the stream end."""
         with self._followers.register(self):
             try:
                 async with asyncio.timeout(None) as self._open, aclosing(self._pieces):
@@ -160,7 +160,7 @@ class EventStream(StreamingResponse):
                 await send({"type": "http.response.body", "body": b""})
 
     async def _encode_pieces(self) -> AsyncGenerator[bytes]:
-        # Sent at once, so that proxies and clients see that the stream stands.
+        # Sent at once, so that proxies and clients see that the stream is open.
         yield _HEARTBEAT
         prefix = _RETRY
         try:

@@ -1,4 +1,4 @@
-"""Rows of the store as JSON: each member of a response model is read from the row's attribute of that name. Pure."""
+"""Converts the store's rows to responses: each member is the row's attribute with that name. Pure."""
 
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -14,29 +14,29 @@ from gateway.store.rows import InteractionRow, Send
 
 
 def show(model: type[responses.Shape], row: object, **more: Any) -> dict[str, Any]:
-    """Write a row as a response model; `more` are the members that the row does not have."""
+    """Convert a row to a response model; `more` are additional members."""
     read = _members_of_row(model, tuple(more))
     return {name: getattr(row, name) for name in read} | more
 
 
 @cache
 def _members_of_row(model: type[responses.Shape], apart: tuple[str, ...]) -> tuple[str, ...]:
-    """List the members of a model that are read from its row."""
+    """List the members of a model that come from its row."""
     return tuple(name for name, field in model.model_fields.items() if field.is_required() and name not in apart)
 
 
 def show_history(history: CallHistory) -> dict[str, Any]:
-    """Show a call with all that happened to it."""
+    """Convert a call with its history."""
     return show(responses.CallWithStory, history.row, **_told(history))
 
 
 def show_called(row: Call, outcome: Outcome | None) -> dict[str, Any]:
-    """Show a call from outside to whoever asked."""
+    """Convert a call from outside for its caller."""
     return show(responses.CallWithOutcome, row, outcome=None if outcome is None else outcome.model_dump())
 
 
 def show_dead_letter(found: Call | Send | CallHistory) -> dict[str, Any]:
-    """Show one dead letter; `type` says whether it is a call or a delivery."""
+    """Convert a dead letter; `type` is `call` or `delivery`."""
     row = found.row if isinstance(found, CallHistory) else found
     known = {"id": id_of(row), "advice": advise(row)}
     match found:
@@ -49,25 +49,25 @@ def show_dead_letter(found: Call | Send | CallHistory) -> dict[str, Any]:
 
 
 def show_redriven(row: Call | Send) -> dict[str, Any]:
-    """Show what became of a dead letter."""
+    """Convert the result of a redrive or dismissal."""
     if isinstance(row, Call):
         return show(responses.RedrivenCall, row, type="call")
     return show(responses.RedrivenDelivery, row, type="delivery")
 
 
 def show_interaction(row: InteractionRow, asked: Envelope) -> dict[str, Any]:
-    """Show a question to a person, with the event that asked."""
+    """Convert an interaction with its requesting event."""
     return show(responses.Interaction, row, sequence=row.request_sequence, event=dump_event(asked.event))
 
 
 def show_answered(row: InteractionRow, losses: Sequence[Loss]) -> dict[str, Any]:
-    """Show a question that was answered, with the losses of its answer."""
+    """Convert an answered interaction with the losses of its answer."""
     told = [loss.model_dump() for loss in losses]
     return show(responses.AnsweredInteraction, row, sequence=row.request_sequence, losses=told)
 
 
 def show_runtime(status: RuntimeStatus, lacking: Mapping[SessionId, str]) -> dict[str, Any]:
-    """Show a runtime and its links; `lacking` says why some of them have no tools."""
+    """Convert a runtime and its links; `lacking` has the reasons of links without tools."""
     links = [
         show(
             responses.Link,
@@ -82,12 +82,12 @@ def show_runtime(status: RuntimeStatus, lacking: Mapping[SessionId, str]) -> dic
 
 
 def show_unconnected(status: UnconnectedRuntime) -> dict[str, Any]:
-    """Show a runtime that is not connected."""
+    """Convert a runtime that is not connected."""
     return show(responses.Runtime, status, links=[], autostart=None)
 
 
 def show_capabilities(status: RuntimeStatus) -> dict[str, Any]:
-    """Show what a runtime's protocol can do."""
+    """Convert the capabilities of a runtime's protocol."""
     able = status.capabilities
     return show(
         responses.RuntimeCapabilities,

@@ -1,4 +1,4 @@
-"""Refuses requests that a foreign web page has sent from the browser of a user (`Origin`, `Host`).
+"""Refuses requests of foreign web pages in a user's browser (`Origin`, `Host`).
 
 A browser adds `Origin` to every request that a page sends across origins. `Host` shows a page that points its own
 name at a loopback address (DNS rebinding).
@@ -14,7 +14,7 @@ _HTTP = ("http://", "https://")
 
 
 def check_origin(request: Request, settings: Settings) -> None:
-    """Check each `Origin` that the request has.
+    """Check each `Origin` of the request.
 
     With API keys, loopback pages, the origin of `public_url` and `api.origins` are allowed; without keys, of the
     loopback pages only those of the same host and port, since every other local page would be let in.
@@ -38,7 +38,7 @@ def check_host(request: Request) -> None:
     """
     hosts = request.headers.getlist("host")
     if not hosts or not all(is_loopback(host) for host in hosts):
-        raise Refused("foreign-origin", "without API keys, only a loopback Host such as 127.0.0.1 is answered")
+        raise Refused("foreign-origin", "without API keys, only a loopback Host such as 127.0.0.1 is allowed")
 
 
 def _is_local(origin: str, request: Request, settings: Settings) -> bool:

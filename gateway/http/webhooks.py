@@ -1,4 +1,4 @@
-"""What the gateway sends to executors and destinations, as `webhooks` of the OpenAPI document; none of it is served."""
+"""The `webhooks` of the OpenAPI document: requests to executors and destinations. The API serves none of them."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,22 +24,22 @@ from gateway.models.webhooks import (
 )
 
 _NOT_DONE: dict[int | str, dict[str, Any]] = {
-    425: {"description": "Not processed: it is tried again."},
-    429: {"description": "Not processed: it is tried again, after `Retry-After`."},
-    503: {"description": "With `Retry-After`: not processed, and tried again; without, as any 5XX."},
+    425: {"description": "Not processed; the gateway retries."},
+    429: {"description": "Not processed; the gateway retries after `Retry-After`."},
+    503: {"description": "With `Retry-After`: not processed; the gateway retries. Otherwise like any 5XX."},
 }
 
 
-def _without_success(refused: str, *, unsure: str) -> dict[int | str, dict[str, Any]]:
-    """Describe answers that are no success: what a refusal means, and a doubt where nothing is tried again."""
-    doubt = {"description": f"Tried again if the executor is `idempotent`, else {unsure}."}
-    return {408: doubt, 409: doubt, **_NOT_DONE, "4XX": {"description": refused}, "5XX": doubt}
+def _describe_errors(refused: str, *, unsure: str) -> dict[int | str, dict[str, Any]]:
+    """Describe error responses; `unsure` is the result of an ambiguous one that is not retried."""
+    ambiguous = {"description": f"Retried if the executor is `idempotent`, otherwise {unsure}."}
+    return {408: ambiguous, 409: ambiguous, **_NOT_DONE, "4XX": {"description": refused}, "5XX": ambiguous}
 
 
-_DETAIL = "the text is the `detail` of a problem+json body where there is one."
-_CALL = _without_success(f"A failure; {_DETAIL}", unsure="a failure whose outcome is unknown")
-_MESSAGE = _without_success(f"Not delivered; {_DETAIL}", unsure="not delivered")
-_QUESTION = _without_success("Left to people.", unsure="left to people")
+_DETAIL = "its text is the `detail` of a problem+json body, if there is one."
+_CALL = _describe_errors(f"A failure; {_DETAIL}", unsure="a failure whose outcome is unknown")
+_MESSAGE = _describe_errors(f"Not delivered; {_DETAIL}", unsure="not delivered")
+_QUESTION = _describe_errors("A person decides.", unsure="a person decides")
 
 
 class WebhookHeaders(Described):
@@ -48,21 +48,21 @@ class WebhookHeaders(Described):
     model_config = ConfigDict(defer_build=True, use_attribute_docstrings=True)
 
     webhook_id: str
-    """The idempotency key: the same on every attempt, for ever."""
+    """The idempotency key: the same on every attempt."""
     idempotency_key: str
-    """The same as `webhook-id`."""
+    """Same as `webhook-id`."""
     webhook_timestamp: int
-    """When this attempt was signed, in Unix seconds."""
+    """The time of signing this attempt, in Unix seconds."""
     webhook_signature: str | None = None
     """`v1,` and the base64 of an HMAC-SHA256 (Standard Webhooks); one for each secret. Absent without a secret."""
     dragoman_attempt: int | None = None
-    """From 1; absent where nothing is tried again."""
+    """The number of the attempt, from 1; absent for requests without retries."""
     traceparent: str
-    """A W3C trace named after the key: all attempts share it, each is a span."""
+    """A W3C trace derived from the key: all attempts share the trace, each is a span."""
 
 
 class WebhookRoute(APIRoute):
-    """Describes a request that is sent: its body as it is read, its answers as they are written."""
+    """A request that the gateway sends: describes the body for reading and the responses for writing."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         super().__init__(path, endpoint, **{**options, **options_of(endpoint)})
@@ -80,18 +80,18 @@ router = APIRouter(route_class=WebhookRoute, tags=["webhooks"])
 @router.post(
     "tool.requested",
     response_model=OutcomeForm,
-    response_description="It has ended so; without a body, with success.",
+    response_description="The outcome of the call; an empty body means success.",
     responses={
-        202: {"description": "The outcome comes later, to `callback_url`."},
+        202: {"description": "Accepted; post the outcome to `callback_url`."},
         204: {"description": "Success; the result is null."},
         **_CALL,
     },
 )
 async def request_tool(headers: Headers, body: ToolRequestedBody) -> Response:
-    """Asks an executor for the outcome of a call.
+    """Run a call.
 
-    What an executor of the type `webhook` gets for every attempt of a call. Members of the answer that nobody knows
-    are ignored.
+    An executor of type `webhook` receives this request for every attempt of a call. Unknown members of the response are
+    ignored.
     """
     raise NotImplementedError
 
@@ -99,13 +99,13 @@ async def request_tool(headers: Headers, body: ToolRequestedBody) -> Response:
 @router.post(
     "tool.canceled",
     status_code=204,
-    response_description="Any 2xx will do.",
-    responses={"4XX": {"description": "It is logged, and not told again."}},
+    response_description="Any 2xx.",
+    responses={"4XX": {"description": "Logged; the gateway does not retry."}},
 )
 async def cancel_tool(headers: Headers, body: ToolCanceledBody) -> Response:
-    """Tells an executor that nobody waits for a call any more.
+    """Stop a canceled call.
 
-    Sent once, best effort, under the key `<call_id>.cancel`.
+    Sent once, best effort, with the key `<call_id>.cancel`.
     """
     raise NotImplementedError
 
@@ -113,13 +113,13 @@ async def cancel_tool(headers: Headers, body: ToolCanceledBody) -> Response:
 @router.post(
     "message.posted",
     response_model=MessageReply,
-    response_description="Whether it was delivered; an empty body is a yes.",
+    response_description="Whether the message was delivered; an empty body means yes.",
     responses=_MESSAGE,
 )
 async def post_message(headers: Headers, body: MessageBody) -> Response:
-    """Passes a routed message on.
+    """Deliver a message.
 
-    What an executor gets for a message of the agent that a route leads to it.
+    An executor receives the agent's messages that a route leads to it.
     """
     raise NotImplementedError
 
@@ -131,9 +131,9 @@ async def post_message(headers: Headers, body: MessageBody) -> Response:
     responses=_QUESTION,
 )
 async def ask_approval(headers: Headers, body: ApprovalBody) -> Response:
-    """Asks whether an agent may do something.
+    """Approve or deny an action.
 
-    Without a usable answer it is left to people.
+    Without a valid decision the request stays open for a person.
     """
     raise NotImplementedError
 
@@ -145,9 +145,9 @@ async def ask_approval(headers: Headers, body: ApprovalBody) -> Response:
     responses=_QUESTION,
 )
 async def ask_question(headers: Headers, body: QuestionBody) -> Response:
-    """Asks what an agent asks a person.
+    """Answer an agent's question.
 
-    Without a usable answer it is left to people.
+    Without a valid answer the question stays open for a person.
     """
     raise NotImplementedError
 
@@ -155,16 +155,16 @@ async def ask_question(headers: Headers, body: QuestionBody) -> Response:
 @router.post(
     "event.copied",
     status_code=204,
-    response_description="Any 2xx: it is delivered.",
+    response_description="Any 2xx: delivered.",
     responses={
-        410: {"description": "The destination is switched off until it is enabled again."},
-        "4XX": {"description": "Refused, a dead letter at once; 408, 409, 425 and 429 are tried again."},
-        "5XX": {"description": "It is tried again, and in the end a dead letter."},
+        410: {"description": "The gateway disables the destination until it is enabled again."},
+        "4XX": {"description": "Refused: a dead letter at once. 408, 409, 425 and 429 are retried."},
+        "5XX": {"description": "Retried, finally a dead letter."},
     },
 )
 async def copy_event(headers: Headers, body: CopyBody) -> Response:
-    """Copies an event to a destination.
+    """Copy an event to a destination.
 
-    One way; `type` is the kind of the event, and `webhook-id` its id.
+    One-way; `type` is the kind of the event, and `webhook-id` its id.
     """
     raise NotImplementedError

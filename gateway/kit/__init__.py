@@ -1,4 +1,4 @@
-"""What a backend's own FastAPI application answers tool calls with: `README.md` beside this file tells how."""
+"""Serves tool calls from a backend's own FastAPI application; see `README.md` in this folder."""
 
 from gateway.kit.calls import Answer as Answer, ToolCall as ToolCall, ToolFailed as ToolFailed, Update as Update
 from gateway.kit.memory import MemoryCallStore as MemoryCallStore

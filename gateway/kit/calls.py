@@ -1,4 +1,4 @@
-"""What a tool function gets and gives."""
+"""The parameters and results of tool functions."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ class RequestedCall(BaseModel):
 
 @dataclass(frozen=True)
 class ToolCall:
-    """The call that a tool function answers: `requested` is who calls, in which session, until when."""
+    """The call of a tool function; `requested` has the session, its labels and the deadline."""
 
     key: str
     """The idempotency key: the same for each repeat of this call."""
@@ -38,16 +38,16 @@ class ToolCall:
     _report: Callable[[dict[str, Any]], Awaitable[None]] = field(repr=False)
 
     async def progress(self, data: dict[str, Any]) -> None:
-        """Tell followers of the session how far it is; what cannot be told is logged and costs the call nothing."""
+        """Report progress to the session's followers; errors are logged and do not affect the call."""
         await self._report(data)
 
 
 class ToolFailed(Exception):
-    """Raise it to tell the agent why its call failed; the text of any other exception stays in your log."""
+    """A failure whose text the agent receives; the text of any other exception is only logged."""
 
 
 class Update(BaseModel):
-    """Fresh state that reaches the agent before the result."""
+    """New state that the agent receives before the result."""
 
     name: str = Field(min_length=1)
     context: Mapping[str, Any]
@@ -56,7 +56,7 @@ class Update(BaseModel):
 
 @dataclass(frozen=True)
 class Answer:
-    """Return it instead of a plain result to send updates along, or to let the agent sleep on."""
+    """A result with updates, or one that does not wake the agent."""
 
     result: Any = None
     updates: Sequence[Update] = ()

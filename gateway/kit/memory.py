@@ -14,13 +14,13 @@ from pathlib import Path
 from gateway.kit.store import KEPT, Callback, Claimed, KeyReused, Owed
 
 MOST = 100_000
-"""Keys at most; beyond it the oldest that are done go."""
+"""The maximum number of keys; beyond it the oldest completed ones are removed."""
 
 log = logging.getLogger("dragoman.kit")
 
 
 class MemoryCallStore:
-    """Keeps claims as long as its process lives; a call that comes again after a restart is a new one."""
+    """Keeps claims for the life of its process; a call that is repeated after a restart runs again."""
 
     def __init__(self) -> None:
         self._claims: dict[str, tuple[str, float, bytes | None]] = {}
@@ -28,13 +28,13 @@ class MemoryCallStore:
         self._stack = ExitStack()
 
     async def __aenter__(self) -> "MemoryCallStore":
-        file = self._stack.enter_context(_place_of_siblings().open("wb"))
+        file = self._stack.enter_context(_worker_lock_path().open("wb"))
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             log.warning(
-                "this application has several workers, and each would run a call that comes again: give Tools a"
-                " store that they share, SqliteCallStore or PostgresCallStore"
+                "this application has several workers, and each would run a repeated call: pass Tools a"
+                " shared store, SqliteCallStore or PostgresCallStore"
             )
         return self
 
@@ -46,7 +46,7 @@ class MemoryCallStore:
     async def claim(self, key: str, digest: str) -> Claimed:
         known = self._claims.get(key)
         if known is None:
-            self._make_room()
+            self._evict()
             self._claims[key] = (digest, time.monotonic(), None)
             return Claimed("new")
         if known[0] != digest:
@@ -73,7 +73,7 @@ class MemoryCallStore:
         if self._claims[key][2] is None:
             del self._claims[key]
 
-    def _make_room(self) -> None:
+    def _evict(self) -> None:
         over, gone = time.monotonic() - KEPT.total_seconds(), list[str]()
         for key, (_, at, answer) in self._claims.items():
             if at > over and len(self._claims) - len(gone) < MOST:
@@ -85,7 +85,7 @@ class MemoryCallStore:
             self._callbacks.pop(key, None)
 
 
-def _place_of_siblings() -> Path:
-    """Name a file that the workers of one server share, and no other application does."""
+def _worker_lock_path() -> Path:
+    """Return a file name that only the workers of this server share."""
     same = repr((os.getppid(), Path.cwd(), sys.argv)).encode()
     return Path(tempfile.gettempdir()) / f"dragoman-kit-{os.getuid()}-{hashlib.sha256(same).hexdigest()[:16]}.lock"

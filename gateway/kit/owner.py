@@ -1,4 +1,4 @@
-"""A sign that a process lives, which the machine takes away with it however it ends. POSIX only."""
+"""A file lock that shows that a process is alive; the system releases it however the process ends. POSIX only."""
 
 import fcntl
 from contextlib import suppress
@@ -7,7 +7,7 @@ from typing import BinaryIO
 
 
 class Owner:
-    """Holds a file of its own locked, beside what it owns things in."""
+    """Locks its own file, next to the database in which it owns claims."""
 
     def __init__(self, beside: Path, name: str) -> None:
         self.name = name
@@ -27,7 +27,7 @@ class Owner:
 
 
 def lives(beside: Path, name: str) -> bool:
-    """Whether the owner of a name lives; the file of one that does not is removed."""
+    """Check whether the owner with a name is alive; removes the file of a dead one."""
     path = _path_of(beside, name)
     try:
         with path.open("rb") as file:

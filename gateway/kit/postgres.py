@@ -1,4 +1,4 @@
-"""Claims in PostgreSQL, for workers on several machines; wants `pip install 'dragoman[postgres]'`."""
+"""Claims in PostgreSQL, for workers on several machines; requires `pip install 'dragoman[postgres]'`."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ from gateway.kit.store import KEPT, Callback, Claimed, KeyReused, Owed, StoreUna
 from gateway.settings.postgres_dsn import asyncpg_dsn, find_dropped, why_refused
 
 _PATIENCE = 5.0
-"""Seconds for one statement, and between two looks whether the connection that shows this worker lives still stands."""
+"""Seconds for one statement, and between two checks of the connection that shows that this worker is alive."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS dragoman_kit_claims (
     key text PRIMARY KEY, digest text NOT NULL, owner bigint NOT NULL,
@@ -28,21 +28,21 @@ CREATE TABLE IF NOT EXISTS dragoman_kit_callbacks (
 );
 """
 _CALM = 10.0
-"""Seconds for which this worker takes nothing over after it lost its own connection: a restart of the server cuts the
-connections of all workers, and each of them needs a moment to take its lock again."""
+"""Seconds without takeovers after this worker lost its own connection: a restart of the server breaks all workers'
+connections, and each worker needs a moment to lock again."""
 _SETUP = 7_203_684_115
-"""The lock under which the table is made."""
+"""The lock for creating the tables."""
 _BROKEN = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-"""What asyncpg raises over a connection that fails; the last where the server's end came at an odd moment."""
+"""asyncpg's errors of a failed connection; the last one if the server ended during a protocol step."""
 
 log = logging.getLogger("dragoman.kit")
 
 
 class PostgresCallStore:
-    """Keeps claims in a table of its own; the lock of a worker's session says whether it still lives.
+    """Keeps claims in its own table; the advisory lock of a worker's session shows that the worker is alive.
 
-    It wants sessions, as PostgreSQL itself gives them and a pooler in transaction mode does not. A worker whose
-    connection is cut off is taken for gone: what it runs then is unknown, and is not run twice unless idempotent.
+    Requires sessions, which a pooler in transaction mode does not provide. A worker with a broken connection is
+    considered dead: the outcomes of its calls are unknown, and only idempotent ones run again.
     """
 
     def __init__(self, dsn: str, *, connections: int = 4) -> None:
@@ -58,7 +58,7 @@ class PostgresCallStore:
     async def __aenter__(self) -> "PostgresCallStore":
         self._owner = secrets.randbits(62)
         async with contextlib.AsyncExitStack() as stack:
-            with _told():
+            with _convert_errors():
                 self._pool = await stack.enter_async_context(
                     asyncpg.create_pool(
                         self._dsn, min_size=1, max_size=self._connections, command_timeout=_PATIENCE, timeout=_PATIENCE
@@ -67,7 +67,7 @@ class PostgresCallStore:
                 async with self._pool.acquire(timeout=_PATIENCE) as link, link.transaction():
                     await link.execute("SELECT pg_advisory_xact_lock($1)", _SETUP)
                     await link.execute(_SCHEMA)
-                self._living = await self._live()
+                self._session = await self._live()
             living = asyncio.create_task(self._stay())
             stack.push_async_callback(self._die, living)
             self._stack = stack.pop_all()
@@ -77,8 +77,8 @@ class PostgresCallStore:
         await self._stack.aclose()
 
     async def claim(self, key: str, digest: str) -> Claimed:
-        if self._living.is_closed():
-            raise StoreUnavailable("the connection that shows that this worker lives is lost")
+        if self._session.is_closed():
+            raise StoreUnavailable("lost the connection that shows that this worker is alive")
         async with self._transaction() as link:
             taken = await link.fetchval(
                 "INSERT INTO dragoman_kit_claims (key, digest, owner) VALUES ($1, $2, $3)"
@@ -139,7 +139,7 @@ class PostgresCallStore:
             await link.execute("DELETE FROM dragoman_kit_callbacks WHERE key = $1", key)
 
     async def take_owed(self, idempotent: Collection[str], limit: int) -> Sequence[Owed]:
-        if self._living.is_closed() or time.monotonic() < self._calm_at:
+        if self._session.is_closed() or time.monotonic() < self._calm_at:
             return ()
         async with self._transaction() as link:
             await link.execute(
@@ -173,15 +173,15 @@ class PostgresCallStore:
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncGenerator["asyncpg.pool.PoolConnectionProxy"]:
-        with _told():
+        with _convert_errors():
             async with self._pool.acquire(timeout=_PATIENCE) as link, link.transaction():
                 yield link
 
-    # The sign of life ------------------------------------------------------------------------------------
+    # Liveness --------------------------------------------------------------------------------------------
 
     async def _live(self) -> "asyncpg.Connection":
         living = await asyncpg.connect(self._dsn, timeout=_PATIENCE, command_timeout=_PATIENCE)
-        # A machine that loses its power closes no connection; the server shall notice within half a minute.
+        # A machine that loses power closes no connection; keepalives let the server notice within half a minute.
         await living.execute(
             "SELECT set_config('tcp_keepalives_idle', '10', false), set_config('tcp_keepalives_interval', '5', false),"
             " set_config('tcp_keepalives_count', '3', false)"
@@ -190,33 +190,33 @@ class PostgresCallStore:
         return living
 
     async def _stay(self) -> None:
-        """Show that this worker lives; what another one took from it meanwhile is the other one's."""
+        """Keep the lock of this worker; claims that another worker took over meanwhile stay with it."""
         while True:
             await asyncio.sleep(_PATIENCE)
             try:
-                await self._living.execute("SELECT 1")
+                await self._session.execute("SELECT 1")
             except _BROKEN as exc:
-                log.warning("the store is away: %s", type(exc).__name__)
-                self._living.terminate()
+                log.warning("the store is unavailable: %s", type(exc).__name__)
+                self._session.terminate()
                 self._calm_at = time.monotonic() + _PATIENCE + _CALM
                 try:
-                    self._living = await self._live()
+                    self._session = await self._live()
                 except _BROKEN:
                     continue
 
     async def _die(self, living: "asyncio.Task[None]") -> None:
         living.cancel()
         await asyncio.wait({living})
-        self._living.terminate()
+        self._session.terminate()
 
 
 async def _is_dead(link: "asyncpg.pool.PoolConnectionProxy", owner: int) -> bool:
-    """Whether a worker's session has ended: its lock is free, and this transaction gets it."""
+    """Check whether a worker's session has ended, by taking its lock for this transaction."""
     return bool(await link.fetchval("SELECT pg_try_advisory_xact_lock($1)", owner))
 
 
 @contextlib.contextmanager
-def _told():
+def _convert_errors():
     try:
         yield
     except _BROKEN as exc:

@@ -9,14 +9,14 @@ _NULL = {"type": "null"}
 
 
 def parameters_of(model: type[BaseModel]) -> dict[str, Any]:
-    """Write the schema of a model's arguments.
+    """Return the schema of a model's arguments.
 
-    An optional member whose default is None is described without null, because most runtimes have no null: agents omit
-    it, and the gateway drops a null that is sent all the same. Null stays where omission means something else: in
-    required members, in members with another default and in items.
+    An optional member with the default None does not allow null, because most runtimes have no null: agents omit it,
+    and the gateway drops a null. Null stays allowed if omission has another meaning: in required members, in
+    members with another default and in items.
 
     Raises:
-        ValueError: a model contains itself, which cannot be written without `$ref`.
+        ValueError: a model contains itself, which requires `$ref`.
     """
     schema = model.model_json_schema()
     plain = _plain(schema, cast("dict[str, Any]", schema.get("$defs", {})), ())
@@ -26,7 +26,7 @@ def parameters_of(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def _plain(schema: Any, defs: dict[str, Any], within: tuple[str, ...], *, optional: bool = False) -> Any:
-    """Write one schema without references; `within` are the definitions around it."""
+    """Return one schema without references; `within` are the enclosing definitions."""
     if isinstance(schema, list):
         return [_plain(one, defs, within) for one in cast("list[Any]", schema)]
     if not isinstance(schema, dict):
@@ -35,7 +35,7 @@ def _plain(schema: Any, defs: dict[str, Any], within: tuple[str, ...], *, option
     if (ref := found.pop("$ref", None)) is not None:
         name = str(ref).removeprefix(_ROOT)
         if name in within:
-            raise ValueError(f"{name} holds itself: {' → '.join((*within, name))}; no tool can be declared with it")
+            raise ValueError(f"{name} contains itself: {' → '.join((*within, name))}; a tool cannot use it")
         return _plain({**defs[name], **found}, defs, (*within, name), optional=optional)
     if (choices := found.get("anyOf")) is not None and _NULL in choices:
         left = [one for one in choices if one != _NULL]

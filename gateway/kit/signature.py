@@ -1,4 +1,4 @@
-"""Whether a request is the gateway's: Standard Webhooks 1.0, with as many secrets as are in use. Pure."""
+"""Verifies the gateway's signature: Standard Webhooks 1.0, with one or more secrets. Pure."""
 
 import hmac
 from base64 import b64encode
@@ -7,18 +7,18 @@ from collections.abc import Mapping, Sequence
 from gateway.settings.webhook_secret import decode_secret
 
 TOLERANCE = 300
-"""Seconds that a timestamp may be off."""
+"""The maximum difference of a timestamp, in seconds."""
 
 
 class BadSignature(ValueError):
-    """The request is not the gateway's, is too old, or was changed on its way."""
+    """The request is not from the gateway, is too old, or was modified."""
 
 
 def verify(keys: Sequence[bytes], headers: Mapping[str, str], body: bytes, *, now: float) -> None:
-    """Check a signature over the bytes as they came.
+    """Check the signature of the received bytes.
 
     Raises:
-        BadSignature: says what is wrong with it.
+        BadSignature: names the error.
     """
     key, stamp, given = (headers.get(f"webhook-{name}", "") for name in ("id", "timestamp", "signature"))
     if not (key and stamp and given):
@@ -29,7 +29,7 @@ def verify(keys: Sequence[bytes], headers: Mapping[str, str], body: bytes, *, no
     versions = (one.partition(",") for one in given.split(" ")[:16])
     shown = [signature.encode() for version, _, signature in versions if version == "v1"]
     if not any(hmac.compare_digest(one, other) for one in shown for other in wanted):
-        raise BadSignature("no signature fits a secret of this backend")
+        raise BadSignature("the signature does not match any configured secret")
 
 
 def _sign(secret: bytes, content: bytes) -> bytes:
@@ -37,14 +37,14 @@ def _sign(secret: bytes, content: bytes) -> bytes:
 
 
 def read_secrets(secret: str | Sequence[str]) -> tuple[bytes, ...]:
-    """Take the keys out of one secret, or out of several while one is rotated.
+    """Decode one secret, or several during a rotation.
 
     Raises:
-        ValueError: which of them is no secret, and the mend.
+        ValueError: names the invalid secret and the fix.
     """
     secrets = (secret,) if isinstance(secret, str) else tuple(secret)
     if not secrets:
-        raise ValueError("no secret is given: the executor's `secret` in the gateway's YAML")
+        raise ValueError("missing secret: use the executor's `secret` in the gateway's YAML")
     keys: list[bytes] = []
     for number, one in enumerate(secrets, 1):
         try:

@@ -15,7 +15,7 @@ from gateway.kit.owner import Owner, lives
 from gateway.kit.store import KEPT, Callback, Claimed, KeyReused, Owed, StoreUnavailable
 
 _BUSY = 5.0
-"""Seconds that one worker may have the file to itself while another one wants to write."""
+"""Seconds for which a worker waits for another one's write."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS claims (
     key TEXT PRIMARY KEY, digest TEXT NOT NULL, owner TEXT NOT NULL, claimed_at REAL NOT NULL, answer BLOB
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class SqliteCallStore:
-    """Keeps claims in a file on a local disk; its owner's lock says whether the worker that has one still lives."""
+    """Keeps claims in a file on a local disk; a worker's file lock shows that the worker is alive."""
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)

@@ -1,4 +1,4 @@
-"""The port of a backend's call store: claims, answers and the callbacks that are still owed."""
+"""The port of a backend's call store: claims, answers and pending callbacks."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -6,24 +6,24 @@ from datetime import timedelta
 from typing import Literal, Protocol
 
 KEPT = timedelta(days=3)
-"""For how long a key is kept behind its claim; the gateway repeats a call for as long as its deadline."""
+"""The time for which a key is kept after its claim; the gateway repeats a call until its deadline."""
 
 
 class KeyReused(Exception):
-    """A key came again with another tool or other arguments."""
+    """A key was reused with another tool or other arguments."""
 
 
 class StoreUnavailable(Exception):
-    """The store cannot say just now; nothing was claimed or finished for sure."""
+    """The store is unavailable; it is unknown whether the claim or answer was stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """What is known of a key by now.
+    """The state of a key after a claim.
 
-    `new` and `abandoned` belong to whoever asked: nobody has had the first before, and whoever had the second left it
-    without an answer. `running` is another worker's that lives: one worker never claims a key twice at once. `done` has
-    the answer.
+    `new` and `abandoned` belong to the claiming worker: no worker has claimed the first before, and the previous owner
+    of the second left no answer. `running` belongs to another live worker: one worker never claims a key twice at once.
+    `done` has the answer.
     """
 
     state: Literal["new", "running", "abandoned", "done"]
@@ -42,7 +42,7 @@ class Callback:
 
 @dataclass(frozen=True, slots=True)
 class Owed:
-    """A callback that a dead worker owes; `answer` is None if its call has none and nothing runs it."""
+    """A callback that a dead worker owes; `answer` is None if its call has no answer and does not run."""
 
     key: str
     callback: Callback
@@ -52,7 +52,7 @@ class Owed:
 class CallStore(Protocol):
     """Keeps the claims of one backend, for one worker or for many.
 
-    An `async with` opens and closes it. What cannot be reached raises StoreUnavailable, within seconds.
+    An `async with` opens and closes it. If the store is unreachable, methods raise StoreUnavailable within seconds.
     """
 
     async def __aenter__(self) -> object: ...
@@ -60,10 +60,10 @@ class CallStore(Protocol):
     async def __aexit__(self, *exc: object) -> None: ...
 
     async def claim(self, key: str, digest: str) -> Claimed:
-        """Take a key for this worker, if it is free; `digest` says what is asked under it.
+        """Claim a key for this worker, if it is free; `digest` identifies its tool and arguments.
 
         Raises:
-            KeyReused: something else was asked under it.
+            KeyReused: the key has another digest.
         """
         ...
 
@@ -72,7 +72,7 @@ class CallStore(Protocol):
         ...
 
     async def finish(self, key: str, answer: bytes) -> Callback | None:
-        """Keep the answer of a key that this worker has claimed; return the callback that is owed for it.
+        """Store the answer of a key that this worker has claimed; return its pending callback.
 
         If another worker has taken the claim over, its answer stays.
         """
@@ -83,12 +83,12 @@ class CallStore(Protocol):
         ...
 
     async def take_owed(self, idempotent: Collection[str], limit: int) -> Sequence[Owed]:
-        """Take over up to `limit` callbacks whose worker is dead and whose call no living worker runs.
+        """Take over up to `limit` callbacks whose worker is dead and whose call no live worker runs.
 
-        Unanswered calls of the `idempotent` tools are left out: the gateway requests them again.
+        Unanswered calls of the `idempotent` tools are skipped, because the gateway requests them again.
         """
         ...
 
     async def forget(self, key: str) -> None:
-        """Give a key back that this worker has claimed and done nothing about."""
+        """Release a key that this worker has claimed but not processed."""
         ...

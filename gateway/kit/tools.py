@@ -1,4 +1,4 @@
-"""Tool functions behind one signed endpoint: each call runs once, and its outcome always reaches the gateway."""
+"""Tool functions behind one signed endpoint: runs each call once and delivers its outcome to the gateway."""
 
 import asyncio
 import contextlib
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 _IDLE = 1.0
 """Seconds that an idle connection to the gateway, or to the proxy in front of it, may be reused."""
 _LOOK = 0.25
-"""Seconds until the first look again at a call that another worker runs; each later one waits twice as long."""
+"""Seconds until the first poll of a call that another worker runs; each later pause doubles."""
 _LONGEST_LOOK = 2.0
 _REUSED = "this key came before, with another tool or other arguments"
 _SWEEP = 10.0
-"""Seconds between two looks for callbacks that dead workers owe."""
+"""Seconds between two polls for callbacks of dead workers."""
 _BATCH, _MOST_OWED = 20, 1_000
-"""Callbacks that one look takes over at once, and outcomes in delivery beyond which none is taken over."""
+"""The maximum number of callbacks per poll, and of outcomes in delivery before polls stop."""
 _CLEANUP, _LAST_WORDS = 1.0, 5.0
 """Seconds that an interrupted function has to clean up, and that the reports of interrupted calls have to leave."""
-_DEAD = "the worker that ran this call is gone; the tool may have run"
+_DEAD = "the worker that ran this call died; the tool may have run"
 _NOT_STARTED = (
     "the tools are not started, because no lifespan runs for their router: the lifespan of a mounted application never"
     " runs. Include the router in the outermost application (`app.include_router(tools.router, prefix='/x')`), or give"
@@ -54,7 +54,7 @@ ToolFunction = Callable[..., Coroutine[Any, Any, Any]]
 
 @dataclass(frozen=True)
 class _Tool:
-    """One tool: its function and what agents are told of it."""
+    """One tool: its function and its description for agents."""
 
     name: str
     description: str
@@ -68,14 +68,14 @@ class _Tool:
 
 @dataclass(frozen=True)
 class _Refused(Exception):
-    """A call that is not taken on."""
+    """A call that is refused."""
 
     response: Callable[[], Response]
 
 
 @dataclass
 class _Running:
-    """A call that this worker has taken on, or waits for while another one runs it."""
+    """A call that this worker runs, or waits for while another worker runs it."""
 
     call_id: str
     digest: str
@@ -112,14 +112,14 @@ class Tools:
     ) -> None:
         """Prepare an endpoint at `path` for requests signed with a secret, or with any of several.
 
-        `store` keeps which calls were taken on, in memory unless it is given. More than `most_running` at once are
-        told to come again, larger requests are refused, larger answers are failures (the executor's `max_response`).
-        When the application stops, running calls have `drain` seconds to end; those that do not are interrupted and
-        reported as unknown, unless their tool is idempotent. An outcome within `at_once` seconds is the answer to the
-        request; later it goes to `callback_url`.
+        `store` keeps the claims, by default in memory. More than `most_running` calls at once get 503, larger requests
+        are refused, and larger answers are failures (the executor's `max_response`). When the application stops,
+        running calls have `drain` seconds to end; the others are interrupted and reported as unknown, unless their tool
+        is idempotent. An outcome within `at_once` seconds is the response to the request; a later one is posted to
+        `callback_url`.
 
         Raises:
-            ValueError: a secret is none.
+            ValueError: a secret is invalid.
         """
         self._keys = read_secrets(secret)
         self._store: CallStore = store or MemoryCallStore()
@@ -148,15 +148,15 @@ class Tools:
     ) -> Callable[[ToolFunction], ToolFunction]:
         """Declare `async def f(arguments: Model)` or `async def f(arguments: Model, call: ToolCall)` as a tool.
 
-        The description is the function's docstring unless it is given. `idempotent` says that running a call again
-        does no harm: one that was cut off by a crash is, else the agent is told that the outcome is unknown. A
-        function that runs for longer than `timeout` seconds is canceled.
+        The default description is the function's docstring. `idempotent` means that a second run does no harm: a call
+        that a crash interrupted runs again; otherwise the agent gets an unknown outcome. A function that runs longer
+        than `timeout` seconds is canceled.
         """
 
         def declare(function: ToolFunction) -> ToolFunction:
             model, takes_call = _read_signature(name, function)
             if name in self._tools:
-                raise ValueError(f"two functions are called {name!r}")
+                raise ValueError(f"two functions have the name {name!r}")
             text = description if description is not None else getdoc(function) or ""
             parameters_of(model)
             self._tools[name] = _Tool(name, text, model, function, takes_call, idempotent, read_only, timeout)
@@ -319,10 +319,10 @@ class Tools:
                 self._cancel(str(data["call_id"]))
                 return Response(status_code=204)
             if kind != "tool.requested":
-                return _refusal(422, f"this endpoint answers tool calls, no {str(kind)[:60]!r}; mend the route")
+                return _refusal(422, f"this endpoint serves tool calls, not {str(kind)[:60]!r}; fix the route")
             requested = RequestedCall.model_validate(data)
         except (ValueError, KeyError, TypeError, RecursionError) as exc:
-            return _refusal(400, f"the body is no request of the webhook contract ({type(exc).__name__})")
+            return _refusal(400, f"the body is not a request of the webhook contract ({type(exc).__name__})")
         return await self._call(request.headers["webhook-id"], requested)
 
     async def _call(self, key: str, requested: RequestedCall) -> Response:
@@ -334,14 +334,14 @@ class Tools:
             return _refusal(422, _REUSED)
         if running is None:
             if self._leaving or len(self._running) >= self._most_running:
-                return _later("the backend stops" if self._leaving else "too many calls run at once")
+                return _later("the backend is stopping" if self._leaving else "too many calls run at once")
             task = self._spawn(self._take_on(key, digest, tool, requested), f"tool {tool.name} {key}")
             running = self._running[key] = _Running(requested.call_id, digest, task)
             task.add_done_callback(lambda _: self._running.pop(key, None))
         url, callback = requested.callback_url, None
         if url is not None:
             callback = Callback(url, tool.name, requested.deadline.timestamp())
-        # Without a callback address, the request waits as long as the call may take.
+        # Without a callback URL, the request waits until the call ends.
         await asyncio.wait({running.task}, timeout=None if callback is None else self._at_once)
         while not running.task.done():
             if running.taken and callback is not None and await self._accept(key, running, callback):
@@ -374,7 +374,7 @@ class Tools:
         claim, pause, running = await self._claim(key, digest), _LOOK, self._running[key]
         if self._leaving and claim.state == "new":
             await self._forget(key)
-            raise _Refused(lambda: _later("the backend stops"))
+            raise _Refused(lambda: _later("the backend is stopping"))
         running.taken = True
         while claim.state == "running":
             await asyncio.sleep(pause)
@@ -407,7 +407,7 @@ class Tools:
             return _CANCELED
         if tool.idempotent:
             # The claim stays without an answer: the gateway requests the call again, and it runs again.
-            raise _Refused(lambda: _later("the backend stops"))
+            raise _Refused(lambda: _later("the backend is stopping"))
         log.warning("the outcome of %s (%s) is unknown: the backend stopped while it ran", key, tool.name)
         return _unknown("the backend stopped while it ran this call; the tool may have run")
 
@@ -417,8 +417,8 @@ class Tools:
         except KeyReused:
             raise _Refused(lambda: _refusal(422, _REUSED)) from None
         except StoreUnavailable as exc:
-            log.warning("%s: nothing is known of it, the store is away: %s", key, exc)
-            raise _Refused(lambda: _later("the backend's store is away")) from exc
+            log.warning("cannot claim %s, the store is unavailable: %s", key, exc)
+            raise _Refused(lambda: _later("the backend's store is unavailable")) from exc
 
     async def _try(self, key: str, tool: _Tool, requested: RequestedCall) -> bytes:
         """Run a function; whatever it, its model or its result raises ends the call, and nothing else."""
@@ -428,7 +428,7 @@ class Tools:
             running = asyncio.current_task()
             if running is not None and running.cancelling():
                 raise
-            # Nobody has asked for it: the function awaited something that was canceled.
+            # Not canceled by the kit: the function awaited something that was canceled.
             fault: BaseException = exc
         except BaseException as exc:  # noqa: BLE001 - what is the user's own may raise anything
             fault = exc
@@ -454,7 +454,7 @@ class Tools:
         except TimeoutError:
             if not clock.expired():
                 raise
-            return _failure(f"the tool did not answer within {tool.timeout:g} seconds")
+            return _failure(f"the tool did not respond within {tool.timeout:g} seconds")
         return self._say(came)
 
     def _say(self, came: object) -> bytes:
@@ -488,16 +488,16 @@ class Tools:
         try:
             await self._store.forget(key)
         except StoreUnavailable as exc:
-            log.warning("%s could not be given back: %s", key, exc)
+            log.warning("could not release %s: %s", key, exc)
 
 
 def _read_signature(name: str, function: ToolFunction) -> tuple[type[BaseModel], bool]:
     if not iscoroutinefunction(function):
-        raise TypeError(f"the function of tool {name!r} must be `async def`; let it call blocking code in a thread")
+        raise TypeError(f"the function of tool {name!r} must be `async def`; run blocking code in a thread")
     parameters = list(signature(function).parameters.values())
     plain = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     if not 1 <= len(parameters) <= 2 or any(one.kind not in plain for one in parameters):
-        raise TypeError(f"the function of tool {name!r} takes its arguments as one model, and may take the ToolCall")
+        raise TypeError(f"the function of tool {name!r} must have one model as parameter, and optionally the ToolCall")
     hints = get_annotations(function, eval_str=True)
     model = hints.get(parameters[0].name)
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
@@ -507,7 +507,7 @@ def _read_signature(name: str, function: ToolFunction) -> tuple[type[BaseModel],
         # Of `Annotated[Session, Depends(…)]`, as of `dict[str, int]`, the class.
         second = getattr(second, "__origin__", second)
     if isinstance(second, type) and not issubclass(ToolCall, second):
-        raise TypeError(f"the second parameter of tool {name!r} gets the ToolCall, and no {second.__name__}")
+        raise TypeError(f"the second parameter of tool {name!r} is the ToolCall, not {second.__name__}")
     return model, len(parameters) == 2
 
 
@@ -549,9 +549,9 @@ _CANCELED = _dump({"outcome": "canceled", "error": "canceled by the caller"})
 
 
 def _response(running: _Running) -> Response:
-    """Answer with what came of a task that has ended."""
+    """Return the response of a task that has ended."""
     if running.task.cancelled():
-        return _outcome(_CANCELED) if running.canceled else _later("the backend stops")
+        return _outcome(_CANCELED) if running.canceled else _later("the backend is stopping")
     refused = running.task.exception()
     return _outcome(running.task.result()) if refused is None else _refused(refused)
 

@@ -1,6 +1,6 @@
-"""The responses of all operations. Pure.
+"""Models of the API's responses. Pure.
 
-States, lanes and `answer_to` are open texts, so that a client of this release can read responses of a newer gateway.
+States, lanes and `answer_to` accept any string, so that this release's client can read responses of a newer gateway.
 """
 
 from datetime import datetime
@@ -18,7 +18,7 @@ Standing = Literal[SessionState, "closed"]
 
 
 class Shape(Described):
-    """The base of all shapes: complete, so that an answer with a member more or less fails its test."""
+    """The base of all response models; it forbids extra members, so tests detect a member that is not described."""
 
     model_config = ConfigDict(frozen=True, defer_build=True, extra="forbid")
 
@@ -27,7 +27,7 @@ class Listing(Shape, Generic[Row]):
     data: list[Row]
     """The rows."""
     next: str | None
-    """Give it as `after` to read the next page; null on the last one."""
+    """Pass it as `after` to get the next page; null on the last page."""
 
 
 class Written(Shape):
@@ -39,7 +39,7 @@ class EventListing(Shape):
     data: list[Envelope]
     """The rows."""
     next: int | None
-    """The sequence to go on `after`; null on the last page."""
+    """Pass it as `after` to get the next page; null on the last page."""
 
 
 class Redelivered(Shape):
@@ -57,44 +57,44 @@ class Session(Shape):
     runtime: str
     """The runtime's name in the configuration."""
     protocol: str
-    """What it speaks."""
+    """The protocol."""
     native_id: str
     """The runtime's own id."""
     state: Standing | str
-    """What its runtime has said last; before that `starting` where the protocol tells of turns, else `idle`."""
+    """The last state that the runtime reported; initially `starting` if the protocol reports turns, else `idle`."""
     labels: dict[str, str]
-    """For routing and your own bookkeeping."""
+    """Labels for routing and your own use."""
     first_sequence: int
-    """The oldest event that retention has left."""
+    """The oldest event that retention kept."""
     last_sequence: int
     """The newest event."""
     opened_at: datetime
-    """When it was opened."""
+    """The time of opening."""
     updated_at: datetime
-    """When something happened in it last."""
+    """The time of the last change."""
     owner: str | None
-    """The instance that carries it, or carried it last."""
+    """The instance that owns the session, or its last owner."""
 
 
 class OpenedSession(Session):
     told: list[str]
-    """Names of the tools that its runtime was told on creation; none where it was attached to."""
+    """Names of the tools that the runtime received on creation; empty if the session was attached."""
 
 
 class Instance(Shape):
     instance_id: str
     """The name of the process."""
     url: str
-    """Where the other instances reach it."""
+    """The URL for other instances."""
     alive: bool
-    """Whether its lease runs."""
+    """Whether its lease is valid."""
     sessions: int
-    """How many open sessions it owns."""
+    """The number of open sessions that it owns."""
 
 
 class Call(Shape):
     call_id: str
-    """Our id of the call."""
+    """The gateway's id of the call."""
     native_call_id: str
     """The runtime's own id of the call."""
     session_id: str
@@ -104,39 +104,39 @@ class Call(Shape):
     tool: str
     """The tool's name."""
     state: CallState | str
-    """Where it stands."""
+    """The state of the call."""
     executor: str | None
-    """Who was asked; null where nobody is responsible."""
+    """The executor of the call; null if no route leads to one."""
     attempt: int
-    """How often it was asked."""
+    """The number of attempts."""
     idempotency_key: str
     """The `webhook-id` of every attempt."""
     unknown: bool
-    """Whether the executor may have done the work although the gateway cannot know."""
+    """Whether the gateway cannot know if the executor did the work."""
     error: str | None
-    """What the agent was told, or will be."""
+    """The error text for the agent."""
     created_at: datetime
-    """When it was asked for."""
+    """The time of the request."""
     deadline_at: datetime
-    """When it ends in any case."""
+    """The time at which the call expires."""
     due_at: datetime | None
-    """When it is tried again; of an accepted call, when its request is sent again unless there is a sign of life."""
+    """The time of the next attempt. For an accepted call: the time of the next request if no progress arrives."""
     canceling_until: datetime | None
-    """Until when an answer still counts although it is canceled."""
+    """The end of the grace period after a cancel, in which an outcome still counts."""
     finished_at: datetime | None
-    """When it ended."""
+    """The time of the end."""
     request_sequence: int
-    """The event that asked for it."""
+    """The sequence of the event that requested the call."""
     outcome_sequence: int | None
-    """The event that ended it."""
+    """The sequence of the event that ended the call."""
     redrive_of: str | None
-    """The call it was made again from."""
+    """The call that this call redrives."""
     deliver: bool
-    """Whether the runtime is told the outcome."""
+    """Whether the gateway sends the outcome to the runtime."""
     answer_to: AnswerTo | str
-    """Who is told the outcome."""
+    """The recipient of the outcome."""
     dead: bool
-    """Whether it waits for an operator among the dead letters."""
+    """Whether the call is a dead letter."""
 
 
 class Delivery(Shape):
@@ -147,48 +147,48 @@ class Delivery(Shape):
     target: str
     """`runtime`, or `destination:NAME`."""
     lane: Lane | str
-    """The queue it waits in."""
+    """The lane of the queue."""
     state: SendState | str
-    """Where it stands."""
+    """The state of the delivery."""
     attempt: int
-    """How often it was tried."""
+    """The number of attempts."""
     due_at: datetime | None
-    """When it is tried again."""
+    """The time of the next attempt."""
     reason: str | None
-    """Why."""
+    """The reason."""
 
 
 class CallWithOutcome(Call):
     outcome: Outcome | None
-    """How it ended; null while it is open, and where it was removed."""
+    """The outcome; null while the call is open, or if retention removed it."""
 
 
 class ToolAccess(Shape):
     url: str
-    """Where an MCP client reaches the session's tools."""
+    """The URL of the session's tools for MCP clients."""
     token: str
-    """What it sends as `Authorization: Bearer TOKEN`; it calls the tools of this session, and nothing else."""
+    """The token, sent as `Authorization: Bearer TOKEN`. It only allows calls of this session's tools."""
 
 
 class CallWithStory(CallWithOutcome):
     events: list[Envelope]
     """Its request, updates, progress, cancel, outcome and ignored outcomes, oldest first."""
     deliveries: list[Delivery]
-    """How its outcome fared on the way to the runtime."""
+    """The deliveries of its outcome to the runtime."""
 
 
 class Progressed(Shape):
     call_id: str
-    """Our id of the call."""
+    """The gateway's id of the call."""
 
 
 class DeadCall(Call):
     type: Literal["call"]
-    """What it is."""
+    """The type."""
     id: str
     """The call_id."""
     advice: str
-    """What is known of it, and what an operator should do."""
+    """The known facts, and the recommended action."""
 
 
 class DeadCallWithStory(DeadCall, CallWithStory):
@@ -197,11 +197,11 @@ class DeadCallWithStory(DeadCall, CallWithStory):
 
 class DeadDelivery(Delivery):
     type: Literal["delivery"]
-    """What it is."""
+    """The type."""
     id: str
     """`SESSION:SEQUENCE:TARGET`."""
     advice: str
-    """What an operator should do."""
+    """The recommended action."""
     envelope: Envelope
     """The event."""
 
@@ -210,7 +210,7 @@ class DeadLetters(Shape):
     data: list[Annotated[DeadCall | DeadDelivery, Field(discriminator="type")]]
     """The rows."""
     next: str | None
-    """Give it as `after` to read the next page; null on the last one."""
+    """Pass it as `after` to get the next page; null on the last page."""
 
 
 DeadLetter = Annotated[DeadCallWithStory | DeadDelivery, Field(discriminator="type")]
@@ -218,12 +218,12 @@ DeadLetter = Annotated[DeadCallWithStory | DeadDelivery, Field(discriminator="ty
 
 class RedrivenCall(Call):
     type: Literal["call"]
-    """What it is."""
+    """The type."""
 
 
 class RedrivenDelivery(Delivery):
     type: Literal["delivery"]
-    """What it is."""
+    """The type."""
 
 
 Redriven = Annotated[RedrivenCall | RedrivenDelivery, Field(discriminator="type")]
@@ -233,54 +233,54 @@ class Failed(Shape):
     id: str
     """The dead letter."""
     reason: str
-    """Why."""
+    """The reason."""
 
 
 class Many(Shape):
     found: int
-    """How many the filters match, up to the limit."""
+    """The number of matches, up to the limit."""
     failed: list[Failed]
-    """Those with which it could not be done, the first hundred."""
+    """The dead letters that failed, at most 100."""
     more: bool
-    """Whether the filters match more than the limit."""
+    """Whether there are more matches than the limit."""
     dry_run: bool
-    """Whether nothing was done."""
+    """Whether this was a dry run, without changes."""
     ids: list[str]
-    """The letters that were meant."""
+    """The ids of the selected dead letters."""
 
 
 class RedrivenMany(Many):
     redriven: int
-    """How many were tried again."""
+    """The number of redriven dead letters."""
 
 
 class DismissedMany(Many):
     dismissed: int
-    """How many were dismissed."""
+    """The number of dismissed dead letters."""
 
 
 class Interaction(Shape):
     interaction_id: str
-    """Its id."""
+    """The interaction's id."""
     kind: str
-    """What was asked for: the kind of the event that asked."""
+    """The kind of the requesting event."""
     state: InteractionState | str
-    """Where it stands."""
+    """The state of the interaction."""
     session_id: str
     """The session."""
     sequence: int
-    """The event that asked."""
+    """The sequence of the requesting event."""
     expires_at: datetime | None
-    """Until when it can be answered."""
+    """The deadline for an answer."""
     answered_by: str | None
-    """Who has answered: the name of a key."""
+    """The name of the API key that answered."""
     event: Event | None = None
-    """The event that asked; in lists only."""
+    """The requesting event; in lists only."""
 
 
 class AnsweredInteraction(Interaction):
     losses: list[Loss]
-    """The losses of the answer on its way to the runtime."""
+    """The parts of the answer that the runtime's protocol cannot express."""
 
 
 class Enabled(Shape):
@@ -294,7 +294,7 @@ class Changed(Shape):
     changed: list[str]
     """YAML paths that differ."""
     restarted: list[str]
-    """Runtimes that connect again because their block changed."""
+    """Runtimes that reconnect because their configuration changed."""
 
 
 class Link(Shape):
@@ -303,113 +303,112 @@ class Link(Shape):
     native_id: str
     """The runtime's own id."""
     state: Literal["connecting", "up", "down", "refused", "asleep"]
-    """How it stands."""
+    """The state of the link."""
     since: datetime
-    """Since when."""
+    """The time of the last change of state."""
     reason: str | None
-    """Why."""
+    """The reason."""
     lacks_tools: bool
-    """Whether its agent, which was told the tools of the configuration, has not listed them within a minute of its last
-    start."""
+    """Whether the agent received the configured tools but did not list them within a minute of its last start."""
     lacks_tools_reason: str | None
-    """Why, and what to do; null while it lacks none."""
+    """The reason and the fix; null if no tools are missing."""
 
 
 class FailingAutostart(Shape):
     reason: str
-    """Why the last attempt failed."""
+    """The error of the last attempt."""
     since: datetime
-    """When the first attempt in a row failed."""
+    """The time of the first failure in this series."""
     attempts: int
-    """How many attempts have failed."""
+    """The number of failed attempts in this series."""
     next_at: datetime
-    """When the next attempt begins."""
+    """The time of the next attempt."""
 
 
 class Runtime(Shape):
     name: str
-    """Its name in the configuration."""
+    """The runtime's name in the configuration."""
     adapter: str
-    """The adapter that speaks it."""
+    """The adapter of the protocol."""
     protocol: str
-    """What it speaks."""
+    """The protocol."""
     links: list[Link]
-    """One for each session that this instance carries."""
+    """The connections of the sessions that this instance owns."""
     reason: str | None
-    """Why it has none, where it is not connected itself: its adapter fails, and is tried again."""
+    """The error of a failing adapter, which the gateway restarts; null otherwise."""
     autostart: FailingAutostart | None
-    """The failure of its `autostart`, which is retried; null unless the last attempt failed."""
+    """The failure of `autostart`, which the gateway retries; null unless the last attempt failed."""
 
 
 class RuntimeCapabilities(Shape):
     runtime: str
     """The runtime's name in the configuration."""
     adapter: str
-    """The adapter that speaks it."""
+    """The adapter of the protocol."""
     protocol: str
-    """What it speaks."""
+    """The protocol."""
     capabilities: dict[str, Any]
     """`accepts` and `emits` are lists of kinds; durations are written like `20s`."""
     takes: dict[str, str | None]
-    """What clients may post, and the kind by which the runtime is told; null where it cannot be (422)."""
+    """The kinds that clients may post, each with the kind that the runtime receives; null if the post gets a 422."""
 
 
 class Health(Shape):
     status: Literal["ok"]
-    """It is."""
+    """Always `ok`."""
 
 
 class Ready(Shape):
     ready: bool
-    """Whether it should get traffic."""
+    """Whether the gateway can serve traffic."""
     checks: dict[str, str]
-    """Name of each check to `ok` or what is wrong."""
+    """Each check with `ok` or its error."""
     instance_id: str | None
-    """Under which name this process carries sessions, as `GET /v1/instances` lists it; null where it is alone."""
+    """The name of this process in `GET /v1/instances`; null without a cluster."""
     sessions: int
-    """How many sessions it carries."""
+    """The number of sessions that this instance owns."""
     failing: list[str]
-    """The parts of it that fail on although they are begun again, and `autostart of NAME`; the others work."""
+    """Components that keep failing after restarts, and `autostart of NAME`; all others work."""
 
 
 class Version(Shape):
     name: str
-    """The program."""
+    """The name of the program."""
     version: str
-    """The release."""
+    """The version of the release."""
 
 
 class ProblemPage(Shape):
     type: str
-    """The `type` of an error answer."""
+    """The `type` of an error response."""
     status: int
-    """The HTTP status it comes with."""
+    """The HTTP status."""
     title: str
-    """What it is, in one line."""
+    """A one-line summary."""
     meaning: str
-    """What has happened."""
+    """The meaning of the problem."""
     mend: str
-    """What helps."""
+    """The fix."""
 
 
 class Problem(BaseModel):
-    """An error answer (RFC 9457)."""
+    """An error response (RFC 9457)."""
 
     model_config = ConfigDict(extra="allow", use_attribute_docstrings=True, defer_build=True)
 
     type: str
     """A reference to the explanation, such as `/problems/not-found`."""
     title: str
-    """What it is, in one line."""
+    """A one-line summary."""
     status: int
     """The HTTP status."""
     detail: str
-    """What is wrong with this request."""
+    """The error in this request."""
     pointer: str | None = None
-    """RFC 6901 pointer into the body, where one place is wrong."""
+    """RFC 6901 pointer to the place in the body."""
     first_sequence: int | None = None
-    """With `gone`: the oldest event that is left, or the next one where the history ends before it."""
+    """With `gone`: the oldest event that is left, or the next sequence if the history ends before the position."""
     scope: str | None = None
-    """With `forbidden`: the scope that is needed."""
+    """With `forbidden`: the required scope."""
     errors: list[dict[str, Any]] | None = None
-    """Every finding, where there can be several."""
+    """All errors, if there can be several."""

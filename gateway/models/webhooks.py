@@ -1,7 +1,6 @@
-"""What executors and destinations are sent, and what they may answer, as the OpenAPI document describes it.
+"""Models of webhook requests and responses for the OpenAPI document.
 
-Nothing is validated against these on its way: requests are written from rows and events, and a test holds what was
-really sent against them.
+The gateway does not validate against them at run time. Tests compare the requests that it sends with these models.
 """
 
 from typing import Any, Literal
@@ -13,28 +12,28 @@ from gateway.events.described import Described
 
 
 class WebhookModel(Described):
-    """The base of what is sent; a release may add members to each."""
+    """The base of all webhook models; a release may add members."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Origin(WebhookModel):
-    """Where an event comes from, in the words of its protocol."""
+    """The source of an event, as its protocol identifies it."""
 
     adapter: str
-    """The adapter that speaks it."""
+    """The adapter of the protocol."""
     protocol: str
-    """What it speaks."""
+    """The protocol."""
     native_id: str | None
     """The runtime's own id of the message."""
     native_sequence: int | None
-    """The runtime's own number of it."""
+    """The runtime's own number of the message."""
     native_time: str | None
-    """When it happened, in the runtime's words."""
+    """The runtime's timestamp, verbatim."""
 
 
 class Envelope(WebhookModel):
-    """An event that is on record."""
+    """A recorded event."""
 
     event_id: str
     """A ULID, also the `webhook-id` of its copies."""
@@ -43,84 +42,84 @@ class Envelope(WebhookModel):
     sequence: int
     """1, 2, 3 … per session, without gaps."""
     recorded_at: AwareDatetime
-    """When it was put on record."""
+    """The time of recording."""
     direction: Direction
-    """Which way it goes."""
+    """The direction of the event."""
     origin: Origin | None
-    """Where it comes from; only what a runtime or a caller has said has one."""
+    """The source; only events from a runtime or a caller have one."""
     caused_by: int | None
-    """The sequence of the event that led to it."""
+    """The sequence of the event that caused this one."""
     linked_to: str | None = None
-    """On the runtime's own action and its end: the call_id of the caller's call that the action is."""
+    """On a runtime's own action and its end: the call_id of the same call, made by a caller."""
     synthetic: bool | None = None
-    """Whether the gateway has made it itself: no runtime, caller, client or backend has said it. Of events that release
-    0.2.0 has written, it is true only where there can be no other maker; that release does not send it."""
+    """Whether the gateway created the event itself. Of events that release 0.2.0 recorded, it is true only if they can
+    have no other source; that release does not send this member."""
     losses: list[Loss]
-    """What the translation could not carry."""
+    """What the translation could not express."""
     event: Event
-    """What happened."""
+    """The event."""
 
 
 class WebhookBody(WebhookModel):
     """The body of every webhook request."""
 
     timestamp: AwareDatetime
-    """When it was sent; of a copy, when the event was put on record."""
+    """The time of sending; for an event copy, the time of recording."""
 
 
 class OfSession(WebhookModel):
-    """What every question to an executor says of its session."""
+    """The members about the session in every request to an executor."""
 
     session_id: str
-    """The conversation, ours."""
+    """The gateway's id of the session."""
     native_session_id: str
-    """The conversation, the runtime's."""
+    """The runtime's id of the session."""
     labels: dict[str, str]
-    """Of the session: from the configuration and from whoever opened it."""
+    """The session's labels, from the configuration and the request that opened it."""
     runtime: str
     """The runtime's name in the configuration."""
     protocol: str
-    """What it speaks: `huma/0.1`, `huma/0.2.0`, `herm/2` …; for an MCP client the version that it has negotiated."""
+    """The protocol: `huma/0.1`, `huma/0.2.0`, `herm/2` …; for an MCP client with the negotiated version."""
     attempt: int
-    """From 1."""
+    """The number of the attempt, from 1."""
     deadline: AwareDatetime
-    """When the whole call ends, not this attempt."""
+    """The deadline of the whole call, not of this attempt."""
 
 
 class ToolRequestedData(OfSession):
-    """A call that an agent asks for."""
+    """A call that an agent requests."""
 
     call_id: str
-    """Ours: in URLs, logs and tables."""
+    """The gateway's id of the call: in URLs, logs and tables."""
     native_call_id: str
-    """The runtime's, verbatim."""
+    """The runtime's id of the call, verbatim."""
     tool: str
     """The tool's name."""
     arguments: dict[str, Any]
-    """What the agent wants; checked against the tool's `parameters` where the configuration declares it."""
+    """The arguments; validated against the tool's `parameters` if the configuration declares the tool."""
     callback_url: str | None
-    """Where to POST the outcome after a 202; null without a known address of the gateway."""
+    """The URL to POST the outcome to after a 202; null if the gateway has no `public_url`."""
     progress_url: str | None
-    """Where to POST the progress of the call; null without a known address of the gateway."""
+    """The URL to POST progress to; null if the gateway has no `public_url`."""
 
 
 class ToolCanceledData(WebhookModel):
-    """A call for which nobody waits any more."""
+    """A call that was canceled."""
 
     call_id: str
-    """Ours, as in the request."""
+    """The gateway's id of the call, as in the request."""
     native_call_id: str
-    """The runtime's, verbatim."""
+    """The runtime's id of the call, verbatim."""
     session_id: str
-    """The conversation, ours."""
+    """The gateway's id of the session."""
     tool: str
     """The tool's name."""
     reason: str
-    """Why."""
+    """The reason."""
 
 
 class MessageData(OfSession):
-    """A message that wants a confirmation, or is routed."""
+    """A message that requires a confirmation, or that a route selects."""
 
     event: MessagePosted
     """The message."""
@@ -130,63 +129,63 @@ class ApprovalData(OfSession):
     """An action that must be allowed or denied."""
 
     interaction_id: str
-    """The question's id in the API."""
+    """The interaction's id in the API."""
     event: ApprovalAsked
-    """The action."""
+    """The event with the action."""
 
 
 class QuestionData(OfSession):
-    """A question to a person."""
+    """A question for a person."""
 
     interaction_id: str
-    """The question's id in the API."""
+    """The interaction's id in the API."""
     event: QuestionAsked
     """The question."""
 
 
 class ToolRequestedBody(WebhookBody):
-    """Asks for the outcome of a call."""
+    """The request to run a call."""
 
     type: Literal["tool.requested"]
-    """What it is about."""
+    """The type of the request."""
     data: ToolRequestedData
-    """What is asked."""
+    """The data of the request."""
 
 
 class ToolCanceledBody(WebhookBody):
-    """Tells that nobody waits for a call any more."""
+    """The notification that a call was canceled."""
 
     type: Literal["tool.canceled"]
-    """What it is about."""
+    """The type of the request."""
     data: ToolCanceledData
-    """What happened."""
+    """The canceled call."""
 
 
 class MessageBody(WebhookBody):
-    """Passes a message on."""
+    """The delivery of a message."""
 
     type: Literal["message.posted"]
-    """What it is about."""
+    """The type of the request."""
     data: MessageData
-    """What is asked."""
+    """The data of the request."""
 
 
 class ApprovalBody(WebhookBody):
-    """Asks whether something may be done."""
+    """The request to approve an action."""
 
     type: Literal["approval.asked"]
-    """What it is about."""
+    """The type of the request."""
     data: ApprovalData
-    """What is asked."""
+    """The data of the request."""
 
 
 class QuestionBody(WebhookBody):
-    """Asks what a person would be asked."""
+    """The request to answer a question on a person's behalf."""
 
     type: Literal["question.asked"]
-    """What it is about."""
+    """The type of the request."""
     data: QuestionData
-    """What is asked."""
+    """The data of the request."""
 
 
 class CopyBody(WebhookBody):
@@ -195,27 +194,27 @@ class CopyBody(WebhookBody):
     type: str
     """The kind of the event; a release may add kinds."""
     data: Envelope
-    """What happened."""
+    """The envelope of the event."""
 
 
 class MessageReply(WebhookModel):
-    """Whether a message was delivered; an empty body is a yes."""
+    """Whether a message was delivered; an empty body means yes."""
 
     delivered: bool = True
-    """Whether it was."""
+    """Whether the message was delivered."""
     error: str | None = None
-    """Why not, for the agent."""
+    """The error for the agent."""
     context: dict[str, Any] | None = None
-    """The state of the world behind it."""
+    """The state of the world after the message."""
 
 
 class ApprovalReply(WebhookModel):
     """The answer to an approval."""
 
     decision: Literal["allow", "deny"]
-    """Whether it may be done."""
+    """The decision."""
     scope: Literal["once", "session", "always"] | None = None
-    """For how long."""
+    """The validity of the decision."""
 
 
 class QuestionReply(WebhookModel):

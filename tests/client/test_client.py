@@ -308,7 +308,7 @@ async def test_where_nobody_listens_any_request_is_tried_again_until_somebody_do
         back = Proxy(("127.0.0.1", urlsplit(url).port or 0))
         back.port = port
         async with Client(f"http://127.0.0.1:{port}", KEY) as dragoman:
-            with pytest.raises(GatewayUnreachable, match="no gateway answers at") as caught:
+            with pytest.raises(GatewayUnreachable, match="no gateway responds at") as caught:
                 async with Client(f"http://127.0.0.1:{port}", KEY, retries=0) as once:
                     await once.post(session, "hello")
             assert not caught.value.may_have_arrived
@@ -354,7 +354,7 @@ async def test_the_key_is_shown_nowhere(caplog: pytest.LogCaptureFixture) -> Non
     ],
 )  # fmt: skip
 def test_an_address_that_is_none_is_refused_without_a_word_of_it(url: str) -> None:
-    with pytest.raises(ValueError, match="the address of a gateway") as caught:
+    with pytest.raises(ValueError, match="the gateway's URL") as caught:
         Client(url)
     assert "hunter2" not in str(caught.value)
 
@@ -370,10 +370,10 @@ async def test_keys_and_ids_that_cannot_be_sent_are_refused_before_anything_is(
         with pytest.raises(ValueError, match="printable ASCII"):
             await dragoman.call(session, "ask_for_cards", {"rank": "7"}, key=key)
     for strange in ("", ".", ".."):
-        with pytest.raises(ValueError, match="is no id"):
+        with pytest.raises(ValueError, match="invalid id"):
             await dragoman.session(strange)
     for strange in ("", "v1/calls", "@elsewhere.invalid/", ".elsewhere.invalid/", ":80/"):
-        with pytest.raises(ValueError, match="is no path"):
+        with pytest.raises(ValueError, match="invalid path"):
             await dragoman.request("GET", strange)
     for body in (
         {"kind": "opaque", "channel": "x", "payload": float("nan")},

@@ -164,7 +164,7 @@ async def test_a_foreign_client_is_served(request: pytest.FixtureRequest, langua
             later = await accepted("later")
             assert await anext(told) == [
                 "later",
-                f'Not finished. Call get_result with {{"call_id":"{later}"}} to wait on; do not call later again.',
+                f'Not finished. Call get_result with {{"call_id":"{later}"}} to wait; do not call later again.',
             ]
             await settle(later, "at last")
             assert await anext(told) == ["waited", ["at last"]]

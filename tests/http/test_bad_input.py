@@ -244,7 +244,7 @@ async def test_a_bad_event_is_refused_with_its_place(
 
 WORDED: list[tuple[str, dict[str, Any], str]] = [
     ("/v1/sessions", {"runtime": "finn", "nativeId": "x"}, "/nativeId: unknown member; did you mean 'native_id'?"),
-    ("/v1/sessions", {}, "/runtime: this member is required: A runtime of the configuration"),
+    ("/v1/sessions", {}, "/runtime: this member is required: The runtime's name in the configuration"),
     ("/v1/sessions", {"runtime": 5}, "/runtime: must be a string"),
     ("/v1/sessions", {"runtime": ""}, "/runtime: must have at least 1 character"),
     ("/v1/sessions", {"runtime": "finn", "labels": []}, "/labels: must be an object"),
@@ -286,36 +286,36 @@ WORDED: list[tuple[str, dict[str, Any], str]] = [
         "/decision: not a choice; did you mean 'allow'? write allow or deny",
     ),
     ("/v1/interactions/INTERACTION/answer", {"decision": "maybe"}, "/decision: not a choice; write allow or deny"),
-    ("/v1/interactions/INTERACTION/answer", {}, "the body: give exactly one of `decision`, `answer` and `value`"),
+    ("/v1/interactions/INTERACTION/answer", {}, "the body: set exactly one of `decision`, `answer` and `value`"),
     (
         "/v1/sessions/SESSION/calls",
         {"tool": "ask_for_cards", "key": "k" * 201},
         "/key: must be 1 to 200 printable ASCII characters",
     ),
-    ("/v1/sessions", {"runtime": "finn", "native_id": "a\0b"}, "/native_id: must not hold the character U+0000"),
+    ("/v1/sessions", {"runtime": "finn", "native_id": "a\0b"}, "/native_id: must not contain the character U+0000"),
     (
         "/v1/sessions",
         {"runtime": "finn", "native_id": "x", "name": "y"},
-        "/name: `name` is for a session that is created; one with a `native_id` exists",
+        "/name: `name` is only for created sessions; omit it with `native_id`",
     ),
     ("/v1/dead-letters/redrive", {"target": "x"}, "/target: must be `runtime`, or `destination:NAME`"),
     (
         "/v1/dead-letters/redrive",
         {"executor": "e", "kind": "delivery"},
-        "/executor: `executor` is about calls, which have no `target`",
+        "/executor: `executor` filters calls, which have no `target`",
     ),
     (
         "/v1/dead-letters/redrive",
         {"target": "runtime", "kind": "call"},
-        "/target: `target` is about deliveries, so `kind` cannot be call",
+        "/target: `target` filters deliveries, so `kind` cannot be `call`",
     ),
     (
         "/v1/interactions/INTERACTION/answer",
         {"answer": "x", "scope": "once"},
-        "/scope: `scope` belongs to a `decision`",
+        "/scope: `scope` requires `decision`",
     ),
-    ("/v1/reload", {"x/y": 1}, "/x~1y: unknown member; this operation takes none"),
-    ("/v1/sessions/SESSION/mcp/rotate", {"x": 1}, "/x: unknown member; this operation takes none"),
+    ("/v1/reload", {"x/y": 1}, "/x~1y: unknown member; this operation accepts none"),
+    ("/v1/sessions/SESSION/mcp/rotate", {"x": 1}, "/x: unknown member; this operation accepts none"),
     (f"{EVENTS}/1/redeliver", {"target": "x"}, "/target: must be `runtime`, or `destination:NAME`"),
     (
         "/v1/dead-letters/redrive",
@@ -346,7 +346,7 @@ async def test_what_is_wrong_is_worded_for_people(
         ("/v1/sessions?limit=501", "query parameter 'limit': must be at most 500"),
         (
             "/v1/sessions?native_id=room-7",
-            "query parameter 'runtime': a `native_id` is the name that one `runtime` uses: give both",
+            "query parameter 'runtime': `native_id` requires `runtime`",
         ),
         ("/v1/calls?unknown=perhaps", "query parameter 'unknown': must be true or false"),
         (
@@ -429,7 +429,7 @@ async def test_a_wrong_method_is_told_all_right_ones(
     api: httpx.AsyncClient, method: str, path: str, allow: str
 ) -> None:
     answer = await api.request(method, path)
-    assert problem(answer, 405, "method-not-allowed")["detail"] == f"this path takes {allow}"
+    assert problem(answer, 405, "method-not-allowed")["detail"] == f"this path allows {allow}"
     assert answer.headers["allow"] == allow
 
 
@@ -495,7 +495,7 @@ async def test_an_operation_that_takes_no_query_refuses_one_and_names_it(
 ) -> None:
     body = problem(await api.request(method, f"{path}?nope=1&nope=2", json={}), 400, "invalid-request")
     assert parameter_of(body) == "nope"
-    assert "query parameter 'nope': unknown parameter; this operation takes none" in body["detail"]
+    assert "query parameter 'nope': unknown parameter; this operation accepts none" in body["detail"]
 
 
 async def test_what_belongs_into_the_body_does_nothing_in_the_query(
@@ -506,7 +506,7 @@ async def test_what_belongs_into_the_body_does_nothing_in_the_query(
         answer = await api.post(f"/v1/dead-letters/{verb}?executor=nosuch&dry_run=true")
         body = problem(answer, 400, "invalid-request")
         assert [error["parameter"] for error in body["errors"]] == ["executor", "dry_run"]
-        assert body["detail"].endswith("takes none, but members of a body")
+        assert body["detail"].endswith("accepts none; send it as a member of the body")
     assert [row["id"] for row in (await api.get("/v1/dead-letters")).json()["data"]] == [call_id]
 
 

@@ -65,7 +65,7 @@ async def test_a_session_that_exists_is_given_neither(
 ) -> None:
     answer = await api.post("/v1/sessions", json={"runtime": "finn", "native_id": "agent-7", member: "x"})
     assert answer.status_code == 400
-    assert f"`{member}` is for a session that is created" in str(answer.json())
+    assert f"`{member}` is only for created sessions" in str(answer.json())
     assert environment.runtime.order is None
 
 

@@ -247,7 +247,7 @@ async def test_what_is_not_finished_is_waited_on_by_get_result(
     await environment.reload(HELD)
     answer = await plain.call("ask_for_cards", SEVENS)
     call_id = await opened(environment)
-    text = f'Not finished. Call get_result with {{"call_id":"{call_id}"}} to wait on; do not call ask_for_cards again.'
+    text = f'Not finished. Call get_result with {{"call_id":"{call_id}"}} to wait; do not call ask_for_cards again.'
     assert (answer["result"]["isError"], answer_texts(answer)) == (False, [text])
     assert answer_texts(await plain.call("get_result", {"call_id": call_id})) == [text]
     waiting = asyncio.create_task(plain.call("get_result", {"call_id": call_id}))
@@ -277,7 +277,7 @@ async def test_get_result_checks_its_arguments(environment: Environment, plain: 
     await plain.call("ask_for_cards", SEVENS)
     own = await opened(environment)
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({}, "at /call_id: missing; it is required (string: The call_id that you were told.)"),
+        ({}, "at /call_id: missing; it is required (string: The call_id from the earlier result.)"),
         ({"call_id": None}, "at /call_id: null is not allowed; it must be a string"),
         ({"call_id": 7}, "at /call_id: 7 is not allowed; it must be a string"),
         ({"call_id": {"a": 1}}, "at /call_id: an object (1 members) is not allowed; it must be a string"),
@@ -488,7 +488,7 @@ async def test_who_asks_for_too_many_at_once_is_told_so_and_not_that_the_server_
     done, _ = await asyncio.wait(held, return_when=asyncio.FIRST_COMPLETED, timeout=PATIENCE)
     (refused,) = done
     assert refused.result()["result"]["isError"]
-    assert answer_texts(refused.result()) == ["too many calls at once; call again when some have ended"]
+    assert answer_texts(refused.result()) == ["too many calls at once; retry when some have ended"]
     asked = len(environment.backend.asked)
     again = await plain.call("ask_for_cards", SEVENS, number=99)
     assert answer_texts(again) == answer_texts(refused.result())
@@ -523,7 +523,7 @@ async def test_who_asks_five_thousand_times_is_answered_each_time_and_costs_nobo
         await until(_all_held(environment, session_id))
         for wave in range(50):
             told = await asyncio.gather(*(ask("ask_for_cards", SEVENS, 100 * wave + n) for n in range(100)))
-            assert set(told) == {"too many calls at once; call again when some have ended"}
+            assert set(told) == {"too many calls at once; retry when some have ended"}
             if wave % 25 == 0:
                 assert answer_texts(await other.call("ask_for_cards", {"rank": "8"})) == ['{"cards":["7H"]}']
         assert len(environment.backend.asked) == asked + 2

@@ -200,7 +200,7 @@ async def test_tools_are_listed_before_the_session_is_on_record(
     listed = (await plain.send(LIST)).json()["result"]["tools"]
     assert "ask_for_cards" in [tool["name"] for tool in listed]
     early = (await plain.call("ask_for_cards", SEVENS))["result"]
-    assert (early["isError"], "not on record yet" in early["content"][0]["text"]) == (True, True)
+    assert (early["isError"], "not recorded yet" in early["content"][0]["text"]) == (True, True)
     environment.runtime.open.set()
     session_id = await creating
     environment.backend.answers["ask_for_cards"] = SEVEN

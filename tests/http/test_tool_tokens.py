@@ -84,7 +84,7 @@ async def test_a_tool_token_reads_and_cancels_its_own_calls_and_no_others(
         for method, what in (("GET", ""), ("POST", "/cancel")):
             refused = await stranger.request(method, f"/v1/calls/{call_id}{what}", headers=headers)
             assert (refused.status_code, refused.json()["type"]) == (404, "/problems/not-found")
-            assert refused.json()["detail"] == f"no call {call_id!r} was made with this token"
+            assert refused.json()["detail"] == f"this token made no call {call_id!r}"
     for what in ("outcome", "progress", "redrive"):
         refused = await stranger.post(f"/v1/calls/{own}/{what}", json={}, headers=headers)
         assert refused.status_code == 401

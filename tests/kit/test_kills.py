@@ -107,4 +107,4 @@ async def test_no_call_hangs_and_none_runs_twice_while_its_backend_is_killed_and
     assert len(unknown) < len(outcomes)
     assert [error for error in unknown if "unknown" not in error] == []
     # The kit has reported some: the gateway alone could not know of these.
-    assert any("is gone" in error or "stopped" in error for error in unknown)
+    assert any("died" in error or "stopped" in error for error in unknown)

@@ -102,7 +102,7 @@ async def test_a_restart_reports_the_calls_that_a_killed_worker_ran_and_leaves_i
         async with backend.worker(**env) as (place, process):
             [(path, body)] = await there.hears(1)
             assert (path, body["outcome"], body["unknown"]) == (once, "failure", True)
-            assert body["error"] == f"the worker that ran this call is gone{MAY}"
+            assert body["error"] == f"the worker that ran this call died{MAY}"
             # The gateway requests an idempotent call again; here it is short of time, and killed once more.
             accepted = await Sender(place, http).call("look", LONG, again, callback=f"{url}/{again}")
             assert accepted.status_code == 202

@@ -107,7 +107,7 @@ def test_a_plain_model_loses_nothing_in_flat_words() -> None:
 
 
 def test_a_model_that_holds_itself_is_refused_with_its_name() -> None:
-    with pytest.raises(ValueError, match="Tree holds itself"):
+    with pytest.raises(ValueError, match="Tree contains itself"):
         parameters_of(Tree)
 
 

@@ -101,7 +101,7 @@ async def test_a_key_with_other_arguments_is_refused_while_it_runs_and_after(sen
         ("raises", "the tool failed inside the backend"),
         ("exits", "the tool failed inside the backend"),
         ("fails", "the deck is empty"),
-        ("never", "the tool did not answer within 0.2 seconds"),
+        ("never", "the tool did not respond within 0.2 seconds"),
         ("nan", "the tool failed inside the backend"),
         ("object", "the tool failed inside the backend"),
         ("canceled", "the tool failed inside the backend"),
@@ -128,9 +128,9 @@ async def test_arguments_that_do_not_fit_and_tools_nobody_has_are_told(sender: S
     [
         ({"webhook-timestamp": str(int(time.time()) - 4_000)}, "timestamp"),
         ({"webhook-timestamp": "soon"}, "timestamp"),
-        ({"webhook-signature": "v1,AAAA"}, "no signature fits"),
+        ({"webhook-signature": "v1,AAAA"}, "the signature does not match"),
         ({"webhook-signature": ""}, "not signed"),
-        ({"webhook-id": "another"}, "no signature fits"),
+        ({"webhook-id": "another"}, "the signature does not match"),
     ],
 )
 async def test_what_is_not_signed_by_the_gateway_is_refused(sender: Sender, change: dict[str, str], why: str) -> None:
@@ -351,8 +351,8 @@ def test_functions_that_are_no_tools_are_refused_with_the_mend() -> None:
         (plain, "async def"),
         (bare, "pydantic model"),
         (many, "one model"),
-        (injected, "no dict"),
-        (other, "no Path"),
+        (injected, "not dict"),
+        (other, "not Path"),
     )
     for function, words in wrong:
         with pytest.raises(TypeError, match=words):

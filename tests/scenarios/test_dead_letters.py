@@ -214,7 +214,7 @@ async def test_a_gateway_that_goes_away_ends_the_redriving_of_many(newer: Scene)
         shown.type("y\n")
         assert await shown.ended() == 1
     # Once is enough to know it of all of them.
-    assert shown.text.count("no gateway answers at") == 1
+    assert shown.text.count("no gateway responds at") == 1
     assert "0 of 4 tried again" in shown.text
     assert not any(one["id"] in shown.text for one in found)
 

@@ -78,7 +78,7 @@ async def test_tail_goes_on_over_a_restart_without_loss_or_repeat(tmp_path: Path
         shown = await stack.__aenter__()
         await shown.until("Finn: first")
     try:
-        assert "trying again" in await shown.complaint()
+        assert "retrying in" in await shown.complaint()
         async with plain_gateway(tmp_path, port=port) as (running, runtime):
             runtime.say(said("second"))
             lines = await shown.until("Finn: second")
@@ -211,13 +211,13 @@ async def test_what_goes_wrong_is_one_clear_line_with_its_mend(plain: Plain, new
         ("no session '..'", "give its ID"),
         ("no session 'a%2Fb?x=1#", "give its ID"),
         ("no session 'finn/nope'", "there are: finn/room-7"),
-        ("the API key is not known", "--key, or in DRAGOMAN_KEY"),
-        ("no gateway answers at http://127.0.0.1:1", "start one with `dragoman serve`"),
+        ("invalid API key", "--key, or in DRAGOMAN_KEY"),
+        ("no gateway responds at http://127.0.0.1:1", "start one with `dragoman serve`"),
         ("the runtime has no way to be told 'action.ordered'", "GET /v1/capabilities"),
         ("'message.postd' is not a kind; did you mean 'message.posted'?", "the forms of all kinds"),
         ("stdin: ", ""),
         ("No such file or directory: no-such-file.json", ""),
-        ("answers like no Dragoman gateway (404", "check --url"),
+        ("does not respond like a Dragoman gateway (404", "check --url"),
     ]
     for one, (text, mend) in zip(done, told, strict=True):
         assert (one.code, one.out) == (1, "")

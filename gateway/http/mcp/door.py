@@ -1,4 +1,4 @@
-"""The address of MCP clients: the token, the method and the message are looked at before the library sees any of it."""
+"""The MCP endpoints: check token, method and message before the MCP library receives the request."""
 
 import asyncio
 from collections import defaultdict
@@ -22,7 +22,7 @@ from gateway.http.auth import TOOLS, Caller
 from gateway.http.body import check_type
 from gateway.http.errors import Refused, problem_of, problem_reply
 from gateway.http.forward import FORWARDED
-from gateway.http.mcp.exchange import CallRefused, Exchange, coming_of, unknown_of
+from gateway.http.mcp.exchange import CallRefused, Exchange, pending_session, unknown_session
 from gateway.http.mcp.reading import NoMessage, read_message
 from gateway.http.reply import Reply, dump
 from gateway.http.route import ApiRequest
@@ -38,7 +38,7 @@ _CALL = "dragoman/call_id"
 _CANCELED = "canceled by its caller"
 _METHOD = "POST"
 _IMPORT = 60.0
-"""Seconds that the import of the MCP library may take."""
+"""Seconds allowed for the import of the MCP library."""
 
 T = TypeVar("T")
 
@@ -46,23 +46,23 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 
 class McpDoor:
-    """Takes the requests of one application, and knows which of them are held."""
+    """Serves the MCP requests of one application and tracks the waiting ones."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._server: McpServer | None = None
         self._held: defaultdict[tuple[SessionId, str, str], list[Exchange]] = defaultdict(list)
-        """By session, caller and the id of the request; a client that counts anew may have several of one id."""
+        """By session, caller and request id; a client that restarts its counter may use an id twice."""
 
     async def take(self, request: ApiRequest, session_id: SessionId, receive: Receive, send: Send) -> None:
-        """Answer one request for a session."""
+        """Serve a request with a session's tool token."""
         admitting = request.face.authenticator.admit_caller(request, session_id)
         caller = await self._admit(admitting, request, receive, send)
         if caller is not None:
             await self._answer(request, await self._gateway.opening.find(session_id), caller, send)
 
     async def take_client(self, request: ApiRequest, runtime: str, receive: Receive, send: Send) -> None:
-        """Answer one request of a client that comes with a token of its own; the first one opens its session."""
+        """Serve a request of a client with its own token; the first one opens the client's session."""
         admitting = request.face.authenticator.admit_client(request, runtime)
         client = await self._admit(admitting, request, receive, send)
         if client is not None:
@@ -71,7 +71,7 @@ class McpDoor:
             await self._answer(request.with_token(token), session, TOOLS["mcp client"], send)
 
     async def take_ticket(self, request: ApiRequest, ticket_id: str, receive: Receive, send: Send) -> None:
-        """Answer one request of a native session that we have created, and given a ticket."""
+        """Serve a request of a native session that the gateway created, with its ticket."""
         admitting = request.face.authenticator.admit_ticket(request, ticket_id)
         ticket = await self._admit(admitting, request, receive, send)
         if ticket is None:
@@ -81,14 +81,14 @@ class McpDoor:
         session = await self._gateway.opening.of_ticket(ticket, named)
         agent_of = ticket.runtime
         if session is None:
-            await self._answer(request, coming_of(ticket), TOOLS[TICKET], send, ticket, agent_of=agent_of)
+            await self._answer(request, pending_session(ticket), TOOLS[TICKET], send, ticket, agent_of=agent_of)
             return
         token = await self._gateway.tool_tokens.token(session.session_id, TICKET)
         request = request.with_token(token)
         await self._answer(request, session, TOOLS[TICKET], send, ticket, agent_of=agent_of)
 
     async def take_shared(self, request: ApiRequest, runtime: str, receive: Receive, send: Send) -> None:
-        """Answer one request of an agent that has found us in its runtime's settings; a header names its session."""
+        """Serve a request with the ticket of a runtime's settings; a header names the session."""
         admitting = self._admit_shared(request, runtime)
         if await self._admit(admitting, request, receive, send) is None:
             return
@@ -96,7 +96,7 @@ class McpDoor:
         named = "" if header is None else request.headers.get(header, "")
         session = await self._gateway.opening.of_runtime(runtime, named) if named else None
         if session is None:
-            session = unknown_of(runtime, named, self._gateway.settings.runtimes[runtime].labels)
+            session = unknown_session(runtime, named, self._gateway.settings.runtimes[runtime].labels)
         else:
             request = request.with_token(await self._gateway.tool_tokens.token(session.session_id, TICKET))
         await self._answer(request, session, TOOLS[TICKET], send, agent_of=runtime)
@@ -106,13 +106,13 @@ class McpDoor:
         return runtime
 
     async def _admit(self, admitting: Awaitable[T], request: ApiRequest, receive: Receive, send: Send) -> T | None:
-        """Find out who asks, before the method or the body is looked at; None where that was answered."""
+        """Authenticate before the method or body is checked; None if an error response was sent."""
         try:
             who = await admitting
         except Unauthorized as exc:
             request.state.problem = problem_of(exc)
             response = problem_reply(exc)
-            # Without `resource_metadata`: there is no server of tokens that a client could look for.
+            # Without `resource_metadata`, because there is no authorization server.
             response.headers["www-authenticate"] = 'Bearer error="invalid_token"'
         else:
             if request.method == _METHOD:
@@ -132,7 +132,7 @@ class McpDoor:
         *,
         agent_of: str | None = None,
     ) -> None:
-        """Answer a request that is let in, and has a token of the session's, by which another instance lets it in."""
+        """Serve an authenticated request; its token also authenticates it at another instance."""
         raw = await request.body()
         check_type(request)
         try:
@@ -151,13 +151,13 @@ class McpDoor:
         await self._serve(exchange, raw, request.receive, send)
 
     async def _load_server(self) -> "McpServer":
-        """Return the server of the MCP library, which is imported with the first request.
+        """Return the MCP server; the first call imports the library.
 
         Raises:
             Refused: the library is not installed.
         """
         if self._server is None:
-            # The import runs in a thread: it may take seconds, in which the lease must be renewed.
+            # The import may take seconds. It runs in a thread, so that the lease is renewed meanwhile.
             make = await in_thread("mcp", _import_server, within=_IMPORT, what="the import of the MCP library")
             self._server = self._server or make(self._gateway)
         return self._server
@@ -183,7 +183,7 @@ class McpDoor:
                 watching.cancel()
                 gone = left.is_set() and not exchange.answered
                 if gone:
-                    # The call goes on; one that is just being opened is on record when the tasks have ended.
+                    # The call continues; one that is being opened is recorded when the tasks have ended.
                     wanted = self._gateway.settings.mcp.on_disconnect
                     cancels = wanted == "cancel" or (wanted == "auto" and exchange.ends_with_connection)
                     answering.cancel()
@@ -203,21 +203,21 @@ class McpDoor:
         call = exchange.own_call
         if call is None or not call.is_open:
             return
-        # While this listens, no repeat takes the call up; whoever listens already wants its outcome.
+        # While this listens, no repeat joins the call; an existing listener still needs its outcome.
         async with self._gateway.deduplicator.listening_alone(call.call_id) as alone:
             if alone:
-                await self._cancel(exchange, call.call_id, "the caller has closed its connection")
+                await self._cancel(exchange, call.call_id, "the caller closed its connection")
 
     async def _cancel_held(self, exchange: Exchange) -> None:
         if _CALL in exchange.meta:
-            # From an instance that holds the request and does not carry the session.
+            # From an instance that holds the request and does not own the session.
             call = await exchange.find(exchange.meta[_CALL])
             if is_own(call, exchange.caller.name):
                 await self._cancel(exchange, call.call_id, _CANCELED)
             return
         held = self._held.get(self._place(exchange, exchange.params.get("requestId")), [])
         if len(held) == 1:
-            await held[0].taken()
+            await held[0].wait_opened()
             if (call := held[0].own_call) is not None:
                 await self._cancel(exchange, call.call_id, _CANCELED)
 
@@ -225,7 +225,7 @@ class McpDoor:
         try:
             await self._gateway.calls.cancel(call_id, reason=reason)
         except Conflict:
-            # It has ended meanwhile.
+            # The call has ended meanwhile.
             return
         except Elsewhere as exc:
             if exc.unsure or FORWARDED in exchange.request.headers:
@@ -246,7 +246,7 @@ def _trimmed(scope: Scope) -> Scope:
 
 
 class _Replayed:
-    """The body that was read already, and then the end of the connection."""
+    """An ASGI `receive` that replays the body, then waits for the disconnect."""
 
     def __init__(self, raw: bytes, left: asyncio.Event) -> None:
         self._raw: bytes | None = raw
@@ -275,17 +275,19 @@ def _tell_fault(exc: NoMessage) -> Response:
 
 def _import_server() -> "type[McpServer]":
     try:
-        # The library takes a moment to load, and most gateways never need it.
+        # The library loads slowly, and most gateways never need it.
         from gateway.http.mcp.server import McpServer
     except ModuleNotFoundError as exc:
         if exc.name is None or exc.name.partition(".")[0] not in {"mcp", "mcp_types", "sse_starlette"}:
             raise
-        raise Refused("unknown-path", "MCP wants a library that is not installed: pip install 'dragoman[mcp]'") from exc
+        raise Refused(
+            "unknown-path", "MCP requires a library that is not installed: pip install 'dragoman[mcp]'"
+        ) from exc
     return McpServer
 
 
 class _SessionDoor:
-    """An endpoint in plain ASGI, as the library's answers are."""
+    """The endpoint for a session's tool token, in plain ASGI like the MCP library."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = ApiRequest(scope, receive)
@@ -294,7 +296,7 @@ class _SessionDoor:
 
 
 class _ClientDoor:
-    """The same for clients whose token says who they are."""
+    """The endpoint for clients with their own token."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = ApiRequest(scope, receive)
@@ -303,7 +305,7 @@ class _ClientDoor:
 
 
 class _TicketDoor:
-    """The same for native sessions that we have created."""
+    """The endpoint for native sessions with a ticket."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = ApiRequest(scope, receive)
@@ -312,7 +314,7 @@ class _TicketDoor:
 
 
 class _SharedDoor:
-    """The same for all native sessions of a runtime in whose settings we are."""
+    """The endpoint for all native sessions of a runtime whose settings contain the ticket."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = ApiRequest(scope, receive)

@@ -1,4 +1,4 @@
-"""One request of an MCP client: who sent it, for which session, and the call that it waits for."""
+"""One request of an MCP client: its caller, its session and the call that it waits for."""
 
 import asyncio
 from collections.abc import Mapping
@@ -29,44 +29,44 @@ from gateway.store.call import Call
 KEY = "dragoman/key"
 WAIT_ON: dict[str, Any] = {
     "type": "object",
-    "properties": {"call_id": {"type": "string", "description": "The call_id that you were told."}},
+    "properties": {"call_id": {"type": "string", "description": "The call_id from the earlier result."}},
     "required": ["call_id"],
     "additionalProperties": False,
 }
-"""The arguments of the tool that waits on for a call."""
+"""The arguments of the tool that continues to wait for a call."""
 LARGEST_ARGUMENTS = 1024**2
 _STREAM = "text/event-stream"
 _WAITING = ArgumentValidator({GET_RESULT: Tool(GET_RESULT, "", WAIT_ON)})
 
 
 class CallRefused(Exception):
-    """Why a call is not made, in words for the client."""
+    """A call that is not made; the text is for the client."""
 
 
 @dataclass
 class Exchange:
-    """A message, read strictly, and its connection."""
+    """A parsed message and its connection."""
 
     request: ApiRequest
     session: CalledSession
     caller: Caller
     message: dict[str, Any]
     ticket: Ticket | None = None
-    """What lets it in, where that is a ticket."""
+    """The ticket that authenticates the request, if any."""
     agent_of: str | None = None
-    """The runtime whose agent asks, by a ticket of its own or by that of the runtime's settings."""
+    """The runtime of the calling agent, identified by its own ticket or by the one in the runtime's settings."""
     call: Call | None = None
-    """The call that it waits for."""
+    """The call that the request waits for."""
     answered: bool = False
-    """Whether its answer was handed over to the connection, to the end."""
+    """Whether the complete response was passed to the connection."""
     refusal: Draining | None = None
-    """Why the request is answered with 503 instead of a message, unless its answer has begun."""
+    """The reason for a 503 in place of a message, unless the response has started."""
     ends_with_connection: bool = False
-    """Whether the client's version of the protocol says that to close the connection cancels the request."""
+    """Whether closing the connection cancels the request in the client's version of the protocol."""
     tasks: Tasks = field(default_factory=Tasks)
-    """What is done for it."""
+    """The tasks of the request."""
     _listens_to: CallId | None = None
-    _taking: asyncio.Task[Call] | None = None
+    _opening: asyncio.Task[Call] | None = None
 
     @property
     def gateway(self) -> Gateway:
@@ -74,15 +74,15 @@ class Exchange:
 
     @property
     def hold(self) -> timedelta:
-        """How long the request waits for its call to end: shorter than a runtime's client, which would call it lost."""
+        """The time that the request waits for its call: shorter than the timeout of a runtime's client."""
         hold = self.gateway.settings.mcp.hold
         patience = None if self.agent_of is None else self.gateway.capabilities(self.agent_of).mcp_hold
         return hold if patience is None else min(hold, patience)
 
     @property
     def streamed(self) -> bool:
-        """Whether the answer is a stream, in which the client hears of progress."""
-        # A client of a runtime waits in vain for the rest of a stream that was cut.
+        """Whether the response is a stream that reports progress."""
+        # A runtime's client waits in vain for the rest of a broken stream.
         streams = self.agent_of is None and _STREAM in self.request.headers.get("accept", "")
         return streams and "progressToken" in self.meta
 
@@ -93,18 +93,18 @@ class Exchange:
 
     @property
     def meta(self) -> dict[str, Any]:
-        """What goes with the parameters."""
+        """The `_meta` of the parameters."""
         return _mapping(self.params.get("_meta"))
 
     def sending(self, send: Send) -> Send:
-        """Note when the whole answer has been sent."""
+        """Wrap `send` to record when the complete response has been sent."""
 
         start: Message | None = None
 
         async def noting(message: Message) -> None:
             nonlocal start
             if message["type"] == "http.response.start" and self.gateway.draining.begun.is_set():
-                # The first chunk follows the decision whether the gateway still takes the call.
+                # The first chunk follows the decision whether the gateway still accepts the call.
                 start = message
                 return
             if start is not None:
@@ -123,22 +123,22 @@ class Exchange:
         return noting
 
     async def take(self, tool: str, arguments: dict[str, Any], protocol: str) -> Call:
-        """Open the call that the message asks for, or find the one that it means; listens to it from now on.
+        """Open the requested call, or find the one that `get_result` names, and listen to it.
 
         Raises:
-            CallRefused, UnknownTool, DragomanError: it cannot be called so.
+            CallRefused, UnknownTool, DragomanError: the call is not possible.
         """
-        # What is begun is done in any case: whoever hangs up meanwhile leaves a call that is known here.
-        self._taking = awaited("mcp call", self._take(tool, arguments, protocol), self.tasks)
-        return await asyncio.shield(self._taking)
+        # Shielded: if the client disconnects meanwhile, the opened call is still known here.
+        self._opening = awaited("mcp call", self._take(tool, arguments, protocol), self.tasks)
+        return await asyncio.shield(self._opening)
 
-    async def taken(self) -> None:
-        """Wait until the call is opened, where it is about to be."""
-        if self._taking is not None:
-            await asyncio.wait({self._taking})
+    async def wait_opened(self) -> None:
+        """Wait until a call that is being opened is open."""
+        if self._opening is not None:
+            await asyncio.wait({self._opening})
 
     async def leave(self) -> None:
-        """Listen no more."""
+        """Stop listening to the call."""
         if self._listens_to is not None:
             await self.gateway.deduplicator.stop_listening(self._listens_to)
 
@@ -156,7 +156,7 @@ class Exchange:
         return self.call
 
     async def note_listed(self) -> None:
-        """Take note that an agent has listed its tools, which another client's listing says nothing of."""
+        """Record that an agent listed its tools; listings of other clients do not count."""
         watch, session = self.gateway.tool_watch, self.session
         if self.ticket is not None:
             await watch.note_listed(session.session_id if session.on_record else None, self.ticket)
@@ -167,12 +167,12 @@ class Exchange:
                 await watch.note_shared_listed(self.agent_of)
 
     def _absent(self) -> str:
-        """Say why there is no session that a call could belong to."""
+        """Return the reason why the request has no session."""
         if self.ticket is not None:
-            return "this session is not on record yet; call again in a moment"
+            return "this session is not recorded yet; call again in a moment"
         runtime, native_id = self.session.runtime, self.session.native_id
         if not native_id:
-            return f"the request does not say which session of runtime {runtime!r} asks"
+            return f"the request does not name a session of runtime {runtime!r}"
         return f"{native_id[:100]!r} is no open session of runtime {runtime!r} here; POST /v1/sessions attaches it"
 
     async def _listen(self, call_id: CallId) -> None:
@@ -182,7 +182,7 @@ class Exchange:
     async def _open(self, tool: str, arguments: dict[str, Any], protocol: str) -> Call:
         size = len(orjson.dumps(arguments))
         if size > LARGEST_ARGUMENTS:
-            raise CallRefused(f"the arguments have {size} bytes; at most {LARGEST_ARGUMENTS} are taken")
+            raise CallRefused(f"the arguments have {size} bytes; at most {LARGEST_ARGUMENTS} are allowed")
         deduplicator, session, key = self.gateway.deduplicator, self.session, self._key()
         fresh = key is None
         if key is None:
@@ -204,21 +204,21 @@ class Exchange:
 
     @property
     def own_call(self) -> Call | None:
-        """The call that it waits for, where its own caller made that and may cancel it."""
+        """The call that the request waits for, if its caller made it and may cancel it."""
         return self.call if self.call is not None and is_own(self.call, self.caller.name) else None
 
     async def find(self, call_id: object) -> Call:
-        """Find a caller's call of this session.
+        """Find a caller's call in this session.
 
         Raises:
-            CallRefused: it has no such call.
+            CallRefused: there is no such call.
         """
         try:
             call = await self.gateway.calls.one(CallId(str(call_id)))
         except NotFound:
             call = None
         if call is None or call.session_id != self.session.session_id or call.answer_to != "caller":
-            raise CallRefused("this session has no such call of a caller; give the call_id that you were told")
+            raise CallRefused("this session has no such call; use the call_id from the earlier result")
         return call
 
     def _key(self) -> str | None:
@@ -230,14 +230,14 @@ class Exchange:
         raise InvalidRequest(f"`_meta` {KEY!r} must be 1 to {LONGEST_CALL_KEY} printable ASCII characters")
 
 
-def coming_of(ticket: Ticket) -> CalledSession:
-    """Show the session that a ticket was issued for before it is on record: whoever holds it may list its tools."""
+def pending_session(ticket: Ticket) -> CalledSession:
+    """Return a placeholder for a ticket's session that is not recorded yet; it may list tools."""
     session_id = SessionId(f"ticket:{ticket.ticket_id}")
     return CalledSession(session_id, ticket.runtime, "", ticket.labels, on_record=False)
 
 
-def unknown_of(runtime: str, native_id: str, labels: Mapping[str, str]) -> CalledSession:
-    """Show a native session that is none here, or that did not give its name: it may list the tools of its runtime."""
+def unknown_session(runtime: str, native_id: str, labels: Mapping[str, str]) -> CalledSession:
+    """Return a placeholder for an unknown or unnamed native session; it may list the tools of its runtime."""
     return CalledSession(SessionId(f"runtime:{runtime}"), runtime, native_id, labels, on_record=False)
 
 

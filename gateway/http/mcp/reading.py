@@ -1,4 +1,4 @@
-"""Reads a JSON-RPC message strictly, before the protocol's library does, which takes what we cannot hand on. Pure."""
+"""Strict parsing of JSON-RPC messages before the MCP library, which accepts values that we cannot pass on. Pure."""
 
 import json
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ PARSE_ERROR, INVALID_REQUEST = -32700, -32600
 
 
 class NoMessage(Exception):
-    """A body that is no message; `code` is JSON-RPC's, `place` an RFC 6901 pointer where it can be told."""
+    """A body that is not a message; `code` is JSON-RPC's, `place` an RFC 6901 pointer if known."""
 
     def __init__(self, code: int, reason: str, place: str | None = None) -> None:
         super().__init__(reason)
@@ -21,36 +21,36 @@ class NoMessage(Exception):
 
 
 def read_message(raw: bytes) -> dict[str, Any]:
-    """Read one message: as strictly as the API reads, and no member may be given twice.
+    """Parse one message as strictly as the API does, and refuse repeated members.
 
     Raises:
-        NoMessage: with what is wrong, and where.
+        NoMessage: names the error and its place.
     """
     try:
         value = parse_json(raw)
     except Refused as exc:
         raise NoMessage(PARSE_ERROR, str(exc), exc.members.get("pointer")) from exc
-    if (twice := _given_twice(raw)) is not None:
-        raise NoMessage(PARSE_ERROR, f"the member {twice!r} is given twice", twice)
+    if (twice := _find_repeated(raw)) is not None:
+        raise NoMessage(PARSE_ERROR, f"the member {twice!r} is repeated", twice)
     if isinstance(value, list):
-        raise NoMessage(INVALID_REQUEST, "batches are not taken; send one message at a time")
+        raise NoMessage(INVALID_REQUEST, "batches are not supported; send one message per request")
     if not isinstance(value, dict):
-        raise NoMessage(INVALID_REQUEST, "expected one JSON-RPC message, which is an object")
+        raise NoMessage(INVALID_REQUEST, "expected a JSON-RPC message, an object")
     message = cast("dict[str, Any]", value)
-    # The library takes a request with another id for a notification, and answers nothing.
+    # The library treats a request with another type of id as a notification and sends no response.
     if "id" in message and "method" in message and type(message["id"]) not in {str, int}:
-        raise NoMessage(INVALID_REQUEST, "the id of a request is a string or an integer", "/id")
+        raise NoMessage(INVALID_REQUEST, "the id of a request must be a string or an integer", "/id")
     return message
 
 
 class _Twice(dict[str, Any]):
-    """An object that has a member twice."""
+    """An object with a repeated member."""
 
     name = ""
 
 
-def _given_twice(raw: bytes) -> str | None:
-    """Find a member that is given twice; the readers would take the last one, and others perhaps the first."""
+def _find_repeated(raw: bytes) -> str | None:
+    """Find a repeated member; our parsers use the last value, others perhaps the first."""
     found: list[_Twice] = []
 
     def take(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a client is told of its call: an outcome, or why there is none yet, as the result of `tools/call`. Pure."""
+"""Results of `tools/call`: the outcome of a call, or the reason why there is none. Pure."""
 
 from typing import Any
 
@@ -11,16 +11,16 @@ from gateway.settings.lint_tools import GET_RESULT
 from gateway.store.call import Call
 
 LARGEST = 1024**2
-"""Bytes of a result, as text, that a client is told."""
+"""Bytes of a result, as text, that a client receives."""
 ANY_VALUE = "2026-07-28"
-"""The first version whose structured content may be any JSON value."""
+"""The first version that allows any JSON value as structured content."""
 
 
-def told(finished: ToolFinished, call: Call, protocol: str) -> types.CallToolResult:
-    """Say how a call has ended: its updates first, then its result; an agent is told its failure as anywhere.
+def to_tool_result(finished: ToolFinished, call: Call, protocol: str) -> types.CallToolResult:
+    """Return the outcome of a call: its updates, then its result, or the text of its failure.
 
-    The result is structured content too, where the version of the protocol allows its type there: an object before
-    2026-07-28, any JSON value since. The library leaves null out.
+    The result is also structured content if the version of the protocol allows its type: an object before 2026-07-28,
+    any JSON value since. The library omits null.
     """
     if finished.outcome != "success":
         return refused(_failure(finished))
@@ -33,7 +33,7 @@ def told(finished: ToolFinished, call: Call, protocol: str) -> types.CallToolRes
         cut = text.encode()[:LARGEST].decode(errors="ignore")
         return types.CallToolResult(
             content=[
-                _text(f"The call succeeded. Its result has {size} bytes, and begins as follows; {where}."),
+                _text(f"The call succeeded. Its result has {size} bytes and starts as follows; {where}."),
                 _text(cut),
             ]
         )
@@ -42,20 +42,20 @@ def told(finished: ToolFinished, call: Call, protocol: str) -> types.CallToolRes
 
 
 def unfinished(call: Call) -> types.CallToolResult:
-    """Say that a call goes on, and how to wait on."""
+    """Return the text that tells the client how to wait for an open call."""
     named = dump({"call_id": call.call_id}).decode()
     return types.CallToolResult(
-        content=[_text(f"Not finished. Call {GET_RESULT} with {named} to wait on; do not call {call.tool} again.")]
+        content=[_text(f"Not finished. Call {GET_RESULT} with {named} to wait; do not call {call.tool} again.")]
     )
 
 
 def gone(call: Call) -> types.CallToolResult:
-    """Say that a call has ended, and its outcome is not on record any more."""
+    """Return the error for an ended call without an outcome on record."""
     return refused(f"the call has {call.state}; its outcome was removed")
 
 
 def refused(reason: str) -> types.CallToolResult:
-    """Say why there is no result."""
+    """Return an error result."""
     return types.CallToolResult(content=[_text(reason)], is_error=True)
 
 

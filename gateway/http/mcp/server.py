@@ -1,4 +1,4 @@
-"""The server of the protocol's library: what it answers to `tools/list` and `tools/call`."""
+"""The MCP server: `tools/list` and `tools/call`, on the MCP library."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -18,7 +18,7 @@ from gateway.events import CallProgressed
 from gateway.guard import FAULTS
 from gateway.http.errors import problem_of
 from gateway.http.mcp.exchange import WAIT_ON, CallRefused, Exchange
-from gateway.http.mcp.results import gone, refused, told, unfinished
+from gateway.http.mcp.results import gone, refused, to_tool_result, unfinished
 from gateway.http.reply import dump
 from gateway.runtime.app import Gateway
 from gateway.settings.lint_tools import GET_RESULT
@@ -26,17 +26,17 @@ from gateway.settings.lint_tools import GET_RESULT
 Context = ServerRequestContext[Any, Any]
 
 _FRESH = 60_000
-"""Milliseconds for which a client may believe a list of tools."""
+"""Milliseconds for which a client may cache a list of tools."""
 _LONGEST_REPORT = 1_000
 _CANCELED_BY_CLOSING = "2026-07-28"
-"""The first version in which a server must take a closed connection for a cancel of its request."""
+"""The first version in which a closed connection cancels its request."""
 
-# Streams end here as the calls they wait for do; it would end them all when one server of the process stops.
+# Streams end with the calls that they wait for; the library would end all of them when one server of the process stops.
 AppStatus.disable_automatic_graceful_drain()
 
 
 class McpServer:
-    """Serves requests that are admitted and read; keeps nothing between them, so that any replica may answer."""
+    """Serves authenticated, parsed requests; it is stateless, so any replica can respond."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -48,12 +48,12 @@ class McpServer:
             cache_hints={"tools/list": CacheHint(ttl_ms=_FRESH)},
             get_tool_input_schema=self._schema,
         )
-        # It begins with one that makes a span of its own.
+        # The default middleware creates its own span.
         self._server.middleware.clear()
 
     async def serve(self, scope: Scope, receive: Receive, send: Send, *, streamed: bool) -> None:
-        """Answer one request, as a stream of events where it wants to hear of progress; else in JSON."""
-        # One of them is for one request: with it ends whatever it began.
+        """Respond to one request: with an event stream if `streamed`, otherwise in JSON."""
+        # One manager per request: its end also ends the tasks that it started.
         manager = StreamableHTTPSessionManager(
             self._server,
             json_response=not streamed,
@@ -94,7 +94,7 @@ class McpServer:
         except CallRefused as exc:
             return refused(str(exc))
         except Overloaded:
-            return refused("too many calls at once; call again when some have ended")
+            return refused("too many calls at once; retry when some have ended")
         except Draining as exc:
             exchange.refusal = exc
             return refused(str(exc))
@@ -109,25 +109,25 @@ class McpServer:
     async def _held(
         self, ctx: Context, exchange: Exchange, tool: str, arguments: dict[str, Any]
     ) -> types.CallToolResult:
-        """Wait for a call to end, in a place that is held."""
-        callers, told_so_far = self._gateway.callers, 0
+        """Open a call and wait for its end, within the limit of waiting requests."""
+        callers, reports = self._gateway.callers, 0
         call = await exchange.take(tool, arguments, f"mcp/{ctx.protocol_version}")
 
         async def tell(progress: CallProgressed | None) -> None:
-            nonlocal told_so_far
-            told_so_far += 1
+            nonlocal reports
+            reports += 1
             said = None if progress is None else dump(progress.data).decode()[:_LONGEST_REPORT]
-            await ctx.session.report_progress(told_so_far, None, said)
+            await ctx.session.report_progress(reports, None, said)
 
-        hears = tell if exchange.streamed else None
-        call, finished = await callers.outcome(call, exchange.hold.total_seconds(), hears)
+        report = tell if exchange.streamed else None
+        call, finished = await callers.outcome(call, exchange.hold.total_seconds(), report)
         if finished is not None:
-            return told(finished, call, ctx.protocol_version)
+            return to_tool_result(finished, call, ctx.protocol_version)
         return unfinished(call) if call.is_open else gone(call)
 
 
 def _hints(*, read_only: bool, idempotent: bool) -> types.ToolAnnotations | None:
-    """Hint at what is sure, and at nothing else."""
+    """Return hints only for declared properties."""
     if not (read_only or idempotent):
         return None
     return types.ToolAnnotations(read_only_hint=read_only or None, idempotent_hint=idempotent or None)
@@ -135,7 +135,7 @@ def _hints(*, read_only: bool, idempotent: bool) -> types.ToolAnnotations | None
 
 _WAIT_ON = types.Tool(
     name=GET_RESULT,
-    description="Wait on for the result of a call that was told to be not finished.",
+    description="Continue to wait for the result of a call that was not finished.",
     input_schema=WAIT_ON,
     annotations=types.ToolAnnotations(read_only_hint=True, idempotent_hint=True),
 )

@@ -1,4 +1,4 @@
-"""The operations of the API, one module per thing they are about."""
+"""The operations of the API, one module per subject."""
 
 from gateway.http.routes import (
     callers,
@@ -17,4 +17,4 @@ ROUTES = [
     for module in (sessions, events, tool_access, callers, calls, dead_letters, interactions, operating, pages)
     for route in module.router.routes
 ]
-"""All routes, in one flat list: a router inside another would look every request up twice."""
+"""All routes in one flat list, because nested routers would match every request twice."""

@@ -1,4 +1,4 @@
-"""Calls from outside: whoever is not the runtime asks for a tool of the catalog, and gets its outcome."""
+"""Calls from outside: an API client or worker calls a configured tool and gets its outcome."""
 
 from typing import Annotated
 
@@ -22,8 +22,8 @@ CallKey = Annotated[
     str | None,
     Header(
         alias="Idempotency-Key",
-        description="Makes a repeat of the same call safe for as long as the call is kept: the same key is the same "
-        "call. 1 to 200 printable ASCII characters.",
+        description="Makes repeats safe: the same key returns the same call until retention removes the call. 1 to 200 "
+        "printable ASCII characters.",
         examples=["order-4711"],
     ),
 ]
@@ -32,11 +32,11 @@ CallKey = Annotated[
 @router.post(
     "/v1/sessions/{session_id}/calls",
     response_model=responses.CallWithOutcome,
-    response_description="It has ended.",
+    response_description="The call has ended.",
     responses={
         202: {
             "model": responses.CallWithOutcome,
-            "description": "It is still open: `GET /v1/calls/{call_id}?wait=` waits on.",
+            "description": "The call is still open: `GET /v1/calls/{call_id}?wait=` continues to wait.",
             "headers": {"Location": {"description": "The call.", "schema": {"type": "string"}}},
         },
         **problems(
@@ -59,11 +59,11 @@ async def call_tool(
     wanted: Annotated[CallTool, Body()],
     call_key: CallKey = None,
 ) -> Response:
-    """Call a tool of the catalog.
+    """Call a tool.
 
-    The call is on record in the session, and runs as if the agent had asked; its outcome is for you, and the runtime is
-    not told of it. Give a `key`: the same key with the same tool and arguments is the same call, for as long as it is
-    kept. Without one, each request is a call of its own.
+    The call is recorded in the session and runs like an agent's call. The outcome goes to you, not to the runtime.
+    Use a `key`: the same key with the same tool and arguments returns the same call until retention removes it.
+    Without a key each request is a new call.
     """
     gateway, key = request.face.gateway, _key(request, wanted, call_key)
     fresh = key is None
@@ -86,7 +86,7 @@ def _key(request: ApiRequest, wanted: CallTool, header: str | None) -> str | Non
         return wanted.key
     refuse_two_keys(request)
     if wanted.key not in {None, header}:
-        raise InvalidRequest("`key` and the header Idempotency-Key say different things", pointer="/key")
+        raise InvalidRequest("`key` and the header Idempotency-Key differ", pointer="/key")
     if not (header.isascii() and header.isprintable() and len(header) <= LONGEST_CALL_KEY):
         reason = f"the Idempotency-Key must have 1 to {LONGEST_CALL_KEY} printable ASCII characters"
         raise InvalidRequest(reason, pointer="Idempotency-Key")

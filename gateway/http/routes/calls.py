@@ -1,4 +1,4 @@
-"""Calls: their list and history, their outcomes by callback or API, and what operators do to them."""
+"""Operations on calls: list, history, outcome, progress, cancel, redrive."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -28,14 +28,14 @@ def _unread(given: dict[str, Any]) -> dict[str, Any]:
 
 
 OutcomeBody = Annotated[dict[str, Any], PlainValidator(_unread, json_schema_input_type=OutcomeForm)]
-"""An outcome that is still to be read: how strictly, depends on who sends it."""
+"""An outcome that is not parsed yet, because strictness depends on the sender."""
 
 
 @router.get("/v1/calls", response_model=responses.Listing[responses.Call], response_description="One page.")
 async def list_calls(gateway: GatewayDep, query: Annotated[CallsQuery, Query()]) -> Response:
     """List calls.
 
-    Calls that agents asked for, newest first; all filters must match.
+    Returns calls of agents and of callers, newest first. All filters must match.
     """
     which = CallFilter(
         session_id=None if query.session_id is None else SessionId(query.session_id),
@@ -51,14 +51,14 @@ async def list_calls(gateway: GatewayDep, query: Annotated[CallsQuery, Query()])
 @router.get(
     "/v1/calls/{call_id}",
     response_model=responses.CallWithStory,
-    response_description="The history.",
+    response_description="The call with its history.",
     responses=problems("not-found", "overloaded"),
 )
 async def get_call(gateway: GatewayDep, call_id: CallPath, query: Annotated[WaitQuery, Query()]) -> Response:
-    """Read the whole history of a call.
+    """Get a call with its history.
 
-    The call, every event about it from the request on, and how its outcome was delivered. With `wait` the answer comes
-    when the call has ended, or when that many seconds are over.
+    Returns the call, all its events from the request on, and the deliveries of its outcome. With `wait`, responds when
+    the call ends or after that many seconds.
     """
     await gateway.callers.wait(call_id, query.wait)
     return Reply(show_history(await gateway.calls.history(call_id)))
@@ -67,7 +67,7 @@ async def get_call(gateway: GatewayDep, call_id: CallPath, query: Annotated[Wait
 @router.post(
     "/v1/calls/{call_id}/outcome",
     response_model=responses.Call,
-    response_description="It is recorded.",
+    response_description="Recorded.",
     responses=problems("elsewhere", "not-found", "conflict", "call-over"),
 )
 async def settle_call(
@@ -77,15 +77,15 @@ async def settle_call(
     call_id: CallPath,
     outcome: Annotated[OutcomeBody, Body()],
 ) -> Response:
-    """Give the outcome of a call.
+    """Post the outcome of a call.
 
-    What an executor that answered 202 sends to its `callback_url`. The first outcome wins: the same one again is
-    answered 200; another one 409, the first of them kept as `outcome.ignored`. Ten minutes after the end everything is
-    answered 410. The executor's `max_response` holds.
+    An executor that responded with 202 posts here, to its `callback_url`. The first outcome wins: repeating it gets
+    200; another one gets 409, and the first of these is recorded as `outcome.ignored`. Ten minutes after the end of the
+    call all requests get 410. The executor's `max_response` applies.
     """
-    # At a callback address an outcome is read as an executor's answer is; a client's typing errors show.
+    # A callback is parsed like an executor's response; a client's request is parsed strictly.
     answered = _answered(outcome, strict="token" not in request.query_params)
-    with _as_executors_hear_it(caller):
+    with _convert_executor_errors(caller):
         row = await gateway.calls.settle(call_id, answered, size=len(await request.body()))
     return Reply(show(responses.Call, row))
 
@@ -94,7 +94,7 @@ async def settle_call(
     "/v1/calls/{call_id}/progress",
     status_code=202,
     response_model=responses.Progressed,
-    response_description="It is recorded.",
+    response_description="Recorded.",
     responses=problems("elsewhere", "not-found", "conflict", "call-over"),
 )
 async def progress_call(
@@ -104,11 +104,11 @@ async def progress_call(
     call_id: CallPath,
     progress: Annotated[dict[str, Any], Body()],
 ) -> Response:
-    """Tell how far a call has come.
+    """Report the progress of a call.
 
-    Any JSON object; it is recorded as `call.progressed` and followers see it.
+    The body is any JSON object. It is recorded as `call.progressed` and sent to followers.
     """
-    with _as_executors_hear_it(caller):
+    with _convert_executor_errors(caller):
         await gateway.calls.progress(call_id, progress, size=len(await request.body()))
     return Reply({"call_id": call_id}, 202)
 
@@ -118,7 +118,7 @@ async def progress_call(
     tags=["operating"],
     status_code=202,
     response_model=responses.Call,
-    response_description="The cancel is under way.",
+    response_description="The cancel was requested.",
     responses=problems("elsewhere", "not-found", "conflict"),
 )
 async def cancel_call(
@@ -128,8 +128,8 @@ async def cancel_call(
 ) -> Response:
     """Cancel a call.
 
-    Ask the executor to stop. For a short grace its answer still counts; then the call is canceled and the agent is
-    told so.
+    Ask the executor to stop. During a short grace period its response still counts; then the call is canceled and the
+    agent is notified.
     """
     return Reply(show(responses.Call, await gateway.calls.cancel(call_id, reason=wanted.reason)), 202)
 
@@ -139,7 +139,7 @@ async def cancel_call(
     tags=["operating"],
     status_code=202,
     response_model=responses.Call,
-    response_description="The new call.",
+    response_description="The new call, or the accepted one.",
     responses=problems("elsewhere", "not-found", "conflict", "gone", "draining"),
 )
 async def redrive_call(
@@ -147,31 +147,31 @@ async def redrive_call(
     call_id: CallPath,
     wanted: Annotated[RedriveCall, Body(default_factory=RedriveCall)],
 ) -> Response:
-    """Try a call again that ended, or that an idempotent executor has accepted.
+    """Redrive a call.
 
-    Of an ended call, make a new call of the same request, by default with the same idempotency key and without telling
-    the runtime the outcome. The request of a call that was answered 202 is sent again at once under its key, and the
-    same call is the answer; 409 if its executor is not `idempotent`.
+    For an ended call, make a new call of the same request, by default with the same idempotency key and without sending
+    the outcome to the runtime. For an accepted call (202), send its request again at once with its key and return the
+    same call; 409 if the executor is not `idempotent`.
     """
     row = await gateway.calls.redrive(call_id, new_key=wanted.new_key, deliver=wanted.deliver)
     return Reply(show(responses.Call, row), 202)
 
 
 @contextmanager
-def _as_executors_hear_it(caller: Caller) -> Generator[None]:
-    """Say it so that an executor does what is right: give up, or come again.
+def _convert_executor_errors(caller: Caller) -> Generator[None]:
+    """Convert errors so that an executor gives up or retries correctly.
 
-    A callback token proves that its call existed: where it is not known any more, it ended long ago.
+    A callback token proves that its call existed, so an unknown call ended long ago.
     """
     try:
         yield
     except Unconfigured as exc:
-        # The call is open, and 409 would say that it has another outcome.
+        # The call is open, and 409 would mean that it has another outcome.
         raise Refused("elsewhere", str(exc)) from exc
     except NotFound as exc:
         if caller is not CALLBACK:
             raise
-        raise CallOver("the call ended long ago, and is no longer on record") from exc
+        raise CallOver("the call ended long ago and is no longer on record") from exc
 
 
 def _answered(body: Any, *, strict: bool) -> Answered:

@@ -1,4 +1,4 @@
-"""Dead letters: what did not get through, listed, shown, and tried again or dismissed, one by one or many at once."""
+"""Operations on dead letters: list, get, redrive, dismiss."""
 
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
@@ -23,11 +23,11 @@ router = APIRouter(route_class=OperationRoute, tags=["operating"])
 
 @router.get("/v1/dead-letters", response_model=responses.DeadLetters, response_description="One page.")
 async def list_dead_letters(gateway: GatewayDep, query: Annotated[DeadLettersQuery, Query()]) -> Response:
-    """List what did not get through.
+    """List dead letters.
 
-    Calls that ended without an answer of their executor (with `unknown`: they may have been done), then deliveries
-    that were refused, given up, or of which nobody knows whether they arrived; each kind newest first, with what an
-    operator should do. All filters must match.
+    Returns calls that ended without a response of their executor (`unknown`: they may have run), then deliveries that
+    were refused, given up, or may have arrived. Each kind is sorted newest first and has the recommended action. All
+    filters must match.
     """
     rows, after = await gateway.dead_letters.list(query.which(), Page(query.limit, query.after))
     return listing([show_dead_letter(row) for row in rows], after)
@@ -36,13 +36,13 @@ async def list_dead_letters(gateway: GatewayDep, query: Annotated[DeadLettersQue
 @router.get(
     "/v1/dead-letters/{letter}",
     response_model=responses.DeadLetter,
-    response_description="The letter.",
+    response_description="The dead letter.",
     responses=problems("not-found"),
 )
 async def get_dead_letter(gateway: GatewayDep, letter: LetterPath) -> Response:
-    """Show one dead letter.
+    """Get a dead letter.
 
-    A call comes with its whole history. One that was redriven or dismissed is not found.
+    A call includes its complete history. A dead letter that was redriven or dismissed is not found.
     """
     return Reply(show_dead_letter(await gateway.dead_letters.show(letter)))
 
@@ -59,10 +59,10 @@ async def redrive_dead_letter(
     letter: LetterPath,
     wanted: Annotated[RedriveCall, Body(default_factory=RedriveCall)],
 ) -> Response:
-    """Try one dead letter again.
+    """Redrive a dead letter.
 
-    A call is made anew, by default with the same idempotency key and without telling the runtime the outcome; a
-    delivery is due again at once.
+    For a call, make a new call, by default with the same idempotency key and without sending the outcome to the
+    runtime. A delivery is retried at once.
     """
     row = await gateway.dead_letters.redrive(letter, new_key=wanted.new_key, deliver=wanted.deliver)
     return Reply(show_redriven(row), 202)
@@ -71,7 +71,7 @@ async def redrive_dead_letter(
 @router.post(
     "/v1/dead-letters/redrive",
     response_model=responses.RedrivenMany,
-    response_description="How many were tried.",
+    response_description="The number of redriven dead letters.",
     responses=problems("draining"),
 )
 async def redrive_dead_letters(
@@ -79,10 +79,10 @@ async def redrive_dead_letters(
     gateway: GatewayDep,
     wanted: Annotated[RedriveMany, Body(default_factory=RedriveMany)],
 ) -> Response:
-    """Try many dead letters again.
+    """Redrive many dead letters.
 
-    At most `limit` of those that the filters match, as the list shows them. What cannot be tried again is counted with
-    its reason and stays listed. `dry_run` only says what would be tried.
+    Redrives at most `limit` matching dead letters, in the order of the list. Failures are returned with their reason
+    and stay listed. `dry_run` only lists the matches.
     """
     if not wanted.dry_run:
         gateway.draining.refuse_new()
@@ -92,7 +92,7 @@ async def redrive_dead_letters(
         limit=wanted.limit,
         dry_run=wanted.dry_run,
         deal_with=lambda letter: letters.redrive(letter, new_key=wanted.new_key, deliver=wanted.deliver),
-        pass_on=_passing_on(request, "redrive", dump({"new_key": wanted.new_key, "deliver": wanted.deliver})),
+        pass_on=_forward_to_owner(request, "redrive", dump({"new_key": wanted.new_key, "deliver": wanted.deliver})),
     )
     return Reply({"redriven": done.done, **_counted(done, dry_run=wanted.dry_run)})
 
@@ -104,17 +104,19 @@ async def redrive_dead_letters(
     responses=problems("not-found", "conflict"),
 )
 async def dismiss_dead_letter(gateway: GatewayDep, caller: CallerDep, letter: LetterPath) -> Response:
-    """Leave one dead letter as it is.
+    """Dismiss a dead letter.
 
-    It leaves the list and the gauge for good; what is on record of it stays. A call's history says who dismissed it and
-    when, in a `call.progressed` with `dismissed_by`; a delivery says so in its `reason`, and is moot. Should it be
-    wanted after all: redrive the call, or redeliver the event.
+    Removes it from the list and the gauge for good; its records stay. A call's history names who dismissed it and when,
+    in a `call.progressed` with `dismissed_by`. A delivery becomes moot, and its `reason` names them. To undo, redrive
+    the call or redeliver the event.
     """
     return Reply(show_redriven(await gateway.dead_letters.dismiss(letter, by=caller.name)))
 
 
 @router.post(
-    "/v1/dead-letters/dismiss", response_model=responses.DismissedMany, response_description="How many were dismissed."
+    "/v1/dead-letters/dismiss",
+    response_model=responses.DismissedMany,
+    response_description="The number of dismissed dead letters.",
 )
 async def dismiss_dead_letters(
     request: ApiRequest,
@@ -122,10 +124,10 @@ async def dismiss_dead_letters(
     caller: CallerDep,
     wanted: Annotated[DismissMany, Body(default_factory=DismissMany)],
 ) -> Response:
-    """Leave many dead letters as they are.
+    """Dismiss many dead letters.
 
-    At most `limit` of those that the filters match, as the list shows them. What cannot be dismissed is counted with
-    its reason and stays listed. `dry_run` only says what would be dismissed.
+    Dismisses at most `limit` matching dead letters, in the order of the list. Failures are returned with their reason
+    and stay listed. `dry_run` only lists the matches.
     """
     letters = gateway.dead_letters
     done = await letters.each(
@@ -133,16 +135,16 @@ async def dismiss_dead_letters(
         limit=wanted.limit,
         dry_run=wanted.dry_run,
         deal_with=lambda letter: letters.dismiss(letter, by=caller.name),
-        pass_on=_passing_on(request, "dismiss", b""),
+        pass_on=_forward_to_owner(request, "dismiss", b""),
     )
     return Reply({"dismissed": done.done, **_counted(done, dry_run=wanted.dry_run)})
 
 
-def _passing_on(request: ApiRequest, verb: str, body: bytes) -> Callable[[str, Elsewhere], Awaitable[None]]:
+def _forward_to_owner(request: ApiRequest, verb: str, body: bytes) -> Callable[[str, Elsewhere], Awaitable[None]]:
     face, until = request.face, None
 
     async def pass_on(letter: str, exc: Elsewhere) -> None:
-        # All of them together wait no longer for owners than one would.
+        # All letters share one deadline for finding owners.
         nonlocal until
         until = until or face.gateway.forwarder.patience()
         path = f"/v1/dead-letters/{quote(letter, safe='')}/{verb}"
@@ -151,7 +153,7 @@ def _passing_on(request: ApiRequest, verb: str, body: bytes) -> Callable[[str, E
         if passed is None:
             raise exc
         if not 200 <= passed.status < 300:
-            raise Conflict(f"the instance that carries the session answered {passed.status}: {_detail(passed.body)}")
+            raise Conflict(f"the instance that owns the session responded with {passed.status}: {_detail(passed.body)}")
 
     return pass_on
 
@@ -170,4 +172,4 @@ def _detail(body: bytes) -> str:
     try:
         return str(orjson.loads(body)["detail"])
     except (orjson.JSONDecodeError, KeyError, TypeError):
-        return "without a reason"
+        return "no reason given"

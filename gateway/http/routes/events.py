@@ -1,4 +1,4 @@
-"""Posting events to a session, reading its history, and following it live."""
+"""Operations on a session's events: post, list, stream, redeliver."""
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -36,7 +36,7 @@ router = APIRouter(route_class=OperationRoute, tags=["events"])
     "/v1/sessions/{session_id}/events",
     status_code=202,
     response_model=responses.Written,
-    response_description="Recorded, in order.",
+    response_description="The recorded events, in order.",
     responses=problems(
         "elsewhere",
         "invalid-event",
@@ -57,10 +57,10 @@ async def post_events(
     events: Annotated[PostedEvents, Body()],
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Post one or several events.
+    """Post events.
 
-    Record events and send them to the runtime. They are checked against what the runtime can be told first: either
-    all are recorded or none. Delivery is seen in the stream.
+    Record one or more events and send them to the runtime. The gateway first checks that the runtime supports them, and
+    records all or none. The stream shows delivery.
     """
 
     async def act(keep: Keep | None = None) -> Reply:
@@ -90,16 +90,16 @@ async def post_events(
     responses=problems("not-found", "gone"),
 )
 async def list_events(gateway: GatewayDep, session_id: SessionPath, query: Annotated[EventsQuery, Query()]) -> Response:
-    """Read the history of a session.
+    """List a session's events.
 
-    Events behind a sequence, in order; `next` is the sequence to go on `after`.
+    Returns the events after a sequence, in order. Pass `next` as `after` to continue.
     """
     try:
         envelopes = await gateway.read(session_id, after=query.after, limit=query.limit)
     except Truncated as exc:
         raise Gone(str(exc), first_sequence=exc.first_sequence) from exc
     if not envelopes and query.after > (last := (await gateway.session(session_id)).last_sequence):
-        text = f"the session ends at {last}, before {query.after}: was its store restored? Go on with `after={last}`"
+        text = f"the session ends at {last}, before {query.after}: was its store restored? Continue with `after={last}`"
         raise Gone(text, first_sequence=last + 1)
     after = envelopes[-1].sequence if len(envelopes) == query.limit else None
     return listing([to_json(envelope) for envelope in envelopes], after)
@@ -122,24 +122,28 @@ async def stream_events(
         PlainValidator(
             lambda given: read_sequence(given, "Last-Event-ID") if given else None, json_schema_input_type=int
         ),
-        Header(alias="Last-Event-ID", description="Go on behind this sequence; wins over `after`.", examples=[41]),
+        Header(
+            alias="Last-Event-ID",
+            description="Resume after this sequence; takes precedence over `after`.",
+            examples=[41],
+        ),
     ] = None,
 ) -> Response:
     """Follow a session (server-sent events).
 
-    `id` is the sequence, `event` the kind, `data` the envelope. What is only live (typing, pieces of text) has no `id`
-    and `data` is `{"live": true, "after_sequence", "event"}`. Where history is gone, an event `gap` tells the
-    `first_sequence` that is left. Where the session ends before the place that was asked for, it tells what comes next,
-    and its `id` is one below. Without `Last-Event-ID` and `after` the stream begins with what happens next; `after=0`
-    begins at the beginning.
+    `id` is the sequence, `event` the kind, `data` the envelope. Live events (typing, message chunks) have no `id`, and
+    `data` is `{"live": true, "after_sequence", "event"}`. If history was removed, an event `gap` names the
+    `first_sequence` that is left. If the session ends before the requested position, `gap` names the next sequence, and
+    its `id` is one less. Without `Last-Event-ID` and `after` the stream starts with new events; `after=0` starts with
+    the first one.
     """
-    # A browser that reconnects keeps its old URL, so the header is the fresher of the two.
+    # A browser that reconnects keeps its old URL, so the header is newer.
     after = query.after if last_event_id is None else last_event_id
     last = (await gateway.session(session_id)).last_sequence
     followers, limits = request.face.followers, gateway.settings.limits
     followers.check_limits(session_id, most=limits.followers, most_each=limits.session_followers)
     is_beyond = after is not None and after > last
-    # From a known place, so that nothing is missed while the response starts.
+    # Start at a known sequence, so that no event is missed while the response starts.
     items = gateway.follow(session_id, after=last if after is None or is_beyond else after)
     return EventStream(
         _behind(Beyond(last + 1), items) if is_beyond else items,
@@ -154,7 +158,7 @@ async def stream_events(
     tags=["operating"],
     status_code=202,
     response_model=responses.Redelivered,
-    response_description="It is due.",
+    response_description="The delivery is queued.",
     responses=problems("elsewhere", "not-found", "conflict", "gone", "draining"),
 )
 async def redeliver_event(
@@ -163,16 +167,16 @@ async def redeliver_event(
     sequence: SequencePath,
     wanted: Annotated[Redeliver, Body()],
 ) -> Response:
-    """Send one event again.
+    """Redeliver an event.
 
-    Try a dead delivery again: an event copy to a destination, or an event to the runtime.
+    Retry a dead delivery: an event copy to a destination, or an event to the runtime.
     """
     await gateway.redeliver(session_id, sequence, wanted.target)
     return Reply({"session_id": session_id, "sequence": sequence, "target": wanted.target}, 202)
 
 
 async def _behind(gap: Beyond, items: AsyncGenerator[StreamItem]) -> AsyncGenerator[StreamItem]:
-    """Tell of a gap first."""
+    """Yield a gap before the items."""
     yield gap
     async with aclosing(items):
         async for item in items:

@@ -1,4 +1,4 @@
-"""Questions to a person: what waits for an answer, and answering it."""
+"""Operations on requests for human input: list, stream, answer."""
 
 from functools import partial
 from typing import Annotated
@@ -22,9 +22,9 @@ router = APIRouter(route_class=OperationRoute, tags=["interactions"])
     "/v1/interactions", response_model=responses.Listing[responses.Interaction], response_description="One page."
 )
 async def list_interactions(gateway: GatewayDep, query: Annotated[InteractionsQuery, Query()]) -> Response:
-    """List questions to a person.
+    """List interactions.
 
-    Approvals, questions and secrets that agents asked for; `event` is the one that asked.
+    Returns the agents' requests for approvals, answers and secrets; `event` is the requesting event.
     """
     rows, after = await gateway.interactions.page(
         Page(query.limit, query.after),
@@ -36,11 +36,11 @@ async def list_interactions(gateway: GatewayDep, query: Annotated[InteractionsQu
 
 @router.get("/v1/interactions/stream", response_class=EventStream, response_description="The stream.")
 async def stream_interactions(request: ApiRequest, gateway: GatewayDep, caller: CallerDep) -> Response:
-    """Follow the questions to a person (server-sent events).
+    """Follow interactions (server-sent events).
 
-    Begins with all that wait; then each event `interaction` is one that was asked, answered, has expired or become
-    moot, as it now stands. `data` is the interaction as in the list. After an event `gap` (this reader was too slow)
-    all that wait are sent again, as after a reconnect.
+    Starts with all waiting interactions. Then each event `interaction` is one that was created, answered, expired or
+    became moot, in its new state. `data` is the interaction as in the list. After an event `gap` (the client was too
+    slow), and after a reconnect, all waiting interactions are sent again.
     """
     followers, most = request.face.followers, gateway.settings.limits.followers
     followers.check_limits("interactions", most=most, most_each=most)
@@ -55,7 +55,7 @@ async def stream_interactions(request: ApiRequest, gateway: GatewayDep, caller: 
 @router.post(
     "/v1/interactions/{interaction_id}/answer",
     response_model=responses.AnsweredInteraction,
-    response_description="It is answered.",
+    response_description="The interaction is answered.",
     responses=problems("elsewhere", "not-found", "conflict", "inexpressible"),
 )
 async def answer_interaction(
@@ -64,11 +64,11 @@ async def answer_interaction(
     interaction_id: InteractionPath,
     answer: Annotated[AnswerInteraction, Body()],
 ) -> Response:
-    """Answer a question to a person.
+    """Answer an interaction.
 
-    `decision` (and `scope`) for an approval, `answer` for a question (empty skips it), `value` for a secret, which is
-    passed on and never stored. `losses` lists the parts of the answer that the runtime cannot be told. A second answer
-    is a conflict.
+    Set `decision` (and `scope`) for an approval, `answer` for a question (empty skips it), `value` for a secret, which
+    is sent to the runtime and never stored. `losses` lists the parts of the answer that the runtime's protocol cannot
+    express. A second answer is a conflict.
     """
     row, losses = await gateway.interactions.answer(interaction_id, answer.as_mapping(), by=caller.name)
     return Reply(show_answered(row, losses))

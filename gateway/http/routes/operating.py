@@ -1,4 +1,4 @@
-"""What operators look after: destinations, reload, runtimes and their capabilities."""
+"""Operations for operators: destinations, reload, instances, runtimes, capabilities."""
 
 from typing import Annotated
 
@@ -17,13 +17,13 @@ router = APIRouter(route_class=OperationRoute, tags=["operating"])
 @router.post(
     "/v1/destinations/{name}/enable",
     response_model=responses.Enabled,
-    response_description="It is on.",
+    response_description="The destination is enabled.",
     responses=problems("not-found"),
 )
 async def enable_destination(gateway: GatewayDep, name: NamePath) -> Response:
-    """Switch a destination on again.
+    """Enable a destination.
 
-    A destination that answered 410 gets no more copies until it is switched on again.
+    A destination that responded with 410 gets no copies until it is enabled again.
     """
     await gateway.enable_destination(name)
     return Reply({"name": name, "enabled": True})
@@ -32,34 +32,38 @@ async def enable_destination(gateway: GatewayDep, name: NamePath) -> Response:
 @router.post(
     "/v1/reload",
     response_model=responses.Changed,
-    response_description="What has changed.",
+    response_description="The changes.",
     responses=problems("invalid-configuration", "conflict"),
 )
 async def reload_configuration(gateway: GatewayDep, query: Annotated[ReloadQuery, Query()]) -> Response:
-    """Read the configuration file again and apply it.
+    """Reload the configuration file.
 
-    As SIGHUP does. A file with errors changes nothing. A runtime restarts only if its block changed.
+    Same as SIGHUP. A file with errors changes nothing. A runtime restarts only if its configuration changed.
     """
     result = await gateway.reload(force=query.force, dry_run=query.dry_run)
     return Reply({"changed": result.changed, "restarted": result.restarted})
 
 
-@router.get("/v1/instances", response_model=responses.Listing[responses.Instance], response_description="All of them.")
+@router.get(
+    "/v1/instances", response_model=responses.Listing[responses.Instance], response_description="The complete list."
+)
 async def list_instances(gateway: GatewayDep) -> Response:
-    """List the processes on this store.
+    """List the instances on this store.
 
-    Those that live, and those that own sessions though they have died: the others take these over when the lease has
-    run out.
+    Returns live instances, and dead ones that still own sessions; other instances take these over when the lease
+    expires.
     """
     return listing([show(responses.Instance, one) for one in await gateway.instances()], None)
 
 
-@router.get("/v1/runtimes", response_model=responses.Listing[responses.Runtime], response_description="All of them.")
+@router.get(
+    "/v1/runtimes", response_model=responses.Listing[responses.Runtime], response_description="The complete list."
+)
 async def list_runtimes(gateway: GatewayDep) -> Response:
     """List runtimes and their links.
 
-    The runtimes of the configuration, and the state of the connection of each session that this instance carries. One
-    whose adapter fails comes last, and has a `reason`.
+    Returns the configured runtimes, and the state of the connection of each session that this instance owns. Runtimes
+    whose adapter fails come last, with a `reason`.
     """
     lacking = await gateway.status.sessions_without_tools()
     connected = [show_runtime(status, lacking.get(status.name, {})) for status in gateway.status.runtimes()]
@@ -69,11 +73,11 @@ async def list_runtimes(gateway: GatewayDep) -> Response:
 @router.get(
     "/v1/capabilities",
     response_model=responses.Listing[responses.RuntimeCapabilities],
-    response_description="All of them.",
+    response_description="The complete list.",
 )
 async def list_capabilities(gateway: GatewayDep) -> Response:
-    """List what each runtime can do.
+    """List the capabilities of each runtime.
 
-    Which kinds each runtime accepts and emits, and the limits of its protocol.
+    Returns the kinds that each runtime accepts and emits, and the limits of its protocol.
     """
     return listing([show_capabilities(status) for status in gateway.status.runtimes()], None)

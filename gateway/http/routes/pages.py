@@ -1,4 +1,4 @@
-"""Pages for probes and people: health, readiness, metrics, version, this API, and what each problem means."""
+"""Health, readiness, metrics, version, the OpenAPI document and the problem types."""
 
 from typing import Any
 
@@ -21,13 +21,13 @@ _WRITING = 60.0
 router = APIRouter(route_class=OperationRoute, tags=["pages"])
 
 
-@router.get("/healthz", response_model=responses.Health, response_description="It is.")
+@router.get("/healthz", response_model=responses.Health, response_description="The process is alive.")
 @router.get("/livez", include_in_schema=False)
 @router.get("/health", include_in_schema=False)
 async def get_health() -> Response:
-    """Is the process alive?
+    """Check liveness.
 
-    Answers as long as the process does; also at `/livez` and `/health`.
+    Responds while the process is alive; also at `/livez` and `/health`.
     """
     return Reply({"status": "ok"})
 
@@ -40,11 +40,11 @@ async def get_health() -> Response:
 )
 @router.get("/ready", include_in_schema=False)
 async def get_readiness(gateway: GatewayDep) -> Response:
-    """Should it get traffic?
+    """Check readiness.
 
-    Whether the store takes writes, the configuration is loaded and, among several on one store, the lease runs; and
-    how many sessions this instance carries. A runtime that is away does not make the gateway unready. Also at
-    `/ready`.
+    Ready means: the store accepts writes, the configuration is loaded and, in a cluster, the lease is valid. Also
+    returns the number of sessions that this instance owns. An unreachable runtime does not make the gateway unready.
+    Also at `/ready`.
     """
     readiness = await gateway.status.ready()
     return Reply(show(responses.Ready, readiness), 200 if readiness.ready else 503)
@@ -52,38 +52,40 @@ async def get_readiness(gateway: GatewayDep) -> Response:
 
 @router.get("/metrics", response_class=PlainTextResponse, response_description="The metrics.")
 async def get_metrics(gateway: GatewayDep) -> Response:
-    """Metrics for Prometheus.
+    """Get metrics.
 
-    All metrics in the Prometheus text format.
+    Returns all metrics in the Prometheus text format.
     """
     return Response(gateway.render_metrics(), headers={"content-type": _METRICS_TYPE})
 
 
 @router.get("/version", response_model=responses.Version, response_description="The version.")
 async def get_version(gateway: GatewayDep) -> Response:
-    """Which release is this?
+    """Get the version.
 
-    Name and version of the running release.
+    Returns the name and version of the running release.
     """
     return Reply({"name": "dragoman", "version": gateway.version})
 
 
 @router.get("/openapi.json", response_model=dict[str, Any], response_description="The document.")
 async def get_openapi(request: ApiRequest) -> Response:
-    """This document.
+    """Get the OpenAPI document.
 
-    The description of the whole API in OpenAPI 3.1.
+    Returns the OpenAPI 3.1 document of the API.
     """
     # The first request writes it, in a thread: that takes a second, in which the lease must be renewed.
     document = await in_thread("openapi", request.app.openapi, within=_WRITING, what="the OpenAPI document")
     return Response(dump(document), media_type="application/json")
 
 
-@router.get("/problems", response_model=responses.Listing[responses.ProblemPage], response_description="All of them.")
+@router.get(
+    "/problems", response_model=responses.Listing[responses.ProblemPage], response_description="The complete list."
+)
 async def list_problems() -> Response:
-    """All problem types.
+    """List problem types.
 
-    Every `type` that an error answer can have, what it means and what mends it.
+    Returns the meaning and the fix of every `type` of an error response.
     """
     return listing([show(responses.ProblemPage, kind) for kind in PROBLEMS.values()], None)
 
@@ -95,11 +97,11 @@ async def list_problems() -> Response:
     responses=problems("not-found"),
 )
 async def get_problem(name: NamePath) -> Response:
-    """One problem type.
+    """Get a problem type.
 
-    What the `type` of an error answer means, and what mends it.
+    Returns the meaning and the fix of a `type` of an error response.
     """
     kind = PROBLEMS.get(name)
     if kind is None:
-        raise NotFound("there is no problem of this name; GET /problems lists all")
+        raise NotFound("unknown problem; GET /problems lists all")
     return Reply(show(responses.ProblemPage, kind))

@@ -1,4 +1,4 @@
-"""Opening, listing, reading and closing sessions."""
+"""Operations on sessions."""
 
 from typing import Annotated
 
@@ -21,9 +21,9 @@ router = APIRouter(route_class=OperationRoute, tags=["sessions"])
     "/v1/sessions",
     status_code=201,
     response_model=responses.OpenedSession,
-    response_description="The session is open.",
+    response_description="The session was opened.",
     responses={
-        200: {"model": responses.OpenedSession, "description": "It was open already."},
+        200: {"model": responses.OpenedSession, "description": "The session was already open."},
         **problems(
             "not-found",
             "conflict",
@@ -44,9 +44,9 @@ async def open_session(
 ) -> Response:
     """Open a session.
 
-    Attach to a native session by its `native_id`, or create one where the runtime's options say how. Opening the same
-    native session again answers the session that exists. Of a session that is created, `told` names the tools that its
-    runtime was told; what it could not be told is listed in the `losses` of its first event, `session.opened`.
+    Attach to a native session by its `native_id`, or create one if the runtime's options allow it. Opening the same
+    native session again returns the existing session. For a created session, `told` names the tools that the runtime
+    received; the `losses` of its first event, `session.opened`, list what its protocol cannot express.
     """
 
     async def act() -> Reply:
@@ -68,8 +68,8 @@ async def open_session(
 async def list_sessions(gateway: GatewayDep, query: Annotated[SessionsQuery, Query()]) -> Response:
     """List sessions.
 
-    All sessions in the order in which they were opened, also closed ones that retention has kept. All filters must
-    match; `runtime` and `native_id` together name one session.
+    Returns sessions in the order of opening, including closed ones until retention removes them. All filters must
+    match; `runtime` and `native_id` together identify one session.
     """
     newest = query.order == "newest"
     rows, after = await gateway.sessions(Page(query.limit, query.after), query.which(), newest_first=newest)
@@ -83,9 +83,9 @@ async def list_sessions(gateway: GatewayDep, query: Annotated[SessionsQuery, Que
     responses=problems("not-found"),
 )
 async def get_session(gateway: GatewayDep, session_id: SessionPath) -> Response:
-    """Read a session.
+    """Get a session.
 
-    The session and where it stands.
+    Returns the session with its current state.
     """
     return Reply(show(responses.Session, await gateway.session(session_id)))
 
@@ -93,7 +93,7 @@ async def get_session(gateway: GatewayDep, session_id: SessionPath) -> Response:
 @router.delete(
     "/v1/sessions/{session_id}",
     status_code=204,
-    response_description="It is closed.",
+    response_description="The session is closed.",
     responses=problems("elsewhere", "not-found", "conflict"),
 )
 async def close_session(
@@ -101,8 +101,8 @@ async def close_session(
 ) -> Response:
     """Close a session.
 
-    End our part in the session; open calls are canceled. `erase=true` also erases the bodies of its events and needs
-    the scope `operate`.
+    End the gateway's part in the session and cancel its open calls. `erase=true` also erases the bodies of the
+    session's events and requires the scope `operate`.
     """
     if query.erase:
         require(request, "eraseSession")

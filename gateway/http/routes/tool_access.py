@@ -1,4 +1,4 @@
-"""The address and the token by which programs call a session's tools."""
+"""Operations on the address and the token of a session's tools."""
 
 from typing import Annotated
 
@@ -22,10 +22,10 @@ router = APIRouter(route_class=OperationRoute, tags=["calls"])
     responses=problems("not-found"),
 )
 async def get_tool_access(request: ApiRequest, gateway: GatewayDep, session_id: SessionPath) -> Response:
-    """Show a session's tool token.
+    """Get a session's tool token.
 
-    The token calls the tools of this session, at the address and at `POST /v1/sessions/{session_id}/calls`, and reads
-    their calls. It is the same until it is rotated.
+    With the token a program calls the tools of this session, at the address and at
+    `POST /v1/sessions/{session_id}/calls`, and reads its own calls. The token stays the same until it is rotated.
     """
     await gateway.session(session_id)
     return _show(request, session_id, await gateway.tool_tokens.token(session_id))
@@ -42,16 +42,15 @@ async def rotate_tool_access(
 ) -> Response:
     """Rotate a session's tool token.
 
-    Make a new one. The token before is refused from now on, on every instance; what it has called goes on. With
-    `of=ticket` the native session, which was told a ticket of its own on creation, loses its tools for good. If the
-    settings of its runtime name the tools, the settings are written with a new ticket, and all sessions of that runtime
-    lose their tools until their agents start again.
+    Returns a new token. From now on every instance refuses the previous one; its calls continue. With `of=ticket` the
+    native session, which received its own ticket on creation, loses its tools for good. If the runtime's settings
+    contain the ticket, the gateway writes a new ticket into them, and all sessions of that runtime lose their tools
+    until their agents restart.
     """
     await gateway.session(session_id)
     if query.of == "ticket":
         if not query.force:
-            mend = "send force=true if that is meant"
-            raise Conflict(f"an agent that runs cannot be told another ticket, so that it loses its tools; {mend}")
+            raise Conflict("a running agent cannot receive a new ticket and loses its tools; confirm with force=true")
         await gateway.rotate_ticket(session_id)
         return _show(request, session_id, await gateway.tool_tokens.token(session_id))
     return _show(request, session_id, await gateway.tool_tokens.rotate(session_id))
