@@ -200,7 +200,7 @@ def is_to_end() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def awaited(name: str, work: Awaitable[T], tasks: Tasks) -> "asyncio.Task[T]":
+def spawn(name: str, work: Awaitable[T], tasks: Tasks) -> "asyncio.Task[T]":
     """Run `work` in a task and return the task, which raises the exception of `work`."""
     task = tasks.add(_awaited(work), name)
     if isinstance(work, Coroutine):
@@ -217,7 +217,7 @@ async def _awaited(work: Awaitable[T]) -> T:
         raise RuntimeError(f"a part tried to end the process with {exc.code!r}") from exc
 
 
-async def tried(name: str, work: Awaitable[object], **about: str) -> None:
+async def suppress_faults(name: str, work: Awaitable[object], **about: str) -> None:
     """Await `work` while closing; log and suppress a fault, so that the remaining cleanup runs."""
     try:
         await work
@@ -293,7 +293,7 @@ def guard_call(name: str, call: Callable[[*Args], object]) -> Callable[[*Args], 
     return guarded
 
 
-def count_what_is_left() -> None:
+def count_loop_faults() -> None:
     """Log and count faults that only the running loop's exception handler receives."""
     loop = asyncio.get_running_loop()
     if loop.get_exception_handler() is None:

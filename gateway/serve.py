@@ -23,7 +23,7 @@ from gateway.executors.python import PythonExecutor
 from gateway.executors.static import StaticExecutor
 from gateway.executors.webhook.destination import WebhookDestination
 from gateway.executors.webhook.executor import WebhookExecutor
-from gateway.guard import Tasks, awaited, guard, guard_call
+from gateway.guard import Tasks, guard, guard_call, spawn
 from gateway.http.app import build_app
 from gateway.http.server import make_server, most_connections
 from gateway.plugins import installed_adapters
@@ -106,10 +106,10 @@ async def serve(
             gateway.call_when_reloaded(fit)
             stop = _handle_signals(gateway, tasks, hung_up)
             _freeze_collector()
-            serving = awaited("server", server.serve(sockets=[listener]), tasks)
+            serving = spawn("server", server.serve(sockets=[listener]), tasks)
             where, at = listener.getsockname()[:2]
             log.info("listening", url=f"http://{f'[{where}]' if ':' in where else where}:{at}", pid=os.getpid())
-            await asyncio.wait({serving, awaited("server", stop.wait(), tasks)}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({serving, spawn("server", stop.wait(), tasks)}, return_when=asyncio.FIRST_COMPLETED)
             patience, began = gateway.settings.limits.drain, parts.clock.monotonic()
             stopping(patience + _SHUTDOWN)
             # The port stays open: callbacks, results and answers complete the work in flight.

@@ -103,7 +103,7 @@ def _own(vector: Any) -> Iterator[str]:
             pass
 
 
-def carried(ids_in: Callable[[str], Iterable[str]] = ids_in_source) -> dict[str, set[str]]:
+def owned(ids_in: Callable[[str], Iterable[str]] = ids_in_source) -> dict[str, set[str]]:
     """Map each id that is named anywhere to the files that name it; nothing is imported for it."""
     found: defaultdict[str, set[str]] = defaultdict(set)
     for folder in FOLDERS:
@@ -117,7 +117,7 @@ def carried(ids_in: Callable[[str], Iterable[str]] = ids_in_source) -> dict[str,
 
 
 def test_every_live_rule_has_a_test_or_a_vector() -> None:
-    named = carried(ids_of_make_test)
+    named = owned(ids_of_make_test)
     missing: defaultdict[str, list[str]] = defaultdict(list)
     for name, rule in REQUIREMENTS.items():
         if rule.live and name not in named:
@@ -197,7 +197,7 @@ class TestThree:
 def test_every_rule_named_by_a_test_or_a_vector_is_in_the_manifest_and_live() -> None:
     wrong = {
         name: sorted(files)
-        for name, files in carried().items()
+        for name, files in owned().items()
         if name not in REQUIREMENTS or not REQUIREMENTS[name].live
     }
     assert wrong == {}, "unknown rules, or rules the manifest says are not live"

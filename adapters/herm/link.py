@@ -12,7 +12,7 @@ from adapters.herm.posting import body_of, receipt_for
 from adapters.herm.tuning import HermTuning
 from gateway.adapter.port import Frame, Receipt, Receiver
 from gateway.errors import LinkLost, LinkRefused
-from gateway.guard import FAULTS, Tasks, awaited, guard_call
+from gateway.guard import FAULTS, Tasks, guard_call, spawn
 from gateway.links import json
 from gateway.links.frame_memory import FRAMES
 from gateway.links.rest import RestClient
@@ -51,7 +51,7 @@ async def open_link(
     ) as stream:
         link = HermLink(client, receiver, events_path=events_path, options=options, tuning=tuning, after=after)
         async with Tasks() as tasks:
-            reading = awaited("herm link", link.read(stream), tasks)
+            reading = spawn("herm link", link.read(stream), tasks)
             reading.add_done_callback(guard_call("herm link", link.note_end))
             try:
                 await link.catch_up()
@@ -144,7 +144,7 @@ class HermLink:
                 self._early_bytes += len(text)
                 FRAMES.hold(len(text))
                 full = len(self._early) >= tuning.buffered or self._early_bytes >= tuning.buffered_bytes
-                if full or not FRAMES.has_room(FRAMES.largest):
+                if full or not FRAMES.has_capacity(FRAMES.largest):
                     await self._is_live.wait()
 
     async def _handle_event(self, event: Event) -> None:

@@ -51,7 +51,7 @@ def receipt_for(
         return Receipt("moot", reason)
     if kind in wire.HINTS:
         return Receipt("moot", reason)
-    if kind == wire.USER_MESSAGE and not wire.means_gone(code):
+    if kind == wire.USER_MESSAGE and not wire.means_absent(code):
         says_busy = wire.means_busy(code) or code in busy_codes
         if status in busy_statuses or (status in {400, 422} and says_busy):
             return Receipt("busy", reason)

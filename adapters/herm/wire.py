@@ -417,7 +417,7 @@ def means_busy(code: str) -> bool:
     return any(word in code.lower() for word in _BUSY_WORDS)
 
 
-def means_gone(code: str) -> bool:
+def means_absent(code: str) -> bool:
     """Whether an error code means that the session has ended permanently."""
     return any(word in code.lower() for word in _GONE_WORDS)
 

@@ -158,13 +158,13 @@ class WaitingQuestion:
 
     def show(self, out: Output) -> None:
         """Print it whole, since a person decides about it."""
-        left = "" if self.row.expires_at is None else f"  {_time_left(self.row.expires_at)} left"
+        left = "" if self.row.expires_at is None else f"  {_remaining(self.row.expires_at)} left"
         kind = (clean(self.row.kind, 40), "yellow")
         out.say(Text.assemble((self.short, "bold"), "  ", kind, f"  {clean(self.session, 200)}{left}"))
         out.say(Text.assemble("    ", facts_of(dict(self.event))))
 
 
-def _time_left(moment: datetime) -> str:
+def _remaining(moment: datetime) -> str:
     minutes, rest = divmod(max(int((moment - datetime.now(UTC)).total_seconds()), 0), 60)
     return f"{minutes}m {rest:02}s"
 

@@ -88,7 +88,7 @@ def facts_of(event: dict[str, Any]) -> Text:
             author = _members(event.get("author"))
             who = clean(author.get("name") or author.get("id") or author.get("role") or "?", 80)
             cut = "" if event.get("complete", True) else " (cut off)"
-            return Text.assemble((f"{who}: ", "bold"), _said(content), cut)
+            return Text.assemble((f"{who}: ", "bold"), _write_text(content), cut)
         case {"kind": "context.updated", "name": name, "context": context}:
             description = f" {clean(event['description'])}" if event.get("description") else ""
             return Text(f"{clean(name)}:{description} {compact(context)}")
@@ -122,7 +122,7 @@ def facts_of(event: dict[str, Any]) -> Text:
             return Text(_rest(event, {"kind"}).strip())
 
 
-def _said(content: Any) -> str:
+def _write_text(content: Any) -> str:
     if isinstance(content, str):
         return clean(content)
     return " ".join(clean(_members(part).get("text") or compact(part)) for part in _elements(content))

@@ -51,7 +51,7 @@ class Adapted:
     """What is said before it."""
 
 
-def said_as(kind: str, accepts: AbstractSet[str]) -> str | None:
+def equivalent_kind(kind: str, accepts: AbstractSet[str]) -> str | None:
     """Name the kind by which a runtime is told what a client posts, as `adapt` finds it; None where it cannot be.
 
     A context that becomes a message is a hint instead while a turn runs, where the runtime takes hints.

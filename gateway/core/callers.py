@@ -6,7 +6,7 @@ the runtime is not told of it (gateway/http/README.md#calls-from-outside).
 
 from typing import Any
 
-from gateway.core.calls import cancellation, check_room, fingerprint, fit_call
+from gateway.core.calls import cancellation, check_limits, fingerprint, fit_call
 from gateway.core.inbound import NewCall, open_call
 from gateway.core.own_actions import WITHDRAWN, find_action, link, may_be_an_action
 from gateway.core.session import StepBuilder
@@ -87,7 +87,7 @@ def ask(builder: StepBuilder, request: CallRequest) -> CallId:
     if fitted.problem is not None:
         raise InvalidArguments(fitted.problem)
     size = weight(request.arguments)
-    check_room(builder, size)
+    check_limits(builder, size)
     sha = fingerprint(event.tool, event.arguments)
     is_tied = may_be_an_action(runtime, request.caller)
     action = find_action(builder, event.tool, sha) if is_tied else None

@@ -395,7 +395,7 @@ def redrive(builder: StepBuilder, row: Call, request: ToolRequested, *, new_key:
         n=builder.last_sequence,
     )
     size = weight(request.arguments)
-    check_room(builder, size)
+    check_limits(builder, size)
     policy = runtime.policy.executors.get(route.executor, USUAL_RETRY)
     note = CallProgressed(
         native_call_id=row.native_call_id, call_id=row.call_id, data={"redriven_as": call_id, "new_key": new_key}
@@ -542,20 +542,20 @@ def fit_call(runtime: RuntimeContext, event: ToolRequested, executor: str | None
     return runtime.policy.fit_arguments(event.tool, event.arguments)
 
 
-def has_no_room(builder: StepBuilder, size: int) -> bool:
+def exceeds_limits(builder: StepBuilder, size: int) -> bool:
     """Whether the session has as many open calls as it may have; the only one may be of any size."""
     if len(builder.calls) >= builder.runtime.policy.open_calls:
         return True
     return bool(builder.calls) and size + builder.open_bytes > builder.runtime.policy.open_bytes
 
 
-def check_room(builder: StepBuilder, size: int) -> None:
+def check_limits(builder: StepBuilder, size: int) -> None:
     """Look whether the session may have one more open call, for whoever is told at once.
 
     Raises:
         Overloaded: it may not.
     """
-    if has_no_room(builder, size):
+    if exceeds_limits(builder, size):
         raise Overloaded("the session has too many open calls; try again when some have ended")
 
 

@@ -278,7 +278,7 @@ def _closed(_memory: Remembered, _recorded: Envelope, _event: SessionClosed) -> 
     return {**over, "confirmations": (), "asked": (), "wanted": {}, "hosted": {}, "unlinked": ()}
 
 
-def _context_told(memory: Remembered, recorded: Envelope, event: ContextUpdated) -> Changes:
+def _fold_context(memory: Remembered, recorded: Envelope, event: ContextUpdated) -> Changes:
     changes = _awake(recorded.recorded_at, wakes=event.wakes_agent)
     if any(loss.note == HELD for loss in recorded.losses):
         told = event.description or event.name
@@ -348,7 +348,7 @@ def _delivered(memory: Remembered, _recorded: Envelope, event: DeliverySettled) 
     return {"unechoed": rest}
 
 
-def _told(memory: Remembered, recorded: Envelope, event: MessagePosted) -> Changes:
+def _fold_message(memory: Remembered, recorded: Envelope, event: MessagePosted) -> Changes:
     now = recorded.recorded_at
     return {
         **_awake(now, wakes=event.wakes_agent),
@@ -427,8 +427,8 @@ _HEARD: Mapping[type, _Meaning] = {
 
 _SAID: Mapping[type, _Meaning] = {
     ToolFinished: _answered,
-    ContextUpdated: _context_told,
-    MessagePosted: _told,
+    ContextUpdated: _fold_context,
+    MessagePosted: _fold_message,
     MessageConfirmed: _confirmed,
     ApprovalGiven: _decided,
     QuestionAnswered: _question_answered,

@@ -8,22 +8,31 @@ from gateway.core.calls import (
     OVERLOADED,
     cancellation,
     end_elsewhere,
+    exceeds_limits,
     failure,
     fingerprint,
     fit_call,
-    has_no_room,
     settle,
     turned_away,
 )
 from gateway.core.confirmations import burst_message
 from gateway.core.effects import Dispatch, Queue, Resend
 from gateway.core.fold import ENDED, is_task
-from gateway.core.interactions import ask_again, close_gone, derive_approval, make_room, open_asked
+from gateway.core.interactions import ask_again, close_unasked, derive_approval, end_oldest, open_asked
 from gateway.core.live import show
 from gateway.core.nulls import Fitted
 from gateway.core.own_actions import runtime_acts, runtime_finished, withdraw_all
 from gateway.core.session import USUAL_RETRY, StepBuilder, begin_turn
-from gateway.core.state import QUESTIONS, Start, Streamed, Unechoed, said_unstarted, start_caught_up, start_told, where
+from gateway.core.state import (
+    QUESTIONS,
+    Start,
+    Streamed,
+    Unechoed,
+    describe_unstarted,
+    observe_start,
+    start_caught_up,
+    where,
+)
 from gateway.errors import MalformedFrame
 from gateway.events import (
     ActionOrdered,
@@ -79,8 +88,8 @@ def take(builder: StepBuilder, frame: Frame, *, cursor: str | None = None, overl
 
 
 def _draft(builder: StepBuilder, draft: Draft, *, overloaded: bool) -> None:
-    if builder.runtime.capabilities.starts_deaf and not _is_gone_by(builder, draft):
-        builder.start = start_told(builder.start, draft, builder.now)
+    if builder.runtime.capabilities.starts_deaf and not _is_outdated(builder, draft):
+        builder.start = observe_start(builder.start, draft, builder.now)
     if draft.native_id is not None and builder.has_taken(draft.native_id):
         return
     if draft.live:
@@ -93,7 +102,7 @@ def _draft(builder: StepBuilder, draft: Draft, *, overloaded: bool) -> None:
             draft = _task(draft, draft.event)
     # By its kind, since asking whether it is of a class that it is not of takes several times as long.
     if builder.live and draft.event.kind in QUESTIONS:
-        make_room(builder, draft.event)
+        end_oldest(builder, draft.event)
     before = builder.memory.asked
     if draft.event.kind == "message.posted" and not draft.echo:
         builder.partial = Streamed()
@@ -101,7 +110,7 @@ def _draft(builder: StepBuilder, draft: Draft, *, overloaded: bool) -> None:
     if builder.runtime.capabilities.approvals == "by_state":
         derive_approval(builder)
     if builder.memory.asked is not before:
-        close_gone(builder, before)
+        close_unasked(builder, before)
 
 
 def _task(draft: Draft, event: MessagePosted) -> Draft:
@@ -149,7 +158,7 @@ def _with_losses(draft: Draft, fitted: Fitted) -> Draft:
     return replace(draft, losses=(*draft.losses, *fitted.losses)) if fitted.losses else draft
 
 
-def _is_gone_by(builder: StepBuilder, draft: Draft) -> bool:
+def _is_outdated(builder: StepBuilder, draft: Draft) -> bool:
     """Whether the runtime has said a newer state than this."""
     said, newest = where(draft), builder.memory.stated
     return said is not None and newest is not None and said.is_before(newest)
@@ -157,7 +166,7 @@ def _is_gone_by(builder: StepBuilder, draft: Draft) -> bool:
 
 def _moved(builder: StepBuilder, draft: Draft, event: SessionMoved) -> None:
     """The runtime says how its turn goes; where the turn has ended, nothing of it may hang."""
-    if _is_gone_by(builder, draft):
+    if _is_outdated(builder, draft):
         note = "a state gone by: the runtime has said a newer one already"
         gone_by = Opaque(channel=event.kind, payload=event.model_dump(mode="json", exclude_none=True))
         lost = Loss(how="narrowed", path="", note=note)
@@ -245,7 +254,7 @@ def _requested(
         event, written = event.model_copy(update={"call_id": call_id}), draft.written
         sequence = builder.apply(event, "from_runtime", draft=draft).sequence
     size = weight(event.arguments, written)
-    overloaded = overloaded or has_no_room(builder, size)
+    overloaded = overloaded or exceeds_limits(builder, size)
     refusal = OVERLOADED if overloaded else fitted.problem
     new = NewCall(
         call_id=call_id,
@@ -377,7 +386,7 @@ def confirm_echo(builder: StepBuilder, draft: Draft) -> bool:
     if known is None:
         return False
     native = str(draft.native_sequence) if draft.native_sequence is not None else draft.native_id
-    reason = said_unstarted(builder.start, known.event)
+    reason = describe_unstarted(builder.start, known.event)
     builder.apply(
         DeliverySettled(sequence=known.sequence, target=RUNTIME, state="delivered", reason=reason, native_id=native),
         "to_runtime",

@@ -71,7 +71,7 @@ def open_asked(builder: StepBuilder, asked: Asked) -> None:
     )
 
 
-def close_gone(builder: StepBuilder, before: tuple[Asked, ...]) -> None:
+def close_unasked(builder: StepBuilder, before: tuple[Asked, ...]) -> None:
     """Whatever is no longer asked, and was not answered by us, is moot."""
     kept = {asked.sequence for asked in builder.memory.asked}
     for asked in before:
@@ -135,7 +135,7 @@ def expire(builder: StepBuilder) -> None:
             _give_up(builder, asked)
 
 
-def make_room(builder: StepBuilder, event: Event) -> None:
+def end_oldest(builder: StepBuilder, event: Event) -> None:
     """End the oldest questions where a new one would be too many, so that none is forgotten without an answer."""
     room = KEPT_BYTES - weight(event)
     for asked in builder.memory.asked:

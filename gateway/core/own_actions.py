@@ -27,7 +27,7 @@ TICKET: Final = "tool ticket"
 
 
 @frozen
-class Meant:
+class McpCallRef:
     """What an action asks an MCP server for, in the words of the catalog."""
 
     tool: str
@@ -37,7 +37,7 @@ class Meant:
         return (self.tool, self.args_sha) == (call.tool, call.args_sha)
 
 
-def meant_by(runtime: RuntimeContext, tool: str, arguments: Mapping[str, Any]) -> Meant | None:
+def resolve_call(runtime: RuntimeContext, tool: str, arguments: Mapping[str, Any]) -> McpCallRef | None:
     """Say which of our tools an action calls; None where it surely calls none. Runtimes may prefix the names."""
     told = runtime.capabilities.mcp_action
     if told is None or tool != told.action:
@@ -48,7 +48,7 @@ def meant_by(runtime: RuntimeContext, tool: str, arguments: Mapping[str, Any]) -
             declared = runtime.policy.declared
             ends = [name] if name in declared else [one for one in declared if name.endswith(f"_{one}")]
             ours = max(ends, key=len, default=None)
-            return None if ours is None else Meant(ours, fingerprint(ours, given))
+            return None if ours is None else McpCallRef(ours, fingerprint(ours, given))
         case _:
             return None
 
@@ -65,7 +65,7 @@ def runtime_acts(builder: StepBuilder, draft: Draft, event: ToolRequested) -> No
     if known is not None and known.tool == event.tool and event.supersedes is None:
         event = event.model_copy(update={"supersedes": known.native_call_id})
         linked_to = known.linked_to
-    meant = meant_by(builder.runtime, event.tool, event.arguments)
+    meant = resolve_call(builder.runtime, event.tool, event.arguments)
     call = None if meant is None or linked_to is not None else _find_call(builder, meant)
     if call is not None:
         linked_to = call.call_id
@@ -90,7 +90,7 @@ def runtime_finished(builder: StepBuilder, draft: Draft, event: ToolFinished) ->
         withdraw(builder, linked_to, event.error)
 
 
-def _find_call(builder: StepBuilder, meant: Meant) -> Unlinked | None:
+def _find_call(builder: StepBuilder, meant: McpCallRef) -> Unlinked | None:
     """Find the call that an action has made which is told only now."""
     return next((call for call in builder.memory.unlinked if meant.is_asked_by(call) and _is_near(builder, call)), None)
 
@@ -100,14 +100,14 @@ def find_action(builder: StepBuilder, tool: str, args_sha: str) -> Action | None
 
     While no turn runs, that may be one of the turn before, which the runtime has given up or has lost.
     """
-    memory, asked = builder.memory, Meant(tool, args_sha)
+    memory, asked = builder.memory, McpCallRef(tool, args_sha)
     found = [
         action
         for action in memory.actions
         if not action.superseded
         and action.linked_to is None
-        and (_waits(builder, action) or (not memory.running and _is_left(builder, action)))
-        and meant_by(builder.runtime, action.tool, action.arguments) == asked
+        and (_waits(builder, action) or (not memory.running and _is_open(builder, action)))
+        and resolve_call(builder.runtime, action.tool, action.arguments) == asked
     ]
     return min(found, key=lambda action: not _waits(builder, action), default=None)
 
@@ -117,7 +117,7 @@ def _waits(builder: StepBuilder, action: Action) -> bool:
     return not action.finished and action.sequence > builder.memory.ended_at
 
 
-def _is_left(builder: StepBuilder, action: Action) -> bool:
+def _is_open(builder: StepBuilder, action: Action) -> bool:
     return (action.withdrawn or not action.finished) and _is_fresh(builder, action, WITHIN)
 
 
@@ -128,7 +128,7 @@ def _link_at_last(builder: StepBuilder, action: Action, *, withdrawn: bool) -> C
     """
     if action.linked_to is not None or action.finished or action.superseded:
         return action.linked_to
-    meant = meant_by(builder.runtime, action.tool, action.arguments)
+    meant = resolve_call(builder.runtime, action.tool, action.arguments)
     if meant is None:
         return None
     same_tool = [

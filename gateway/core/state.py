@@ -160,22 +160,22 @@ class Hosted:
 
 
 @frozen
-class Stated:
+class StateOrder:
     """Where a state stands in the runtime's own order."""
 
     number: int
     time: str
 
-    def is_before(self, other: "Stated") -> bool:
+    def is_before(self, other: "StateOrder") -> bool:
         """Say whether this is older: by its number and its time, since numbers may begin anew."""
         return self.number < other.number and self.time < other.time
 
 
-def where(origin: Origin | Draft | None) -> Stated | None:
+def where(origin: Origin | Draft | None) -> StateOrder | None:
     """Say where a state stands in the runtime's own order; None where it does not tell."""
     if origin is None or origin.native_sequence is None or origin.native_time is None:
         return None
-    return Stated(origin.native_sequence, origin.native_time)
+    return StateOrder(origin.native_sequence, origin.native_time)
 
 
 @frozen
@@ -201,7 +201,7 @@ class Remembered:
     running: bool = False
     state: str | None = None
     """What the runtime has said last of its state; None before it has said anything."""
-    stated: Stated | None = None
+    stated: StateOrder | None = None
     """Where that stands in the runtime's own order."""
     native_state: str | None = None
     active_at: datetime | None = None
@@ -249,7 +249,7 @@ class Remembered:
         action = next((a for a in reversed(self.actions) if a.gated or a.tool in silent_gates), None)
         if action is None or action.superseded or (action.decided and not decided):
             return None
-        return action if self.is_behind(action, self.gate) else None
+        return action if self.can_concern(action, self.gate) else None
 
     def still_asked(self, gate: Gate | None) -> tuple[Asked, ...]:
         """Leave out the approvals that a new state shows as decided: all of them, or those an older one asked for."""
@@ -260,9 +260,9 @@ class Remembered:
 
     def _is_about(self, asked: Asked, gate: Gate) -> bool:
         action = self.action(asked.event.id)
-        return action is not None and self.is_behind(action, gate)
+        return action is not None and self.can_concern(action, gate)
 
-    def is_behind(self, action: Action, gate: Gate | None) -> bool:
+    def can_concern(self, action: Action, gate: Gate | None) -> bool:
         """Say whether a state can be about an action: the state is said first (the runtime's numbers tell).
 
         One that came to its end all the same waits too: some runtimes carry it out before the answer.
@@ -295,7 +295,7 @@ class Start:
         return self.state in {"unknown", "starting"}
 
 
-def start_told(start: Start, draft: Draft, now: datetime) -> Start:
+def observe_start(start: Start, draft: Draft, now: datetime) -> Start:
     """Take note of what the runtime said; repeats count, states gone by do not.
 
     An error that is part of no history is about the start itself, which is then not worth waiting for.
@@ -328,7 +328,7 @@ def overdue_at(start: Start, wait: timedelta) -> datetime | None:
     return start.since + wait if start.since is not None and start.waits else None
 
 
-def said_unstarted(start: Start, event: Event) -> str | None:
+def describe_unstarted(start: Start, event: Event) -> str | None:
     """Say what the delivery of an event has to tell."""
     is_work = isinstance(event, MessagePosted | TurnSteered | ActionOrdered)
     return UNSTARTED if is_work and start.state == "overdue" else None

@@ -16,7 +16,7 @@ from gateway.events import Outcome
 from gateway.executors.port import Answer, Answered, Cancellation, Replied, Request, Uncertain, outcome_from
 from gateway.executors.webhook.answers import clean, failure
 from gateway.executors.webhook.json_body import read_json
-from gateway.guard import Tasks, awaited
+from gateway.guard import Tasks, spawn
 from gateway.log_limit import limited
 from gateway.settings.functions import find_function, takes_report
 from gateway.settings.model import PythonSpec
@@ -53,7 +53,7 @@ class PythonExecutor:
         await tasks.close(within=_FAREWELL)
 
     async def execute(self, request: Request) -> Answer:
-        task = awaited("python executor", self._call(request), self._tasks)
+        task = spawn("python executor", self._call(request), self._tasks)
         try:
             await asyncio.wait({task}, timeout=request.timeout.total_seconds())
         finally:

@@ -11,10 +11,10 @@ from starlette.routing import Match
 
 from gateway.errors import DragomanError
 from gateway.http.errors import Refused, problem_of, problem_reply
-from gateway.http.mcp.door import DOORS, McpDoor
+from gateway.http.mcp.endpoint import DOORS, McpEndpoint
 from gateway.http.middleware import BodyLimits, RequestMiddleware
-from gateway.http.openapi import make_face, write_openapi
-from gateway.http.route import Face
+from gateway.http.openapi import make_api_state, write_openapi
+from gateway.http.route import ApiState
 from gateway.http.routes import ROUTES
 from gateway.http.sse import Followers
 from gateway.runtime.app import Gateway
@@ -23,8 +23,8 @@ from gateway.runtime.app import Gateway
 def build_app(gateway: Gateway) -> FastAPI:
     """Make the application; the caller must enter the gateway's context around the server."""
     app = describe(gateway.version)
-    app.state.face = Face(gateway)
-    app.state.door = McpDoor(gateway)
+    app.state.face = ApiState(gateway)
+    app.state.door = McpEndpoint(gateway)
     app.add_middleware(BodyLimits, gateway=gateway)
     app.add_middleware(RequestMiddleware, gateway=gateway)
     for raised in (DragomanError, Refused, HTTPException):
@@ -34,7 +34,7 @@ def build_app(gateway: Gateway) -> FastAPI:
 
 def describe(version: str) -> FastAPI:
     """Make the application without a gateway behind it, for its OpenAPI document."""
-    app = make_face(version)
+    app = make_api_state(version)
     # Routes match in order, and MCP requests are the most frequent.
     app.router.routes.extend([*DOORS, *ROUTES])
     app.openapi = partial(write_openapi, app)
@@ -43,7 +43,7 @@ def describe(version: str) -> FastAPI:
 
 def followers_of(app: FastAPI) -> Followers:
     """Return the open streams of an application."""
-    return cast(Face, app.state.face).followers
+    return cast(ApiState, app.state.face).followers
 
 
 async def _tell(request: Request, exc: Exception) -> Response:

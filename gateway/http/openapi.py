@@ -51,7 +51,7 @@ _SECURITY: dict[str, Any] = {
 }
 
 
-def make_face(version: str) -> FastAPI:
+def make_api_state(version: str) -> FastAPI:
     """Make the application without routes, and without interactive pages, which load scripts from other hosts."""
     return FastAPI(
         title="Dragoman",

@@ -31,7 +31,7 @@ _KEYS = frozenset({b"authorization", b"x-api-key", b"x-session-api-key", b"s"})
 _LARGEST_SEQUENCE = 2**63 - 1
 
 
-class Face:
+class ApiState:
     """The state that the routes of one application share."""
 
     def __init__(self, gateway: Gateway) -> None:
@@ -57,9 +57,9 @@ class ApiRequest(JsonRequest):
         return {}
 
     @property
-    def face(self) -> Face:
+    def face(self) -> ApiState:
         """The shared state of all routes."""
-        return cast(Face, self.app.state.face)
+        return cast(ApiState, self.app.state.face)
 
     def with_token(self, token: str) -> "ApiRequest":
         """Return the same request with a token in place of its credentials; call it before the body is read."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from gateway.core.adapt import said_as
+from gateway.core.adapt import equivalent_kind
 from gateway.events import CLIENT_KINDS, Envelope, Loss, Outcome, SessionId, ToolFinished, dump_event, to_json
 from gateway.models import responses
 from gateway.runtime.calls.dead_letters import advise, id_of
@@ -27,7 +27,7 @@ def _members_of_row(model: type[responses.Shape], apart: tuple[str, ...]) -> tup
 
 def show_history(history: CallHistory) -> dict[str, Any]:
     """Convert a call with its history."""
-    return show(responses.CallWithStory, history.row, **_told(history))
+    return show(responses.CallWithStory, history.row, **_show_events(history))
 
 
 def show_called(row: Call, outcome: Outcome | None) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def show_dead_letter(found: Call | Send | CallHistory) -> dict[str, Any]:
     known = {"id": id_of(row), "advice": advise(row)}
     match found:
         case CallHistory(row=row):
-            return show(responses.DeadCallWithStory, row, type="call", **known, **_told(found))
+            return show(responses.DeadCallWithStory, row, type="call", **known, **_show_events(found))
         case Call():
             return show(responses.DeadCall, found, type="call", **known)
         case Send():
@@ -94,7 +94,7 @@ def show_capabilities(status: RuntimeStatus) -> dict[str, Any]:
         status,
         runtime=status.name,
         capabilities={name: getattr(able, name) for name in type(able).__annotations__},
-        takes={kind: said_as(kind, able.accepts) for kind in sorted(CLIENT_KINDS)},
+        takes={kind: equivalent_kind(kind, able.accepts) for kind in sorted(CLIENT_KINDS)},
     )
 
 
@@ -105,7 +105,7 @@ def _outcome(history: CallHistory) -> dict[str, Any] | None:
     return None
 
 
-def _told(history: CallHistory) -> dict[str, Any]:
+def _show_events(history: CallHistory) -> dict[str, Any]:
     return {
         "outcome": _outcome(history),
         "events": [to_json(envelope) for envelope in history.envelopes],

@@ -24,7 +24,7 @@ class FrameMemory:
         """Explain why a frame of this size is rejected; None if it is not."""
         return None if size <= self.largest else f"has {size:,} bytes; limits.frame allows {self.largest:,}"
 
-    def has_room(self, size: int) -> bool:
+    def has_capacity(self, size: int) -> bool:
         """Report whether a frame fits now. A small frame always fits, and any frame fits if none is held."""
         return size <= SMALL or self.held + size <= self.most or not self.held
 
@@ -38,19 +38,19 @@ class FrameMemory:
         if size and self._waiting:
             self._wake_first()
 
-    async def wait_room(self, size: int, within: float = PATIENCE) -> bool:
+    async def wait_capacity(self, size: int, within: float = PATIENCE) -> bool:
         """Wait until a frame fits, first come, first served; returns whether it does. `within` is in seconds."""
-        if self.has_room(size) and not self._waiting:
+        if self.has_capacity(size) and not self._waiting:
             return True
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         try:
             async with asyncio.timeout(within):
-                while self._waiting[0] is not turn or not self.has_room(size):
+                while self._waiting[0] is not turn or not self.has_capacity(size):
                     await turn
                     turn = self._waiting[0] = asyncio.get_running_loop().create_future()
         except TimeoutError:
-            return self.has_room(size)
+            return self.has_capacity(size)
         finally:
             self._waiting.remove(turn)
             # The next one may fit too, after the caller has counted this one.

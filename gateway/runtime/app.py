@@ -20,7 +20,7 @@ from gateway.errors import (
 )
 from gateway.events import FINISHING_KINDS, Envelope, Event, SessionId
 from gateway.executors.port import Destination, Executor
-from gateway.guard import Tasks, count_what_is_left, guard_call, tried
+from gateway.guard import Tasks, count_loop_faults, guard_call, suppress_faults
 from gateway.runtime.bounds import breaker_rules, executor_limits, session_limit
 from gateway.runtime.calls.breaker import Breakers
 from gateway.runtime.calls.callbacks import Callbacks, keep_key
@@ -261,7 +261,7 @@ class Gateway:
         Raises:
             EngineUnavailable, EngineUnusable: the store cannot be used, or takes no lease.
         """
-        count_what_is_left()
+        count_loop_faults()
         # Whatever it is that cannot start: everything that did is left again, in the opposite order.
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(parts.engine)
@@ -281,12 +281,12 @@ class Gateway:
         stack.callback(guard_call("dispatcher", self._dispatcher.stop))
         await _enter(stack, "backends", self._backends.opened(settings))
         self._configuration.use(settings)
-        stack.push_async_callback(lambda: tried("sessions", self._sessions.end()))
+        stack.push_async_callback(lambda: suppress_faults("sessions", self._sessions.end()))
         for name in settings.runtimes:
             await self._configuration.start_runtime(name)
         await _enter(stack, "cluster member", self._member.taking_part())
         stack.enter_context(self._maintenance.running(self._tasks, lambda: self.settings.retention))
-        stack.push_async_callback(lambda: tried("drain", self._leave()))
+        stack.push_async_callback(lambda: suppress_faults("drain", self._leave()))
 
     async def drain(self) -> None:
         """Refuse new work and wait until nothing is in flight, at most `limits.drain`; then end held requests.
@@ -330,7 +330,7 @@ class Gateway:
             if worker.in_flight is not None:
                 work[worker.in_flight, f"for {session}"] += 1
         for session_id, count in self.callers.held_by_session.items():
-            here = self._sessions.carried(session_id)
+            here = self._sessions.owned(session_id)
             name = session_id if here is None else f"{here.runtime.name}/{here.worker.view.native_id}"
             work["held request", f"for session {name}"] += count
         for runtime, count in self._runtimes.creating.items():
@@ -388,7 +388,7 @@ class Gateway:
 
     async def close_session(self, session_id: SessionId, *, erase: bool) -> None:
         row = await self.session(session_id)
-        carried = self._sessions.carried(session_id)
+        carried = self._sessions.owned(session_id)
         if carried is not None:
             await self._directory.ask(carried.worker, CloseOrdered("closed by a client", reply_slot()))
             await asyncio.wait(carried.tasks, timeout=self._directory.patience)
@@ -520,4 +520,4 @@ class Gateway:
 async def _enter(stack: AsyncExitStack, name: str, part: AbstractAsyncContextManager[None]) -> None:
     """Enter a part; what it raises on the way out is logged with its name, and the others are left all the same."""
     await part.__aenter__()
-    stack.push_async_callback(lambda: tried(name, part.__aexit__(None, None, None)))
+    stack.push_async_callback(lambda: suppress_faults(name, part.__aexit__(None, None, None)))

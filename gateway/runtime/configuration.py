@@ -10,7 +10,7 @@ import structlog
 
 from gateway.adapter.port import Adapter
 from gateway.errors import Conflict, DragomanError, InvalidConfiguration, Problem
-from gateway.guard import FAULTS, Tasks, awaited, guard, guard_call, in_thread, is_fault
+from gateway.guard import FAULTS, Tasks, guard, guard_call, in_thread, is_fault, spawn
 from gateway.links.frame_memory import FRAMES
 from gateway.runtime.bounds import breaker_rules, executor_limits, session_limit
 from gateway.runtime.calls.breaker import Breakers
@@ -110,7 +110,7 @@ class Configuration:
             Conflict: a runtime that cannot replay would restart, and `force` is not set; nothing was changed.
             Exception: the configuration is in force, and a part of it failed; it is retried.
         """
-        work = awaited("reload", self._reload(force=force, dry_run=dry_run), self._parts.tasks)
+        work = spawn("reload", self._reload(force=force, dry_run=dry_run), self._parts.tasks)
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:

@@ -46,7 +46,7 @@ class Counter(Collector):
         return [family]
 
 
-class KeptElsewhere(Collector):
+class ExternalCounter(Collector):
     """A counter with one label that somebody else counts, from when it is made here."""
 
     def __init__(

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, disabl
 
 from gateway.events import OutcomeKind
 from gateway.guard import FAULTS
-from gateway.runtime.counters import Buckets, Counter, KeptElsewhere
+from gateway.runtime.counters import Buckets, Counter, ExternalCounter
 from gateway.runtime.log_queue import DROPPED
 from gateway.settings.model import UNDECLARED as OTHER
 
@@ -126,11 +126,11 @@ class Metrics:
         self._reconnects = Counter(
             "dragoman_links_reconnects", "Links that came back after a loss.", ("runtime",), registry=here
         )
-        KeptElsewhere(
+        ExternalCounter(
             "dragoman_faults", "What failed and nobody foresaw, by the part it happened in; each is in the log.",
             "part", FAULTS.total, registry=here,
         )  # fmt: skip
-        KeptElsewhere(
+        ExternalCounter(
             "dragoman_log_lines_dropped", "Log lines dropped because the reader of the log is too slow.",
             "level", DROPPED, registry=here,
         )  # fmt: skip
@@ -181,9 +181,9 @@ class Metrics:
         """Have this tell how all sessions and links stand when the page is asked for."""
         self._tell_links = tell
 
-    def watch_lease(self, seconds_left: Callable[[], float], owned: Callable[[], int]) -> None:
+    def watch_lease(self, remaining_seconds: Callable[[], float], owned: Callable[[], int]) -> None:
         """Read these when the page is asked for."""
-        self._lease.set_function(seconds_left)
+        self._lease.set_function(remaining_seconds)
         self._owned.set_function(owned)
 
     def lease_lost(self) -> None:

@@ -33,7 +33,7 @@ def excerpt(payload: object) -> str:
     return repr(payload)[:_EXCERPT]
 
 
-def tell_left(runtime: str, *, sessions: int, calls: int) -> None:
+def warn_unserved(runtime: str, *, sessions: int, calls: int) -> None:
     """Warn of sessions that wait for a runtime which the configuration does not name."""
     if sessions:
         mend = "put it back and reload, or close its sessions"

@@ -27,7 +27,7 @@ def lint_routes(settings: Settings) -> Iterator[Finding]:
                     f"never reached: routes[{above}] takes everything this one matches; move it up",
                     "warning",
                 )
-    yield from _left_over(settings)
+    yield from _find_unused(settings)
     yield from _unused(settings)
 
 
@@ -68,7 +68,7 @@ def _match(settings: Settings, route: RouteSpec, place: Place) -> Iterator[Findi
         yield Finding((*where, "event"), f"nobody waits for an answer to {match.event!r}; only to {kinds}; use copy_to")
 
 
-def _left_over(settings: Settings) -> Iterator[Finding]:
+def _find_unused(settings: Settings) -> Iterator[Finding]:
     if settings.unrouted != "fail":
         return
     for name in settings.tools:

@@ -253,7 +253,7 @@ class MemoryStore(Section):
     """Nothing survives a restart: for trials only. A killed gateway leaves the file in the temporary folder."""
 
 
-def _sqlite_unless_said(given: object) -> object:
+def _default_to_sqlite(given: object) -> object:
     return {"type": "sqlite", **cast("dict[str, Any]", given)} if isinstance(given, dict) else given
 
 
@@ -261,7 +261,7 @@ Store = Annotated[
     SqliteStore | PostgresStore | MemoryStore,
     Field(discriminator="type"),
     # A discriminator wants its key even where a default would do.
-    BeforeValidator(_sqlite_unless_said),
+    BeforeValidator(_default_to_sqlite),
 ]
 
 

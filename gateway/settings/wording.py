@@ -102,7 +102,7 @@ def word(fault: ValidationFault, vocabulary: Vocabulary, *, here: list[Schema], 
             return f"this {vocabulary.member} is required{f': {meaning}' if meaning else ''}"
         case "literal_error" | "enum":
             allowed = [str(value) for variant in here for value in _choices(variant)]
-            return f"not a choice; {_meant(fault.given, allowed)}write {join(allowed)}"
+            return f"not a choice; {_suggest(fault.given, allowed)}write {join(allowed)}"
         case "union_tag_invalid" | "union_tag_not_found":
             return _word_tag(fault, vocabulary, here)
         case "string_pattern_mismatch":
@@ -141,7 +141,7 @@ def _word_tag(fault: ValidationFault, vocabulary: Vocabulary, here: list[Schema]
     write = f"write {join([vocabulary.tag.format(key=key, value=value) for value in allowed])}"
     if fault.kind == "union_tag_not_found":
         return f"{key!r} is missing; {write}"
-    return f"not a known {key!r}; {_meant(fault.given, allowed)}{write}"
+    return f"not a known {key!r}; {_suggest(fault.given, allowed)}{write}"
 
 
 def _form(kind: str, vocabulary: Vocabulary, here: list[Schema]) -> str | None:
@@ -159,7 +159,7 @@ def _choices(variant: Schema) -> Iterable[object]:
     return variant["enum"] if "enum" in variant else [variant["const"]] if "const" in variant else []
 
 
-def _meant(given: object, allowed: list[str]) -> str:
+def _suggest(given: object, allowed: list[str]) -> str:
     words = suggest(given[:100], allowed) if isinstance(given, str) else ""
     return f"{words} " if words.startswith("did you mean") else ""
 

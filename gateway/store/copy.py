@@ -100,10 +100,10 @@ class Moved:
 
 
 def _number(row: Row) -> int:
-    return int.from_bytes(sha256(b"".join(map(_said, row))).digest())
+    return int.from_bytes(sha256(b"".join(map(_describe, row))).digest())
 
 
-def _said(value: Value) -> bytes:
+def _describe(value: Value) -> bytes:
     """Say a value in a way that no other value is said in."""
     match value:
         case None:

@@ -14,7 +14,7 @@ from gateway.store.records import whole_micros
 from gateway.store.rows import RetentionPolicy
 
 
-class Shelf(NamedTuple):
+class SessionHistory(NamedTuple):
     """What a sweep must know of one session; only sessions with events left have one."""
 
     session_id: SessionId
@@ -58,7 +58,7 @@ _CHUNK = 200
 
 
 def consider(
-    shelves: Sequence[Shelf], policy: RetentionPolicy, *, now: int, total: int, budget: int
+    shelves: Sequence[SessionHistory], policy: RetentionPolicy, *, now: int, total: int, budget: int
 ) -> Generator[tuple[SessionId, int, int], Sequence[Item], Chosen]:
     """Choose the events to remove.
 

@@ -75,6 +75,6 @@ class Roster:
         ]
 
 
-def room_for(limit: int, *, owned: int, total: int, living: int) -> int:
+def takeover_limit(limit: int, *, owned: int, total: int, living: int) -> int:
     """Say how many sessions an instance may take over: up to the limit, and up to its fair share, rounded up."""
     return max(0, min(limit, -(-total // living) - owned))

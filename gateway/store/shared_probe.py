@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from gateway.errors import EngineUnavailable, EngineUnusable
-from gateway.guard import FAULTS, Tasks, awaited
+from gateway.guard import FAULTS, Tasks, spawn
 from gateway.store.rows import EngineHealth
 
 
@@ -24,7 +24,7 @@ class SharedProbe:
         loop = asyncio.get_running_loop()
         running = self._running
         if running is None or running.done():
-            running = self._running = awaited("probe", self._try(), self._tasks)
+            running = self._running = spawn("probe", self._try(), self._tasks)
             self._late_at = loop.time() + self._patience
         # Not awaited itself, so that nobody who gives up breaks it off for the others.
         await asyncio.wait({running}, timeout=max(0.0, self._late_at - loop.time()))

@@ -17,7 +17,7 @@ from gateway.plugins import installed_adapters
 from gateway.runtime.cluster.handover import KEPT, Handover, worth_handing_over
 from gateway.runtime.cluster.notifications import Notifications
 from gateway.runtime.session.inbox import Inbox
-from gateway.runtime.session.left import Left
+from gateway.runtime.session.pending_inputs import PendingInputs
 from gateway.runtime.session.signals import FrameArrived, Signal
 from gateway.runtime.system_clock import SystemClock, SystemIds
 from gateway.store.port import Engine
@@ -45,9 +45,9 @@ def heard(payload: Any, channel: str = "event", **more: Any) -> FrameArrived:
     return FrameArrived(Frame(channel, payload), None, 10, **more)
 
 
-def left(signals: Sequence[Signal], *, under_way: Sequence[Signal] = (), unsure: bool = False) -> Left:
+def left(signals: Sequence[Signal], *, under_way: Sequence[Signal] = (), unsure: bool = False) -> PendingInputs:
     waiting, before = ((signal, 0) for signal in signals), ((signal, 0) for signal in under_way)
-    return Left(0, tuple(before), tuple(waiting), unsure=unsure, codec=Huma02Codec())
+    return PendingInputs(0, tuple(before), tuple(waiting), unsure=unsure, codec=Huma02Codec())
 
 
 async def unheard(scene: Scene, count: int) -> list[dict[str, Any]]:
@@ -343,7 +343,7 @@ def test_what_may_not_come_twice_is_handed_over_only_where_nobody_else_can_have_
     report: dict[str, Any] = {"type": "error", "message": "no"}
     all_kinds = [tool_call("c"), cancel, burst, word("plain"), {"type": "news"}, typing, STATUS, report, {"type": 1}]
 
-    def chosen(found: Left) -> list[str]:
+    def chosen(found: PendingInputs) -> list[str]:
         return [one.text for one in worth_handing_over(found, Huma02Codec())]
 
     texts = chosen(left([heard(payload) for payload in all_kinds]))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gateway.adapter.port import Capabilities, Frame, Receipt
 from gateway.events import ToolRequested
-from gateway.runtime.session.on_the_way import CROWD
+from gateway.runtime.session.in_flight import CROWD
 from tests.engines.sqlite_looker import all_of
 from tests.pace import PATIENCE
 from tests.scenarios.environment import Running, until

@@ -2,12 +2,12 @@
 
 import asyncio
 
-from gateway.store.byte_room import ByteRoom
+from gateway.store.byte_budget import ByteBudget
 from tests.pace import PATIENCE
 
 
 async def test_who_does_not_fit_waits_in_order_and_one_alone_always_fits() -> None:
-    room = ByteRoom(100)
+    room = ByteBudget(100)
     inside: list[str] = []
     doors = {name: asyncio.Event() for name in ("huge", "first", "second", "third")}
 
@@ -34,7 +34,7 @@ async def test_who_does_not_fit_waits_in_order_and_one_alone_always_fits() -> No
 
 
 async def test_one_that_gives_up_while_it_waits_leaves_no_trace() -> None:
-    room = ByteRoom(100)
+    room = ByteBudget(100)
     async with room.held(100):
         waiting = [asyncio.create_task(_pass_through(room, 50)) for _ in range(2)]
         await _turns()
@@ -46,7 +46,7 @@ async def test_one_that_gives_up_while_it_waits_leaves_no_trace() -> None:
             pass
 
 
-async def _pass_through(room: ByteRoom, size: int) -> None:
+async def _pass_through(room: ByteBudget, size: int) -> None:
     async with room.held(size):
         await asyncio.sleep(0)
 

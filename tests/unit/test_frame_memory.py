@@ -41,7 +41,7 @@ async def test_frames_wait_in_turn_until_there_is_room(memory: FrameMemory) -> N
     order: list[str] = []
 
     async def arrive(name: str) -> None:
-        assert await memory.wait_room(BIG, within=20)
+        assert await memory.wait_capacity(BIG, within=20)
         memory.hold(BIG)
         order.append(name)
 
@@ -58,16 +58,16 @@ async def test_frames_wait_in_turn_until_there_is_room(memory: FrameMemory) -> N
 
 async def test_a_frame_that_waits_too_long_is_told_so(memory: FrameMemory) -> None:
     memory.hold(2 * BIG)
-    assert not await memory.wait_room(BIG, within=0.01)
-    assert await memory.wait_room(SMALL, within=0.01)
+    assert not await memory.wait_capacity(BIG, within=0.01)
+    assert await memory.wait_capacity(SMALL, within=0.01)
     memory.release(2 * BIG)
-    assert await memory.wait_room(100 * BIG, within=0.01)
+    assert await memory.wait_capacity(100 * BIG, within=0.01)
 
 
 async def test_a_canceled_wait_gives_its_turn_to_the_next(memory: FrameMemory) -> None:
     memory.hold(2 * BIG)
-    first = asyncio.create_task(memory.wait_room(BIG, within=20))
-    second = asyncio.create_task(memory.wait_room(BIG, within=20))
+    first = asyncio.create_task(memory.wait_capacity(BIG, within=20))
+    second = asyncio.create_task(memory.wait_capacity(BIG, within=20))
     await asyncio.sleep(0)
     first.cancel()
     memory.release(2 * BIG)

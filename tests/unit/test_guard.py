@@ -10,7 +10,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from gateway import guard as guarding
-from gateway.guard import FAULTS, Tasks, awaited, count_what_is_left, guard, guard_call, pause_after
+from gateway.guard import FAULTS, Tasks, count_loop_faults, guard, guard_call, pause_after, spawn
 from tests.pace import PATIENCE
 
 
@@ -70,7 +70,7 @@ async def test_the_others_of_a_group_go_on() -> None:
     async with Tasks() as tasks:
         guard("part", cancel_oneself, tasks, again=False)
         broken = guard("part", _raise, tasks, again=False)
-        other = awaited("other", _answer(), tasks)
+        other = spawn("other", _answer(), tasks)
         await asyncio.wait({broken})
         assert broken.exception() is None
         assert await other == 42
@@ -115,14 +115,14 @@ async def test_who_awaits_gets_what_was_raised_and_nothing_is_counted() -> None:
     before = FAULTS.total.total()
     async with Tasks() as tasks:
         with pytest.raises(Unforeseen):
-            await awaited("part", _raise(), tasks)
+            await spawn("part", _raise(), tasks)
     assert FAULTS.total.total() == before
 
 
 async def test_a_task_canceled_before_its_first_step_leaves_no_coroutine_unawaited() -> None:
     async with Tasks() as tasks:
         work = _answer()
-        awaited("part", work, tasks).cancel()
+        spawn("part", work, tasks).cancel()
     assert inspect.getcoroutinestate(work) == inspect.CORO_CLOSED
 
 
@@ -132,7 +132,7 @@ async def test_what_somebody_awaits_cannot_end_the_loop() -> None:
 
     async with Tasks() as tasks:
         with pytest.raises(RuntimeError, match="end the process with 3"):
-            await awaited("part", work(), tasks)
+            await spawn("part", work(), tasks)
 
 
 async def test_a_group_that_is_left_by_an_error_cancels_and_waits() -> None:
@@ -181,7 +181,7 @@ async def test_timers_and_callbacks_are_logged_and_counted() -> None:
 async def test_what_no_part_was_there_for_is_counted() -> None:
     before, seen = total("loop"), asyncio.Event()
     loop = asyncio.get_running_loop()
-    count_what_is_left()
+    count_loop_faults()
     with capture_logs() as lines:
         loop.call_soon(fail)
         loop.call_soon(seen.set)
@@ -222,7 +222,7 @@ async def test_what_nobody_waits_for_logs_of_whom_it_belongs_to_and_not_of_who_h
         with structlog.contextvars.bound_contextvars(request_id="r-1"):
             await guard("test", look, of_gateway)
             # Whoever awaits something works on the request, and so does what belongs to it.
-            await awaited("test", look(), of_gateway)
+            await spawn("test", look(), of_gateway)
             async with Tasks() as of_request:
                 guard("test", look, of_request)
     assert found == [{}, {"request_id": "r-1"}, {"request_id": "r-1"}]

@@ -65,7 +65,7 @@ async def test_live_frames_give_way_and_only_the_newest_is_shown_at_the_end():
 
 async def test_a_link_is_made_again_only_once_the_session_has_got_through_half_of_its_inbox():
     filled = _Filled(resumes=True)
-    waiting = asyncio.ensure_future(filled.inbox.has_room())
+    waiting = asyncio.ensure_future(filled.inbox.has_capacity())
     filled.inbox.take(4)
     await asyncio.sleep(0)
     assert not waiting.done()

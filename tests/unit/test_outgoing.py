@@ -24,7 +24,7 @@ from gateway.events import (
     ToolFinished,
     interaction_id,
 )
-from gateway.runtime.session.on_the_way import CROWD
+from gateway.runtime.session.in_flight import CROWD
 from gateway.runtime.session.outgoing import (
     ATTEMPT,
     IDLE,
@@ -309,9 +309,9 @@ def test_what_nobody_says_anything_against_is_delivered_when_its_window_is_over(
     session.now = 1.0
     session.add(2)
     session.leaves()
-    assert session.out.way.believe(asked_at=WINDOW, window=WINDOW) == [Delivered((1,), RUNTIME, "delivered")]
+    assert session.out.way.confirm(asked_at=WINDOW, window=WINDOW) == [Delivered((1,), RUNTIME, "delivered")]
     assert session.out.way.sent
-    assert session.out.way.believe(asked_at=1.0 + WINDOW, window=WINDOW) == [Delivered((2,), RUNTIME, "delivered")]
+    assert session.out.way.confirm(asked_at=1.0 + WINDOW, window=WINDOW) == [Delivered((2,), RUNTIME, "delivered")]
     assert not session.out.way.sent
 
 
@@ -323,12 +323,12 @@ def test_of_a_crowd_the_older_half_is_delivered_as_soon_as_it_has_surely_come() 
         session.now = number / CROWD
         session.leaves()
     asked_at = session.now
-    assert (session.out.way.is_crowded, session.out.way.believe(asked_at=asked_at, window=WINDOW)) == (False, [])
+    assert (session.out.way.is_crowded, session.out.way.confirm(asked_at=asked_at, window=WINDOW)) == (False, [])
     session.add(CROWD)
     session.now = 1.0
     session.leaves()
     # What has left since the link was asked is not proven by its answer, however much has left behind it.
-    [early] = session.out.way.believe(asked_at=10 / CROWD, window=WINDOW)
+    [early] = session.out.way.confirm(asked_at=10 / CROWD, window=WINDOW)
     assert early == Delivered(tuple(range(11)), RUNTIME, "delivered")
     assert not session.out.way.is_crowded
     for number in range(CROWD + 1, CROWD + 12):
@@ -337,7 +337,7 @@ def test_of_a_crowd_the_older_half_is_delivered_as_soon_as_it_has_surely_come() 
     assert session.out.way.is_crowded
     proven = session.out.way.proven(asked_at=session.now, window=WINDOW)
     assert proven == [*range(11, CROWD // 2 + 12)]
-    assert session.out.way.believe(asked_at=session.now, window=WINDOW) == [
+    assert session.out.way.confirm(asked_at=session.now, window=WINDOW) == [
         Delivered(tuple(proven), RUNTIME, "delivered")
     ]
     assert not session.out.way.is_crowded
@@ -353,7 +353,7 @@ def test_that_an_outcome_is_delivered_is_a_mark_and_until_it_is_on_record_no_pag
     for number in (1, 2):
         session.out.add(outcome(number), now=0.0)
         session.leaves()
-    assert session.out.way.believe(asked_at=WINDOW, window=WINDOW) == []
+    assert session.out.way.confirm(asked_at=WINDOW, window=WINDOW) == []
     assert session.out.way.marks == [1, 2]
     session.out.link_down()
     session.up(row(1), row(2))
@@ -372,7 +372,7 @@ def test_an_outcome_that_is_asked_for_again_is_said_again_although_it_was_believ
     session.up()
     session.out.add(outcome(1), now=0.0)
     session.leaves()
-    assert session.out.way.believe(asked_at=WINDOW, window=WINDOW) == []
+    assert session.out.way.confirm(asked_at=WINDOW, window=WINDOW) == []
     assert session.out.again(1)
     assert session.out.way.take_marks() == ()
     session.out.reread()
@@ -387,7 +387,7 @@ def test_repeats_have_a_step_of_their_own_lest_a_gateway_that_keeps_dying_says_t
     session.up()
     session.out.add(replace(outcome(1), repeats=True), now=0.0)
     session.leaves()
-    assert session.out.way.believe(asked_at=0.0, window=WINDOW) == [Delivered((1,), RUNTIME, "delivered")]
+    assert session.out.way.confirm(asked_at=0.0, window=WINDOW) == [Delivered((1,), RUNTIME, "delivered")]
 
 
 def test_a_fault_is_about_the_newest_that_is_on_its_way_or_was_just_believed() -> None:
@@ -395,7 +395,7 @@ def test_a_fault_is_about_the_newest_that_is_on_its_way_or_was_just_believed() -
     session = Session()
     repeats(session, 1)
     assert session.out.fault("another", "", now=0.0) == ()
-    assert session.out.way.believe(asked_at=0.0, window=WINDOW) == [Delivered((1,), RUNTIME, "delivered")]
+    assert session.out.way.confirm(asked_at=0.0, window=WINDOW) == [Delivered((1,), RUNTIME, "delivered")]
     assert session.out.fault(code, "no", now=1.0) == (Delivered((1,), RUNTIME, "refused", f"{code}: no"),)
     assert session.out.fault(code, "no", now=1.0) == ()
 
@@ -405,7 +405,7 @@ def test_repeats_leave_in_portions_each_of_them_believed_as_soon_as_it_has_come(
     repeats(session, PORTION)
     session.add(PORTION + 1)
     assert (session.next(), session.out.way.repeats) == (PROVE, True)
-    [delivered] = session.out.way.believe(asked_at=session.now, window=WINDOW)
+    [delivered] = session.out.way.confirm(asked_at=session.now, window=WINDOW)
     assert isinstance(delivered, Delivered)
     # Only what is on record is not said again by whoever comes after a crash.
     assert session.next() == PROVE

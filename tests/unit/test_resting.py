@@ -57,7 +57,7 @@ class Session:
             raise EngineUnavailable("disk full")
         return self.said
 
-    def call_when_said(self, call: Callable[[], None] | None) -> None:
+    def call_when_queued(self, call: Callable[[], None] | None) -> None:
         self._wake = call
 
     def say(self) -> None:
@@ -75,7 +75,7 @@ class Scene:
             native_id="c1",
             closed=self.session.closed,
             has_work=self.session.has_work,
-            call_when_said=self.session.call_when_said,
+            call_when_queued=self.session.call_when_queued,
             clock=self.clock,
             jitter=lambda: 0.0,
             show=self._show,

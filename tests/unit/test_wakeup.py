@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.runtime.feeds.wakeup import Ending, Waits, Wakeup, woken
+from gateway.runtime.feeds.wakeup import Ending, Waits, Wakeup, wait_any
 from tests.pace import PATIENCE
 
 LONG = 5.0
@@ -13,7 +13,7 @@ LONG = 5.0
 
 async def test_a_wakeup_wakes_all_who_wait() -> None:
     wakeup = Wakeup()
-    waiting = [asyncio.create_task(woken(wakeup, within=LONG)) for _ in range(3)]
+    waiting = [asyncio.create_task(wait_any(wakeup, within=LONG)) for _ in range(3)]
     await asyncio.sleep(0)
     wakeup.wake()
     async with asyncio.timeout(PATIENCE):
@@ -23,12 +23,12 @@ async def test_a_wakeup_wakes_all_who_wait() -> None:
 async def test_a_wakeup_that_nobody_waited_for_is_forgotten() -> None:
     wakeup = Wakeup()
     wakeup.wake()
-    assert await woken(wakeup, within=0.01) is False
+    assert await wait_any(wakeup, within=0.01) is False
 
 
 async def test_any_of_several_wakeups_is_enough_and_none_is_waited_for_afterwards() -> None:
     wakeup, ending = Wakeup(), Ending()
-    waiting = asyncio.create_task(woken(wakeup, ending, within=LONG))
+    waiting = asyncio.create_task(wait_any(wakeup, ending, within=LONG))
     await asyncio.sleep(0)
     assert not ending.is_set()
     ending.set()
@@ -41,7 +41,7 @@ async def test_any_of_several_wakeups_is_enough_and_none_is_waited_for_afterward
 
 async def test_two_wakeups_before_the_waiter_runs_are_one() -> None:
     wakeup, other = Wakeup(), Wakeup()
-    waiting = asyncio.create_task(woken(wakeup, other, within=LONG))
+    waiting = asyncio.create_task(wait_any(wakeup, other, within=LONG))
     await asyncio.sleep(0)
     wakeup.wake()
     other.wake()
@@ -50,7 +50,7 @@ async def test_two_wakeups_before_the_waiter_runs_are_one() -> None:
 
 async def test_a_canceled_waiter_leaves_nothing_behind() -> None:
     wakeup = Wakeup()
-    waiting = asyncio.create_task(woken(wakeup, within=LONG))
+    waiting = asyncio.create_task(wait_any(wakeup, within=LONG))
     await asyncio.sleep(0)
     assert len(wakeup.waiting) == 1
     waiting.cancel()
@@ -67,7 +67,7 @@ async def test_time_that_runs_out_right_behind_a_wakeup_is_no_fault(monkeypatch:
     loop.set_exception_handler(lambda _loop, fault: faults.append(fault))
     began = loop.time()
     monkeypatch.setattr(loop, "time", lambda: began)
-    waiting = asyncio.create_task(woken(wakeup, within=0.002))
+    waiting = asyncio.create_task(wait_any(wakeup, within=0.002))
     await asyncio.sleep(0)
     loop.call_later(0.001, wakeup.wake)
     # Both are due when the loop looks again.
@@ -104,13 +104,13 @@ async def test_who_waits_again_and_again_has_one_timer_and_waits_as_long_each_ti
     wakeup, timers = Wakeup(), Timers(monkeypatch)
     waiting = Waits(wakeup, within=5)
     for _ in range(3):
-        again = asyncio.create_task(waiting.woken())
+        again = asyncio.create_task(waiting.wait_any())
         await asyncio.sleep(0)
         wakeup.wake()
         assert await again is True
     assert [delay for delay, _ in timers.armed] == [5]
     timers.now += 3
-    again = asyncio.create_task(waiting.woken())
+    again = asyncio.create_task(waiting.wait_any())
     await asyncio.sleep(0)
     timers.now += 2
     timers.ring()
@@ -125,7 +125,7 @@ async def test_a_timer_that_rings_for_nobody_is_armed_again_for_who_waits_next(m
     wakeup, timers = Wakeup(), Timers(monkeypatch)
     waiting = Waits(wakeup, within=5)
     for number in (1, 2):
-        again = asyncio.create_task(waiting.woken())
+        again = asyncio.create_task(waiting.wait_any())
         await asyncio.sleep(0)
         wakeup.wake()
         assert await again is True
@@ -135,7 +135,7 @@ async def test_a_timer_that_rings_for_nobody_is_armed_again_for_who_waits_next(m
 
 async def test_who_waits_no_more_leaves_no_timer_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     wakeup, timers = Wakeup(), Timers(monkeypatch)
-    waiting = asyncio.create_task(woken(wakeup, within=5))
+    waiting = asyncio.create_task(wait_any(wakeup, within=5))
     await asyncio.sleep(0)
     wakeup.wake()
     assert await waiting is True

@@ -14,7 +14,7 @@ from gateway.core.arguments import ArgumentValidator
 from gateway.core.callers import CallRequest, id_of, is_own
 from gateway.errors import Draining, InvalidRequest, NotFound, UnknownTool
 from gateway.events import CallId, SessionId
-from gateway.guard import Tasks, awaited
+from gateway.guard import Tasks, spawn
 from gateway.http.auth import Caller
 from gateway.http.calling import open_call
 from gateway.http.errors import problem_of, problem_reply
@@ -129,7 +129,7 @@ class Exchange:
             CallRefused, UnknownTool, DragomanError: the call is not possible.
         """
         # Shielded: if the client disconnects meanwhile, the opened call is still known here.
-        self._opening = awaited("mcp call", self._take(tool, arguments, protocol), self.tasks)
+        self._opening = spawn("mcp call", self._take(tool, arguments, protocol), self.tasks)
         return await asyncio.shield(self._opening)
 
     async def wait_opened(self) -> None:

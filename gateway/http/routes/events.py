@@ -146,7 +146,7 @@ async def stream_events(
     # Start at a known sequence, so that no event is missed while the response starts.
     items = gateway.follow(session_id, after=last if after is None or is_beyond else after)
     return EventStream(
-        _behind(Beyond(last + 1), items) if is_beyond else items,
+        _cursor_of(Beyond(last + 1), items) if is_beyond else items,
         followers,
         subject=session_id,
         is_allowed=partial(request.face.authenticator.still_admits, caller, "streamEvents"),
@@ -175,7 +175,7 @@ async def redeliver_event(
     return Reply({"session_id": session_id, "sequence": sequence, "target": wanted.target}, 202)
 
 
-async def _behind(gap: Beyond, items: AsyncGenerator[StreamItem]) -> AsyncGenerator[StreamItem]:
+async def _cursor_of(gap: Beyond, items: AsyncGenerator[StreamItem]) -> AsyncGenerator[StreamItem]:
     """Yield a gap before the items."""
     yield gap
     async with aclosing(items):

@@ -196,7 +196,7 @@ class SocketLink:
         else:
             if len(content) > SMALL:
                 # Meanwhile nothing more is read from this peer, so TCP slows it down.
-                await FRAMES.wait_room(len(content))
+                await FRAMES.wait_capacity(len(content))
             arrival = read_event(content)
             self._deliver(arrival)
             if arrival.ack is not None:

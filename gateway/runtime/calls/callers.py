@@ -10,7 +10,7 @@ from gateway.core.callers import CallRequest, id_of, same_call
 from gateway.errors import EngineUnavailable, Overloaded
 from gateway.events import CallId, CallProgressed, SessionId, ToolFinished
 from gateway.runtime.drain import Drain
-from gateway.runtime.feeds.wakeup import woken
+from gateway.runtime.feeds.wakeup import wait_any
 from gateway.runtime.session.directory import SessionDirectory, reply_slot
 from gateway.runtime.session.signals import CallAsked
 from gateway.runtime.session.worker import SessionWorker
@@ -129,7 +129,7 @@ class Callers:
             return None
 
     async def _ended(self, call: Call, tell: Tell | None) -> ToolFinished | None:
-        carried = self._directory.carried(call.session_id)
+        carried = self._directory.owned(call.session_id)
         if carried is not None and tell is None:
             finished = await self._ended_here(call, carried.worker)
             if finished is not None:
@@ -160,7 +160,7 @@ class Callers:
         """
         with worker.feed.watching(call.call_id) as watch:
             while call.call_id in worker.view.calls and not worker.feed.closed and not self._drain.over.is_set():
-                told = await woken(watch, self._drain.over, within=self._beat / 2)
+                told = await wait_any(watch, self._drain.over, within=self._beat / 2)
                 if watch.outcome is not None:
                     return watch.outcome
                 if not told and not (await self._directory.call(call.call_id)).is_open:

@@ -63,7 +63,7 @@ class CallDeduplicator:
         return None
 
     async def _open_calls(self, session_id: SessionId) -> Collection[Call]:
-        carried = self._directory.carried(session_id)
+        carried = self._directory.owned(session_id)
         if carried is not None:
             return tuple(carried.worker.view.calls.values())
         return await self._engine.open_calls(session_id)

@@ -32,7 +32,7 @@ from gateway.executors.port import (
     Request,
     Uncertain,
 )
-from gateway.guard import FAULTS, awaited, guard, guard_call, is_fault
+from gateway.guard import FAULTS, guard, guard_call, is_fault, spawn
 from gateway.runtime.calls.breaker import Breakers
 from gateway.runtime.calls.callbacks import Callbacks
 from gateway.runtime.calls.reports import Report
@@ -179,7 +179,7 @@ class Dispatcher:
             request = Request("tool.requested", call.idempotency_key, data, call.attempt, timeout, call.written, report)
             attempt = executor.execute(request)
             if not isinstance(attempt, Future):
-                attempt = awaited("attempt", attempt, self._tasks)
+                attempt = spawn("attempt", attempt, self._tasks)
         # The dispatcher's edge: whatever an executor does, an answer comes out.
         except BaseException as exc:
             if not is_fault(exc):
@@ -285,9 +285,9 @@ class Dispatcher:
             return
         self._telling += 1
         telling = guard("cancel", partial(self._tell, found[0], cancellation), self._tasks, again=False)
-        telling.add_done_callback(guard_call("dispatcher", self._told))
+        telling.add_done_callback(guard_call("dispatcher", self._describe_answer))
 
-    def _told(self, _task: Task[None]) -> None:
+    def _describe_answer(self, _task: Task[None]) -> None:
         self._telling -= 1
 
     async def _tell(self, executor: Executor, cancellation: Cancellation) -> None:

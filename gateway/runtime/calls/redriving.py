@@ -100,7 +100,7 @@ class Redriving:
             if not await self._engine.dismiss(row.session_id, row.sequence, row.target, reason=reason):
                 raise Conflict("this delivery was tried again or dismissed meanwhile")
             return replace(row, state="moot", due_at=None, reason=reason)
-        carried = self._directory.carried(row.session_id)
+        carried = self._directory.owned(row.session_id)
         if carried is not None:
             await self._directory.ask(carried.worker, DismissOrdered(row, by, reply_slot()))
             return await self._directory.call(row.call_id)
@@ -142,7 +142,7 @@ class Redriving:
             Elsewhere: another instance carries the session. Draining: the gateway is stopping.
         """
         session = await self._directory.session(session_id)
-        carried = self._directory.carried(session_id)
+        carried = self._directory.owned(session_id)
         if target == RUNTIME and carried is None and session.state != "closed":
             raise await self._directory.not_here(session)
         self._drain.refuse_new()

@@ -13,7 +13,7 @@ from yarl import URL
 
 from gateway.errors import Elsewhere
 from gateway.events import SessionId
-from gateway.guard import awaited
+from gateway.guard import spawn
 from gateway.links.names import Resolver
 from gateway.runtime.cluster.lease import LeaseKeeper
 from gateway.runtime.services import Services
@@ -102,7 +102,7 @@ class Forwarder:
             Elsewhere: nobody took it up in time.
         """
         while True:
-            if self._sessions.carried(session_id) is not None:
+            if self._sessions.owned(session_id) is not None:
                 return None
             owner = await self._engine.owner(session_id)
             if owner is not None and owner.instance_id != self.instance:
@@ -132,7 +132,7 @@ class Forwarder:
             Unreached: nothing was sent; another owner may be found soon.
             Elsewhere: it was sent, and no answer came.
         """
-        exchange = awaited("forwarding", self._exchange(owner, request), self._tasks)
+        exchange = spawn("forwarding", self._exchange(owner, request), self._tasks)
         try:
             while not (await asyncio.wait({exchange}, timeout=_WATCH))[0]:
                 now = await self._engine.owner(session_id)

@@ -20,7 +20,7 @@ from gateway.errors import EngineUnavailable, MalformedFrame
 from gateway.events import Draft, Envelope, Event, Loss, MessagePosted, Opaque, SessionId, ToolCanceled, ToolRequested
 from gateway.guard import FAULTS, is_fault
 from gateway.runtime.cluster.notifications import Notifications
-from gateway.runtime.session.left import Left
+from gateway.runtime.session.pending_inputs import PendingInputs
 from gateway.runtime.session.signals import HandedOver
 from gateway.runtime.session.worker import SessionWorker
 from gateway.store.port import Engine
@@ -42,7 +42,7 @@ _PAUSE = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class HeldFrame:
     """A frame that may be handed over, written down."""
 
     text: str
@@ -55,7 +55,7 @@ class Heard:
         return Opaque(channel=CHANNEL, payload=payload)
 
 
-def worth_handing_over(left: Left, codec: Codec) -> list[Heard]:
+def worth_handing_over(left: PendingInputs, codec: Codec) -> list[HeldFrame]:
     """Choose, in their order, the frames that may be decided about by somebody who may have heard them as well.
 
     Calls, cancels and numbered messages may come twice. Other messages are left out where the next owner had its
@@ -63,7 +63,7 @@ def worth_handing_over(left: Left, codec: Codec) -> list[Heard]:
     only live, is over: the owner has newer word of it.
     """
     unsure = {id(signal) for signal, _ in left.under_way} if left.unsure else frozenset[int]()
-    found: list[Heard] = []
+    found: list[HeldFrame] = []
     for signal in left.frames:
         try:
             drafts = codec.decode(signal.frame)
@@ -76,7 +76,7 @@ def worth_handing_over(left: Left, codec: Codec) -> list[Heard]:
             except (TypeError, ValueError, RecursionError) as exc:
                 log.warning("frame handover failed", reason=str(exc))
             else:
-                found.append(Heard(text, signal.frame.channel, signal.overloaded))
+                found.append(HeldFrame(text, signal.frame.channel, signal.overloaded))
     return found
 
 
@@ -119,7 +119,7 @@ class Handover:
 
     # Giving ----------------------------------------------------------------------------------------------
 
-    async def leave(self, session_id: SessionId, left: Left) -> None:
+    async def leave(self, session_id: SessionId, left: PendingInputs) -> None:
         """Write down, as soon as the store can be reached, what its owner has to decide about."""
         heard = len(left.frames)
         if left.codec is None or not heard:
@@ -134,7 +134,7 @@ class Handover:
                 if row is None or row.state == "closed":
                     about.warning("frames heard here are dropped: the session was closed meanwhile")
                     return
-                some = _portion(waiting)
+                some = _step_size(waiting)
                 await self._engine.commit(self._step(session_id, waiting[:some]))
             except EngineUnavailable as exc:
                 if self._clock.monotonic() > until:
@@ -153,7 +153,7 @@ class Handover:
         self._notifications.tell("handover", [session_id])
         self._wake.set()
 
-    def _step(self, session_id: SessionId, some: Sequence[Heard]) -> Step:
+    def _step(self, session_id: SessionId, some: Sequence[HeldFrame]) -> Step:
         """Nothing is expected: whoever carries the session now finds that its history has gone on."""
         now, losses = self._clock.now(), (Loss(how="narrowed", path="", note=_NOTE),)
         events = tuple(
@@ -254,7 +254,7 @@ class Handover:
         log.warning("frames of another instance dropped", session_id=session_id, count=len(rows), reason=reason)
 
 
-def _portion(waiting: Sequence[Heard]) -> int:
+def _step_size(waiting: Sequence[HeldFrame]) -> int:
     """Say how many of them go into one step."""
     size = 0
     for number, one in enumerate(waiting[:_TOGETHER]):

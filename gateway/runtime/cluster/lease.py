@@ -78,7 +78,7 @@ class LeaseKeeper:
         return self._lease
 
     @property
-    def seconds_left(self) -> float:
+    def remaining_seconds(self) -> float:
         """How long the lease runs without another beat."""
         lease = self._lease
         return 0.0 if lease is None else max(0.0, lease.deadline - self._clock.timestamp())
@@ -148,7 +148,7 @@ class LeaseKeeper:
                     log.warning(
                         "lease renewal failed",
                         reason=str(exc) or "no answer",
-                        seconds_left=round(self.seconds_left, 2),
+                        remaining_seconds=round(self.remaining_seconds, 2),
                     )
                 told = self._lease is None
             else:
@@ -173,7 +173,7 @@ class LeaseKeeper:
             return
         former = frozenset(self._former)
         mine = await self._engine.regain(lease.instance, former=former)
-        if self._lease is lease and self.seconds_left > 0:
+        if self._lease is lease and self.remaining_seconds > 0:
             self._former -= former
             log.info("sessions resumed under a new lease", instance=lease.instance, count=len(mine))
             await self._regained(mine)

@@ -36,7 +36,7 @@ class ClusterMember:
         self.takeover = Takeover(engine, keeper, sessions, metrics=metrics, jitter=shared.jitter, tuning=shared.tuning)
         self.remote_feeds = RemoteFeeds(engine, sessions.feed, shared.notifications, shared.tasks, shared.tuning)
         self.forwarder = Forwarder(shared, keeper, sessions, client=client)
-        metrics.watch_lease(lambda: keeper.seconds_left, lambda: len(sessions.all()))
+        metrics.watch_lease(lambda: keeper.remaining_seconds, lambda: len(sessions.all()))
 
     @asynccontextmanager
     async def joined(self) -> AsyncGenerator[None]:
@@ -78,7 +78,7 @@ class ClusterMember:
         shared = self._shared
         async with self._sessions.without_links():
             await self.takeover.take_all()
-        guard("takeover", self.takeover.tell_left, shared.tasks, again=False)
+        guard("takeover", self.takeover.warn_unserved, shared.tasks, again=False)
         with ExitStack() as stack:
             look = partial(self._handover.keep_looking, self._workers, shared=shared.keeper.shared)
             stack.enter_context(running("handover", look, shared.tasks))

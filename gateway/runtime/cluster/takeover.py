@@ -13,7 +13,7 @@ from gateway.events import SessionId
 from gateway.guard import FAULTS
 from gateway.runtime.cluster.lease import LeaseKeeper
 from gateway.runtime.metrics import Metrics
-from gateway.runtime.observe import label_session, tell_left
+from gateway.runtime.observe import label_session, warn_unserved
 from gateway.runtime.session.sessions import Sessions
 from gateway.runtime.tuning import Tuning
 from gateway.store.port import Engine
@@ -95,7 +95,7 @@ class Takeover:
                 previous_owner=previous,
             )
 
-    async def tell_left(self) -> None:
+    async def warn_unserved(self) -> None:
         """Warn of open sessions whose runtime no instance has, as after a start with another configuration."""
         known = self._sessions.runtimes.keys() | self._sessions.unconnected
         left, after = Counter[str](), ""
@@ -107,7 +107,7 @@ class Takeover:
                         left[row.runtime] += 1
             calls: Mapping[str, int] = await self._engine.count_open_calls() if left else {}
             for name, sessions in left.items():
-                tell_left(name, sessions=sessions, calls=calls.get(name, 0))
+                warn_unserved(name, sessions=sessions, calls=calls.get(name, 0))
         except EngineUnavailable as exc:
             log.warning("query for sessions without a runtime failed", reason=str(exc))
 
@@ -151,7 +151,7 @@ class Takeover:
                     FAULTS.note("takeover", exc, session_id=session_id)
                     row, self._doubt = None, True
                 del self._named[session_id]
-                if row is not None and self._sessions.carried(session_id) is None:
+                if row is not None and self._sessions.owned(session_id) is None:
                     self._metrics.taken_up(takeover=row.fence > 1)
                     taken.append(row)
             self._log_taken(taken)
@@ -170,7 +170,7 @@ class Takeover:
         while True:
             rows, after = await self._engine.sessions(Page(_PAGE, after), SessionFilter(open_only=True))
             for row in rows:
-                carried = self._sessions.carried(row.session_id)
+                carried = self._sessions.owned(row.session_id)
                 if row.owner == lease.instance and carried is None:
                     log.warning("session was owned but did not run", session=label_session(row))
                     await self._sessions.take_up([row])

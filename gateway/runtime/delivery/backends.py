@@ -12,7 +12,7 @@ import structlog
 from gateway.core.session import RetryPolicy
 from gateway.errors import EngineUnavailable, InvalidConfiguration, NotFound, OperatorError, Problem
 from gateway.executors.port import Destination, Executor
-from gateway.guard import Tasks, awaited, guard, tried
+from gateway.guard import Tasks, guard, spawn, suppress_faults
 from gateway.runtime.cluster.lease import Lease, LeaseKeeper
 from gateway.runtime.cluster.notifications import Notifications
 from gateway.runtime.delivery.subscriptions import DeliveryRules, EventDelivery, note_of, target_of
@@ -148,7 +148,7 @@ class Backends:
 
     async def _while_held(self, name: str, lease: Lease, delivery: EventDelivery) -> None:
         async with Tasks() as group:
-            working, over = awaited("copies", delivery.run(), group), awaited("copies", lease.over.wait(), group)
+            working, over = spawn("copies", delivery.run(), group), spawn("copies", lease.over.wait(), group)
             patience = _HOLD_AGAIN if self._keeper.shared else None
             held = True
             while held:
@@ -209,14 +209,14 @@ class Backends:
         for delivery in self._deliveries.values():
             await self._end(delivery)
         for name, one in self._executors.items():
-            await tried("executor", one.executor.__aexit__(None, None, None), executor=name)
+            await suppress_faults("executor", one.executor.__aexit__(None, None, None), executor=name)
         self._deliveries.clear()
         self._executors.clear()
 
     async def _end(self, delivery: _Delivery) -> None:
         delivery.task.cancel()
         await asyncio.wait({delivery.task})
-        await tried("destination", delivery.destination.__aexit__(None, None, None))
+        await suppress_faults("destination", delivery.destination.__aexit__(None, None, None))
 
     def _close_later(self, one: _Executor) -> None:
         patience = one.policy.timeout.total_seconds() + _OVERLAP

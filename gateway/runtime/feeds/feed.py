@@ -170,7 +170,7 @@ class Feed:
 
     async def wait(self, place: int, waiting: Waits) -> bool:
         """Wait for something behind a place, or the end; False when neither came in time."""
-        return self._has_more(place) or await waiting.woken()
+        return self._has_more(place) or await waiting.wait_any()
 
     def _has_more(self, place: int) -> bool:
         return self._count > place or self.closed

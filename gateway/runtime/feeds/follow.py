@@ -129,7 +129,7 @@ async def _from_feed(
                         last = _place_of(item, last)
                         yield item
             if some is not None:
-                fresh = some if some.first is None or some.first > last else _behind(some, last)
+                fresh = some if some.first is None or some.first > last else _newer_than(some, last)
                 if fresh.items:
                     last = _place_of(fresh, last)
                     yield fresh
@@ -144,7 +144,7 @@ async def _from_feed(
         feed.leave()
 
 
-def _behind(news: News, last: int) -> News:
+def _newer_than(news: News, last: int) -> News:
     """Leave out what the journal has told already; what was only live is told nowhere else."""
     return News(item for item in news.items if not isinstance(item, Envelope) or item.sequence > last)
 

@@ -13,7 +13,7 @@ import structlog
 
 from gateway.errors import EngineUnavailable, Truncated
 from gateway.events import InteractionId, Missed
-from gateway.runtime.feeds.wakeup import Ending, Wakeup, woken
+from gateway.runtime.feeds.wakeup import Ending, Wakeup, wait_any
 from gateway.runtime.tuning import Tuning
 from gateway.runtime.views import Heartbeat, InteractionItem, InteractionShown
 from gateway.store.port import Engine
@@ -77,7 +77,7 @@ class InteractionFeed:
 
     async def wait(self, place: int, *, ended: Ending, within: float) -> bool:
         """Wait for something behind a place, or the end; False when neither came in so many seconds."""
-        return self._count > place or ended.is_set() or await woken(self._wakeup, ended, within=within)
+        return self._count > place or ended.is_set() or await wait_any(self._wakeup, ended, within=within)
 
 
 async def show(engine: Engine, row: InteractionRow) -> InteractionShown | None:

@@ -59,7 +59,7 @@ class Waits:
         self._waiter: asyncio.Future[bool] | None = None
         self._alarm: asyncio.TimerHandle | None = None
 
-    async def woken(self) -> bool:
+    async def wait_any(self) -> bool:
         """Wait until one of them wakes; False where none does in time."""
         loop = asyncio.get_running_loop()
         self._waiter = waiter = loop.create_future()
@@ -93,10 +93,10 @@ class Waits:
             self._waiter.set_result(False)
 
 
-async def woken(*wakeups: Wakeup, within: float) -> bool:
+async def wait_any(*wakeups: Wakeup, within: float) -> bool:
     """Wait once until one of them wakes; False where none does in so many seconds."""
     waiting = Waits(*wakeups, within=within)
     try:
-        return await waiting.woken()
+        return await waiting.wait_any()
     finally:
         waiting.end()

@@ -10,7 +10,7 @@ import structlog
 from gateway.errors import DragomanError, EngineUnavailable
 from gateway.guard import FAULTS, guard, is_fault, is_to_end
 from gateway.runtime.drain import Drain
-from gateway.runtime.session.carried import Runtime, stopped
+from gateway.runtime.session.owned_session import Runtime, stopped
 from gateway.runtime.session.shared import Shared
 from gateway.runtime.views import FailingAutostart
 from gateway.store.rows import Page, SessionFilter

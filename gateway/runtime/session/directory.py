@@ -5,7 +5,7 @@ from typing import Any
 
 from gateway.errors import Conflict, Elsewhere, NotFound, Overloaded, Unconfigured
 from gateway.events import CallId, SessionId
-from gateway.runtime.session.carried import Carried
+from gateway.runtime.session.owned_session import OwnedSession
 from gateway.runtime.session.sessions import Sessions
 from gateway.runtime.session.signals import ClientSignal
 from gateway.runtime.session.worker import SessionWorker
@@ -37,9 +37,9 @@ class SessionDirectory:
             raise NotFound(f"no call {call_id!r}")
         return row
 
-    def carried(self, session_id: SessionId) -> Carried | None:
+    def owned(self, session_id: SessionId) -> OwnedSession | None:
         """Find a session that is at work here."""
-        return self._sessions.carried(session_id)
+        return self._sessions.owned(session_id)
 
     async def worker(self, session_id: SessionId) -> SessionWorker:
         """Find the worker of an open session.
@@ -47,7 +47,7 @@ class SessionDirectory:
         Raises:
             NotFound, Conflict, Unconfigured, Elsewhere: there is none here, and why.
         """
-        carried = self._sessions.carried(session_id)
+        carried = self._sessions.owned(session_id)
         if carried is not None:
             return carried.worker
         row = await self.session(session_id)

@@ -116,7 +116,7 @@ class Inbox:
         if (reason := FRAMES.why_rejected(size)) is not None:
             frame, size = _rejected(frame, reason), 0
         crowded = self._frames >= self._most_frames * room or self.bytes + size > max(self._most_bytes * room, size)
-        if not FRAMES.has_room(size):
+        if not FRAMES.has_capacity(size):
             crowded = True
             if not self._resumes:
                 frame, size = _rejected(frame, f"has {size:,} bytes; other frames take all of limits.frame_memory"), 0
@@ -165,13 +165,13 @@ class Inbox:
         most_frames = max(self._most_frames * HARD_FACTOR, HARD_FRAMES)
         return self._frames >= most_frames or self.bytes > self._most_bytes * HARD_FACTOR
 
-    async def has_room(self) -> None:
+    async def has_capacity(self) -> None:
         """Wait until a link that was cut because of a full inbox may be made again."""
         while self._is_half_full:
             if self._roomy is None:
                 self._roomy = self.loop.create_future()
             await asyncio.shield(self._roomy)
-        await FRAMES.wait_room(FRAMES.largest)
+        await FRAMES.wait_capacity(FRAMES.largest)
 
     @property
     def _is_half_full(self) -> bool:
@@ -199,7 +199,7 @@ class Inbox:
             self.bytes -= sum(sizes)
         self._taken = before - self.bytes
         if self._roomy is not None:
-            self._tell_of_room()
+            self._notify_capacity()
         if self._queue is None and self._last_live is not None:
             batch.append(self._last_live)
             self._last_live = None
@@ -224,7 +224,7 @@ class Inbox:
         self._queue = None
         FRAMES.release(self.bytes)
         self._frames = self.bytes = self._requests = 0
-        self._tell_of_room()
+        self._notify_capacity()
         return left
 
     def _forget_taken(self) -> None:
@@ -246,7 +246,7 @@ class Inbox:
             self._queue.remove(signal)
             self._requests -= 1
 
-    def _tell_of_room(self) -> None:
+    def _notify_capacity(self) -> None:
         if self._roomy is not None and not self._is_half_full:
             self._roomy.set_result(None)
             self._roomy = None

@@ -8,7 +8,7 @@ from typing import Literal
 
 from gateway.adapter.port import Connector, Link, Resting
 from gateway.errors import LinkCrowded, LinkLost, LinkRefused
-from gateway.guard import FAULTS, awaited, guard_call, in_time, is_fault, is_to_end
+from gateway.guard import FAULTS, guard_call, in_time, is_fault, is_to_end, spawn
 from gateway.runtime.feeds.wakeup import finish
 from gateway.runtime.observe import label_session
 from gateway.runtime.services import Services
@@ -55,7 +55,7 @@ class Supervisor:
         self._work: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when an event is queued that no attempt to connect has been made for."""
         self._wake_rest: Callable[[], None] | None = None
-        worker.call_when_said(self._note_work)
+        worker.call_when_queued(self._note_work)
         self._rest: Rest | None = None
         if isinstance(connector, Resting):
             self._rest = Rest(
@@ -63,7 +63,7 @@ class Supervisor:
                 native_id=worker.view.native_id,
                 closed=worker.closed,
                 has_work=worker.has_work,
-                call_when_said=self._call_when_said,
+                call_when_queued=self._call_when_queued,
                 clock=services.clock,
                 jitter=services.jitter,
                 show=self._move,
@@ -82,7 +82,7 @@ class Supervisor:
         if self._wake_rest is not None:
             self._wake_rest()
 
-    def _call_when_said(self, call: Callable[[], None] | None) -> None:
+    def _call_when_queued(self, call: Callable[[], None] | None) -> None:
         self._wake_rest = call
 
     async def run(self) -> None:
@@ -91,7 +91,7 @@ class Supervisor:
         started = self._clock.monotonic()
         while not self._worker.closed.done():
             # A link to a session that cannot decide about what is there already would only be cut again.
-            await self._worker.has_room()
+            await self._worker.has_capacity()
             # One each turn of the loop, so that thousands that begin together leave room for everything else.
             async with self._entrance:
                 await asyncio.sleep(0)
@@ -163,7 +163,7 @@ class Supervisor:
             self._rest.connected()
         self._worker.log.info("link up")
         self._worker.put(LinkUp(link))
-        lost = awaited("link", link.wait_closed(), self._tasks)
+        lost = spawn("link", link.wait_closed(), self._tasks)
         telling = self._tell_replay_late() if self._worker.replaying else None
         try:
             await asyncio.wait({lost, cut, self._worker.closed}, return_when=asyncio.FIRST_COMPLETED)

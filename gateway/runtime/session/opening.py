@@ -56,7 +56,7 @@ class Opening:
         if options.mcp_clients is not None:
             raise InvalidRequest(f"clients open the sessions of runtime {runtime!r} themselves", pointer="/runtime")
         merged = {**options.labels, **labels}
-        self._have_room(runtime, native_id)
+        self._check_capacity(runtime, native_id)
         if native_id is not None:
             row, is_new = await self._runtimes.open(runtime, native_id, labels=merged)
             return row, is_new, ()
@@ -71,7 +71,7 @@ class Opening:
         return self._called_here(session_id) or _called(await self._directory.session(session_id))
 
     def _called_here(self, session_id: SessionId) -> CalledSession | None:
-        carried = self._sessions.carried(session_id)
+        carried = self._sessions.owned(session_id)
         if carried is None or carried.worker.view.memory.closed:
             return None
         view = carried.worker.view
@@ -93,7 +93,7 @@ class Opening:
         taken_up = self._sessions.runtimes.get(runtime)
         if taken_up is None or taken_up.connector is not None:
             raise Elsewhere(session_id, f"the runtime {runtime!r} is being taken up")
-        self._have_room(runtime, client.name)
+        self._check_capacity(runtime, client.name)
         labels = {**taken_up.options.labels, **client.labels}
         row, _ = await self._runtimes.open(runtime, client.name, labels=labels)
         return _called(row)
@@ -106,7 +106,7 @@ class Opening:
         row = await self._engine.session(session_id)
         return None if row is None or row.state == "closed" else _called(row)
 
-    def _have_room(self, runtime: str, native_id: str | None) -> None:
+    def _check_capacity(self, runtime: str, native_id: str | None) -> None:
         known = native_id is not None and self._sessions.carries(runtime, native_id)
         if not known and self._sessions.count >= self._limits().sessions:
             raise Overloaded(f"{self._sessions.count} sessions are carried here already; close some")

@@ -20,7 +20,7 @@ from gateway.core.session import RuntimeContext, StepBuilder
 from gateway.core.state import SessionView
 from gateway.errors import CannotExpress, EngineUnavailable, LinkLost
 from gateway.events import Envelope
-from gateway.guard import FAULTS, awaited, guard, guard_call, in_time, is_fault
+from gateway.guard import FAULTS, guard, guard_call, in_time, is_fault, spawn
 from gateway.runtime.observe import excerpt
 from gateway.runtime.session.load import when_posted
 from gateway.runtime.session.outgoing import PAGE, Attempt, Attempts, Idle, Outgoing, Overdue, Read
@@ -89,7 +89,7 @@ class Outbox:
             self._when_said()
         self.outgoing.add(item, now=self._shared.clock.monotonic())
 
-    def call_when_said(self, call: Callable[[], None] | None) -> None:
+    def call_when_queued(self, call: Callable[[], None] | None) -> None:
         """Have `call` run for each event that is queued or offered again; None ends it."""
         self._when_said = call
 
@@ -374,11 +374,11 @@ class Outbox:
         """Ask the link whether all has come that was said until now."""
         asked_at = self._shared.clock.monotonic()
         try:
-            self._proof = awaited("outbox", link.prove(), self._shared.tasks)
+            self._proof = spawn("outbox", link.prove(), self._shared.tasks)
         except Exception as exc:  # noqa: BLE001 - an adapter's, which ends its link
             self._doubt(exc, asked_at)
         else:
-            self._proof.add_done_callback(guard_call("outbox", partial(self._believe, asked_at)))
+            self._proof.add_done_callback(guard_call("outbox", partial(self._confirm, asked_at)))
             hangs = guard_call("outbox", partial(self._give_up_proof, asked_at))
             self._proof_hangs = asyncio.get_running_loop().call_later(self._shared.tuning.adapter, hangs)
 
@@ -386,7 +386,7 @@ class Outbox:
         seconds = self._shared.tuning.adapter
         self._doubt(TimeoutError(f"the adapter's prove took longer than {seconds:g} s"), asked_at)
 
-    def _believe(self, asked_at: float, proof: "asyncio.Future[None]") -> None:
+    def _confirm(self, asked_at: float, proof: "asyncio.Future[None]") -> None:
         exc = asyncio.CancelledError() if proof.cancelled() else proof.exception()
         if proof is not self._proof:
             return
@@ -398,7 +398,7 @@ class Outbox:
         if exc is not None:
             self._doubt(exc, asked_at)
             return
-        for signal in self.outgoing.way.believe(asked_at=asked_at, window=self.outgoing.window):
+        for signal in self.outgoing.way.confirm(asked_at=asked_at, window=self.outgoing.window):
             self._post(signal)
         self._await_silence()
         if self.outgoing.goes_on:

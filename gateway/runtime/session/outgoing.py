@@ -21,7 +21,7 @@ An event that must not be sent twice (`Transmit.needs_attempt`) leaves only once
 `plan_attempts` adds to each step the attempts of all events that leave right after it, so that an event that need not
 wait costs no commit of its own. After `busy`, and if the link was lost before the send began, attempt 0 is written.
 
-What came of a send is read from the table of `results`, and what silence means is kept by `OnTheWay`.
+What came of a send is read from the table of `results`, and what silence means is kept by `InFlightSends`.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -39,7 +39,7 @@ from gateway.core.state import SessionView
 from gateway.errors import CannotExpress
 from gateway.events.frozen import frozen
 from gateway.events.weight import weight
-from gateway.runtime.session.on_the_way import NOTHING, PORTION, OnTheWay
+from gateway.runtime.session.in_flight import NOTHING, PORTION, InFlightSends
 from gateway.runtime.session.results import Meaning
 from gateway.runtime.session.signals import Delivered, Signal
 from gateway.store.rows import Send
@@ -107,7 +107,7 @@ class Reading:
     stored: int
 
 
-def _has_room(item: Transmit, waiting: int) -> bool:
+def _has_capacity(item: Transmit, waiting: int) -> bool:
     """Whether an event is kept here beside so many others, and not in the ledger alone."""
     return waiting < FEW or (waiting < MOST_QUEUED and all(_size(frame) <= _LARGE for frame in item.frames))
 
@@ -129,7 +129,7 @@ class Outgoing:
         self.waiting_since: float | None = None
         self.begun = False
         """Whether new work waits for a word on the turn that the last message began."""
-        self.way = OnTheWay()
+        self.way = InFlightSends()
         self.lanes = Lanes(in_order=runtime.capabilities.replaces_context)
         self._first: Transmit | None = None
         """What the next link is told before everything else."""
@@ -185,7 +185,7 @@ class Outgoing:
             return
         if not self.linked and item.place == "first":
             self._first = item
-        elif self.linked and not self._more and _has_room(item, self.lanes.count):
+        elif self.linked and not self._more and _has_capacity(item, self.lanes.count):
             self._queued[item.sequence] = None
             self.lanes.add(item)
         else:
@@ -217,7 +217,7 @@ class Outgoing:
         able, view, begun = self.runtime.capabilities, builder.view, self.begun and not moved
         items, more = [*self.lanes], self._more
         for item in new:
-            more = more or not _has_room(item, len(items))
+            more = more or not _has_capacity(item, len(items))
             if not more and item.sequence not in self._queued:
                 items.append(item)
         found: list[int] = []

@@ -38,7 +38,7 @@ class Rest:
         native_id: str,
         closed: "asyncio.Future[None]",
         has_work: Callable[[], Awaitable[bool]],
-        call_when_said: Callable[[Callable[[], None] | None], None],
+        call_when_queued: Callable[[Callable[[], None] | None], None],
         clock: Clock,
         jitter: Callable[[], float],
         show: Callable[[Literal["asleep", "refused"], str], None],
@@ -46,7 +46,7 @@ class Rest:
         """Prepare; `has_work` says whether there is something to say or to hear, and may be asked again when said."""
         self._closed = closed
         self._has_work = has_work
-        self._call_when_said = call_when_said
+        self._call_when_queued = call_when_queued
         self._connector = connector
         self._native_id = native_id
         self._clock = clock
@@ -82,7 +82,7 @@ class Rest:
         try:
             while not self._closed.done():
                 said: asyncio.Future[None] = loop.create_future()
-                self._call_when_said(partial(finish, said))
+                self._call_when_queued(partial(finish, said))
                 has_work = await self._asked()
                 left = 0.0 if self._away_until is None else self._away_until - self._clock.monotonic()
                 if left > 0:
@@ -94,7 +94,7 @@ class Rest:
                     left = self._connector.rest_times.look_again.total_seconds() * (1 - 0.25 * self._jitter())
                 await asyncio.wait({said, self._closed}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._call_when_said(None)
+            self._call_when_queued(None)
 
     async def _asked(self) -> bool:
         try:
@@ -109,12 +109,12 @@ async def has_something_to_say(engine: Engine, session_id: SessionId) -> bool:
     if len(rows) == _PAGE:
         return True
     for row in rows:
-        if await _was_said(engine, row):
+        if await _is_replayed(engine, row):
             return True
     return False
 
 
-async def _was_said(engine: Engine, row: Send) -> bool:
+async def _is_replayed(engine: Engine, row: Send) -> bool:
     event, about = row.envelope.event, row.envelope.caused_by
     match event:
         case ApprovalGiven() | QuestionAnswered() | SecretSupplied() if about is not None:

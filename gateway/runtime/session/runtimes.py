@@ -30,11 +30,11 @@ from gateway.guard import guard, in_time, is_fault
 from gateway.runtime.calls.offered import OfferedTool
 from gateway.runtime.calls.tickets import Ticket, Tickets
 from gateway.runtime.drain import Drain
-from gateway.runtime.observe import tell_left
+from gateway.runtime.observe import warn_unserved
 from gateway.runtime.session.autostart import Autostarts
-from gateway.runtime.session.carried import Runtime, disconnected
 from gateway.runtime.session.codec import CheckedCodec
 from gateway.runtime.session.link import LinkState
+from gateway.runtime.session.owned_session import Runtime, disconnected
 from gateway.runtime.session.sessions import Sessions
 from gateway.runtime.session.shared import Shared
 from gateway.runtime.views import FailingAutostart
@@ -147,7 +147,7 @@ class Runtimes:
         if not returns:
             carried = list(self._sessions.of_runtime(name))
             calls = sum(len(one.worker.view.calls) for one in carried)
-            tell_left(name, sessions=len(carried), calls=calls)
+            warn_unserved(name, sessions=len(carried), calls=calls)
         self._unfinished.discard(name)
         self._unopened.discard(name)
         let_go = await self._sessions.let_go_of(name)

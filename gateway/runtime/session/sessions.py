@@ -16,10 +16,10 @@ from gateway.runtime.cluster.handover import Handover
 from gateway.runtime.cluster.lease import Lease
 from gateway.runtime.feeds.feed import Feed
 from gateway.runtime.observe import label_session
-from gateway.runtime.session.carried import STOP, Carried, Runtime, stopped
-from gateway.runtime.session.left import Left, worth_deciding
 from gateway.runtime.session.link import Supervisor
 from gateway.runtime.session.load import load_view, read_unconfirmed
+from gateway.runtime.session.owned_session import STOP, OwnedSession, Runtime, stopped
+from gateway.runtime.session.pending_inputs import PendingInputs, worth_deciding
 from gateway.runtime.session.shared import Shared
 from gateway.runtime.session.signals import LinkDown, Recover
 from gateway.runtime.session.worker import SessionWorker
@@ -52,11 +52,11 @@ class Sessions:
         self._entrance = asyncio.Lock()
         """Whoever makes a link passes through it first, one each turn of the loop."""
         self._limits = limits
-        self._carried: dict[SessionId, Carried] = {}
+        self._carried: dict[SessionId, OwnedSession] = {}
         self._starting: set[SessionId] = set()
         self._ending: dict[SessionId, set[asyncio.Task[None]]] = {}
         """What is left of sessions that were let go: links that still close."""
-        self._left: dict[SessionId, Left] = {}
+        self._left: dict[SessionId, PendingInputs] = {}
         """What sessions that failed had before them, until they are taken up again."""
         self.leaving = False
         """Whether nothing is taken up any more: the process is about to end."""
@@ -186,13 +186,13 @@ class Sessions:
         if carried is not None and carried.supervisor is not None:
             carried.supervisor.drop(reason)
 
-    def _link(self, runtime: Runtime, worker: SessionWorker, working: "asyncio.Task[None]") -> Carried:
+    def _link(self, runtime: Runtime, worker: SessionWorker, working: "asyncio.Task[None]") -> OwnedSession:
         """Keep a session linked to its runtime from now on, where there is something to link to."""
         if runtime.connector is None:
-            return Carried(worker, None, runtime, working)
+            return OwnedSession(worker, None, runtime, working)
         supervisor = Supervisor(worker, connector=runtime.connector, services=self._shared, entrance=self._entrance)
         linked = guard("link", supervisor.run, self._tasks, session_id=worker.view.session_id)
-        return Carried(worker, supervisor, runtime, working, (linked,))
+        return OwnedSession(worker, supervisor, runtime, working, (linked,))
 
     async def _work(self, worker: SessionWorker) -> None:
         """Run a worker; a fault of ours ends this session's work, which is then taken up anew from the store."""
@@ -201,7 +201,7 @@ class Sessions:
             await worker.run()
         except Fenced as exc:
             self._shared.metrics.fenced()
-            if (carried := self._carried_by(worker)) is not None:
+            if (carried := self._session_of(worker)) is not None:
                 self.lose(carried, str(exc))
             if worker.permit.outrun:
                 self.begin_again(session_id, after=_PAUSE)
@@ -210,7 +210,7 @@ class Sessions:
                 raise
             # One session's fault must not end the process, which every other session shares.
             pause = self._failed(session_id, exc, "a session failed and is taken up again")
-            if (carried := self._carried_by(worker)) is not None:
+            if (carried := self._session_of(worker)) is not None:
                 del self._carried[session_id]
                 # What is under way would report to nobody; recovery decides about it by the calls' rows.
                 self._drop(carried)
@@ -219,7 +219,7 @@ class Sessions:
             if not is_to_end():
                 self.begin_again(session_id, after=pause)
         finally:
-            if worker.closed.done() and self._carried_by(worker) is not None:
+            if worker.closed.done() and self._session_of(worker) is not None:
                 del self._carried[session_id]
 
     async def _take_up_again(self, session_id: SessionId, *, after: float) -> None:
@@ -238,21 +238,21 @@ class Sessions:
                     return
         await self._take_up_or_later(row, self._keeper.lease)
 
-    def _carried_by(self, worker: SessionWorker) -> Carried | None:
+    def _session_of(self, worker: SessionWorker) -> OwnedSession | None:
         """Find the session of a worker, unless it has been let go, or is carried by another one by now."""
         carried = self._carried.get(worker.view.session_id)
         return carried if carried is not None and carried.worker is worker else None
 
     # Letting go ------------------------------------------------------------------------------------------
 
-    def lose(self, carried: Carried, reason: str) -> None:
+    def lose(self, carried: OwnedSession, reason: str) -> None:
         """Let go of a session at once: somebody else speaks for it, or may do so soon."""
         session_id = carried.worker.view.session_id
-        if self._carried_by(carried.worker) is carried:
+        if self._session_of(carried.worker) is carried:
             del self._carried[session_id]
         log.warning("session released", reason=reason, session=label_session(carried.worker.view))
         self._drop(carried)
-        hand_over = partial(self._hand_over_heard, carried)
+        hand_over = partial(self._hand_over_frames, carried)
         guard("handover", hand_over, self._tasks, again=False, session_id=session_id)
 
     def _leave(self, session_id: SessionId) -> None:
@@ -262,10 +262,10 @@ class Sessions:
             leave = partial(self._handover.leave, session_id, left)
             guard("handover", leave, self._tasks, again=False, session_id=session_id)
 
-    async def _hand_over_heard(self, carried: Carried) -> None:
+    async def _hand_over_frames(self, carried: OwnedSession) -> None:
         """Leave to the session's owner what its runtime has said here until the link was closed."""
         await asyncio.wait(carried.tasks, timeout=_END)
-        left = carried.worker.take_what_is_left()
+        left = carried.worker.take_pending()
         if left is not None:
             await self._handover.leave(carried.worker.view.session_id, left)
 
@@ -282,13 +282,13 @@ class Sessions:
             # Each goes on or is let go, whatever becomes of another.
             guard_call("session", self._resume)(carried, mine.get(carried.worker.view.session_id))
 
-    def _resume(self, carried: Carried, row: Regained | None) -> None:
+    def _resume(self, carried: OwnedSession, row: Regained | None) -> None:
         if row is None:
             self.lose(carried, "another instance has taken it over")
         else:
             carried.worker.resume(row)
 
-    def _drop(self, carried: Carried) -> None:
+    def _drop(self, carried: OwnedSession) -> None:
         session_id = carried.worker.view.session_id
         carried.worker.lose()
         self._shared.dispatcher.abandon(carried.worker.inbox)
@@ -296,9 +296,9 @@ class Sessions:
         self._ending.setdefault(session_id, set()).update(left)
         for task in left:
             task.cancel()
-            task.add_done_callback(guard_call("session", partial(self._gone, session_id)))
+            task.add_done_callback(guard_call("session", partial(self._forget_task, session_id)))
 
-    def _gone(self, session_id: SessionId, task: asyncio.Task[None]) -> None:
+    def _forget_task(self, session_id: SessionId, task: asyncio.Task[None]) -> None:
         left = self._ending.get(session_id, set())
         left.discard(task)
         if not left:
@@ -308,7 +308,7 @@ class Sessions:
         """Carry nothing new from now on: the process is about to end."""
         self.leaving = True
 
-    async def hand_over(self, some: Sequence[Carried], *, force: bool = False) -> int:
+    async def hand_over(self, some: Sequence[OwnedSession], *, force: bool = False) -> int:
         """Close links, and let others carry these sessions; returns how many were ready for that.
 
         One that has got something to do meanwhile is kept, unless it must go.
@@ -323,13 +323,13 @@ class Sessions:
             try:
                 async with asyncio.timeout(STOP):
                     for carried in ready:
-                        await self._hand_over_heard(carried)
+                        await self._hand_over_frames(carried)
             except TimeoutError:
                 log.warning("frames not handed over in time", sessions=len(ready))
             await self.release([carried.worker.view.session_id for carried in ready])
         return len(ready)
 
-    def ready_to_go(self) -> list[Carried]:
+    def ready_to_go(self) -> list[OwnedSession]:
         """List the sessions that have nothing under way."""
         return [carried for carried in self.all() if self._may_go(carried)]
 
@@ -338,7 +338,7 @@ class Sessions:
         for carried in self.all():
             carried.worker.write_marks()
 
-    def _may_go(self, carried: Carried) -> bool:
+    def _may_go(self, carried: OwnedSession) -> bool:
         return carried.worker.settled and not self._shared.dispatcher.busy(carried.worker.inbox)
 
     async def release(self, session_ids: Sequence[SessionId]) -> None:
@@ -386,7 +386,7 @@ class Sessions:
         """Whether a native session is at work here."""
         return name_session(runtime=runtime, native_session_id=native_id) in self._carried
 
-    def carried(self, session_id: SessionId) -> Carried | None:
+    def owned(self, session_id: SessionId) -> OwnedSession | None:
         """Find a session that is at work here."""
         return self._carried.get(session_id)
 
@@ -395,10 +395,10 @@ class Sessions:
         carried = self._carried.get(session_id)
         return None if carried is None else carried.worker.feed
 
-    def of_runtime(self, name: str) -> Iterator[Carried]:
+    def of_runtime(self, name: str) -> Iterator[OwnedSession]:
         """All sessions of a runtime that are at work here."""
         return (carried for carried in list(self._carried.values()) if carried.runtime.name == name)
 
-    def all(self) -> list[Carried]:
+    def all(self) -> list[OwnedSession]:
         """All sessions that are at work here."""
         return list(self._carried.values())

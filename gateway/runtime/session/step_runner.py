@@ -25,10 +25,10 @@ from gateway.runtime.session import signals as s
 from gateway.runtime.session.due import DueTimer
 from gateway.runtime.session.effects import EffectRunner
 from gateway.runtime.session.inbox import Inbox
-from gateway.runtime.session.left import OWN, Left, Tried
 from gateway.runtime.session.load import known_calls, load_view
 from gateway.runtime.session.outbox import Outbox
 from gateway.runtime.session.outgoing import NO_ATTEMPTS
+from gateway.runtime.session.pending_inputs import OWN, PendingInputs, Tried
 from gateway.runtime.session.permit import Permit
 from gateway.runtime.session.replies import without_requests
 from gateway.runtime.session.shared import Shared
@@ -90,7 +90,7 @@ class StepRunner:
         self._feed = parts.feed
         self._snapshot_at = view.last_sequence
 
-    def what_is_left(self, kept: Sequence[Tried], said_again: Sequence[Tried]) -> Left:
+    def collect_pending(self, kept: Sequence[Tried], said_again: Sequence[Tried]) -> PendingInputs:
         """List the inputs to decide about again: under way, `kept` from before, and waiting."""
         tried = {id(signal): times for signal, times in kept}
         now = {id(signal) for signal in self.under_way}
@@ -100,7 +100,7 @@ class StepRunner:
         behind = [*(one for one in kept if id(one[0]) not in now), *((one, 0) for one in self._inbox.waiting)]
         failed = [] if self.written else [(one, tried.get(id(one), 0) + 1) for one in self.under_way]
         replayed = [one for one in failed if resumes and isinstance(one[0], s.FrameArrived)]
-        return Left(
+        return PendingInputs(
             self.view.last_sequence,
             tuple(one for one in failed if isinstance(one[0], kinds)),
             tuple(one for one in behind if isinstance(one[0], kinds)),
@@ -168,7 +168,7 @@ class StepRunner:
         while True:
             self.written = False
             if aside:
-                builder, answers = self._steps.aside(self.view, self.runtime, batch), Answers()
+                builder, answers = self._steps.quarantine(self.view, self.runtime, batch), Answers()
             else:
                 builder, answers = self._steps.decide(self.view, self.runtime, batch, known=known, repeats=repeats)
             fence = self._permit.fence
@@ -289,7 +289,7 @@ class StepRunner:
 
     # When it does not go the usual way -------------------------------------------------------------------
 
-    async def carry_kept(self, kept: list[Tried]) -> None:
+    async def carry_retained(self, kept: list[Tried]) -> None:
         """Decide one by one about what there was when the session failed, so that the one at fault is found."""
         while kept:
             signal, times = kept[0]

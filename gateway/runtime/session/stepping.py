@@ -81,11 +81,11 @@ class StepMaker:
                 self._timer.faults = 0
         return builder, answers
 
-    def aside(self, view: SessionView, runtime: RuntimeContext, batch: Sequence[s.Signal]) -> StepBuilder:
+    def quarantine(self, view: SessionView, runtime: RuntimeContext, batch: Sequence[s.Signal]) -> StepBuilder:
         """Make the step that puts signals aside on which the session failed again and again."""
         builder = self._builder(view, runtime, known={}, repeats=())
         for signal in batch:
-            self._put_aside(builder, signal, f"it made the session fail {FAULTS_AN_INPUT} times")
+            self._record_quarantined(builder, signal, f"it made the session fail {FAULTS_AN_INPUT} times")
         return builder
 
     def give_back(self, builder: StepBuilder) -> None:
@@ -170,9 +170,9 @@ class StepMaker:
             case _:
                 pass
         if not isinstance(exc, DragomanError) or reply_of(signal) is None:
-            self._put_aside(builder, signal, f"the gateway failed on it ({type(exc).__name__})")
+            self._record_quarantined(builder, signal, f"the gateway failed on it ({type(exc).__name__})")
 
-    def _put_aside(self, builder: StepBuilder, signal: s.Signal, reason: str) -> None:
+    def _record_quarantined(self, builder: StepBuilder, signal: s.Signal, reason: str) -> None:
         """Let it be on record that an input could not be taken."""
         match signal:
             case s.FrameArrived(frame, cursor):

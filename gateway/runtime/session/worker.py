@@ -2,7 +2,7 @@
 
 A session is an actor with one inbox. Around it: `StepRunner` lets the core decide about a batch, commits and acts,
 `Outbox` speaks to the runtime, `Permit` says whether the session may speak, `DueTimer` rings when a deadline is due,
-and `Left` is what a session that failed leaves to whoever takes it up again.
+and `PendingInputs` is what a session that failed leaves to whoever takes it up again.
 
 One batch is one step is one commit, and nothing is done about anything before its commit has returned. What queues up
 meanwhile is the next batch, so that a busy session shares its disk syncs.
@@ -30,8 +30,8 @@ from gateway.runtime.session import signals as s
 from gateway.runtime.session.due import DueTimer
 from gateway.runtime.session.effects import EffectRunner
 from gateway.runtime.session.inbox import Inbox
-from gateway.runtime.session.left import Left, Tried, is_again
 from gateway.runtime.session.outbox import Outbox
+from gateway.runtime.session.pending_inputs import PendingInputs, Tried, is_again
 from gateway.runtime.session.permit import Permit
 from gateway.runtime.session.replies import fail
 from gateway.runtime.session.resting import has_something_to_say
@@ -65,7 +65,7 @@ class SessionWorker:
         self.permit = Permit(shared.keeper, fence)
         self.lost = False
         """Whether the session was given up here while it goes on elsewhere, or here anew."""
-        self.left: Left | None = None
+        self.left: PendingInputs | None = None
         """What it had before it when it failed, or was given up here."""
         self.feed = Feed(view.last_sequence)
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -150,7 +150,7 @@ class SessionWorker:
                 self.inbox.put(signal)
         return len(fresh)
 
-    def take_what_is_left(self) -> Left | None:
+    def take_pending(self) -> PendingInputs | None:
         """Take out what was to be decided about; once the session was given up here, and its link has ended."""
         if self.left is None:
             return None
@@ -171,9 +171,9 @@ class SessionWorker:
             return False
         return bool(drafts) and all(draft.live for draft in drafts)
 
-    async def has_room(self) -> None:
+    async def has_capacity(self) -> None:
         """Wait until a link may be made: the session can take its frames, and a lease runs under which it may speak."""
-        await self.inbox.has_room()
+        await self.inbox.has_capacity()
         await self.permit.given()
 
     @property
@@ -189,9 +189,9 @@ class SessionWorker:
         """
         return self.cursor is None or await has_something_to_say(self._shared.engine, self.view.session_id)
 
-    def call_when_said(self, call: Callable[[], None] | None) -> None:
+    def call_when_queued(self, call: Callable[[], None] | None) -> None:
         """Have `call` run whenever an event is queued for the runtime or offered again; None ends it."""
-        self._outbox.call_when_said(call)
+        self._outbox.call_when_queued(call)
 
     def lose(self) -> None:
         """Say nothing more to the runtime: the session is given up here; whoever runs the worker ends it now."""
@@ -258,14 +258,14 @@ class SessionWorker:
             Fenced: the session has changed hands; nothing was written or sent since.
         """
         try:
-            await self._runner.carry_kept(self._kept)
+            await self._runner.carry_retained(self._kept)
             self._busy = False
             while not self._runner.view.memory.closed:
                 while self.inbox.empty:
                     await self.inbox.filled()
                 batch = self.inbox.take(BATCH)
                 self._busy = True
-                if self._said_again and not (batch := await self._without_said_again(batch)):
+                if self._said_again and not (batch := await self._isolate_repeated(batch)):
                     self._busy = False
                     continue
                 # First, since what follows may be said again for whoever asks for it once more.
@@ -284,12 +284,12 @@ class SessionWorker:
         except BaseException as exc:
             if is_fault(exc):
                 self.lose()
-                self.left = self._runner.what_is_left(self._kept, self._said_again)
+                self.left = self._runner.collect_pending(self._kept, self._said_again)
             raise
         finally:
             self._end()
 
-    async def _without_said_again(self, batch: list[s.Signal]) -> list[s.Signal]:
+    async def _isolate_repeated(self, batch: list[s.Signal]) -> list[s.Signal]:
         """Decide alone about a frame that the session has failed on, where one comes first; what is behind it waits."""
         for place, signal in enumerate(batch):
             known = next((one for one in self._said_again if is_again(signal, one[0])), None)
@@ -300,14 +300,14 @@ class SessionWorker:
                 return batch[:place]
             self._said_again.remove(known)
             self._kept.append((signal, known[1]))
-            await self._runner.carry_kept(self._kept)
+            await self._runner.carry_retained(self._kept)
             return []
         return batch
 
     def _end(self) -> None:
         self._outbox.link_down()
         if self.lost and self.left is None:
-            self.left = self._runner.what_is_left(self._kept, self._said_again)
+            self.left = self._runner.collect_pending(self._kept, self._said_again)
         elif not self.lost and not self.view.memory.closed:
             self._tell_unwritten()
         self._timer.cancel()
@@ -326,7 +326,7 @@ class SessionWorker:
 
     def _tell_unwritten(self) -> None:
         """Say what the runtime has said for the last time, and the store has not taken before the end."""
-        unwritten = len(self._runner.what_is_left(self._kept, self._said_again).frames)
+        unwritten = len(self._runner.collect_pending(self._kept, self._said_again).frames)
         if unwritten:
             self.log.warning("unrecorded frames dropped", heard=unwritten)
 

@@ -28,7 +28,7 @@ from gateway.errors import DragomanError, EngineUnavailable, InvalidRequest, Ope
 from gateway.events import SessionId
 from gateway.guard import FAULTS, Tasks, guard
 from gateway.store.apply import Writes, decide
-from gateway.store.byte_room import ByteRoom
+from gateway.store.byte_budget import ByteBudget
 from gateway.store.postgres.connection import Address, Connection
 from gateway.store.postgres.faults import RowHeld
 from gateway.store.postgres.known import KnownRows
@@ -80,7 +80,7 @@ class CommitLanes:
         self._address = address
         self._patience = address.tuning.commit
         self._room = asyncio.Semaphore(WAITING)
-        self._weight = ByteRoom(address.tuning.waiting_bytes)
+        self._weight = ByteBudget(address.tuning.waiting_bytes)
         self._lanes = [_Lane(address, once, clock, self._room) for _ in range(LANES)]
         self._tasks = Tasks()
         # Tasks of the engine's own and not of a group: entering and leaving may be two tasks' doing.
@@ -297,7 +297,7 @@ class _Lane:
     async def _write_at_once(self, batch: Sequence[Job]) -> list[Verdict] | None:
         """Commit in one statement what can be decided by what is known; None where it must be read first."""
         link, fresh = self._link, self._tuning.fresh
-        if link is None or not link.heard_within(fresh) or not self._known.suffice(job.step for job in batch):
+        if link is None or not link.answered_within(fresh) or not self._known.suffice(job.step for job in batch):
             return None
         writes = Writes(micros(self._clock.now()))
         try:

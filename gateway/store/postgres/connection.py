@@ -64,7 +64,7 @@ class Connection:
         self._gave_up_after: float | None = None
         """Seconds after which this side has thrown it away, since no answer came."""
 
-    def heard_within(self, seconds: float) -> bool:
+    def answered_within(self, seconds: float) -> bool:
         """Say whether the connection stands, and a statement was answered on it a moment ago."""
         return not self.lost and asyncio.get_running_loop().time() - self._heard < seconds
 

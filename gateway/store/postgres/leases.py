@@ -15,7 +15,7 @@ from gateway.store.postgres.once import Transaction, Work
 from gateway.store.postgres.pool import Pool
 from gateway.store.postgres.store import lock
 from gateway.store.questions.sessions import SESSION, session_row
-from gateway.store.roster import room_for
+from gateway.store.roster import takeover_limit
 from gateway.store.rows import Instance, Regained, SessionRow
 
 log = structlog.get_logger(__name__)
@@ -153,7 +153,7 @@ async def _take_over(turn: Transaction, instance: str, runtimes: Sequence[str], 
     if not lives or limit <= 0 or not await ask(_ANY_ORPHAN, runtimes, dead):
         return []
     ((total, owned),) = await ask(_COUNT, instance)
-    room = room_for(limit, owned=owned, total=total, living=living)
+    room = takeover_limit(limit, owned=owned, total=total, living=living)
     owners: dict[str, str | None] = {row[0]: row[1] for row in await ask(_LOCK_ORPHANS, runtimes, dead, room)}
     if not owners:
         return []

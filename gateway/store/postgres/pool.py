@@ -10,7 +10,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 from gateway.errors import EngineUnavailable
-from gateway.guard import Tasks, awaited, guard_call
+from gateway.guard import Tasks, guard_call, spawn
 from gateway.store.postgres.connection import Address
 from gateway.store.postgres.faults import Again, ConnectionLost
 from gateway.store.postgres.once import ExactlyOnce, Line, Work
@@ -82,7 +82,7 @@ class Pool:
             self._free.put_nowait(line)
 
     async def _protect(self, work: Coroutine[Any, Any, T]) -> T:
-        task = awaited("postgres pool", work, self._tasks)
+        task = spawn("postgres pool", work, self._tasks)
         self._running.add(task)
         task.add_done_callback(guard_call("postgres pool", self._ended))
         return await asyncio.shield(task)

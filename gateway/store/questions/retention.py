@@ -4,7 +4,7 @@ from gateway.events import SessionId
 from gateway.store.apply import CLOSED
 from gateway.store.questions.question import Question, each
 from gateway.store.records import whole_micros
-from gateway.store.retention import Item, Shelf
+from gateway.store.retention import Item, SessionHistory
 from gateway.store.rows import RetentionPolicy
 from gateway.store.states import OPEN_CALL, PENDING, WAITING
 from gateway.store.step import RUNTIME
@@ -63,7 +63,7 @@ def total_size() -> Question[int]:
     return Question(text, (), lambda rows: rows[0][0])
 
 
-def shelves(policy: RetentionPolicy, *, now: int, total: int, budget: int) -> Question[list[Shelf]]:
+def shelves(policy: RetentionPolicy, *, now: int, total: int, budget: int) -> Question[list[SessionHistory]]:
     """Look for sessions that may lose events; who removes them looks again."""
     values = (
         int(total > policy.max_bytes),
@@ -73,7 +73,7 @@ def shelves(policy: RetentionPolicy, *, now: int, total: int, budget: int) -> Qu
         max(budget, 0) + 1,
         now - whole_micros(policy.copy_age),
     )
-    return each(_SHELVES, values, lambda row: Shelf(row[0], bool(row[1]), *row[2:]))
+    return each(_SHELVES, values, lambda row: SessionHistory(row[0], bool(row[1]), *row[2:]))
 
 
 def items(session_id: SessionId, seq: int, n: int) -> Question[list[Item]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gateway.errors import EngineUnusable, OperatorError
 from gateway.store.roster import RESTORED
-from gateway.store.sqlite.lock import SIDES, FileLock, before_restore, beside, check_place, lock_path
+from gateway.store.sqlite.lock import SIDES, FileLock, before_restore, check_place, lock_path, sibling
 from gateway.store.sqlite.migrate_0_2 import keep_copy
 from gateway.store.sqlite.schema import APPLICATION, open_writer, refuse_newer
 
@@ -102,7 +102,7 @@ def restore(path: Path, backup: Path) -> tuple[Contents, Path | None]:
         if path.exists() and path.samefile(backup):
             raise OperatorError(f"{str(backup)!r} is the database itself: name a backup, or use --bump-fences")
         before = before_restore(path)
-        for kept in (before, *(beside(before, side) for side in SIDES)):
+        for kept in (before, *(sibling(before, side) for side in SIDES)):
             if kept.exists():
                 raise OperatorError(f"{str(kept)!r} is from an earlier restore: move it away first")
         with _create_partial(path) as partial:
@@ -154,9 +154,9 @@ def _check_target(target: Path, path: Path) -> None:
         raise EngineUnusable(f"the folder {str(folder)!r} does not exist: create it")
     if target.is_dir():
         raise OperatorError(f"{str(target)!r} is a folder: name a file in it, such as {str(target / 'dragoman.db')!r}")
-    if target in {path, lock_path(path), *(beside(path, side) for side in SIDES)}:
+    if target in {path, lock_path(path), *(sibling(path, side) for side in SIDES)}:
         raise OperatorError(f"{str(target)!r} is a file of the database: name another one")
-    for taken in (target, *(beside(target, side) for side in SIDES)):
+    for taken in (target, *(sibling(target, side) for side in SIDES)):
         if os.path.lexists(taken):
             raise OperatorError(f"{str(taken)!r} exists, and a backup never replaces a file: name another one")
 
@@ -174,7 +174,7 @@ def _create_partial(target: Path) -> Generator[Path]:
         yield partial
     finally:
         for side in ("", *SIDES):
-            beside(partial, side).unlink(missing_ok=True)
+            sibling(partial, side).unlink(missing_ok=True)
 
 
 def _copy(source: Path, partial: Path, target: Path) -> None:
@@ -221,8 +221,8 @@ def _keep_old(path: Path, before: Path) -> bool:
             ) from exc
     for side in SIDES:
         # Of a damaged database, or of one that was removed.
-        if beside(path, side).exists():
-            beside(path, side).rename(beside(before, side))
+        if sibling(path, side).exists():
+            sibling(path, side).rename(sibling(before, side))
     _sync(path.parent)
     return exists
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import structlog
 
 from gateway.errors import EngineUnavailable
-from gateway.store.sqlite.lock import beside, lock_path, renumbers_files
+from gateway.store.sqlite.lock import lock_path, renumbers_files, sibling
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -22,7 +22,7 @@ class FileGuard:
 
     def __init__(self, path: Path, *, confirm: float) -> None:
         """Guard a database; a difference must last `confirm` seconds to count."""
-        self._path, self._wal = path, beside(path, "-wal")
+        self._path, self._wal = path, sibling(path, "-wal")
         self._files = {path: "the database", self._wal: "the -wal file", lock_path(path): "the lock file"}
         self._confirm = confirm
         self._renumbered = renumbers_files(path)

@@ -11,7 +11,7 @@ import orjson
 from gateway.events import SessionId
 from gateway.store.apply import CLOSED
 from gateway.store.questions.sessions import session
-from gateway.store.roster import Roster, room_for
+from gateway.store.roster import Roster, takeover_limit
 from gateway.store.rows import Regained, SessionRow
 from gateway.store.sqlite.dialect import answer
 from gateway.store.sqlite.jobs import Turn
@@ -63,7 +63,7 @@ def take_over(instance: str, runtimes: Collection[str], limit: int, roster: Rost
         if instance not in living:
             return []
         owned = count_owned(turn.store.connection)
-        room = room_for(limit, owned=owned.get(instance, 0), total=sum(owned.values()), living=len(living))
+        room = takeover_limit(limit, owned=owned.get(instance, 0), total=sum(owned.values()), living=len(living))
         wanted = (orjson.dumps([*runtimes]).decode(), orjson.dumps([*living]).decode(), room)
         found = turn.store.connection.execute(_ORPHANS, wanted).fetchall()
         return [_give(turn, instance, session_id) for (session_id,) in found]

@@ -91,15 +91,15 @@ def _refuse_hard_links(path: Path) -> None:
 
 def lock_path(path: Path) -> Path:
     """Name the lock file of a database."""
-    return beside(path, ".lock")
+    return sibling(path, ".lock")
 
 
 def before_restore(path: Path) -> Path:
     """Name the database that a restore replaced."""
-    return beside(path, ".before-restore")
+    return sibling(path, ".before-restore")
 
 
-def beside(path: Path, suffix: str) -> Path:
+def sibling(path: Path, suffix: str) -> Path:
     """Name a file that belongs to a database by its name."""
     return path.with_name(path.name + suffix)
 

@@ -20,7 +20,7 @@ from gateway.clock import Clock
 from gateway.errors import DragomanError, EngineUnavailable, OperatorError
 from gateway.guard import FAULTS, guard_call
 from gateway.store.apply import Writes, decide
-from gateway.store.byte_room import ByteRoom
+from gateway.store.byte_budget import ByteBudget
 from gateway.store.records import EventRecord, micros
 from gateway.store.sqlite.file_guard import FileGuard
 from gateway.store.sqlite.jobs import (
@@ -55,7 +55,7 @@ class Writer:
         self._stopped: asyncio.Future[None] = self._loop.create_future()
         self._queue: SimpleQueue[list[Job] | None] = SimpleQueue()
         self._tick: list[Job] = []
-        self._room = ByteRoom(WAITING_BYTES)
+        self._room = ByteBudget(WAITING_BYTES)
         self._closing = False
         self._thread = threading.Thread(target=self._work, name="dragoman-sqlite-writer", daemon=True)
         self._store: Store | None = None
@@ -97,10 +97,10 @@ class Writer:
     def _do(self, job: Job) -> Awaitable[Any]:
         # Nearly always there is room, and then nothing stands between who waits and the future.
         if self._closing or not self._room.takes(job.weight):
-            return self._wait_for_room(job)
+            return self._wait_for_capacity(job)
         return self._put(job)
 
-    async def _wait_for_room(self, job: Job) -> Any:
+    async def _wait_for_capacity(self, job: Job) -> Any:
         if not self._closing:
             await self._room.enter(job.weight)
             if self._closing:

@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 
 
-class ByteRoom:
+class ByteBudget:
     """Lets in what fits; into an empty room, anything."""
 
     def __init__(self, most: int) -> None:
@@ -12,9 +12,9 @@ class ByteRoom:
         self._taken = 0
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
 
-    def held(self, size: int) -> "TakenRoom":
+    def held(self, size: int) -> "ReservedBytes":
         """Wait for room, and take it up: `async with room.held(size):`."""
-        return TakenRoom(self, size)
+        return ReservedBytes(self, size)
 
     def takes(self, size: int) -> bool:
         """Take it up until `leave`, where nobody would wait who brings so much; False where one has to `enter`."""
@@ -47,12 +47,12 @@ class ByteRoom:
                 turn.set_result(None)
 
 
-class TakenRoom:
+class ReservedBytes:
     """Room that is taken inside of an `async with`; a generator would cost every step five times as much."""
 
     __slots__ = ("_room", "_size")
 
-    def __init__(self, room: ByteRoom, size: int) -> None:
+    def __init__(self, room: ByteBudget, size: int) -> None:
         self._room = room
         self._size = size
 

@@ -21,7 +21,7 @@ OWN = (Attempted, AnsweredLate, ExecutorReplied, Delivered)
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class PendingInputs:
     """What a session had before it; what is on record is read again from there."""
 
     sequence: int
@@ -42,7 +42,7 @@ class Left:
         return [signal for signal, _ in (*self.under_way, *self.waiting) if isinstance(signal, FrameArrived)]
 
 
-def worth_deciding(left: Left | None, view: SessionView) -> tuple[list[Tried], list[Tried]]:
+def worth_deciding(left: PendingInputs | None, view: SessionView) -> tuple[list[Tried], list[Tried]]:
     """Part what a session that failed had before it, as far as it is not on record: results, and frames."""
     if left is None:
         return [], []

@@ -33,7 +33,7 @@ class _Sent:
     """Whether its delivery may wait for the session's next step."""
 
 
-class OnTheWay:
+class InFlightSends:
     """One session's sends of which nobody has said anything yet, and those that are believed to have come."""
 
     __slots__ = ("_believed", "marks", "portion", "sent", "settling")
@@ -93,7 +93,7 @@ class OnTheWay:
         until = self._proven_until(asked_at=asked_at, window=window)
         return [sent.sequence for sent in self.sent if sent.at <= (asked_at if sent.repeats else until)]
 
-    def believe(self, *, asked_at: float, window: float) -> Sequence[Signal]:
+    def confirm(self, *, asked_at: float, window: float) -> Sequence[Signal]:
         """The link has answered a question that was asked at this moment: what it proves is delivered."""
         ripe: dict[str | None, list[int]] = {}
         kept: list[_Sent] = []

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gateway.adapter.port import Adapter, Connector, RuntimeOptions, Tool
 from gateway.core.session import RuntimeContext
-from gateway.guard import in_time, tried
+from gateway.guard import in_time, suppress_faults
 from gateway.runtime.session.link import Supervisor
 from gateway.runtime.session.worker import SessionWorker
 
@@ -40,11 +40,11 @@ async def disconnected(name: str, stack: AsyncExitStack, options: RuntimeOptions
         async with in_time(options.connect_timeout.total_seconds(), "closing the adapter's connector"):
             await stack.aclose()
 
-    await tried("connector", close(), runtime=name)
+    await suppress_faults("connector", close(), runtime=name)
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class OwnedSession:
     """One session at work."""
 
     worker: SessionWorker

@@ -17,7 +17,7 @@ from gateway.core.callers import is_own
 from gateway.core.own_actions import TICKET
 from gateway.errors import Conflict, Elsewhere, Unauthorized
 from gateway.events import CallId, SessionId
-from gateway.guard import awaited, in_thread
+from gateway.guard import in_thread, spawn
 from gateway.http.auth import TOOLS, Caller
 from gateway.http.body import check_type
 from gateway.http.errors import Refused, problem_of, problem_reply
@@ -45,7 +45,7 @@ T = TypeVar("T")
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 
-class McpDoor:
+class McpEndpoint:
     """Serves the MCP requests of one application and tracks the waiting ones."""
 
     def __init__(self, gateway: Gateway) -> None:
@@ -177,8 +177,8 @@ class McpDoor:
                     exchange.sending(send),
                     streamed=exchange.streamed,
                 )
-                answering = awaited("mcp answer", serving, tasks)
-                watching = awaited("mcp connection", _watch(receive, left), tasks)
+                answering = spawn("mcp answer", serving, tasks)
+                watching = spawn("mcp connection", _watch(receive, left), tasks)
                 await asyncio.wait({answering, watching}, return_when=asyncio.FIRST_COMPLETED)
                 watching.cancel()
                 gone = left.is_set() and not exchange.answered
@@ -286,45 +286,45 @@ def _import_server() -> "type[McpServer]":
     return McpServer
 
 
-class _SessionDoor:
+class _SessionEndpoint:
     """The endpoint for a session's tool token, in plain ASGI like the MCP library."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = ApiRequest(scope, receive)
-        door = cast(McpDoor, request.app.state.door)
+        door = cast(McpEndpoint, request.app.state.door)
         await door.take(request, SessionId(request.path_params["session_id"]), receive, send)
 
 
-class _ClientDoor:
+class _ClientEndpoint:
     """The endpoint for clients with their own token."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = ApiRequest(scope, receive)
-        door = cast(McpDoor, request.app.state.door)
+        door = cast(McpEndpoint, request.app.state.door)
         await door.take_client(request, request.path_params["runtime"], receive, send)
 
 
-class _TicketDoor:
+class _TicketEndpoint:
     """The endpoint for native sessions with a ticket."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = ApiRequest(scope, receive)
-        door = cast(McpDoor, request.app.state.door)
+        door = cast(McpEndpoint, request.app.state.door)
         await door.take_ticket(request, request.path_params["ticket_id"], receive, send)
 
 
-class _SharedDoor:
+class _SharedEndpoint:
     """The endpoint for all native sessions of a runtime whose settings contain the ticket."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = ApiRequest(scope, receive)
-        door = cast(McpDoor, request.app.state.door)
+        door = cast(McpEndpoint, request.app.state.door)
         await door.take_shared(request, request.path_params["runtime"], receive, send)
 
 
 DOORS: list[BaseRoute] = [
-    Route("/mcp/{session_id}", _SessionDoor()),
-    Route("/mcp/r/{runtime}", _ClientDoor()),
-    Route("/mcp/t/{ticket_id}", _TicketDoor()),
-    Route("/mcp/s/{runtime}", _SharedDoor()),
+    Route("/mcp/{session_id}", _SessionEndpoint()),
+    Route("/mcp/r/{runtime}", _ClientEndpoint()),
+    Route("/mcp/t/{ticket_id}", _TicketEndpoint()),
+    Route("/mcp/s/{runtime}", _SharedEndpoint()),
 ]
