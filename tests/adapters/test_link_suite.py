@@ -12,7 +12,6 @@ from adapters.huma import HUMA_0_2
 from gateway.adapter.port import Adapter, Codec, Connector, Encoded, Frame, Link, Receipt, Receiver
 from gateway.errors import LinkLost
 from gateway.events import Draft, Envelope
-from gateway.testing.conformance import link
 from gateway.testing.conformance.codec import CodecSuite
 from gateway.testing.conformance.link import LinkSuite, Peer
 from tests.adapters import skeleton
@@ -277,13 +276,8 @@ BROKEN: dict[str, tuple[Any, str, str]] = {
 
 
 @pytest.mark.parametrize("fault", BROKEN)
-async def test_the_suite_fails_on_a_broken_link_and_names_fault_and_fix(
-    monkeypatch: pytest.MonkeyPatch, fault: str
-) -> None:
+async def test_the_suite_fails_on_a_broken_link_and_names_fault_and_fix(fault: str) -> None:
     adapter, test, message = BROKEN[fault]
-    if fault == "early events lost":
-        # The suite waits as long as this for a frame that never comes.
-        monkeypatch.setattr(link, "BOUND", 3.0)
     with pytest.raises((AssertionError, pytest.fail.Exception)) as failure:
         await getattr(SkeletonLinks(adapter), test)()
     assert re.search(message, str(failure.value), re.DOTALL), str(failure.value)
@@ -308,14 +302,12 @@ async def test_a_repeat_behind_a_cursor_needs_an_id() -> None:
 
 
 @pytest.mark.parametrize("fault", ["swallowed", "delivered"])
-async def test_where_silence_delivers_an_error_must_be_passed_on(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+async def test_where_silence_delivers_an_error_must_be_passed_on(fault: str) -> None:
     class Links(HumaLinks):
         sends = 20
 
     suite = Links()
     if fault == "swallowed":
-        # The suite waits as long as this for a frame that never comes.
-        monkeypatch.setattr(link, "BOUND", 3.0)
         suite.adapter = cast("Any", Broken(HUMA_0_2, receiver=WithoutErrors))
         with pytest.raises(pytest.fail.Exception, match="pass the error on as a frame"):
             await suite.test_a_rejected_frame_is_not_delivered()

@@ -16,7 +16,7 @@ from gateway.adapter.port import Adapter, Connector, Frame, Link, Receipt
 from gateway.errors import LinkLost, LinkRefused, MalformedFrame
 from gateway.events import Author, Draft, FaultReported, MessagePosted, Text, text_of
 
-BOUND = 30.0
+BOUND = 15.0
 """Seconds within which everything in the suite must have happened."""
 
 
