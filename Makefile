@@ -1,4 +1,4 @@
-# Every target sets up what it needs. `make help` lists them.
+# Every target installs its dependencies. `make help` lists the targets.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -20,13 +20,13 @@ $(STAMP): pyproject.toml tests/requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $(STAMP)
 
-demo: $(STAMP) ## Play a scripted game through a real gateway, in every dialect
+demo: $(STAMP) ## Play a scripted game through a real gateway, in every protocol
 	$(BIN)/dragoman demo
 
-test: $(STAMP) ## Static checks and tests, in five to eight minutes on two cores
+test: $(STAMP) ## Run static checks and tests, in five minutes on two cores
 	@$(MAKE) --no-print-directory -j 2 check unit
 
-check: $(STAMP) lint types imports ## The static checks only
+check: $(STAMP) lint types imports ## Run the static checks only
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -38,32 +38,32 @@ types: $(STAMP)
 imports: $(STAMP)
 	$(BIN)/lint-imports
 
-unit: $(STAMP) ## The tests only
+unit: $(STAMP) ## Run the tests only
 	$(BIN)/pytest -n 6 --dist worksteal -m "not faults and not slow" --durations 5
 
-faults: $(STAMP) ## What takes minutes: try every fault, write tests/faults/README.md (FAULTS=tests/... for some)
+faults: $(STAMP) ## Run slow and fault tests; write tests/faults/README.md (FAULTS=tests/... for some)
 	$(BIN)/python -m tests.faults.table $(FAULTS)
 
-bench: $(STAMP) ## Measure beside hand-written integrations, write tests/bench/README.md (BENCH="--quick --only T1,T4" for some)
+bench: $(STAMP) ## Run the benchmarks beside hand-written integrations; write tests/bench/README.md (BENCH="--quick --only T1,T4" for some)
 	$(BIN)/python -m tests.bench --json .cache/bench.json --page $(BENCH)
 
-soak: $(STAMP) ## Load a gateway for MINUTES=10 while links break; draws .cache/soak.png
+soak: $(STAMP) ## Load a gateway for MINUTES=10 while links break; draw .cache/soak.png
 	$(BIN)/python -m tests.bench.soak --minutes $(MINUTES)
 
-walk: $(STAMP) ## Count what one HUMA tool call passes, here and in the release before (WALK="--json FILE" names it)
+walk: $(STAMP) ## Count the functions and files of one HUMA tool call, here and in the previous release (WALK="--json FILE" names it)
 	$(BIN)/python -m tests.bench.walk $(WALK)
 
-format: $(STAMP) ## Format the code and mend what can be mended
+format: $(STAMP) ## Format the code and apply automatic fixes
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-schema: $(STAMP) ## Write config/gateway.schema.json and config/openapi.json anew
+schema: $(STAMP) ## Regenerate config/gateway.schema.json and config/openapi.json
 	$(BIN)/dragoman schema > config/gateway.schema.json
 	$(BIN)/dragoman openapi > config/openapi.json
 
 COMPILE := uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header -q
 
-lock: ## Compile the six requirements files anew (needs uv)
+lock: ## Recompile the six requirements files (needs uv)
 	$(COMPILE) pyproject.toml --extra postgres --extra mcp -o config/requirements.txt
 	$(COMPILE) pyproject.toml --extra demo --constraint config/requirements.txt -o config/demo-requirements.txt
 	$(COMPILE) pyproject.toml --all-extras --constraint config/requirements.txt -o tests/requirements.txt
