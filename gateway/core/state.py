@@ -160,22 +160,22 @@ class Hosted:
 
 
 @frozen
-class StateOrder:
+class StatePosition:
     """Where a state stands in the runtime's own order."""
 
     number: int
     time: str
 
-    def is_before(self, other: "StateOrder") -> bool:
+    def is_before(self, other: "StatePosition") -> bool:
         """Say whether this is older: by its number and its time, since numbers may begin anew."""
         return self.number < other.number and self.time < other.time
 
 
-def where(origin: Origin | Draft | None) -> StateOrder | None:
+def where(origin: Origin | Draft | None) -> StatePosition | None:
     """Say where a state stands in the runtime's own order; None where it does not tell."""
     if origin is None or origin.native_sequence is None or origin.native_time is None:
         return None
-    return StateOrder(origin.native_sequence, origin.native_time)
+    return StatePosition(origin.native_sequence, origin.native_time)
 
 
 @frozen
@@ -201,7 +201,7 @@ class Remembered:
     running: bool = False
     state: str | None = None
     """What the runtime has said last of its state; None before it has said anything."""
-    stated: StateOrder | None = None
+    stated: StatePosition | None = None
     """Where that stands in the runtime's own order."""
     native_state: str | None = None
     active_at: datetime | None = None

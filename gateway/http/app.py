@@ -11,7 +11,7 @@ from starlette.routing import Match
 
 from gateway.errors import DragomanError
 from gateway.http.errors import Refused, problem_of, problem_reply
-from gateway.http.mcp.endpoint import DOORS, McpEndpoint
+from gateway.http.mcp.endpoint import DOORS, McpHandler
 from gateway.http.middleware import BodyLimits, RequestMiddleware
 from gateway.http.openapi import make_api_state, write_openapi
 from gateway.http.route import ApiState
@@ -24,7 +24,7 @@ def build_app(gateway: Gateway) -> FastAPI:
     """Make the application; the caller must enter the gateway's context around the server."""
     app = describe(gateway.version)
     app.state.face = ApiState(gateway)
-    app.state.door = McpEndpoint(gateway)
+    app.state.door = McpHandler(gateway)
     app.add_middleware(BodyLimits, gateway=gateway)
     app.add_middleware(RequestMiddleware, gateway=gateway)
     for raised in (DragomanError, Refused, HTTPException):

@@ -45,7 +45,7 @@ T = TypeVar("T")
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 
-class McpEndpoint:
+class McpHandler:
     """Serves the MCP requests of one application and tracks the waiting ones."""
 
     def __init__(self, gateway: Gateway) -> None:
@@ -291,7 +291,7 @@ class _SessionEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = ApiRequest(scope, receive)
-        door = cast(McpEndpoint, request.app.state.door)
+        door = cast(McpHandler, request.app.state.door)
         await door.take(request, SessionId(request.path_params["session_id"]), receive, send)
 
 
@@ -300,7 +300,7 @@ class _ClientEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = ApiRequest(scope, receive)
-        door = cast(McpEndpoint, request.app.state.door)
+        door = cast(McpHandler, request.app.state.door)
         await door.take_client(request, request.path_params["runtime"], receive, send)
 
 
@@ -309,7 +309,7 @@ class _TicketEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = ApiRequest(scope, receive)
-        door = cast(McpEndpoint, request.app.state.door)
+        door = cast(McpHandler, request.app.state.door)
         await door.take_ticket(request, request.path_params["ticket_id"], receive, send)
 
 
@@ -318,7 +318,7 @@ class _SharedEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = ApiRequest(scope, receive)
-        door = cast(McpEndpoint, request.app.state.door)
+        door = cast(McpHandler, request.app.state.door)
         await door.take_shared(request, request.path_params["runtime"], receive, send)
 
 
