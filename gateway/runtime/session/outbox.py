@@ -1,7 +1,7 @@
-"""The way out to one runtime session: sends what `Outgoing` says is next, and tells it how that went.
+"""The sender of one session: sends the next event of `Outgoing` and reports the result.
 
-One task sends while there is something to send. Nothing is kept here while no link stands, nor more than a page while a
-runtime is slow to read; when there is room, the pending rows are read from the ledger and planned anew.
+One task runs while there are events to send. Without a link nothing is queued in memory, and for a slow runtime at most
+one page. With free capacity, the pending rows are loaded from the ledger and planned again.
 """
 
 import asyncio
@@ -32,13 +32,13 @@ from gateway.store.step import RUNTIME
 
 _RETRY_LOAD = 1.0
 _SLACK = 0.25
-"""Part of a window for which its end waits for something that leaves anyhow, which takes the question along."""
+"""The part of a window that its end waits for an event on which the ping can piggyback."""
 _STATES: tuple[str, ...] = get_args(ReceiptState)
 _TAKEN = Receipt("sent")
 
 
 class Outbox:
-    """Sends one session's outbound events."""
+    """Sends the outbound events of one session."""
 
     def __init__(
         self,
@@ -51,9 +51,9 @@ class Outbox:
         drop_link: Callable[[str], None],
         permit: Permit,
     ) -> None:
-        """Prepare; nothing leaves while there is no `permit`."""
+        """Prepare; nothing leaves without a `permit`."""
         self.view = view
-        """The session as it is by now; kept up to date by who makes its steps."""
+        """The current session; the step runner updates it."""
         self.outgoing = Outgoing(view, runtime)
         self._when_said: Callable[[], None] | None = None
         self._session_id = view.session_id
@@ -65,36 +65,36 @@ class Outbox:
         self._link: Link | None = None
         self._sender: asyncio.Task[None] | None = None
         self._proof: asyncio.Future[None] | None = None
-        """What the link was asked last: whether all that was said before has come."""
+        """The last question to the link: whether all earlier sends have arrived."""
         self._attempts_due = False
-        """Whether a signal for attempts waits in the inbox."""
+        """Whether the inbox holds a signal for attempts."""
         self._leaving: int | None = None
-        """What was taken out last; if sending fails in a way that nobody foresaw, that was about this one."""
+        """The event taken out last; an unexpected failure concerns it."""
         self._asked = False
-        """Whether it is the link that sending waits for."""
+        """Whether the sender waits for the link."""
         self._proof_hangs: asyncio.TimerHandle | None = None
         self._ripening: asyncio.TimerHandle | None = None
         self._ripe_at = 0.0
-        """When the window is over that this timer is for; it rings later."""
+        """The end of the window of this timer, which fires later."""
         self._patience: asyncio.TimerHandle | None = None
 
     def reconfigure(self, runtime: RuntimeContext, log: FilteringBoundLogger) -> None:
-        """Use another configuration from now on."""
+        """Replace the configuration."""
         self._log = log
         self.outgoing.reconfigure(runtime)
 
     def add(self, item: Transmit) -> None:
-        """Take an event that is now on record; `poke` lets what was taken leave."""
+        """Queue a committed event; `poke` starts the sender."""
         if self._when_said is not None:
             self._when_said()
         self.outgoing.add(item, now=self._shared.clock.monotonic())
 
     def call_when_queued(self, call: Callable[[], None] | None) -> None:
-        """Have `call` run for each event that is queued or offered again; None ends it."""
+        """Call `call` for each event that is queued or offered again; None ends that."""
         self._when_said = call
 
     def again(self, sequence: int) -> None:
-        """Offer a recorded event again, now or on the next link, to whoever has asked for it."""
+        """Offer a recorded event again, now or on the next link."""
         self._shared.metrics.repeated()
         if self._when_said is not None:
             self._when_said()
@@ -102,45 +102,45 @@ class Outbox:
             self.reload()
 
     def done(self, sequences: Collection[int]) -> None:
-        """The fate of these rows is on record."""
+        """Note rows with a recorded fate."""
         if self.outgoing.done(sequences):
             self._start()
 
     def take_marks(self) -> Sequence[Signal]:
-        """Take what is believed to be delivered and rides along with a step, for the one that is made now."""
+        """Take the delivery marks that piggyback on the current step."""
         return self.outgoing.way.take_marks() if self.outgoing.way.marks else ()
 
     def post_marks(self) -> None:
-        """Let what is believed to be delivered have a step of its own: none came that it could ride along with."""
+        """Request a step for delivery marks that found no other step."""
         for signal in self.take_marks():
             self._post(signal)
 
     def plan_attempts(self, builder: StepBuilder) -> Attempts:
-        """Say which attempts the step of a decision puts on record or takes back."""
+        """Return the attempts that a step commits or resets."""
         return self.outgoing.plan_attempts(builder, sending=self._sending)
 
     def attempts_settled(self) -> None:
-        """A step was made since attempts were due."""
+        """Note that a step was made since attempts were due."""
         self._attempts_due = False
 
     def _put_attempts_on_record(self) -> None:
-        """Have a step made soon for attempts; once until there is one."""
+        """Request one step for attempts."""
         if not self._attempts_due:
             self._attempts_due = True
             self._post(AttemptsDue())
 
     def poke(self) -> None:
-        """What was taken, or had to wait, may perhaps leave now."""
+        """Check whether queued events may leave now."""
         if self.outgoing.lanes.count:
             self._start()
 
     def reload(self) -> None:
-        """Read from the ledger what is pending; what was planned here no longer fits it."""
+        """Load the pending rows again, because the plan is outdated."""
         self.outgoing.reread()
         self._start()
 
     async def look_for_state(self) -> None:
-        """Find out whether something that waits tells a fresh link the state, without waking anybody.
+        """Return whether a queued event tells a new link the state without waking the agent.
 
         Raises:
             EngineUnavailable: it cannot be read.
@@ -149,14 +149,14 @@ class Outbox:
         self.outgoing.state_waits = tells_state(rows)
 
     def link_up(self, link: Link) -> None:
-        """Start on a fresh link: first what the ledger says is pending, then what comes."""
+        """Start on a new link: pending rows first, then new events."""
         self.link_down()
         self._link = link
         self.outgoing.link_up()
         self._start()
 
     def link_down(self, *, refused: bool = False) -> None:
-        """Stop sending; whatever is not known to be delivered stays pending."""
+        """Stop sending; undelivered events stay pending."""
         self._link = None
         self.post_marks()
         self.outgoing.link_down(refused=refused)
@@ -169,12 +169,12 @@ class Outbox:
                 one.cancel()
 
     def hear(self, envelopes: Iterable[Envelope]) -> None:
-        """Take what is now on record of the runtime, where it is about what was sent."""
+        """Apply recorded events of the runtime that concern sends."""
         for envelope in envelopes:
             event = envelope.event
             match event.kind:
                 case "session.moved":
-                    # It has said how its turn goes: a message that began one has been seen.
+                    # The runtime reported on its turn, so it has seen the message that started it.
                     self.outgoing.turn_moved()
                 case "fault.reported":
                     self._tell(self.outgoing.fault(event.code, event.message, now=self._shared.clock.monotonic()))
@@ -183,17 +183,17 @@ class Outbox:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is on the wire or can leave right now, and every known delivery is on record."""
+        """Whether nothing is being sent or can leave now, and every known delivery is recorded."""
         answered = self._proof is not None and self._proof.done()
         return not self.sending and not self.outgoing.way.marks and not answered and self.outgoing.all_held(self.view)
 
     @property
     def sending(self) -> bool:
-        """Whether a send is on the wire, and its receipt is awaited."""
+        """Whether a send waits for its receipt."""
         return self._asked and self._link is not None
 
     def oldest_wait(self) -> float:
-        """Say for how many seconds something has waited to leave."""
+        """Return the age of the oldest waiting event in seconds."""
         since = self.outgoing.waiting_since
         return 0.0 if since is None else self._shared.clock.monotonic() - since
 
@@ -205,18 +205,18 @@ class Outbox:
 
     @property
     def _sending(self) -> bool:
-        """Whether the task that sends is at it."""
+        """Whether the sending task runs."""
         return self._sender is not None and not self._sender.done()
 
     def _start(self) -> None:
-        """Let a task send what may leave, unless one is at it."""
+        """Start the sending task, unless it runs."""
         link = self._link
         if link is not None and not self._sending:
             send = partial(self._send_all, link)
             self._sender = guard("outbox", send, self._shared.tasks, again=False, session_id=self._session_id)
 
     async def _send_all(self, link: Link) -> None:
-        """Do what is next, until there is nothing."""
+        """Run next steps until there are none."""
         try:
             while link is self._link:
                 if not self._permit.holds:
@@ -245,7 +245,7 @@ class Outbox:
                 self._link_failed(() if self._leaving is None else (self._leaving,), exc)
 
     async def _send(self, link: Link, item: Transmit) -> bool:
-        """Send an event, and take note of what came of it; says whether the next one may leave."""
+        """Send an event and note the result; return whether the next event may leave."""
         self._leaving = item.sequence
         result: Receipt | Exception = _TAKEN
         try:
@@ -264,7 +264,7 @@ class Outbox:
                 raise ValueError(f"the state of a Receipt is one of {', '.join(_STATES)}, not {receipt.state!r}")
             if receipt.state != "sent" or receipt.reason is not None:
                 result = receipt
-        except Exception as exc:  # noqa: BLE001 - what it means is read from a table, and a fault is raised behind it
+        except Exception as exc:  # noqa: BLE001 - a table interprets it, and a fault is raised below
             result = exc
         return self._take_note(item, result)
 
@@ -278,7 +278,7 @@ class Outbox:
             self._asked = False
 
     def _take_note(self, item: Transmit, result: Receipt | Exception) -> bool:
-        """Take note of what came of a send; says whether the next one may leave."""
+        """Note the result of a send; return whether the next event may leave."""
         silent = self.outgoing.runtime.capabilities.delivery == "silence"
         meaning = SENT if silent and result is _TAKEN else read_result(result, silent=silent)
         now = self._shared.clock.monotonic()
@@ -290,7 +290,7 @@ class Outbox:
             if self._ripening is None:
                 self._await_silence()
             elif now >= self._ripe_at or self.outgoing.way.is_crowded:
-                # The ping leaves behind this event.
+                # The ping leaves after this event.
                 self._ripening.cancel()
                 self._ripen()
         if isinstance(result, LinkLost):
@@ -309,9 +309,9 @@ class Outbox:
         return True
 
     def _link_failed(self, sequences: Sequence[int], exc: BaseException) -> None:
-        """An adapter, or what plans for it, raised what nobody foresaw: nothing more leaves by this link.
+        """End the link after an unexpected exception of the adapter or the planning.
 
-        The next one begins with what is on record. The third time, what made it fail is put aside.
+        The next link starts from the ledger. The third failure quarantines the event that caused it.
         """
         FAULTS.note("link", exc, session_id=self._session_id, sequences=list(sequences))
         reason = f"the link failed inside the gateway ({type(exc).__name__})"
@@ -320,7 +320,7 @@ class Outbox:
         self._drop_link(reason)
 
     def _hold_new_work(self) -> None:
-        """Hold new work no longer than this where the runtime says nothing of its turn."""
+        """Bound the wait of new work for a runtime that does not report on its turn."""
         if self._patience is not None:
             self._patience.cancel()
         patience = self.outgoing.runtime.options.turn_timeout.total_seconds()
@@ -334,7 +334,7 @@ class Outbox:
     # The ledger ------------------------------------------------------------------------------------------
 
     async def _read(self) -> None:
-        """Read what is pending, and let it be put in its place."""
+        """Load the pending rows and queue them."""
         engine, reading = self._shared.engine, self.outgoing.begin_reading()
         try:
             page = await engine.pending_sends(session_id=self._session_id, target=RUNTIME, limit=reading.limit)
@@ -346,10 +346,10 @@ class Outbox:
             return
         self._tell(self.outgoing.take(reading, page, posted, self.view, now=self._shared.clock.now()))
 
-    # Where silence means delivery ------------------------------------------------------------------------
+    # Delivery confirmed by silence ------------------------------------------------------------------------
 
     def _await_silence(self) -> None:
-        """Look again in a window, if there will be something to look at: at most one look a window, for all sends."""
+        """Schedule one check at the end of the window for all sends, if there are any."""
         way = self.outgoing.way
         if (way.sent or way.marks) and self._ripening is None and self._proof is None:
             self._ripe_at = self._shared.clock.monotonic() + self.outgoing.window
@@ -357,7 +357,7 @@ class Outbox:
             self._ripening = asyncio.get_running_loop().call_later(wait, guard_call("outbox", self._ripen))
 
     def _ripen(self) -> None:
-        """Nothing was said against some sends for a window: they are delivered, if the link still stands."""
+        """Confirm sends with a window of silence, if the link is still up."""
         self._ripening = None
         self.post_marks()
         if self._link is not None and self.outgoing.way.sent:
@@ -371,11 +371,11 @@ class Outbox:
             self._prove(link)
 
     def _prove(self, link: Link) -> None:
-        """Ask the link whether all has come that was said until now."""
+        """Ask the link whether all sends until now have arrived."""
         asked_at = self._shared.clock.monotonic()
         try:
             self._proof = spawn("outbox", link.prove(), self._shared.tasks)
-        except Exception as exc:  # noqa: BLE001 - an adapter's, which ends its link
+        except Exception as exc:  # noqa: BLE001 - an exception of an adapter ends its link
             self._doubt(exc, asked_at)
         else:
             self._proof.add_done_callback(guard_call("outbox", partial(self._confirm, asked_at)))
@@ -390,7 +390,7 @@ class Outbox:
         exc = asyncio.CancelledError() if proof.cancelled() else proof.exception()
         if proof is not self._proof:
             return
-        # Also where it failed: a session whose link was closed has nothing under way any more.
+        # Also after a failure: a session without a link has no sends in progress.
         self._proof = None
         if self._proof_hangs is not None:
             self._proof_hangs.cancel()

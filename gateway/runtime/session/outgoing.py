@@ -1,27 +1,27 @@
-"""What waits to leave for one runtime session, what of it leaves next, and what it means how that went. Pure.
+"""The outbound queue of one session: ordering, in-flight tracking and delivery results. Pure.
 
 The ledger holds the truth: every outbound row is `pending` until its fate is known. `Outgoing` is a state machine that
-knows of no link but whether one stands; `Outbox` asks it, sends, and tells it what came of that. It answers with
-signals, which are put into the session's inbox.
+knows only whether a link is up. `Outbox` queries it, sends, and reports the results. `Outgoing` returns signals, which
+go into the session's inbox.
 
-What comes next, by the first line that fits:
+The first matching row decides the next step:
 
 | state | next |
 |---|---|
-| too much is on its way without a word | idle, until the oldest has ripened |
-| a portion of repeats is on its way | idle, and prove that they have come |
-| what is pending was not read, or no longer fits what is known | read it |
-| something may leave, and its runtime waits no longer for it | let it be moot |
-| something may leave whose attempt is not on record yet | put it on record |
-| something may leave | send it |
-| nothing here may leave, and the ledger keeps more | read it |
-| nothing may leave | idle, and prove repeats if there are any |
+| too many unconfirmed sends | idle, until the oldest is confirmed by silence |
+| a window of retransmits is in flight | idle, and confirm their arrival |
+| the pending rows are not loaded, or outdated | load them |
+| an event may leave, but its runtime no longer waits for it | make it moot |
+| an event may leave, but its attempt is not committed | commit it |
+| an event may leave | send it |
+| no queued event may leave, and the ledger has more | load them |
+| no event may leave | idle, and confirm retransmits if there are any |
 
 An event that must not be sent twice (`Transmit.needs_attempt`) leaves only once its row has attempt 1 on record.
 `plan_attempts` adds to each step the attempts of all events that leave right after it, so that an event that need not
 wait costs no commit of its own. After `busy`, and if the link was lost before the send began, attempt 0 is written.
 
-What came of a send is read from the table of `results`, and what silence means is kept by `InFlightSends`.
+The table in `results` interprets each receipt; `InFlightSends` interprets silence.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -47,38 +47,38 @@ from gateway.store.step import RUNTIME
 
 PAGE = 200
 FEW, MOST_QUEUED = 16, 500
-"""Events that wait here for a link that is slow; the ledger alone keeps the next ones."""
+"""Events queued in memory for a slow link; further events stay only in the ledger."""
 _LARGE = 64 * 1024
-"""Larger events are left to the ledger already where a few wait."""
+"""Larger events stay in the ledger even if only a few are queued."""
 FAULTS_AN_EVENT = 3
-"""How often an event may make a link fail in ways that nobody foresaw, until it is put aside."""
+"""Unexpected link failures caused by one event before it is quarantined."""
 MOST_UNCONFIRMED = 10_000
-"""Events that may be on their way without a word on their delivery; the next ones wait."""
+"""Unconfirmed events in flight; further events wait."""
 
 
 @frozen
 class Idle:
-    """Nothing leaves until something else happens."""
+    """Send nothing until the next change."""
 
     prove: bool = False
-    """Whether the link is to be asked meanwhile if what was said again has come."""
+    """Whether to ask the link meanwhile if the retransmits have arrived."""
 
 
 @frozen
 class Read:
-    """The ledger is to be read first."""
+    """Load the pending rows first."""
 
 
 @frozen
 class Overdue:
-    """Its runtime waits for it no longer."""
+    """Make the event moot: its runtime no longer waits for it."""
 
     sequence: int
 
 
 @frozen
 class Attempt:
-    """The attempt of what leaves next is to be put on record first."""
+    """Commit the attempt of the next event first."""
 
 
 Next = Idle | Read | Overdue | Attempt | Transmit
@@ -88,7 +88,7 @@ IDLE, PROVE, READ, ATTEMPT = Idle(), Idle(prove=True), Read(), Attempt()
 
 @frozen
 class Attempts:
-    """What a step puts on record of attempts."""
+    """The attempts that a step commits or resets."""
 
     started: frozenset[int] = NOTHING
     unstarted: frozenset[int] = NOTHING
@@ -99,7 +99,7 @@ NO_ATTEMPTS = Attempts()
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was known when a reading of the ledger began; the page may be older than what is known by its end."""
+    """The state when a query of the ledger started; the page may be older than the state at its end."""
 
     limit: int
     known: frozenset[int]
@@ -108,7 +108,7 @@ class Reading:
 
 
 def _has_capacity(item: Transmit, waiting: int) -> bool:
-    """Whether an event is kept here beside so many others, and not in the ledger alone."""
+    """Return whether an event is queued in memory beside so many others, and not only in the ledger."""
     return waiting < FEW or (waiting < MOST_QUEUED and all(_size(frame) <= _LARGE for frame in item.frames))
 
 
@@ -117,68 +117,68 @@ def _size(frame: Frame) -> int:
 
 
 class Outgoing:
-    """One session's outbound events, as `Lanes` sorts them; every method is told the time, or by which clock it is."""
+    """The outbound events of one session, sorted by `Lanes`; every method gets the time or the clock."""
 
     def __init__(self, view: SessionView, runtime: RuntimeContext) -> None:
         self.reconfigure(runtime)
         self.linked = False
         self.refused = False
-        """Whether it is on record that the runtime refuses the link."""
+        """Whether the runtime is recorded as refusing the link."""
         self.state_waits = False
-        """Whether a fresh link will be told the state by something that waits for it."""
+        """Whether a queued event tells a new link the state."""
         self.waiting_since: float | None = None
         self.begun = False
-        """Whether new work waits for a word on the turn that the last message began."""
+        """Whether new work waits for news of the turn that the last message started."""
         self.way = InFlightSends()
         self.lanes = Lanes(in_order=runtime.capabilities.replaces_context)
         self._first: Transmit | None = None
-        """What the next link is told before everything else."""
+        """The events that the next link gets first."""
         self._owed: tuple[Send, ...] = ()
-        """What a fresh link is told once all that goes before it has been read."""
+        """The hydration of a new link, sent after all earlier rows are loaded."""
         self._fresh, self._loaded, self._more = True, False, False
         self._stored = self._stored_work = 0
-        """Events, and messages among them, that the ledger alone keeps."""
+        """Events, and messages among them, that only the ledger holds."""
         self._queued: dict[int, None] = {}
         self._again: frozenset[int] = NOTHING
         self._unsure_up_to = self._told_up_to = view.last_sequence
-        """The newest that an earlier process may have sent, and of which the runtime may have been told the state."""
+        """The newest event that an earlier process may have sent; the runtime may know its state."""
         self._tried: frozenset[int] = NOTHING
         self._lost: frozenset[int] = NOTHING
-        """What may have left where nobody knows whether it came: an answer is missing, or a link broke too soon."""
+        """Events with an unknown delivery: a response is missing, or the link was lost too early."""
         self._marked: frozenset[int] = NOTHING
-        """Attempt 1 is on record, and the send has not begun."""
+        """Attempt 1 is committed, and the send has not started."""
         self._departed: frozenset[int] = NOTHING
-        """Attempt 1 is on record, and the send has begun."""
+        """Attempt 1 is committed, and the send has started."""
         self._returned: frozenset[int] = NOTHING
-        """Attempt 1 is on record and is to be taken back: nothing was sent."""
+        """Attempt 1 is committed and must be reset, because nothing was sent."""
         self._faults: dict[int, int] = {}
-        """How often the events that made a link fail have done so."""
+        """Link failures by the event that caused them."""
 
     def reconfigure(self, runtime: RuntimeContext) -> None:
-        """Use another configuration from now on."""
+        """Replace the configuration."""
         self.runtime = runtime
         self.window = runtime.options.delivery_window.total_seconds()
         """Seconds of silence that count as delivered."""
 
-    # What waits ------------------------------------------------------------------------------------------
+    # Queued events ------------------------------------------------------------------------------------------
 
     @property
     def new_work(self) -> int:
-        """How many messages wait, those included that the ledger alone keeps while there is no link."""
+        """The number of waiting messages, including those that only the ledger holds without a link."""
         here = sum(item.lane == "new_work" for item in self.lanes)
         return here + self._stored_work
 
     @property
     def waiting(self) -> int:
-        """How many events are not known to be delivered, those included that the ledger alone keeps."""
+        """The number of undelivered events, including those that only the ledger holds."""
         return self.lanes.count + len(self._owed) + len(self.way.sent) + self._stored
 
     def all_held(self, view: SessionView) -> bool:
-        """Whether nothing can leave right now: no link stands, or each event waits for its turn."""
+        """Whether nothing can leave now: there is no link, or every event waits for its turn."""
         return not self.linked or not any(self._leaves_now(view, item, begun=self.begun) for item in self.lanes)
 
     def add(self, item: Transmit, *, now: float) -> None:
-        """Take an event that is now on record; kept by the ledger alone while no link stands."""
+        """Queue a committed event; without a link only the ledger holds it."""
         if self.waiting_since is None:
             self.waiting_since = now
         if item.sequence in self._queued:
@@ -196,7 +196,7 @@ class Outgoing:
     # Attempts --------------------------------------------------------------------------------------------
 
     def plan_attempts(self, builder: StepBuilder, *, sending: bool) -> Attempts:
-        """Say which attempts a step puts on record or takes back; `sending` is whether a send is under way."""
+        """Return the attempts that a step commits or resets; `sending` is whether a send is in progress."""
         new = [effect for effect in builder.effects if isinstance(effect, Transmit)]
         if not (self._marked or self._returned or self.lanes.count or [one for one in new if one.needs_attempt]):
             return NO_ATTEMPTS
@@ -211,7 +211,7 @@ class Outgoing:
         return Attempts(started, unstarted) if started or unstarted else NO_ATTEMPTS
 
     def _leaving(self, builder: StepBuilder, new: Sequence[Transmit], *, moved: bool) -> frozenset[int]:
-        """Find the events that leave as soon as the step is on record, of those that need an attempt."""
+        """Return the events that need an attempt and leave right after the commit of the step."""
         if not self.linked or not self._loaded or self._is_full:
             return NOTHING
         able, view, begun = self.runtime.capabilities, builder.view, self.begun and not moved
@@ -228,7 +228,7 @@ class Outgoing:
             if item.needs_attempt:
                 found.append(item.sequence)
             if able.delivery != "silence":
-                # The next one waits for its answer.
+                # The next event waits for its response.
                 break
         return frozenset(found) or NOTHING
 
@@ -236,24 +236,24 @@ class Outgoing:
         return self.lanes.line_of(item), item.sequence
 
     def attempted(self, attempts: Attempts) -> None:
-        """These attempts are on record."""
+        """Note committed attempts."""
         self._marked = self._marked.union(attempts.started).difference(attempts.unstarted) or NOTHING
         self._returned = self._returned.difference(attempts.started, attempts.unstarted) or NOTHING
 
     def _take_back(self, sequences: Collection[int]) -> None:
-        """Nothing was sent of these: their attempts are taken back with the next step."""
+        """Reset the attempts of unsent events with the next step."""
         self._returned = self._returned.union(sequences) or NOTHING
         self._marked = self._marked.difference(sequences) or NOTHING
         self._departed = self._departed.difference(sequences) or NOTHING
 
     @property
     def attempts_due(self) -> bool:
-        """Whether attempts are to be taken back."""
+        """Whether attempts must be reset."""
         return bool(self._returned)
 
     def again(self, sequence: int) -> bool:
-        """Offer a recorded event again to whoever has asked for it; says whether the ledger is to be read for it."""
-        # What has left already is said again; what still waits to leave will be said anyhow.
+        """Offer a recorded event again; return whether the ledger must be loaded for it."""
+        # Sent events are sent again; queued events are sent anyway.
         if self.way.again(sequence):
             self._queued.pop(sequence, None)
         if sequence in self._queued:
@@ -262,17 +262,17 @@ class Outgoing:
         return True
 
     def reread(self) -> None:
-        """What was planned here no longer fits the ledger."""
+        """Discard the plan, because it no longer matches the ledger."""
         self._loaded = False
 
     def turn_moved(self) -> None:
-        """The runtime has said how its turn goes, or nothing for too long: new work is held up no longer."""
+        """Release new work: the runtime reported on its turn, or was silent for too long."""
         self.begun = False
 
     # The link --------------------------------------------------------------------------------------------
 
     def link_up(self) -> None:
-        """A fresh link stands: first comes what the ledger says is pending, then what comes."""
+        """Start on a new link: pending rows first, then new events."""
         self.linked, self.refused = True, False
         self._loaded, self._fresh = False, True
         if self._first is not None:
@@ -281,7 +281,7 @@ class Outgoing:
             self._first = None
 
     def link_down(self, *, refused: bool = False) -> None:
-        """No link stands; whatever is not known to be delivered stays pending."""
+        """Stop without a link; undelivered events stay pending."""
         self.refused = self.refused or refused
         self.linked = False
         self._stored_work, self._stored = self.new_work, self.waiting
@@ -293,7 +293,7 @@ class Outgoing:
         self._more = self.begun = False
 
     def link_failed(self, sequences: Iterable[int], reason: str) -> Sequence[Signal]:
-        """Take note that these made a link fail in a way that nobody foresaw; the third time they are put aside."""
+        """Note events that made a link fail unexpectedly; quarantine them the third time."""
         signals: list[Signal] = []
         for sequence in sequences:
             self._faults[sequence] = self._faults.get(sequence, 0) + 1
@@ -302,10 +302,10 @@ class Outgoing:
         self.linked = False
         return signals
 
-    # What leaves -----------------------------------------------------------------------------------------
+    # Sending -----------------------------------------------------------------------------------------
 
     def next(self, view: SessionView, clock: Clock) -> Next:
-        """Say what comes next (the first table above); an event is taken out by that."""
+        """Return the next step of the table above; an event in it leaves the queue."""
         if len(self.way.sent) >= MOST_UNCONFIRMED:
             return IDLE
         if len(self.way.portion) >= PORTION:
@@ -326,29 +326,29 @@ class Outgoing:
                 return ATTEMPT
             self._marked = self._marked.difference((item.sequence,)) or NOTHING
             self._departed |= {item.sequence}
-        # Known before it leaves: the events of its turn may come before the answer to it.
+        # Set before the send: events of the turn may arrive before the response.
         if item.lane == "new_work":
             self.begun = self.begun or self.runtime.capabilities.one_message_per_turn
         return item
 
     @property
     def _is_full(self) -> bool:
-        """Whether too much is on its way for another event to leave."""
+        """Whether too many sends are unconfirmed for another event to leave."""
         return len(self.way.sent) >= MOST_UNCONFIRMED or len(self.way.portion) >= PORTION
 
     def _leaves_now(self, view: SessionView, item: Transmit, *, begun: bool) -> bool:
         able = self.runtime.capabilities
         if item.lane == "turn" and item.kind == "tool.finished" and not able.starts_deaf:
-            return True  # nearly all that leaves, and nothing holds it up
+            return True  # The usual case: nothing delays the event.
         if begun and item.lane == "new_work":
             return False
         return may_leave(item, view.memory, able) and not (able.starts_deaf and is_held(item, view.start, able))
 
     def in_newest_form(self, item: Transmit, view: SessionView) -> Transmit:
-        """Write what an event says of a state anew where that is older than what the runtime was last told.
+        """Rewrite the state in an event if the runtime already has a newer one.
 
         Raises:
-            CannotExpress: the protocol does not take the newest state.
+            CannotExpress: the protocol does not accept the newest state.
         """
         if item.renew or item.sequence < self._told_up_to:
             item = renew(item, view.memory, self.runtime.codec, self.runtime.options.history_key)
@@ -357,7 +357,7 @@ class Outgoing:
         return item
 
     def sent(self, item: Transmit, meaning: Meaning, *, now: float) -> Sequence[Signal]:
-        """Take note of what came of a send."""
+        """Note the result of a send."""
         if meaning.tried:
             self._tried |= {item.sequence}
         if meaning.unsent and item.sequence in self._departed:
@@ -367,11 +367,11 @@ class Outgoing:
                 self.way.add(item, now=now)
             elif meaning.then == "again":
                 self.lanes.add(item)
-                # Where no turn is waited for, it would be offered again at once, for as long as the runtime is busy.
+                # Without a turn to wait for, the event would be offered again at once while the runtime is busy.
                 self.begun = self.begun or (
                     item.lane == "new_work" and not self.runtime.capabilities.one_message_per_turn
                 )
-            # Where the link was cut, the row stays pending, and the next link reads it again.
+            # If the link was lost, the row stays pending, and the next link loads it again.
             return ()
         if item.lane == "new_work" and meaning.state in {"refused", "moot", "dead"}:
             self.begun = False
@@ -379,11 +379,11 @@ class Outgoing:
 
     @property
     def goes_on(self) -> bool:
-        """Whether there is something to look at once what was on its way is believed."""
+        """Whether more can happen after the sends in flight are confirmed."""
         return self._more or self.lanes.count > 0 or (bool(self.way.portion) and self.way.repeats)
 
     def fault(self, code: str | None, message: str, *, now: float) -> Sequence[Signal]:
-        """The runtime reports an error; where silence means delivery it is about the newest send in the window."""
+        """Apply a reported error: if silence means delivery, it concerns the newest send in the window."""
         capabilities = self.runtime.capabilities
         if capabilities.delivery != "silence" or code not in capabilities.rejects_with:
             return ()
@@ -394,7 +394,7 @@ class Outgoing:
         return (Delivered((newest,), RUNTIME, "refused", f"{code}: {message}"[:500]),)
 
     def done(self, sequences: Collection[int]) -> bool:
-        """The fate of these rows is on record; says whether that may let others leave."""
+        """Note rows with a recorded fate; return whether others may leave now."""
         for sequence in sequences:
             self._queued.pop(sequence, None)
             self._faults.pop(sequence, None)
@@ -406,17 +406,17 @@ class Outgoing:
     # The ledger ------------------------------------------------------------------------------------------
 
     def begin_reading(self) -> Reading:
-        """The ledger is about to be read."""
+        """Start a query of the ledger."""
         self._loaded = True
-        # What was sent stays pending until it is known to be delivered, and is read again each time.
+        # Sent rows stay pending until their delivery is confirmed, so each query returns them again.
         limit = PAGE + len(self._queued)
-        # The fate of some is put on record while the page is read, which may still show them as pending.
+        # The page may still show rows as pending whose fate is committed during the query.
         reading = Reading(limit, frozenset(self._queued), self._again, self._stored)
         self._again = NOTHING
         return reading
 
     def reading_failed(self, reading: Reading) -> None:
-        """The ledger could not be read."""
+        """Note that the query of the ledger failed."""
         self._loaded, self._again = False, self._again | reading.again
 
     def take(
@@ -428,9 +428,9 @@ class Outgoing:
         *,
         now: datetime,
     ) -> Sequence[Signal]:
-        """Put what is pending in its place, without what is queued already; `posted` is when messages were."""
+        """Queue pending rows that are not queued yet; `posted` has the times of messages."""
         signals: list[Signal] = []
-        # What was left to the ledger meanwhile may have come too late for this page.
+        # Events that went only to the ledger meanwhile may be missing on this page.
         self._more = len(page) >= reading.limit or self._stored != reading.stored
         self._stored_work = 0
         if self._more:
@@ -466,12 +466,12 @@ class Outgoing:
         return signals
 
     def _place(self, plan: Plan, signals: list[Signal], *, wanted: bool) -> None:
-        """Let a planned event wait for the link, or meet the fate that was planned for it."""
+        """Queue a planned event, or record the fate that was planned for it."""
         envelope, sequence = plan.row.envelope, plan.row.sequence
         if plan.fate == "later":
             return
         answers = answered_by(envelope.session_id, envelope.event, envelope.caused_by, synthetic=envelope.synthetic)
-        # Where nobody knows whether it has left, whoever wants it again has looked.
+        # If it is unknown whether the event left, the operator who redelivers it has checked.
         if plan.fate != "send" and not (plan.fate == "unknown" and wanted):
             signals.append(Delivered((sequence,), RUNTIME, plan.fate, plan.reason, plan.overdue, answers=answers))
             return
@@ -482,7 +482,7 @@ class Outgoing:
             return
         needs = needs_attempt(envelope.event, self.runtime.capabilities)
         if plan.repeats and needs:
-            # An earlier process may have sent it, so its attempt stays on record.
+            # An earlier process may have sent it, so its attempt stays committed.
             self._departed |= {sequence}
         self.lanes.add(
             Transmit(
