@@ -1,7 +1,7 @@
-"""A session's inbox: one queue, in order, bounded for what the runtime and API clients send.
+"""The inbox of a session: one ordered queue, bounded for frames and client requests.
 
-Signals of our own (answers, deliveries, ticks) always get in: their number is bounded by the calls
-in flight. Past the bound frames are dealt with as config/README.md#bounds says; requests of clients are refused.
+Internal signals (responses, deliveries, ticks) are always accepted: their number is bounded by the calls
+in flight. Beyond the bound, config/README.md#bounds applies to frames, and client requests are refused.
 """
 
 import asyncio
@@ -21,15 +21,15 @@ from gateway.strict_json import Malformed
 
 HARD_FACTOR = 4
 HARD_FRAMES = 10_000
-"""Small frames are let in far past the bound, so that each call among them can still be told "overloaded"."""
+"""Small frames are accepted far beyond the bound, so that each call among them still gets "overloaded"."""
 MOST_REQUESTS = 256
-"""Requests of clients that may wait to be decided about."""
-# Each link begins with what is known already; where that alone fills the inbox, nothing new would ever get in.
+"""Client requests that may wait."""
+# Each link starts with known frames; if they alone filled the inbox, no new frame would ever be accepted.
 _MOST_ROOM = 16
 
 
 class Inbox:
-    """Takes signals from callbacks at once; hands them to the worker in batches."""
+    """Accept signals from callbacks at once and hand them to the worker in batches."""
 
     __slots__ = (
         "_frames",
@@ -60,27 +60,27 @@ class Inbox:
         is_live: Callable[[Frame], bool],
         overflow: Callable[[str], None],
     ) -> None:
-        """Bound what the runtime sends.
+        """Bound the frames of the runtime.
 
-        Where the protocol `resumes`, a full inbox costs the link and nothing else: what did not get in is
-        sent again by the next one. Elsewhere frames that are only live give way first: `is_live` tells them.
+        If the protocol `resumes`, a full inbox costs only the link: refused frames are
+        sent again over the next link. Otherwise live frames are dropped first; `is_live` identifies them.
         """
         self._resumes, self._shut = resumes, False
         self._room = 1
         self._resumed_at: str | None = None
-        # Made when the first signal comes, since most sessions are idle most of the time.
+        # Created with the first signal, because most sessions are idle.
         self._queue: list[Signal] | None = None
         self._taker: asyncio.Future[None] | None = None
         self.loop = asyncio.get_running_loop()
-        """The session's own; to find the running one is a question to the system, which nobody asks for each call."""
+        """Stored, because looking up the running loop for each call is slow."""
         self._roomy: asyncio.Future[None] | None = None
         self._last_live: FrameArrived | None = None
         self.bound(frames=frames, size=size)
         self._frames = self._requests = 0
         self.bytes = 0
-        """How much the frames take that wait."""
+        """Bytes of the waiting frames."""
         self._taken = 0
-        """Bytes of the frames that the worker decides about; they count in the budget of all sessions until then."""
+        """Bytes of the frames that the worker is deciding; they stay in the shared budget meanwhile."""
         self._is_live = is_live
         self._overflow = overflow
 
@@ -88,16 +88,16 @@ class Inbox:
         FRAMES.release(self.bytes + self._taken)
 
     def bound(self, *, frames: int, size: int) -> None:
-        """Bound what the runtime sends, from now on; what waits already stays."""
+        """Replace the bounds; waiting frames stay."""
         self._most_frames, self._most_bytes = frames, size
 
     def put(self, signal: Signal) -> None:
-        """Add a signal of our own, or a request of a client.
+        """Add an internal signal or a client request.
 
         Raises:
-            Overloaded: it is a request, and too many wait already.
+            Overloaded: too many client requests wait.
         """
-        # No more than a look, since nearly all are our own.
+        # A cheap check, because nearly all signals are internal.
         reply: asyncio.Future[Any] | None = getattr(signal, "reply", None)
         if reply is not None:
             if self._requests >= MOST_REQUESTS:
@@ -109,7 +109,7 @@ class Inbox:
         self._add(signal)
 
     def put_frame(self, frame: Frame, cursor: str | None, *, alone: bool = False) -> None:
-        """Add a frame; one past the bound is marked, one far past it costs the link. `alone` goes with it."""
+        """Add a frame; mark it beyond the bound, and close the link far beyond it. `alone` is stored with it."""
         if self._shut:
             return
         size, room = frame.size or _size_of(frame), self._room
@@ -128,12 +128,12 @@ class Inbox:
         self._add(FrameArrived(frame, cursor, size, crowded, alone))
 
     def _turns_away(self, frame: Frame, cursor: str | None, *, crowded: bool) -> bool:
-        """Deal with a frame for which there is no room; False where it gets in all the same."""
+        """Handle a frame without capacity; return False if it is accepted anyway."""
         if crowded and self._resumes:
             self._shut = True
             self._overflow("the inbox is full; what is missing is asked for again")
         elif crowded and self._is_live(frame):
-            # Only the newest is shown, once there is room; a call or cancel never gives way to it.
+            # Only the newest is published, with free capacity; it never displaces a call or cancel.
             self._last_live = FrameArrived(frame, cursor, 0)
         elif self.overfull:
             self._overflow("the inbox is full")
@@ -142,7 +142,7 @@ class Inbox:
         return True
 
     def reopen(self, cursor: str | None = None) -> None:
-        """A new link is being made: take its frames; there is room for more where the last one got nowhere."""
+        """Accept frames of a new link, with more capacity if the last link made no progress."""
         if not self._shut:
             self._room = 1
         elif cursor == self._resumed_at:
@@ -151,22 +151,22 @@ class Inbox:
 
     @property
     def shut(self) -> bool:
-        """Whether frames of the present link were turned away."""
+        """Whether frames of the current link were refused."""
         return self._shut
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether what comes next is waited for: nothing is before it, and nothing under way."""
+        """Whether the worker is idle and no signal waits."""
         return self._taker is not None and not self._taker.done() and not self._shut
 
     @property
     def overfull(self) -> bool:
-        """Whether not even marked frames get in any more."""
+        """Whether even marked frames are refused."""
         most_frames = max(self._most_frames * HARD_FACTOR, HARD_FRAMES)
         return self._frames >= most_frames or self.bytes > self._most_bytes * HARD_FACTOR
 
     async def has_capacity(self) -> None:
-        """Wait until a link that was cut because of a full inbox may be made again."""
+        """Wait until a link that a full inbox closed may connect again."""
         while self._is_half_full:
             if self._roomy is None:
                 self._roomy = self.loop.create_future()
@@ -178,13 +178,13 @@ class Inbox:
         return self._frames > self._most_frames // 2 or self.bytes > self._most_bytes // 2
 
     def filled(self) -> Awaitable[None]:
-        """Wait until a signal may be there; for the one who takes them."""
+        """Wait until a signal may be available; for the worker only."""
         self._forget_taken()
         self._taker = self.loop.create_future()
         return self._taker
 
     def take(self, most: int) -> list[Signal]:
-        """Take what is there, at most `most`."""
+        """Take the waiting signals, at most `most`."""
         self._forget_taken()
         before = self.bytes
         batch = self._queue or []
@@ -206,7 +206,7 @@ class Inbox:
         return batch
 
     def put_back(self, signals: Sequence[Signal]) -> None:
-        """Put signals that could not be carried out in front again, in their order."""
+        """Put unprocessed signals back in front, in their order."""
         self._queue = [*signals, *(self._queue or ())] or None
         for signal in signals:
             if isinstance(signal, FrameArrived):
@@ -219,7 +219,7 @@ class Inbox:
             self._wake()
 
     def empty_out(self) -> list[Signal]:
-        """Take everything out, for the end."""
+        """Take out all signals, for the end."""
         left = list(self._queue or ())
         self._queue = None
         FRAMES.release(self.bytes)
@@ -241,7 +241,7 @@ class Inbox:
             self._wake()
 
     def _withdraw(self, signal: Signal) -> None:
-        """Nobody waits for a request any more, so that it is not carried out either."""
+        """Withdraw a request whose client gave up."""
         if self._queue is not None and signal in self._queue:
             self._queue.remove(signal)
             self._requests -= 1
@@ -258,7 +258,7 @@ class Inbox:
 
     @property
     def waiting(self) -> list[Signal]:
-        """Show everything that waits, in its order."""
+        """Return all waiting signals in order."""
         return list(self._queue or ())
 
     @property
@@ -268,7 +268,7 @@ class Inbox:
 
 
 def _rejected(frame: Frame, reason: str) -> Frame:
-    """Replace the payload of a frame by the reason and the beginning of its text."""
+    """Replace the payload of a frame with the reason and the start of its text."""
     if isinstance(frame.payload, Malformed):
         return frame
     written = frame.written if frame.written is not None else orjson.dumps(frame.payload)
@@ -276,7 +276,7 @@ def _rejected(frame: Frame, reason: str) -> Frame:
 
 
 def _size_of(frame: Frame) -> int:
-    """Find the size of a frame whose link does not tell it."""
+    """Return the size of a frame whose link does not report it."""
     payload = frame.payload
     if isinstance(payload, str | bytes):
         return len(payload)

@@ -1,4 +1,4 @@
-"""Connects the runtimes of the YAML, and opens their sessions: those that it names, and those that clients ask for."""
+"""Connects the configured runtimes and opens their sessions: configured ones, and those that clients request."""
 
 import asyncio
 from collections import Counter
@@ -49,31 +49,31 @@ _UNSAID = "the adapter does not say whether the runtime was told"
 
 
 class AdapterFailed(Exception):
-    """An adapter raised what nobody foresaw, or hung, before its runtime was connected."""
+    """An adapter raised an unexpected exception, or hung, before its runtime was connected."""
 
 
 class Runtimes:
-    """Connects runtimes, anew where their options change; their sessions are at work in `Sessions`."""
+    """Connect runtimes, again after changed options; `Sessions` runs their sessions."""
 
     def __init__(self, shared: Shared, sessions: Sessions, tickets: Tickets, offer: Offer, drain: Drain) -> None:
-        """Prepare; `offer` says which tools a session of a runtime is offered, by its labels."""
+        """Prepare; `offer` returns the tools that a session of a runtime gets, by its labels."""
         self._autostarts = Autostarts(shared, self._create_own, drain)
         self._shared = shared
         self._sessions = sessions
         self._tickets = tickets
         self._offer = offer
         self._unfinished: set[str] = set()
-        """Those whose options have changed, and whose connector or links are still the old ones."""
+        """Runtimes with changed options whose connector or links are still old."""
         self.creating = Counter[str]()
-        """How many native sessions are being created now, by runtime."""
+        """The number of native sessions in creation, by runtime."""
         self._unopened: set[str] = set()
-        """Those that are connected, and whose own session is not open yet."""
+        """Connected runtimes whose configured session is not open yet."""
         shared.metrics.watch_links(self._tell_links)
 
     async def start(
         self, name: str, adapter: Adapter, options: RuntimeOptions, *, tools: tuple[Tool, ...], policy: Policy
     ) -> None:
-        """Connect a runtime and open the session its options name; its other sessions are for whoever takes them up.
+        """Connect a runtime and open its configured session; other sessions are acquired elsewhere.
 
         Raises:
             AdapterFailed: the runtime is not connected; until it is, it is among the `unconnected`.
@@ -89,7 +89,7 @@ class Runtimes:
     async def renew(
         self, name: str, adapter: Adapter, options: RuntimeOptions, *, tools: tuple[Tool, ...], policy: Policy
     ) -> None:
-        """Connect a runtime anew, with other options; its sessions go on, and with them the calls in flight."""
+        """Reconnect a runtime with other options; sessions and calls in flight continue."""
         old = self._sessions.runtimes[name]
         self._unfinished.add(name)
         await self._autostarts.stop(name)
@@ -102,7 +102,7 @@ class Runtimes:
         await self._populate(runtime)
 
     async def populate(self, name: str) -> None:
-        """Open the session that a runtime's options name, and that could not be opened when it was connected."""
+        """Open the configured session of a runtime that could not be opened at its connection."""
         await self._populate(self._sessions.runtimes[name])
 
     async def _connect(
@@ -131,7 +131,7 @@ class Runtimes:
         name, options = runtime.name, runtime.options
         self._unopened.add(name)
         if options.shares_tools and (endpoint := await self._shared_endpoint(runtime)) is not None:
-            # Begun before the first link, which waits for it: a link may start an agent, which reads the settings then.
+            # Started before the first link, because a link may start an agent, which reads the settings.
             register = partial(self._register, runtime, endpoint)
             guard("tools", register, self._shared.tasks, times=1, runtime=name)
         if options.native_id is not None:
@@ -141,7 +141,7 @@ class Runtimes:
             await self._autostarts.start(runtime)
 
     async def stop(self, name: str, *, returns: bool) -> None:
-        """Let go of a runtime's links; its sessions stay on record, and wait unless it `returns` at once."""
+        """Release the links of a runtime; its sessions stay on record and wait unless it `returns` at once."""
         await self._autostarts.stop(name)
         runtime = self._sessions.runtimes.pop(name)
         if not returns:
@@ -156,27 +156,27 @@ class Runtimes:
 
     @property
     def failing_autostarts(self) -> Mapping[str, FailingAutostart]:
-        """Map the names of runtimes whose own session could not be created so far to the last failure."""
+        """Map runtimes whose configured session is not created yet to the last failure."""
         return self._autostarts.failing
 
     async def _create_own(self, runtime: Runtime) -> None:
         await self.create(runtime.name, labels=runtime.options.labels)
 
     def is_unfinished(self, name: str) -> bool:
-        """Whether a runtime was not connected anew as its options say."""
+        """Return whether a runtime still runs with old options."""
         return name in self._unfinished
 
     def is_unopened(self, name: str) -> bool:
-        """Whether a runtime is connected, and the session that its options name is not open yet."""
+        """Return whether a runtime is connected without its configured session."""
         return name in self._unopened
 
     def gave_up(self, name: str) -> bool:
-        """Whether a link of a runtime is not tried again before it is connected anew."""
+        """Return whether links of a runtime are not retried before its next connection."""
         supervisors = (carried.supervisor for carried in self._sessions.of_runtime(name))
         return any(one is not None and one.gave_up for one in supervisors)
 
     def change_policy(self, policy: Policy, tools: tuple[Tool, ...]) -> None:
-        """Use other routes, tools and limits for calls and new native sessions from now on."""
+        """Replace the routes, tools and limits for calls and new native sessions."""
         for name, runtime in self._sessions.runtimes.items():
             context = replace(runtime.context, policy=policy)
             self._sessions.runtimes[name] = replace(runtime, context=context, tools=tools)
@@ -189,7 +189,7 @@ class Runtimes:
             guard("tools", partial(self.share_tools, name), self._shared.tasks, times=1, runtime=name)
 
     async def share_tools(self, name: str) -> McpEndpoint | None:
-        """Have a runtime's own settings name the tools for all of its sessions; None where they do not."""
+        """Keep the tools in the runtime's own settings for all sessions; None if they are not used."""
         runtime = self._sessions.runtimes.get(name)
         if runtime is None or not runtime.options.shares_tools:
             return None
@@ -197,7 +197,7 @@ class Runtimes:
         return endpoint if endpoint is not None and await self._register(runtime, endpoint) else None
 
     async def _shared_endpoint(self, runtime: Runtime) -> McpEndpoint | None:
-        """Make the endpoint of a runtime's settings; None where it cannot reach us or has no tools."""
+        """Return the endpoint for the runtime's settings; None if it cannot reach us or has no tools."""
         offered = self._offer(runtime.name, runtime.options.labels)
         base = runtime.options.mcp_base or self._tickets.public_url
         if base is None or not offered or find_spec("mcp") is None:
@@ -220,7 +220,7 @@ class Runtimes:
         return problem is None
 
     def _tell_links(self) -> None:
-        """Show how many sessions and links of each runtime there are; counted when somebody looks, and not before."""
+        """Update the gauges of sessions and links by runtime; counted on each scrape."""
         states: dict[str, list[LinkState]] = {name: [] for name in self._sessions.runtimes}
         sessions = Counter[str]()
         for carried in self._sessions.all():
@@ -231,7 +231,7 @@ class Runtimes:
         for name in self._sessions.unconnected:
             self._shared.metrics.link(name, up=False, asleep=0)
         for name, links in states.items():
-            # One that the runtime has ended, and that nobody needs, lacks nothing.
+            # An ended, unused session lacks nothing.
             up = all(state in {"up", "asleep"} for state in links) if links else None
             if name in self._autostarts.failing:
                 up = False
@@ -252,7 +252,7 @@ class Runtimes:
     ) -> tuple[SessionRow, bool]:
         """Attach to a native session, once; labels of an open one stay as they are.
 
-        `losses` are those of its creation, and go on record with it, as does whose `ticket` is meant by it. Its
+        `losses` are those of its creation, and are recorded with it, as is its `ticket`. Its
         agent was not started before `since`.
         """
         runtime = self._sessions.runtime(runtime_name)
@@ -295,11 +295,11 @@ class Runtimes:
         try:
             taken = await self._shared.keeper.take(session_id)
         except EngineUnavailable:
-            # It is on record now; alone on a store, nobody else looks for what nobody carries.
+            # It is recorded now; a single gateway on a store has no takeover to find it.
             self._sessions.begin_again(session_id)
             raise
         if taken is None:
-            # Whoever owns it carries it; where that was a closed session's last owner, it must hear of this.
+            # Its owner runs it; the last owner of a closed session must be notified.
             self._shared.notifications.tell("orphans", [session_id])
         else:
             await self._sessions.take_up([taken])
@@ -308,7 +308,7 @@ class Runtimes:
     async def create(
         self, runtime_name: str, *, labels: dict[str, str], name: str | None = None, instructions: str | None = None
     ) -> tuple[SessionRow, bool, Sequence[str]]:
-        """Make a native session as the options say, and attach to it; names the tools that its runtime was told."""
+        """Create a native session with the options and attach to it; return the tools that its runtime got."""
         runtime = self._sessions.runtime(runtime_name)
         assert runtime.connector is not None
         began = self._shared.clock.now()
@@ -352,7 +352,7 @@ class Runtimes:
         return row, is_new, created.told
 
     async def _order(self, runtime: Runtime, order: Order) -> tuple[Ticket | None, Order]:
-        """Add to an order where the tools are, for a runtime that takes them so and can reach us."""
+        """Add the address of the tools to an order, if the runtime accepts one and can reach us."""
         base, offered = runtime.options.mcp_base or self._tickets.public_url, self._offer(runtime.name, order.labels)
         if not runtime.options.takes_mcp or base is None or not offered or find_spec("mcp") is None:
             return None, order
@@ -368,10 +368,10 @@ class Runtimes:
 async def _opened(
     adapter: Adapter, options: RuntimeOptions, stack: AsyncExitStack
 ) -> tuple[Connector | None, Capabilities, Codec]:
-    """Ask an adapter, which is somebody else's code, for all that a runtime is made of.
+    """Build the parts of a runtime with its adapter, which may be third-party code.
 
     Raises:
-        AdapterFailed, OperatorError: it did not give that.
+        AdapterFailed, OperatorError: the adapter failed.
     """
     try:
         async with asyncio.timeout(options.connect_timeout.total_seconds()):

@@ -1,4 +1,4 @@
-"""Every session this process carries: its worker, its link, and the runtime it belongs to."""
+"""The sessions that this process owns: worker, link and runtime of each."""
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,37 +29,37 @@ from gateway.store.rows import Regained, SessionRow
 log = structlog.get_logger(__name__)
 
 _AT_ONCE = 16
-"""Sessions that are read from the store side by side."""
+"""Sessions that are loaded concurrently."""
 _END = 30.0
-"""Seconds in which a session's tasks have ended, also where the store does not answer."""
+"""Seconds until the tasks of a session end, even if the store does not respond."""
 _PAUSE = 1.0
 _RELINK_INTERVAL = 0.1
-"""Seconds between two sessions of a runtime that is reloaded: its server sees ten new links a second."""
+"""Seconds between two links of a reloaded runtime: ten per second."""
 
 
 class Sessions:
-    """Takes sessions up, and lets go of them; all tasks run in the gateway's group."""
+    """Acquire and release sessions; all tasks belong to the gateway's group."""
 
     def __init__(self, shared: Shared, handover: Handover, limits: Limits) -> None:
         self.runtimes: dict[str, Runtime] = {}
-        """Those that are connected, by their names in the YAML."""
+        """Connected runtimes by their names in the YAML."""
         self.unconnected: set[str] = set()
-        """Names of those whose adapters have failed so far, and are tried again."""
+        """Names of runtimes whose adapters failed and are retried."""
         self._shared = shared
         self._keeper = shared.keeper
         self._handover = handover
         self._tasks = shared.tasks
         self._entrance = asyncio.Lock()
-        """Whoever makes a link passes through it first, one each turn of the loop."""
+        """Admits one new link per turn of the loop."""
         self._limits = limits
         self._carried: dict[SessionId, OwnedSession] = {}
         self._starting: set[SessionId] = set()
         self._ending: dict[SessionId, set[asyncio.Task[None]]] = {}
-        """What is left of sessions that were let go: links that still close."""
+        """Closing links of released sessions."""
         self._left: dict[SessionId, PendingInputs] = {}
-        """What sessions that failed had before them, until they are taken up again."""
+        """Pending inputs of failed sessions until they restart."""
         self.leaving = False
-        """Whether nothing is taken up any more: the process is about to end."""
+        """Whether no session is acquired any more, because the process ends."""
         shared.metrics.watch_queues(lambda: sum(carried.worker.inbox.bytes for carried in self._carried.values()))
 
     # Runtimes --------------------------------------------------------------------------------------------
@@ -80,25 +80,25 @@ class Sessions:
                 self._carried[worker.view.session_id] = relinked
 
     async def let_go_of(self, name: str) -> list[SessionId]:
-        """Let go of a runtime's links and sessions, which stay on record; returns which ones these are."""
+        """Release the links and sessions of a runtime, which stay on record; return the sessions."""
         mine = list(self.of_runtime(name))
         await stopped(task for carried in mine for task in reversed(carried.tasks))
         return [carried.worker.view.session_id for carried in mine]
 
     def configure(self, limits: Limits) -> None:
-        """Use other limits, also in the sessions that are carried."""
+        """Replace the limits, also of owned sessions."""
         self._limits = limits
         for carried in self._carried.values():
             carried.worker.inbox.bound(frames=limits.inbound_frames, size=limits.inbound_bytes)
 
-    # Taking up -------------------------------------------------------------------------------------------
+    # Acquiring -------------------------------------------------------------------------------------------
 
     def without_links(self) -> AbstractAsyncContextManager[None]:
-        """Let no link be begun while this is entered: many sessions are taken up, and the process is not ready."""
+        """Hold back new links while many sessions are acquired and the process is not ready."""
         return self._entrance
 
     async def take_up(self, rows: Sequence[SessionRow]) -> None:
-        """Carry sessions that this instance owns; those that cannot be read now are taken up later."""
+        """Start sessions that this instance owns; retry later those that cannot be loaded."""
         gate, lease = asyncio.Semaphore(_AT_ONCE), self._keeper.lease
 
         async def one(row: SessionRow) -> None:
@@ -118,26 +118,26 @@ class Sessions:
         except BaseException as exc:
             if not is_fault(exc):
                 raise
-            # One session's fault must not keep the others, or the process, from their work.
+            # A fault of one session must not affect the others or the process.
             pause = self._failed(row.session_id, exc, "session cannot be started")
         else:
             return
         self.begin_again(row.session_id, after=pause)
 
     def _failed(self, session_id: SessionId, exc: BaseException, text: str) -> float:
-        """Take note of a session's fault; says when it is taken up again."""
+        """Note a fault of a session; return when it restarts."""
         FAULTS.note("session", exc, text=text, session_id=session_id)
         return FAULTS.pause("session", session_id, now=asyncio.get_running_loop().time())
 
     def begin_again(self, session_id: SessionId, *, after: float = _PAUSE) -> None:
-        """Take a session up in a while, in a part of its own."""
+        """Restart a session after a pause, in a guarded task."""
         again = partial(self._take_up_again, session_id, after=after)
         guard("session", again, self._tasks, session_id=session_id)
 
     async def _take_up(self, row: SessionRow, lease: Lease | None) -> None:
-        """Read a session under its fence, which keeps everybody else from writing, and set it to work.
+        """Load a session under its fence, which excludes other writers, and start it.
 
-        It is owned only as long as the lease runs under which it was got.
+        It is owned only while the lease under which it was acquired is valid.
         """
         session_id = row.session_id
         if session_id in self._carried or session_id in self._starting:
@@ -148,7 +148,7 @@ class Sessions:
                 await asyncio.wait(leftover, timeout=STOP)
             view = await load_view(self._shared.engine, session_id)
             recover = Recover(await read_unconfirmed(self._shared.engine, view))
-            # Looked up by name: each reload makes the runtime anew.
+            # By name, because each reload replaces the runtime.
             runtime = self.runtimes.get(row.runtime)
             if lease is None or lease is not self._keeper.lease:
                 return
@@ -172,7 +172,7 @@ class Sessions:
             inbound_frames=self._limits.inbound_frames,
             inbound_bytes=self._limits.inbound_bytes,
             drop_link=partial(self._drop_link, session_id),
-            # What came of work comes before recovery, which would guess at it; calls that arrived come behind.
+            # Results come before recovery, which would guess them; new calls come after it.
             kept=(*results, (recover, 0), *frames),
             said_again=() if left is None else left.said_again,
         )
@@ -181,13 +181,13 @@ class Sessions:
         self._handover.wake()
 
     def _drop_link(self, session_id: SessionId, reason: str) -> None:
-        # Looked up when it is needed: the supervisor is made after the worker, and again with new options.
+        # Looked up late: the supervisor is created after the worker, and again with new options.
         carried = self._carried.get(session_id)
         if carried is not None and carried.supervisor is not None:
             carried.supervisor.drop(reason)
 
     def _link(self, runtime: Runtime, worker: SessionWorker, working: "asyncio.Task[None]") -> OwnedSession:
-        """Keep a session linked to its runtime from now on, where there is something to link to."""
+        """Keep a session linked to its runtime, if the runtime has links."""
         if runtime.connector is None:
             return OwnedSession(worker, None, runtime, working)
         supervisor = Supervisor(worker, connector=runtime.connector, services=self._shared, entrance=self._entrance)
@@ -195,7 +195,7 @@ class Sessions:
         return OwnedSession(worker, supervisor, runtime, working, (linked,))
 
     async def _work(self, worker: SessionWorker) -> None:
-        """Run a worker; a fault of ours ends this session's work, which is then taken up anew from the store."""
+        """Run a worker; after a fault the session restarts from the store."""
         session_id = worker.view.session_id
         try:
             await worker.run()
@@ -208,11 +208,11 @@ class Sessions:
         except BaseException as exc:
             if not is_fault(exc):
                 raise
-            # One session's fault must not end the process, which every other session shares.
+            # A fault of one session must not end the process.
             pause = self._failed(session_id, exc, "a session failed and is taken up again")
             if (carried := self._session_of(worker)) is not None:
                 del self._carried[session_id]
-                # What is under way would report to nobody; recovery decides about it by the calls' rows.
+                # Running attempts would report to no worker; recovery decides by the rows of the calls.
                 self._drop(carried)
             if worker.left is not None:
                 self._left[session_id] = worker.left
@@ -239,14 +239,14 @@ class Sessions:
         await self._take_up_or_later(row, self._keeper.lease)
 
     def _session_of(self, worker: SessionWorker) -> OwnedSession | None:
-        """Find the session of a worker, unless it has been let go, or is carried by another one by now."""
+        """Return the session of a worker, unless it was released or has another worker."""
         carried = self._carried.get(worker.view.session_id)
         return carried if carried is not None and carried.worker is worker else None
 
-    # Letting go ------------------------------------------------------------------------------------------
+    # Releasing ------------------------------------------------------------------------------------------
 
     def lose(self, carried: OwnedSession, reason: str) -> None:
-        """Let go of a session at once: somebody else speaks for it, or may do so soon."""
+        """Release a session at once, because another instance may own it."""
         session_id = carried.worker.view.session_id
         if self._session_of(carried.worker) is carried:
             del self._carried[session_id]
@@ -256,30 +256,30 @@ class Sessions:
         guard("handover", hand_over, self._tasks, again=False, session_id=session_id)
 
     def _leave(self, session_id: SessionId) -> None:
-        """A session that failed here goes on elsewhere: what it had before it is for whoever carries it."""
+        """Leave the pending inputs of a failed session to its next owner."""
         left = self._left.pop(session_id, None)
         if left is not None:
             leave = partial(self._handover.leave, session_id, left)
             guard("handover", leave, self._tasks, again=False, session_id=session_id)
 
     async def _hand_over_frames(self, carried: OwnedSession) -> None:
-        """Leave to the session's owner what its runtime has said here until the link was closed."""
+        """Hand the frames that arrived until the link closed to the owner of the session."""
         await asyncio.wait(carried.tasks, timeout=_END)
         left = carried.worker.take_pending()
         if left is not None:
             await self._handover.leave(carried.worker.view.session_id, left)
 
     def suspend_all(self) -> None:
-        """Let every session fall silent at once: the lease is lost, and somebody else may take them over."""
+        """Pause all sessions at once, because the lease is lost."""
         for carried in self.all():
             guard_call("session", carried.worker.suspend)()
 
     def resume_all(self, mine: Mapping[SessionId, Regained]) -> None:
-        """Let these sessions go on under their new fences; the others have been taken over, and are let go."""
+        """Resume these sessions under new fences; release the others, which have new owners."""
         for session_id in self._left.keys() - mine.keys():
             self._leave(session_id)
         for carried in self.all():
-            # Each goes on or is let go, whatever becomes of another.
+            # Each resumes or is released independently.
             guard_call("session", self._resume)(carried, mine.get(carried.worker.view.session_id))
 
     def _resume(self, carried: OwnedSession, row: Regained | None) -> None:
@@ -305,13 +305,13 @@ class Sessions:
             self._ending.pop(session_id, None)
 
     def stop_taking_up(self) -> None:
-        """Carry nothing new from now on: the process is about to end."""
+        """Acquire no more sessions, because the process ends."""
         self.leaving = True
 
     async def hand_over(self, some: Sequence[OwnedSession], *, force: bool = False) -> int:
-        """Close links, and let others carry these sessions; returns how many were ready for that.
+        """Close links and hand over these sessions; return how many were ready.
 
-        One that has got something to do meanwhile is kept, unless it must go.
+        A session with new work is kept, unless it must go.
         """
         await stopped(link for carried in some for link in carried.links)
         ready = [carried for carried in some if force or self._may_go(carried)]
@@ -330,11 +330,11 @@ class Sessions:
         return len(ready)
 
     def ready_to_go(self) -> list[OwnedSession]:
-        """List the sessions that have nothing under way."""
+        """List the sessions without work in progress."""
         return [carried for carried in self.all() if self._may_go(carried)]
 
     def write_marks(self) -> None:
-        """Let each session put on record soon which of its sends are believed to be delivered."""
+        """Let each session commit its delivery marks soon."""
         for carried in self.all():
             carried.worker.write_marks()
 
@@ -342,7 +342,7 @@ class Sessions:
         return carried.worker.settled and not self._shared.dispatcher.busy(carried.worker.inbox)
 
     async def release(self, session_ids: Sequence[SessionId]) -> None:
-        """Let others own sessions that were let go here."""
+        """Release the ownership of sessions."""
         try:
             await self._keeper.release(session_ids)
         except EngineUnavailable as exc:
@@ -354,21 +354,21 @@ class Sessions:
         self._shared.notifications.tell("orphans", session_ids)
 
     async def let_go_of_links(self) -> None:
-        """Close every link, for the end of the process; workers go on until they are told to end."""
+        """Close every link at the end of the process; workers continue until they are stopped."""
         await stopped(link for carried in self._carried.values() for link in carried.links)
 
     async def end(self) -> None:
         """End all tasks and close all connectors."""
-        # Nothing is taken up any more without its runtime.
+        # No session is acquired without its runtime.
         runtimes, self.runtimes = self.runtimes, {}
         await stopped(task for carried in self._carried.values() for task in carried.tasks)
         for runtime in runtimes.values():
             await runtime.disconnect()
 
-    # Looking ---------------------------------------------------------------------------------------------
+    # Lookups ---------------------------------------------------------------------------------------------
 
     def runtime(self, name: str) -> Runtime:
-        """Find a runtime by its name in the YAML."""
+        """Return a runtime by its name in the YAML."""
         runtime = self.runtimes.get(name)
         if name in self.unconnected:
             raise LinkLost(f"the adapter of runtime {name!r} fails; it is tried again, and the log says why")
@@ -379,26 +379,26 @@ class Sessions:
 
     @property
     def count(self) -> int:
-        """How many sessions are at work here."""
+        """The number of owned sessions."""
         return len(self._carried)
 
     def carries(self, runtime: str, native_id: str) -> bool:
-        """Whether a native session is at work here."""
+        """Return whether this process owns a native session."""
         return name_session(runtime=runtime, native_session_id=native_id) in self._carried
 
     def owned(self, session_id: SessionId) -> OwnedSession | None:
-        """Find a session that is at work here."""
+        """Return an owned session."""
         return self._carried.get(session_id)
 
     def feed(self, session_id: SessionId) -> Feed | None:
-        """Find the feed of a session that is at work here."""
+        """Return the feed of an owned session."""
         carried = self._carried.get(session_id)
         return None if carried is None else carried.worker.feed
 
     def of_runtime(self, name: str) -> Iterator[OwnedSession]:
-        """All sessions of a runtime that are at work here."""
+        """Return the owned sessions of a runtime."""
         return (carried for carried in list(self._carried.values()) if carried.runtime.name == name)
 
     def all(self) -> list[OwnedSession]:
-        """All sessions that are at work here."""
+        """Return all owned sessions."""
         return list(self._carried.values())

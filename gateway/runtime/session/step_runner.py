@@ -1,7 +1,7 @@
-"""Carries what has come to a session through: lets the core decide, commits, and only then acts.
+"""Process the signals of a session: let the core decide, commit the step, then act.
 
-One batch is one step is one commit. What the store does not take is decided again on fresh knowledge: without what is
-on record already, signal by signal where somebody else has written, later where it takes nothing.
+One batch is one step is one commit. If the store rejects a step, its signals are decided again on fresh data: without
+recorded duplicates, one by one after another writer's commit, and later if the store is unavailable.
 """
 
 import asyncio
@@ -38,13 +38,13 @@ from gateway.store.step import Committed, Step
 
 RETRY_AFTER = 0.5
 STALE_PATIENCE = 3
-"""How often a decision is made again at once, before it is made with pauses."""
+"""Immediate retries of a decision before retries with pauses."""
 
 _READ_FOR = frozenset({s.Reread, s.LinkUp})
-"""Signals that are decided on what must be read first."""
+"""Signals whose decision requires a query first."""
 
 Decided = tuple[StepBuilder, Committed | None, Answers]
-"""A decision, what is on record of it, and what is answered to each signal."""
+"""A decision, its committed events, and the reply to each signal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class SessionParts:
 
 
 class StepRunner:
-    """One session's; what it knows of the session is the `view` that decisions rest on."""
+    """Run the steps of one session; decisions use its `view`."""
 
     def __init__(
         self,
@@ -77,9 +77,9 @@ class StepRunner:
         self.log = log
         self.under_way: Sequence[s.Signal] = ()
         self.written = False
-        """Whether the step of what is under way is surely on record."""
+        """Whether the current step is certainly committed."""
         self._unsure = False
-        """Whether it may be on record."""
+        """Whether it may be committed."""
         self._shared = shared
         self._permit = parts.permit
         self._inbox = parts.inbox
@@ -91,10 +91,10 @@ class StepRunner:
         self._snapshot_at = view.last_sequence
 
     def collect_pending(self, kept: Sequence[Tried], said_again: Sequence[Tried]) -> PendingInputs:
-        """List the inputs to decide about again: under way, `kept` from before, and waiting."""
+        """List the inputs to decide again: in progress, `kept` from before, and waiting."""
         tried = {id(signal): times for signal, times in kept}
         now = {id(signal) for signal in self.under_way}
-        # A link that replays sends again what is not on record.
+        # A link that replays sends unrecorded frames again.
         resumes = self.runtime.capabilities.resumes
         kinds = OWN if resumes else (*OWN, s.FrameArrived)
         behind = [*(one for one in kept if id(one[0]) not in now), *((one, 0) for one in self._inbox.waiting)]
@@ -110,7 +110,7 @@ class StepRunner:
         )
 
     def show(self, frame: Frame) -> bool:
-        """Show what a frame says that is only live, while nothing is under way; False where it takes a step."""
+        """Publish a live frame while no step runs; return False if the frame requires a step."""
         shown = only_live(self.runtime, self.view, frame, now=self._shared.clock.now())
         if shown is None:
             return False
@@ -120,13 +120,13 @@ class StepRunner:
             self._feed.tell(live)
         return True
 
-    # The usual way ---------------------------------------------------------------------------------------
+    # Normal steps ---------------------------------------------------------------------------------------
 
     async def carry(self, batch: Sequence[s.Signal]) -> None:
         """Make one step of a batch.
 
         Raises:
-            Fenced: the session has changed hands; nothing was written.
+            Fenced: another instance owns the session; nothing was written.
         """
         self.under_way, self.written = batch, False
         try:
@@ -136,7 +136,7 @@ class StepRunner:
             if not _READ_FOR.isdisjoint(map(type, batch)):
                 await self._read_for(batch)
         except BaseException as exc:
-            # No decision has taken over the slots that were granted to it.
+            # No decision used the granted slots.
             self._steps.give_back_granted(batch)
             if not isinstance(exc, EngineUnavailable):
                 raise
@@ -158,10 +158,10 @@ class StepRunner:
     async def _decide_and_commit(
         self, batch: Sequence[s.Signal], known: Mapping[str, Call], *, aside: bool = False
     ) -> Decided:
-        """Decide and commit; where a native id turns out to be on record that the memory no longer holds, decide anew.
+        """Decide and commit; decide again if a native id is recorded that the memory no longer holds.
 
         Raises:
-            Stale, EngineUnavailable: nothing was written, and the slots it took are free again.
+            Stale, EngineUnavailable: nothing was written, and its slots are free again.
         """
         metrics, monotonic = self._shared.metrics, self._shared.clock.monotonic
         repeats: set[str] = set()
@@ -194,7 +194,7 @@ class StepRunner:
                 if not isinstance(exc, Repeated):
                     raise
                 repeats |= exc.keys
-                # A slot that went back with the step is queued for again.
+                # Request a slot again that the failed step returned.
                 batch = [signal for signal in batch if not self._steps.requeued(signal)]
             else:
                 if attempts is not NO_ATTEMPTS:
@@ -204,7 +204,7 @@ class StepRunner:
                 return builder, committed, answers
 
     def _step(self, builder: StepBuilder, fence: int) -> Step | None:
-        """Make the step of a decision, with a snapshot where one is due; None where there is nothing to write."""
+        """Build the step of a decision, with a due snapshot; None if there is nothing to write."""
         due = builder.last_sequence - self._snapshot_at >= self._shared.tuning.snapshot_every
         if builder.empty and not due:
             return None
@@ -214,11 +214,11 @@ class StepRunner:
         return builder.step(fence=fence, snapshot=snapshot)
 
     async def _look_at_fence(self, fence: int, fenced: Fenced) -> None:
-        """A step was refused for its fence: find out whether the session is this process's under a new one.
+        """Check after a fence error whether this process owns the session under a new fence.
 
         Raises:
-            Stale: it is, and its history is known here.
-            Fenced: its history has gone on meanwhile.
+            Stale: it does, and its history is known here.
+            Fenced: other instances have written to it.
         """
         await self._permit.given()
         if self._permit.fence != fence:
@@ -226,12 +226,12 @@ class StepRunner:
             raise Stale("the session goes on under a new fence") from fenced
 
     def _act(self, builder: StepBuilder, committed: Committed | None, answers: Answers) -> None:
-        """Everything that may only happen now that the step is on disk."""
+        """Perform the effects of a committed step."""
         before, shared = self.view, self._shared
         self.view = self._outbox.view = builder.view
         envelopes = committed.envelopes if committed is not None else ()
         try:
-            # Whoever waits for it first: executors and the runtime.
+            # Executors and the runtime first, because they wait.
             if envelopes:
                 self._outbox.hear(envelopes)
             for effect in builder.effects:
@@ -251,13 +251,13 @@ class StepRunner:
                 shared.interaction_feed.tell(tuple(change.interaction_id for change in builder.interactions))
         shared.reviews.add(self._timer)
 
-    # What must be read first -----------------------------------------------------------------------------
+    # Queries before a decision -----------------------------------------------------------------------------
 
     async def _read_for(self, batch: Sequence[s.Signal]) -> None:
-        """Read what some signals are decided on.
+        """Run the queries that some signals require.
 
         Raises:
-            EngineUnavailable: it cannot be read.
+            EngineUnavailable: the store cannot be read.
         """
         if any(isinstance(signal, s.Reread) for signal in batch):
             await self._reload()
@@ -266,7 +266,7 @@ class StepRunner:
             await self._outbox.look_for_state()
 
     async def _reload(self) -> None:
-        """Fold what somebody else may have written meanwhile."""
+        """Fold events that other writers may have committed."""
         fresh = await load_view(self._shared.engine, self.view.session_id)
         live = self.view
         if fresh.last_sequence < live.last_sequence:
@@ -276,7 +276,7 @@ class StepRunner:
                 found=fresh.last_sequence,
             )
         if fresh.last_sequence > self._feed.last_sequence:
-            # Followers have not been shown what somebody else has written.
+            # Followers have not seen events of other writers.
             self._feed.skip_to(fresh.last_sequence)
         self.view = self._outbox.view = replace(
             fresh,
@@ -287,10 +287,10 @@ class StepRunner:
             start=live.start,
         )
 
-    # When it does not go the usual way -------------------------------------------------------------------
+    # Failed steps -------------------------------------------------------------------
 
     async def carry_retained(self, kept: list[Tried]) -> None:
-        """Decide one by one about what there was when the session failed, so that the one at fault is found."""
+        """Decide the inputs of a failed session one by one, to find the one at fault."""
         while kept:
             signal, times = kept[0]
             self.under_way, self.written = (signal,), False
@@ -312,18 +312,18 @@ class StepRunner:
             while waiting:
                 self.under_way, self.written = tuple(waiting), False
                 if isinstance(waiting[0], s.SlotFree):
-                    # Its slot went back with the step, so it queues for one again, on fresh knowledge.
+                    # Its slot was returned with the step, so it requests one again, on fresh data.
                     await self._reload()
                     self._steps.requeued(waiting[0])
                 else:
                     await self._carry_alone(waiting[0])
                 waiting.popleft()
         except EngineUnavailable as exc:
-            # All the rest waits as well, so that no cancel overtakes its call.
+            # All other signals wait as well, so that no cancel overtakes its call.
             await self._wait_for_engine(waiting, exc)
 
     async def _carry_alone(self, signal: s.Signal, *, aside: bool = False) -> None:
-        """Decide one signal on fresh knowledge, or put it aside; what the ledger knows of repeated ids is looked up.
+        """Decide one signal on fresh data, with repeated ids from the ledger, or quarantine it.
 
         Raises:
             EngineUnavailable: nothing was written.
@@ -345,14 +345,14 @@ class StepRunner:
                 return
 
     async def _wait_for_lease(self, batch: Sequence[s.Signal]) -> None:
-        """No lease runs: clients are told, and everything else waits in the inbox, with the slots granted to it."""
+        """Wait without a lease: reject client requests and keep all other signals with their slots."""
         kept = without_requests(batch, EngineUnavailable("no lease runs: the store has not answered"))
         await self._permit.wait(RETRY_AFTER)
         self._inbox.put_back(kept)
         self.under_way = ()
 
     async def _wait_for_engine(self, batch: Iterable[s.Signal], problem: EngineUnavailable) -> None:
-        """The store takes no writes: clients are told at once, everything else waits for it."""
+        """Wait for an unavailable store: reject client requests at once and keep all other signals."""
         self.log.error("store unavailable", reason=str(problem))
         kept = without_requests(batch, problem)
         await asyncio.sleep(RETRY_AFTER)

@@ -1,11 +1,11 @@
-"""The worker of one session: its inbox, its way out and its work, as everybody else sees them.
+"""The worker of one session: its inbox, outbox and processing loop.
 
-A session is an actor with one inbox. Around it: `StepRunner` lets the core decide about a batch, commits and acts,
-`Outbox` speaks to the runtime, `Permit` says whether the session may speak, `DueTimer` rings when a deadline is due,
-and `PendingInputs` is what a session that failed leaves to whoever takes it up again.
+A session is an actor with one inbox. `StepRunner` lets the core decide a batch, commits and acts; `Outbox` sends to the
+runtime; `Permit` tells whether the session may send; `DueTimer` fires at deadlines; `PendingInputs` holds the inputs of
+a failed session for its next worker.
 
-One batch is one step is one commit, and nothing is done about anything before its commit has returned. What queues up
-meanwhile is the next batch, so that a busy session shares its disk syncs.
+One batch is one step is one commit, and nothing is acted on before its commit. Signals that arrive meanwhile form the
+next batch, so a busy session shares its disk syncs.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ BATCH = 256
 
 
 class SessionWorker:
-    """Carries one session; `run` is its only task."""
+    """Process one session; `run` is its only task."""
 
     def __init__(
         self,
@@ -61,17 +61,17 @@ class SessionWorker:
         kept: Iterable[Tried] = (),
         said_again: Iterable[Tried] = (),
     ) -> None:
-        """Prepare; what is `kept` is decided about first, one by one, and alone what is `said_again` once it is."""
+        """Prepare; `kept` inputs are decided first, one by one, and frames that equal `said_again` alone."""
         self.permit = Permit(shared.keeper, fence)
         self.lost = False
-        """Whether the session was given up here while it goes on elsewhere, or here anew."""
+        """Whether this worker gave up the session to another instance or to a new worker."""
         self.left: PendingInputs | None = None
-        """What it had before it when it failed, or was given up here."""
+        """The inputs that were pending when the worker failed or gave up the session."""
         self.feed = Feed(view.last_sequence)
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Completed when the worker ends. Several tasks wait for it, so none may cancel it."""
         self.replaying = False
-        """Whether a link has not said yet that all of the history has come; nothing is acted on until then."""
+        """Whether the link still replays history; nothing is acted on until catch-up."""
         self._shared = shared
         self.inbox = Inbox(
             frames=inbound_frames,
@@ -111,27 +111,27 @@ class SessionWorker:
         self._said_again = list(said_again)
         self._busy = bool(self._kept)
         self._handed = 0
-        """Up to where what other instances have heard is in the inbox already."""
+        """The sequence up to which frames of other instances are in the inbox."""
 
     @property
     def view(self) -> SessionView:
-        """The session as it is by now."""
+        """The current session."""
         return self._runner.view
 
-    # What others call ------------------------------------------------------------------------------------
+    # Interface ------------------------------------------------------------------------------------
 
     def connecting(self) -> None:
-        """A new link is being made; it resumes where the last one was cut."""
+        """Prepare for a new link, which resumes at the last cursor."""
         self.replaying = self._runner.runtime.capabilities.resumes
         self.inbox.reopen(self.cursor)
         self.inbox.put(s.Connecting())
 
     def put(self, signal: s.Signal) -> None:
-        """Let the session know of something."""
+        """Put a signal into the inbox."""
         self.inbox.put(signal)
 
     def frame(self, frame: Frame, cursor: str | None = None) -> None:
-        """Take a frame from the link."""
+        """Put a frame of the link into the inbox."""
         self._shared.metrics.frame(self._runner.view.runtime, "from_runtime")
         if self.log.is_enabled_for(DEBUG):
             self.log.debug("frame <", channel=frame.channel, payload=excerpt(frame.payload))
@@ -141,17 +141,17 @@ class SessionWorker:
             self.inbox.put_frame(frame, cursor, alone=alone)
 
     def hand_over(self, frames: Sequence[s.HandedOver]) -> int:
-        """Take frames that another instance has heard; returns how many were not here yet."""
+        """Put frames of another instance into the inbox; return the number of new ones."""
         fresh = [one for one in frames if one.sequence > self._handed]
         if fresh and not self.closed.done():
             self._handed = fresh[-1].sequence
-            # They stand in the journal behind what is known here.
+            # They follow the known events in the journal.
             for signal in (s.Reread(), *fresh):
                 self.inbox.put(signal)
         return len(fresh)
 
     def take_pending(self) -> PendingInputs | None:
-        """Take out what was to be decided about; once the session was given up here, and its link has ended."""
+        """Take out the undecided inputs, after the session was given up and its link has ended."""
         if self.left is None:
             return None
         later = tuple((signal, 0) for signal in self.inbox.empty_out() if isinstance(signal, s.FrameArrived))
@@ -159,7 +159,7 @@ class SessionWorker:
         return replace(left, waiting=(*left.waiting, *later))
 
     def caught_up(self, *, starting: bool | None = None) -> None:
-        """Take note that a replay is over, unless a part of it was turned away."""
+        """Note the end of a replay, unless frames of it were refused."""
         self.replaying = False
         if not self.inbox.shut:
             self.inbox.put(s.CaughtUp(starting))
@@ -172,51 +172,51 @@ class SessionWorker:
         return bool(drafts) and all(draft.live for draft in drafts)
 
     async def has_capacity(self) -> None:
-        """Wait until a link may be made: the session can take its frames, and a lease runs under which it may speak."""
+        """Wait until a link may connect: the inbox has capacity, and the lease is valid."""
         await self.inbox.has_capacity()
         await self.permit.given()
 
     @property
     def cursor(self) -> str | None:
-        """Where a new link resumes."""
+        """The cursor at which a new link resumes."""
         return self.view.cursor
 
     async def has_work(self) -> bool:
-        """Whether there is something to hear, as there is before the first link, or that somebody has said.
+        """Return whether a link is needed: before the first link, or for waiting events.
 
         Raises:
-            EngineUnavailable: the store cannot be asked.
+            EngineUnavailable: the store cannot be read.
         """
         return self.cursor is None or await has_something_to_say(self._shared.engine, self.view.session_id)
 
     def call_when_queued(self, call: Callable[[], None] | None) -> None:
-        """Have `call` run whenever an event is queued for the runtime or offered again; None ends it."""
+        """Call `call` for each event that is queued or offered again; None ends that."""
         self._outbox.call_when_queued(call)
 
     def lose(self) -> None:
-        """Say nothing more to the runtime: the session is given up here; whoever runs the worker ends it now."""
+        """Send nothing more, because the session is given up; the caller ends the worker."""
         self.lost = True
         self._outbox.link_down()
 
     def suspend(self) -> None:
-        """Fall silent: nothing is decided or sent until `resume`; what comes meanwhile waits in the inbox."""
+        """Pause decisions and sends until `resume`; signals wait in the inbox."""
         self.permit.suspend()
 
     def resume(self, row: Regained) -> None:
-        """Go on under a new fence, or begin anew from the store where somebody else has written meanwhile."""
+        """Resume under a new fence, or restart from the store if another instance has written."""
         self.permit.resume(row)
         if row.last_sequence != self.view.last_sequence:
-            # Also a session that has nothing to do finds out, unless it is its own step that is not known here yet.
+            # An idle session checks too, unless the newer step is its own.
             self.inbox.put(s.Reread())
 
     @property
     def leased(self) -> bool:
-        """Whether the session may speak."""
+        """Whether the session may send."""
         return self.permit.holds
 
     def reconfigure(self, runtime: RuntimeContext) -> None:
-        """Use another configuration from the next decision on."""
-        # A bound logger keeps the level it was bound under.
+        """Replace the configuration from the next decision on."""
+        # A bound logger keeps its level.
         self.log = log.bind(session=label_session(self.view))
         self._runner.runtime, self._runner.log = runtime, self.log
         self._effects.log = self.log
@@ -228,7 +228,7 @@ class SessionWorker:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing waits inside: no signal to decide, no event to send."""
+        """Whether no signal waits to be decided and no event to be sent."""
         return not self._busy and self.inbox.empty and self._outbox.settled
 
     @property
@@ -241,21 +241,21 @@ class SessionWorker:
         return None if self._outbox.settled else "unsent event"
 
     def write_marks(self) -> None:
-        """Put on record soon what is believed to be delivered, without waiting for a step that it rides along with."""
+        """Commit the delivery marks soon, without waiting for another step."""
         self._outbox.post_marks()
 
     @property
     def oldest_unsent(self) -> float:
-        """How many seconds the oldest outbound event has waited."""
+        """The age of the oldest outbound event in seconds."""
         return self._outbox.oldest_wait()
 
-    # The work --------------------------------------------------------------------------------------------
+    # Processing --------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Work until the session is closed or the task is canceled.
+        """Process batches until the session is closed or the task is canceled.
 
         Raises:
-            Fenced: the session has changed hands; nothing was written or sent since.
+            Fenced: another instance owns the session; nothing was written or sent since.
         """
         try:
             await self._runner.carry_retained(self._kept)
@@ -268,13 +268,13 @@ class SessionWorker:
                 if self._said_again and not (batch := await self._isolate_repeated(batch)):
                     self._busy = False
                     continue
-                # First, since what follows may be said again for whoever asks for it once more.
+                # First, because later signals may request a recorded outcome again.
                 marks = self._outbox.take_marks()
                 await self._runner.carry([*marks, *batch] if marks else batch)
                 if self._effects.late:
                     await self._effects.look_up_late()
                 self._busy = False
-                # While it waits it keeps nothing of what it has done.
+                # An idle worker holds no references to its last batch.
                 del batch, marks
         except Fenced:
             self.lose()
@@ -290,7 +290,7 @@ class SessionWorker:
             self._end()
 
     async def _isolate_repeated(self, batch: list[s.Signal]) -> list[s.Signal]:
-        """Decide alone about a frame that the session has failed on, where one comes first; what is behind it waits."""
+        """Decide a frame alone on which the session has failed; later signals wait."""
         for place, signal in enumerate(batch):
             known = next((one for one in self._said_again if is_again(signal, one[0])), None)
             if known is None:
@@ -325,7 +325,7 @@ class SessionWorker:
         finish(self.closed)
 
     def _tell_unwritten(self) -> None:
-        """Say what the runtime has said for the last time, and the store has not taken before the end."""
+        """Log the number of frames that the store could not record before the end."""
         unwritten = len(self._runner.collect_pending(self._kept, self._said_again).frames)
         if unwritten:
             self.log.warning("unrecorded frames dropped", heard=unwritten)
