@@ -55,7 +55,7 @@ OVERLOADED = "The gateway is overloaded; try again later."
 
 
 _UNSAID = Encoded(())
-"""What of an outcome is said to a runtime that is not told of it."""
+"""The reason on the delivery of an outcome that the runtime does not get."""
 _SHORT = 32
 """Digits of a hash that are kept."""
 Unanswered = Replied | Accepted | NotProcessed | Uncertain
@@ -63,17 +63,17 @@ Unanswered = Replied | Accepted | NotProcessed | Uncertain
 
 
 def fingerprint(tool: str, arguments: dict[str, Any]) -> str:
-    """Hash what was asked, so that a reused id with other arguments is told from a repeat."""
+    """Hash a request, to distinguish a reused id with other arguments from a repeat."""
     return _digest([tool, arguments])[:_SHORT]
 
 
 def outcome_fingerprint(outcome: Outcome) -> str:
-    """Hash what was answered, so that the same outcome again is told from a different one."""
+    """Hash an outcome, to distinguish a repeat from a different outcome."""
     return _digest([outcome.outcome, outcome.result, outcome.error])[:_SHORT]
 
 
 def outcome_digest(outcome: Outcome) -> str:
-    """Hash what was answered, to be compared with what a backend has kept: SHA-256 of [result, error] as JSON."""
+    """Hash an outcome for comparison with a backend's record: SHA-256 of [result, error] as JSON."""
     return _digest([outcome.result, outcome.error])
 
 
@@ -81,7 +81,7 @@ def _digest(value: object) -> str:
     try:
         written = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
     except TypeError:
-        # Keys that are no texts come from what is no JSON, and to allow for them takes half as long again.
+        # Keys other than strings never come from JSON, and allowing them takes half as long again.
         written = orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
     return sha256(written).hexdigest()
 
@@ -118,24 +118,24 @@ def failure(error: str, *, unknown: bool = False) -> Answered:
 
 
 def cancellation(error: str) -> Answered:
-    """Make the outcome of a call that somebody else than its executor has ended."""
+    """Return the outcome of a call that ended without its executor."""
     return Answered(outcome=Outcome(outcome="canceled", error=error), synthetic=True)
 
 
 def turned_away(reason: str, *, tried: bool = False, unsure: bool = False) -> Answered:
-    """Make the failure of a call whose executor is not asked now; an earlier attempt may have reached it."""
+    """Return the failure of a call whose executor gets no request now; an earlier attempt may have reached it."""
     what = "giving up on this call" if tried else "the tool was not called"
     return failure(f"{reason}; {what}, retry later", unknown=unsure)
 
 
 def no_executor(name: str | None, *, unknown: bool) -> Answered:
-    """Make the failure of a call whose executor is not in the configuration; an earlier attempt may have reached it."""
+    """Return the failure of a call whose executor is not configured; an earlier attempt may have reached it."""
     what = "the tool may have run" if unknown else "the tool was not called"
     return failure(f"executor {name!r} is no longer configured; {what}", unknown=unknown)
 
 
 def judge(answer: Unanswered, call: Call, policy: RetryPolicy, *, now: datetime, jitter: float) -> End | Retry | Wait:
-    """Decide what an answer without an outcome leads to (gateway/executors/README.md#answers)."""
+    """Decide the result of a response without an outcome (gateway/executors/README.md#answers)."""
     match answer:
         case Replied():
             return End(failure("the executor answered with something that is no outcome"))
@@ -225,7 +225,7 @@ def repeat(builder: StepBuilder, call_id: CallId) -> None:
 
 
 def answered(builder: StepBuilder, call_id: CallId, attempt: int, answer: Answer, *, jitter: float) -> bool:
-    """Take the answer of one attempt; False where the call has ended already."""
+    """Apply the response of one attempt; False if the call has ended."""
     call = builder.calls.get(call_id)
     if call is None:
         return False
@@ -277,7 +277,7 @@ def _not_sent(builder: StepBuilder, call: Call, reason: str, *, pause: timedelta
 
 
 def outcome(builder: StepBuilder, call_id: CallId, answered: Answered) -> bool:
-    """Take an outcome that came by callback or API; False where the call is no longer open."""
+    """Apply an outcome from a callback or the API; False if the call has ended."""
     call = builder.calls.get(call_id)
     if call is None:
         return False
@@ -307,10 +307,10 @@ def late_outcome(builder: StepBuilder, row: Call, answered: Answered) -> None:
 
 
 def progressed(builder: StepBuilder, call_id: CallId, data: dict[str, Any]) -> bool:
-    """Take word of an executor on how far a call is; False where it is no longer open.
+    """Record the progress of a call; False if the call has ended.
 
     Raises:
-        TooLarge: the call has said as much as it may.
+        TooLarge: the progress of the call exceeds its limit.
     """
     call = builder.calls.get(call_id)
     if call is None:
@@ -330,7 +330,7 @@ def progressed(builder: StepBuilder, call_id: CallId, data: dict[str, Any]) -> b
 
 
 def claim(builder: StepBuilder, call_id: CallId) -> bool:
-    """A slot is free for a waiting call; False where it no longer wants it."""
+    """Start a waiting call in a free slot; False if the call no longer waits."""
     call = builder.calls.get(call_id)
     if call is None or call.deadline_at <= builder.now:
         return False
@@ -356,7 +356,7 @@ def turn_away(builder: StepBuilder, call_id: CallId, reason: str) -> None:
 
 
 def cancel(builder: StepBuilder, call_id: CallId, *, reason: str | None) -> bool:
-    """An operator gives a call up: the executor is told and may still answer for a while."""
+    """Cancel a call for an operator: notify the executor, whose response still counts for a grace period."""
     call = builder.calls.get(call_id)
     if call is None:
         return False
@@ -371,10 +371,10 @@ def cancel(builder: StepBuilder, call_id: CallId, *, reason: str | None) -> bool
 
 
 def redrive(builder: StepBuilder, row: Call, request: ToolRequested, *, new_key: bool, deliver: bool) -> CallId:
-    """Try an ended call again, as a call of its own with the same idempotency key.
+    """Redrive an ended call as a new call with the same idempotency key.
 
     Raises:
-        Conflict: no route takes it, its arguments would be refused, or the dead call was redriven meanwhile.
+        Conflict: no route matches, the arguments are invalid, or the dead call was redriven meanwhile.
         Overloaded: too many calls are open.
     """
     runtime = builder.runtime
@@ -434,7 +434,7 @@ def dismissal(row: Call, *, by: str) -> CallProgressed:
 
 
 def dismiss(builder: StepBuilder, row: Call, *, by: str) -> None:
-    """Take a call off the dead letters, with a record of who did.
+    """Dismiss a dead call and record the operator.
 
     Raises:
         Conflict: it was redriven or dismissed meanwhile.
@@ -454,9 +454,9 @@ def settle(
     ended_as: Literal["answered", "dead", "moot"] = "answered",
     under_way: bool = True,
 ) -> None:
-    """End a call: updates first, then its one outcome, then what must be told.
+    """End a call: context updates, then its outcome, then the deliveries.
 
-    A `dead` call ended for want of an answer and waits for an operator; the runtime is not told the outcome of a
+    A `dead` call ended without a response and waits for an operator; the runtime does not get the outcome of a
     `moot` one. A call that is `under_way` may wait for a slot or for its executor.
     """
     outcome = answered.outcome
@@ -497,12 +497,12 @@ def settle(
         Settle(
             call.call_id,
             SETTLED[outcome.outcome],
-            # Of what was given, so that the same outcome again is found to be the same.
+            # A hash of the given outcome, so that a repeat is recognized.
             outcome_fingerprint(answered.outcome),
             index,
             outcome.unknown,
             outcome.error,
-            # Of an unknown one an operator decides, whoever has said so.
+            # An operator decides about an unknown outcome, whatever its source.
             ended_as == "dead" or outcome.unknown,
         )
     )
@@ -518,7 +518,7 @@ def settle(
 def _tell_updates(
     builder: StepBuilder, call: Call, updates: Iterable[ContextUpdate], *, sends: bool
 ) -> tuple[Loss, ...]:
-    """Tell what has changed before the outcome; returns what cannot be told."""
+    """Record the context updates before the outcome; return the losses."""
     losses: list[Loss] = []
     for place, update in enumerate(updates):
         event = ContextUpdated(
@@ -550,17 +550,17 @@ def exceeds_limits(builder: StepBuilder, size: int) -> bool:
 
 
 def check_limits(builder: StepBuilder, size: int) -> None:
-    """Look whether the session may have one more open call, for whoever is told at once.
+    """Check whether the session may have one more open call.
 
     Raises:
-        Overloaded: it may not.
+        Overloaded: too many calls are open.
     """
     if exceeds_limits(builder, size):
         raise Overloaded("the session has too many open calls; try again when some have ended")
 
 
 def end_elsewhere(builder: StepBuilder, call: Call, event: ToolFinished) -> None:
-    """End a call that somebody else has answered; the last event on record is that answer."""
+    """End a call whose outcome came from elsewhere; the last recorded event is that outcome."""
     outcome = event.as_outcome()
     builder.change_call(
         Settle(

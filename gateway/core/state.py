@@ -1,4 +1,4 @@
-"""What decisions about a session rest on: its memory, its open calls, its start, and what is only live. Pure."""
+"""The inputs of decisions about a session: memory, open calls, start state and live state. Pure."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import field
@@ -38,7 +38,7 @@ MOST_CONFIRMATIONS = 1_000
 MOST_ASKED = 100
 """Questions that may wait for a person; for the next, the oldest is denied or skipped."""
 UNSTARTED = "sent although the runtime had not said that it has started"
-"""What the delivery of new work says that could not wait any longer."""
+"""The reason on the delivery of new work that could not wait longer."""
 
 
 @frozen
@@ -99,9 +99,9 @@ class Action:
     """Its number in the runtime's own order."""
     finished: bool = False
     decided: bool = False
-    """It was allowed or denied already, as far as anybody was asked."""
+    """It was already allowed or denied, or needed no approval."""
     superseded: bool = False
-    """The runtime has sent it again under another id; whatever is to happen happens to that one."""
+    """The runtime sent it again under another id, which replaces this one."""
     gated: bool = False
     """Its request said that it waits for an approval."""
     size: int = 0
@@ -109,7 +109,7 @@ class Action:
     linked_to: CallId | None = None
     """The caller's call that it is."""
     withdrawn: bool = False
-    """It ended because nobody wanted it any more."""
+    """It ended because it was withdrawn."""
 
     def is_sent_again(self, event: ToolRequested, correlation: str | None) -> bool:
         """Whether a request replaces this one, under another id."""
@@ -140,7 +140,7 @@ class Gate:
 
 @frozen
 class Wanted:
-    """A host call on record that nobody has answered yet, on protocols with history."""
+    """A recorded host call without an outcome, for protocols with history."""
 
     event: ToolRequested
     sequence: int
@@ -149,7 +149,7 @@ class Wanted:
 
 @frozen
 class Hosted:
-    """A host call of this turn, and what the runtime has shown of waiting for it, on protocols with history."""
+    """A host call of this turn and whether the runtime shows that it waits for it, for protocols with history."""
 
     native_call_id: str
     answer: int | None = None
@@ -161,18 +161,18 @@ class Hosted:
 
 @frozen
 class StatePosition:
-    """Where a state stands in the runtime's own order."""
+    """The position of a state in the runtime's own order."""
 
     number: int
     time: str
 
     def is_before(self, other: "StatePosition") -> bool:
-        """Say whether this is older: by its number and its time, since numbers may begin anew."""
+        """Return whether this is older, by number and time, because numbers may restart."""
         return self.number < other.number and self.time < other.time
 
 
 def where(origin: Origin | Draft | None) -> StatePosition | None:
-    """Say where a state stands in the runtime's own order; None where it does not tell."""
+    """Return the position of a state in the runtime's own order; None if it has none."""
     if origin is None or origin.native_sequence is None or origin.native_time is None:
         return None
     return StatePosition(origin.native_sequence, origin.native_time)
@@ -189,9 +189,9 @@ class Remembered:
     linked: bool = False
     # The conversation.
     context: Mapping[str, Any] | None = None
-    """The last complete context as the backend gave it, where the protocol replaces contexts."""
+    """The last complete context of the backend, if the protocol replaces contexts."""
     held: tuple[str, ...] = ()
-    """What contexts said that wait for the next message, where the protocol has no contexts."""
+    """The contexts that wait for the next message, if the protocol has no contexts."""
     history: tuple[str, ...] = ()
     """Conversation lines, `[HH:MM] Name: text`, bounded."""
     confirmations: tuple[Confirmation, ...] = ()
@@ -200,9 +200,9 @@ class Remembered:
     # The turn.
     running: bool = False
     state: str | None = None
-    """What the runtime has said last of its state; None before it has said anything."""
+    """The last state that the runtime reported; None before the first."""
     stated: StatePosition | None = None
-    """Where that stands in the runtime's own order."""
+    """Its position in the runtime's own order."""
     native_state: str | None = None
     active_at: datetime | None = None
     """When anything last showed that the agent works, or was made to."""
@@ -211,14 +211,14 @@ class Remembered:
     ended_at: int = 0
     """The sequence at which a turn was last seen to end."""
     told_at: int = 0
-    """The sequence of the last message to the runtime, anybody's."""
+    """The sequence of the last message to the runtime, from any client."""
     gate: Gate | None = None
-    """The state that says what the runtime waits for, while it waits for an approval."""
+    """The gate that the runtime waits at, while it waits for an approval."""
     delegating: int = 0
     """How many pieces of work a delegate has in hand; its states look like the agent's own."""
     tasks: tuple[str, ...] = ()
-    """What was handed over to delegates and has not been seen said to them yet."""
-    # What waits for somebody.
+    """Tasks for delegates that have not appeared in the delegates' history yet."""
+    # Requests for human input.
     asked: tuple[Asked, ...] = ()
     wanted: Mapping[str, Wanted] = field(default_factory=dict[str, Wanted])
     hosted: Mapping[str, Hosted] = field(default_factory=dict[str, Hosted])
@@ -281,13 +281,13 @@ class Remembered:
 
 @frozen
 class Start:
-    """How far a runtime is, by what the link that stands or is being made has told."""
+    """The start state of a runtime, as reported over the current link."""
 
     state: Literal["unknown", "starting", "overdue", "ready"] = "unknown"
     since: datetime | None = None
     """Since when new work may have to wait; None while no link stands."""
     newest: int = -1
-    """Number of the newest state that was told."""
+    """The number of the newest reported state."""
 
     @property
     def waits(self) -> bool:
@@ -296,9 +296,9 @@ class Start:
 
 
 def observe_start(start: Start, draft: Draft, now: datetime) -> Start:
-    """Take note of what the runtime said; repeats count, states gone by do not.
+    """Apply a reported state; repeats count, outdated states do not.
 
-    An error that is part of no history is about the start itself, which is then not worth waiting for.
+    An error outside the history concerns the start itself, which is then not waited for.
     """
     match draft.event:
         case SessionMoved(state=state) if not draft.live:
@@ -317,7 +317,7 @@ def observe_start(start: Start, draft: Draft, now: datetime) -> Start:
 
 
 def start_caught_up(start: Start, *, is_starting: bool | None) -> Start:
-    """Take note of what the link has found out by asking: states told before count for nothing if it starts now."""
+    """Apply the result of the link's query: if the runtime starts now, earlier states do not count."""
     if is_starting:
         return replace(start, state="starting")
     return replace(start, state="ready") if is_starting is False and start.state == "unknown" else start
@@ -329,7 +329,7 @@ def overdue_at(start: Start, wait: timedelta) -> datetime | None:
 
 
 def describe_unstarted(start: Start, event: Event) -> str | None:
-    """Say what the delivery of an event has to tell."""
+    """Return the note on the delivery of an event."""
     is_work = isinstance(event, MessagePosted | TurnSteered | ActionOrdered)
     return UNSTARTED if is_work and start.state == "overdue" else None
 
@@ -340,7 +340,7 @@ _LOOSE = 2_048
 
 @frozen
 class Streamed:
-    """What an agent has streamed of a message, as far as its end goes; most of it is not copied for each piece."""
+    """The streamed part of a message; chunks are appended without copying the rest."""
 
     joined: str = ""
     loose: str = ""
@@ -371,7 +371,7 @@ class SessionView:
     calls: Mapping[CallId, Call] = field(default_factory=dict[CallId, Call])
     last_sequence: int = 0
     cursor: str | None = None
-    """Where the link resumes, in the protocol's own terms."""
+    """The cursor at which the link resumes, in the protocol's own form."""
     first_state: str = "idle"
     """The state it is listed with before the runtime has said one."""
     listed: str = "idle"
@@ -379,11 +379,11 @@ class SessionView:
     touched_at: datetime | None = None
     """When something live (typing) last showed that the agent works; not on record."""
     partial: Streamed = Streamed()
-    """What the agent has streamed of a message that is not complete yet; not on record."""
+    """The streamed part of an incomplete message; not recorded."""
     live: bool = True
     """False while a link replays history: nothing of it is acted on."""
     start: Start = Start()
-    """Whether the runtime has started, as this link has told; not on record."""
+    """Whether the runtime has started, as reported over this link; not recorded."""
 
 
 def first_state(capabilities: Capabilities) -> str:

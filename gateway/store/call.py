@@ -1,6 +1,6 @@
-"""A host call: what is kept of it, its states, and the one table that says which change is allowed. Pure.
+"""A host call: its stored fields, its states, and the table of allowed changes. Pure.
 
-The core decides by it before a step is committed and every store again when it is; nothing else changes a call.
+The core applies the table before a commit and every store during it; nothing else changes a call.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from gateway.events.frozen import frozen, replace
 from gateway.models.states import AnswerTo as AnswerTo, CallState as CallState
 
 CALLER = "caller"
-"""The adapter in the origin of what somebody else than the runtime asks for, and the begin of its native call id."""
+"""The origin adapter of calls from outside the runtime, and the prefix of their native call ids."""
 
 
 @frozen
@@ -35,13 +35,13 @@ class Call:
     request_sequence: int
     executor: str | None = None
     key: str | None = None
-    """Idempotency key where it is not the call_id (a redrive of another call)."""
+    """The idempotency key if it is not the call_id (a redrive of another call)."""
     due_at: datetime | None = None
     canceling_until: datetime | None = None
     outcome_sequence: int | None = None
     outcome_sha: str | None = None
     unknown: bool = False
-    """Whether the tool may have run without our knowing: by an attempt so far, or, once it ended, by what ended it."""
+    """Whether the tool may have run unnoticed: in an attempt so far, or, after the end, by the reason of the end."""
     error: str | None = None
     redrive_of: CallId | None = None
     deliver: bool = True
@@ -52,15 +52,15 @@ class Call:
     late: bool = False
     """Whether a different outcome came after its end, which is on record; another one is not recorded any more."""
     progressed: int = 0
-    """What was recorded of its progress, in bytes; each report counts as `PROGRESS_COST` at least."""
+    """The recorded progress in bytes; each report counts as at least `PROGRESS_COST`."""
     arguments: Mapping[str, Any] | None = field(default=None, compare=False)
-    """Those of its request while it is open; None in lists, and where the request cannot be read. Not a column."""
+    """The arguments of an open call; None in lists, and if the request is unreadable. Not a column."""
     size: int = field(default=0, compare=False)
-    """What the arguments take. Not a column."""
+    """The size of the arguments in bytes. Not a column."""
     origin: Origin | None = field(default=None, compare=False)
-    """Of an open call from outside: where its events come from. Not a column."""
+    """The origin of the events of an open call from outside. Not a column."""
     written: bytes | None = field(default=None, compare=False, repr=False)
-    """The arguments as compact JSON, where their reader has written them. Not a column."""
+    """The arguments as compact JSON, if their reader wrote them. Not a column."""
 
     @property
     def idempotency_key(self) -> str:
@@ -69,14 +69,14 @@ class Call:
 
     @property
     def answer_to(self) -> AnswerTo:
-        """Who is told the outcome: the runtime, the caller from outside, or, of a silent redrive, nobody."""
+        """The recipient of the outcome: the runtime, the caller from outside, or `nobody` for a silent redrive."""
         if self.deliver:
             return "runtime"
         return "caller" if self.redrive_of is None else "nobody"
 
     @property
     def is_the_runtimes(self) -> bool:
-        """Whether the runtime has asked for it, so that what it says of such a native id is about this call."""
+        """Whether the runtime made the call, so that its native id refers to this call."""
         return self.deliver and self.redrive_of is None
 
     @property
@@ -87,14 +87,14 @@ class Call:
 
 @frozen
 class Open:
-    """A new call: `dispatched` with attempt 1 where it may leave at once, `queued` otherwise.
+    """A new call: `dispatched` with attempt 1 if it may leave at once, otherwise `queued`.
 
-    When it was made, and in which session, is for the store to say.
+    The store adds the time and the session.
     """
 
     call: Call
     request_index: int | None = None
-    """Index of its tool.requested in the same step; None where `request_sequence` is that of an earlier one."""
+    """The index of its tool.requested in the same step; None if `request_sequence` refers to an earlier one."""
 
     @property
     def call_id(self) -> CallId:
@@ -188,7 +188,7 @@ class CameLate:
 
 @frozen
 class Progressed:
-    """Word of an executor on how far an open call is; `size` counts towards what one call may say."""
+    """A progress report of an executor; `size` counts towards the limit of one call."""
 
     call_id: CallId
     size: int
@@ -250,9 +250,9 @@ TRANSITIONS: Mapping[str, Mapping[Signal, frozenset[CallState]]] = {
     "canceled": {"clear": frozenset({"canceled"}), "late": frozenset({"canceled"})},
     "expired": {"clear": frozenset({"expired"}), "late": frozenset({"expired"})},
 }
-"""Which signal may lead where. A settled call stays as it is; an operator may clear it off the dead letters.
+"""The state machine: allowed changes by state. A settled call only changes when an operator dismisses it.
 
-This is the machine: the core and the stores change a call by `changed` and in no other way.
+The core and the stores change a call only through `changed`.
 """
 
 OPEN_STATES: tuple[str, ...] = tuple(state for state, ways in TRANSITIONS.items() if "settle" in ways)
@@ -260,11 +260,11 @@ ENDED_STATES: tuple[str, ...] = tuple(state for state, ways in TRANSITIONS.items
 
 
 def changed(call: Call | None, change: CallChange, *, now: datetime, numbers: Sequence[int]) -> Call:
-    """Say what a change makes of a call, None being one that does not exist; `numbers` are the step's sequences.
+    """Return a call after a change; `call` is None if it does not exist; `numbers` are the step's sequences.
 
     Raises:
-        Stale: the call is not, or no longer, in a state that the change is allowed in.
-        InvalidRequest: an index points at no event of the step.
+        Stale: the change is not allowed in the state of the call.
+        InvalidRequest: an index is not an event of the step.
     """
     if isinstance(change, Open):
         return opened(call, change.call, change.request_index, now=now, numbers=numbers)
@@ -314,7 +314,7 @@ def state_after(call: Call, change: CallChange) -> CallState:
     """Say which state a change leads to.
 
     Raises:
-        Stale: the call is not, or no longer, in a state that the change is allowed in.
+        Stale: the change is not allowed in the state of the call.
     """
     signal = _SIGNALS[type(change)]
     allowed = TRANSITIONS[call.state].get(signal)
@@ -329,11 +329,11 @@ def state_after(call: Call, change: CallChange) -> CallState:
 
 
 def opened(known: Call | None, call: Call, index: int | None, *, now: datetime, numbers: Sequence[int]) -> Call:
-    """Say what a new call is, whose request is the step's event of this index; `known` is one that is there already.
+    """Return a new call whose request is the step's event of this index; `known` is an existing call.
 
     Raises:
-        Stale: there is one, or the call cannot begin in its state.
-        InvalidRequest: the index points at no event of the step, or the call at no request.
+        Stale: the call exists, or cannot start in its state.
+        InvalidRequest: the index is not an event of the step, or the call has no request.
     """
     if known is not None:
         raise Stale(f"call {call.call_id!r} exists")

@@ -1,7 +1,7 @@
-"""The socket for storage: a Step goes in whole or not at all; narrow questions come out. Pure.
+"""The port of a store: commit a Step completely or not at all, and answer narrow queries. Pure.
 
-`commit` is the only way anything is written about a session. Engines give the same answers
-whatever they are made of; `gateway.testing.conformance.engine` is the contract as tests.
+Only `commit` writes session data. All engines return the same results; `gateway.testing.conformance.engine` is the
+contract as tests.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -93,7 +93,7 @@ class Registry(Protocol):
     async def erase(self, session_id: SessionId) -> None:
         """Remove the bodies of a closed session's events (their kinds and sequences stay) and its snapshot.
 
-        An erased event reads back as `opaque` with channel `erased`; what was to be sent to the runtime is moot.
+        An erased event reads as `opaque` with channel `erased`; its pending sends to the runtime become moot.
         """
         ...
 
@@ -107,7 +107,7 @@ class Ledger(Protocol):
         ...
 
     async def ended_for(self, call_id: CallId) -> timedelta | None:
-        """Say how long ago a call ended, by the store's own clock; None while it is open, and where it is unknown."""
+        """Return the time since the end of a call, by the clock of the store; None if it is open or unknown."""
         ...
 
     async def calls(self, which: CallFilter, page: Page) -> tuple[Sequence[Call], str | None]:
@@ -116,7 +116,7 @@ class Ledger(Protocol):
 
     async def open_calls(self, session_id: SessionId) -> Sequence[Call]: ...
     async def count_open_calls(self) -> Mapping[str, int]:
-        """Count the open calls of each runtime that has any; takes as long as there are open ones."""
+        """Count the open calls by runtime, in time proportional to their number."""
         ...
 
     async def pending_sends(
@@ -139,11 +139,11 @@ class Ledger(Protocol):
 
     async def sends_of(self, session_id: SessionId, sequence: int) -> Sequence[Send]: ...
     async def revive(self, session_id: SessionId, sequence: int, target: str, *, due_at: datetime) -> bool:
-        """Make a refused, unknown or dead row pending again; False where it is none: of many at once one succeeds."""
+        """Make a refused, unknown or dead row pending again; False otherwise. Of concurrent requests one succeeds."""
         ...
 
     async def dismiss(self, session_id: SessionId, sequence: int, target: str, *, reason: str) -> bool:
-        """Make a row that `dead_sends` lists moot; False where it is none: of many at once one succeeds."""
+        """Make a row of `dead_sends` moot; False for other rows. One of many concurrent requests succeeds."""
         ...
 
     async def dead_sends(self, page: Page, which: DeadFilter = ANY_DEAD) -> tuple[Sequence[Send], str | None]:
@@ -161,7 +161,7 @@ class Memory(Protocol):
 
     async def recall(self, *, key: str, scope: str) -> StoredAnswer | None: ...
     async def remember(self, *, key: str, scope: str, answer: StoredAnswer) -> bool:
-        """Keep an answer; False where another one is already kept for the key."""
+        """Store a response; False if another one is stored for the key."""
         ...
 
     async def note(self, name: str) -> str | None: ...
@@ -169,36 +169,36 @@ class Memory(Protocol):
 
 
 class Leases(Protocol):
-    """Says which instance may speak for a session, by one lease per instance and one fence per session.
+    """Decide which instance owns a session, with one lease per instance and one fence per session.
 
-    Times are the store's own: the clocks of instances do not matter. An instance id belongs to one lease for
-    ever; who lost it begins again under a new one.
+    Times come from the store, so the clocks of instances do not matter. An instance id has one lease; an instance that
+    lost it starts again under a new id.
     """
 
     async def beat(self, instance: str, *, url: str, ttl: timedelta) -> bool:
-        """Begin or renew an instance's lease; False where it had run out, which is never revived."""
+        """Start or renew the lease of an instance; False if it has expired, which is final."""
         ...
 
     async def take(self, instance: str, session_id: SessionId) -> SessionRow | None:
-        """Own one open session that no living instance owns, under its next fence; one's own is returned as it is.
+        """Acquire one open session without a living owner, under its next fence; return an owned session unchanged.
 
-        None where another one owns it, where it is closed or unknown, or where one's own lease has run out.
+        None if another instance owns it, if it is closed or unknown, or if the own lease has expired.
         """
         ...
 
     async def take_over(self, instance: str, *, runtimes: Collection[str], limit: int) -> Sequence[SessionRow]:
-        """Own open sessions of these runtimes that no living instance owns, each under its next fence.
+        """Acquire open sessions of these runtimes without a living owner, each under its next fence.
 
-        At most `limit`, and never beyond a fair share: all open sessions over all living instances, rounded up.
-        Nothing where one's own lease has run out. Two instances never take over the same session.
+        At most `limit`, and at most a fair share: all open sessions divided by all living instances, rounded up. Empty
+        if the own lease has expired. Two instances never acquire the same session.
         """
         ...
 
     async def regain(self, instance: str, *, former: Collection[str]) -> Sequence[Regained]:
-        """Own, in one statement, the open sessions that one's own former instances still own, under their next fences.
+        """Acquire, in one statement, the open sessions of the own former instances, under their next fences.
 
-        The leases of the former instances end with it. Returns all open sessions that are one's own then, so that it
-        may be repeated where the answer was lost; nothing where one's own lease has run out.
+        This ends the leases of the former instances. Returns all open sessions that the instance then owns, so it can
+        be repeated after a lost response; empty if the own lease has expired.
         """
         ...
 
@@ -211,7 +211,7 @@ class Leases(Protocol):
         ...
 
     async def instances(self) -> Sequence[Instance]:
-        """List the instances whose lease runs, and those that still own sessions though theirs has run out."""
+        """List the instances with a valid lease, and those with an expired lease that still own sessions."""
         ...
 
     async def hold(self, instance: str, name: str) -> bool:
@@ -219,14 +219,14 @@ class Leases(Protocol):
         ...
 
     async def let_go(self, instance: str, name: str) -> None:
-        """Give up something held, so that another instance may have it at once; nothing where it is not one's own."""
+        """Release a held resource for other instances at once; ignore resources of others."""
         ...
 
 
 class Notifier(Protocol):
-    """Wakes other instances; it never carries truth, so that losing all of it only costs latency.
+    """Wake other instances. Notifications carry no state, so losing them costs only latency.
 
-    Topics that begin with `live:` carry what nobody can look for; a notifier without room leaves them out first.
+    Topics that start with `live:` carry live events, which are not stored; a full notifier drops them first.
     """
 
     def notify(self, topic: str) -> None:
@@ -234,9 +234,9 @@ class Notifier(Protocol):
         ...
 
     def listen(self, heard: Callable[[str | None], None]) -> Callable[[], None]:
-        """Call `heard` with each topic of another instance, with None where some may have been missed.
+        """Call `heard` with each topic of another instance, and with None if topics may have been missed.
 
-        It is called on the event loop and must not block. Returns what ends the listening.
+        It runs on the event loop and must not block. Returns a function that stops listening.
         """
         ...
 
@@ -249,7 +249,7 @@ class Engine(Journal, Registry, Ledger, Memory, Leases, Notifier, Protocol):
         ...
 
     async def health(self) -> EngineHealth:
-        """Say whether the store takes writes, by trying one."""
+        """Check that the store accepts writes, with a test write."""
         ...
 
     async def __aenter__(self) -> "Engine": ...
