@@ -36,9 +36,9 @@ def excerpt(payload: object) -> str:
 def warn_unserved(runtime: str, *, sessions: int, calls: int) -> None:
     """Warn of sessions that wait for a runtime which the configuration does not name."""
     if sessions:
-        mend = "put it back and reload, or close its sessions"
+        fix = "put it back and reload, or close its sessions"
         text = "open sessions wait for a runtime that is not in the configuration"
-        _log.warning(text, runtime=runtime, sessions=sessions, calls=calls, mend=mend)
+        _log.warning(text, runtime=runtime, sessions=sessions, calls=calls, fix=fix)
 
 
 def note(

@@ -23,6 +23,7 @@ ONE_AT_A_TIME: dict[str, Any] = {
         "secret": SECRET,
         "concurrency": 1,
         "idempotent": True,
+        "attempts": 10,
         "timeout": "60s",
         "deadline": "60s",
     }
@@ -35,9 +36,11 @@ async def test_a_slot_is_not_lost_where_what_must_be_read_first_cannot_be_read(t
     tuning = Tuning(sweep=0.5, link_first=0.02, link_longest=0.05)
     async with host(tmp_path, able={"hydrates": True}, executors=ONE_AT_A_TIME, tuning=tuning) as one:
         await one.post(f"/v1/sessions/{await one.session('finn')}/events", CONTEXT, status=202)
-        one.traps.set("executor.execute, at once")
+        # The call is queued between two attempts: several of them, since one pause may be too short to be seen.
+        one.traps.set("executor.execute, at once", FOR_GOOD)
         asked = await one.asks(one.finn)
         await until(lambda: _is(one, asked, "queued"), within=PATIENCE)
+        one.traps.set("executor.execute, at once", 0)
         # Its slot comes together with a link that has come up, for which the store must be read.
         one.traps.set("engine.commit, away", FOR_GOOD)
         one.traps.set("engine.pending_sends, away", FOR_GOOD)

@@ -144,7 +144,7 @@ async def test_a_history_beyond_the_memory_limit_costs_the_link_and_the_gateway_
 
         async def told() -> bool:
             (runtime,) = await scene.rows("/v1/runtimes")
-            return any("no list of events: MemoryError" in (link["reason"] or "") for link in runtime["links"])
+            return any("not a list of events: MemoryError" in (link["reason"] or "") for link in runtime["links"])
 
         await until(told, within=PATIENCE)
         assert await scene.gateway.ready()

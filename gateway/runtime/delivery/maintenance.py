@@ -77,10 +77,10 @@ class Maintenance:
             os.close(os.open(os.devnull, os.O_RDONLY))
         except OSError as exc:
             if self._opens:
-                mend = "raise `ulimit -Hn` (LimitNOFILE, `ulimits`), and see what holds them: `ls -l /proc/<pid>/fd`"
+                fix = "raise `ulimit -Hn` (LimitNOFILE, `ulimits`), and see what holds them: `ls -l /proc/<pid>/fd`"
                 reason = exc.strerror or str(exc)
                 # The machine's limit and nobody's slip: where it was noticed tells nothing.
-                log.error("no file or socket can be opened; new connections are refused", reason=reason, mend=mend)  # noqa: TRY400
+                log.error("no file or socket can be opened; new connections are refused", reason=reason, fix=fix)  # noqa: TRY400
             self._opens = False
         else:
             if not self._opens:

@@ -25,4 +25,4 @@ def make_private(path: Path) -> None:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, _MODE))
         return
     if mode & _OTHERS:
-        log.warning("others may read the database", path=str(path), mode=f"{mode:04o}", mend=f"chmod 600 {path}*")
+        log.warning("others may read the database", path=str(path), mode=f"{mode:04o}", fix=f"chmod 600 {path}*")
