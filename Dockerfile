@@ -1,7 +1,7 @@
 # syntax=docker/dockerfile:1
-# Two targets, of which the last is the default: `demo` has the libraries of `dragoman demo` as well, `dragoman` has not.
-# The first stages make a virtual environment with pinned, hash-checked libraries and our wheel; a target holds only
-# Python and that environment, and runs as a user who owns nothing but /data.
+# Two targets: `dragoman`, the default, and `demo`, which adds the libraries of `dragoman demo`. The build stages create
+# a virtual environment with pinned, hash-checked libraries and our wheel. A target contains only Python and that
+# environment, and runs as a user that owns only /data.
 
 FROM python:3.13-slim-bookworm AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
@@ -37,7 +37,7 @@ RUN python -m pip uninstall --yes pip \
     && useradd --system --uid 10001 --gid dragoman --home-dir /data --no-create-home --shell /usr/sbin/nologin dragoman \
     && install -d -o dragoman -g dragoman -m 0750 /data
 COPY config/examples/container.yaml /etc/dragoman/gateway.yaml
-# Bytecode was compiled at installation; nothing writes to the root file system while running.
+# The installation compiled the bytecode; a running container does not write to the root file system.
 ENV PATH=/opt/dragoman/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 USER 10001:10001
 WORKDIR /data

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 MINUTES ?= 10
-# Where this is set, each worker and each process of a test would compile all modules anew, for half of its time.
+# If this is set, each worker and each test process compiles all modules again, which takes half of its time.
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
