@@ -1,7 +1,7 @@
-"""Who lives and who holds what, for engines that one process has to itself.
+"""The leases and held names of engines that serve a single process, in memory.
 
-It is kept in memory alone: whoever opens such a store is the only process there, so that every lease of
-an earlier one has ended, and a heartbeat costs no disk sync and does not fail while the disk is full.
+Only one process has such a store open, so all leases of earlier processes have ended. A heartbeat needs no disk sync
+and works while the disk is full.
 """
 
 from collections.abc import Mapping
@@ -12,28 +12,28 @@ from gateway.clock import Clock
 from gateway.store.rows import Instance
 
 RESTORED = 1_000_000
-"""How far a restore moves fences: beyond each one that was given out after the backup was made."""
+"""The number that a restore adds to fences, so that they exceed every fence issued after the backup."""
 
 
 class InstanceLease(NamedTuple):
-    """How long an instance lives; an ended lease stays on the list, so that it is never revived."""
+    """The lease of an instance; an expired lease stays listed, so that it is never renewed."""
 
     url: str
     ends_at: float
-    """By the steady clock, so that setting the time of day ends nobody's lease."""
+    """By the monotonic clock, so that a change of the system time ends no lease."""
 
 
 class Roster:
-    """Keep the leases and what is held under them; any thread may read, the event loop alone writes."""
+    """Keep leases and held names; any thread may read, only the event loop writes."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        # Replaced as a whole, so that a thread that reads it sees one state.
+        # Replaced as a whole, so that other threads read a consistent state.
         self._leases: Mapping[str, InstanceLease] = {}
         self._holders: dict[str, str] = {}
 
     def beat(self, instance: str, url: str, ttl: timedelta) -> bool:
-        """Begin or renew a lease; False where it has ended."""
+        """Acquire or renew a lease; return False if it has expired."""
         lease = self._leases.get(instance)
         now = self._clock.monotonic()
         if lease is not None and lease.ends_at <= now:
@@ -42,7 +42,7 @@ class Roster:
         return True
 
     def end(self, instance: str) -> None:
-        """End a lease, and with it all that was held."""
+        """End a lease, which releases its names."""
         lease = self._leases.get(instance)
         if lease is not None:
             self._leases = {**self._leases, instance: lease._replace(ends_at=self._clock.monotonic())}
@@ -52,7 +52,7 @@ class Roster:
         return frozenset(instance for instance, lease in self._leases.items() if lease.ends_at > now)
 
     def hold(self, instance: str, name: str) -> bool:
-        """Take or keep a name, where nobody else who lives has it."""
+        """Acquire or keep a name unless another living instance holds it."""
         living = self.living()
         holder = self._holders.get(name)
         if instance not in living or (holder != instance and holder in living):
@@ -61,12 +61,12 @@ class Roster:
         return True
 
     def let_go(self, instance: str, name: str) -> None:
-        """Give up a name, where it is this instance's."""
+        """Release a name if this instance holds it."""
         if self._holders.get(name) == instance:
             del self._holders[name]
 
     def show(self, sessions: Mapping[str | None, int]) -> list[Instance]:
-        """List who lives or still owns sessions, given how many each owns; those of nobody are under None."""
+        """List the instances that live or still own sessions; `sessions` has the number that each owns."""
         living = self.living()
         return [
             Instance(instance, lease.url, instance in living, sessions.get(instance, 0))
@@ -76,5 +76,5 @@ class Roster:
 
 
 def takeover_limit(limit: int, *, owned: int, total: int, living: int) -> int:
-    """Say how many sessions an instance may take over: up to the limit, and up to its fair share, rounded up."""
+    """Return how many sessions an instance may take over: at most the limit and its fair share, rounded up."""
     return max(0, min(limit, -(-total // living) - owned))

@@ -1,19 +1,19 @@
 """Commits steps in batches that share a transaction, in two lanes by session.
 
-A batch is whatever queued while the one before it was committing. Futures resolve after COMMIT has
-returned. A step that SQL refuses fails alone: its batch is undone and tried again in halves.
+A batch holds the steps that arrived during the previous commit. Futures resolve after COMMIT has returned. A step that
+SQL refuses fails alone: its batch is rolled back and tried again in halves.
 
-A lane remembers what it has written, and a batch of sessions that it knows is one statement, which is a commit of its
-own and stands only where they are as remembered. Whatever else, and whatever such a statement is refused, is done in a
+A lane remembers the rows that it has written. If it knows all sessions of a batch, the batch is one statement, which
+commits only if these sessions are unchanged. All other batches, and each batch whose statement fails, use a
 transaction that locks and reads the sessions first.
 
-Where somebody else holds rows of a session for as long as a statement waits, its steps are tried apart from those of
-others until one gets through, and told EngineUnavailable at once where none does.
+If another transaction holds rows of a session for longer than a statement waits, the steps of this session are tried
+apart from the others until one succeeds. Each failed try ends with EngineUnavailable.
 
-While the server is away steps wait: up to WAITING, or `waiting_bytes`, and who comes later for room among them. Who
-has waited for long (`commit` of the tuning) is told EngineUnavailable, with the certainty that nothing was written;
-only a batch whose connection was lost in its commit waits for as long as it takes to find out. The session worker tells
-its clients, and comes again with everything else.
+While the server is unreachable, up to WAITING steps or `waiting_bytes` bytes are queued; later callers wait for room.
+A step that has waited for `commit` seconds (see the tuning) ends with EngineUnavailable and is certainly not written.
+Only a batch whose connection was lost during its commit waits until its fate is known. The session worker fails the
+API requests of its clients and tries all other inputs again.
 """
 
 import asyncio
@@ -39,17 +39,17 @@ from gateway.store.step import Committed, Step
 
 LANES = 2
 BATCH_BYTES = 8 * 1024**2
-"""What the events of a batch may weigh together; a single step may weigh more."""
+"""Bytes of events in a batch; a single step may have more."""
 WAITING = 1_024
-"""Steps that may wait; who comes later waits for room."""
+"""Steps in the queue; later callers wait for room."""
 APART = 1.0
-"""Seconds in which steps are tried one by one, since rows of one of them are held; the rest comes again."""
+"""Seconds in which steps are tried one by one if rows of one of them are locked; the rest fail and are retried."""
 HELD_FOR = 30.0
-"""Seconds in which the steps of a session are tried apart; a session that is carried here comes again sooner."""
+"""Seconds in which the steps of a session are tried apart; a session that runs here retries sooner."""
 REFUSED_FOR = 5.0
-"""Seconds behind a refusal in which a lane that has written nothing since counts as one that cannot write."""
+"""Seconds after a failure in which a lane counts as unable to write, unless it has written since."""
 CLOSING = 15.0
-"""Seconds that what is queued may still take when the engine is closed."""
+"""Seconds for the queued steps when the engine closes."""
 
 
 class Job(NamedTuple):
@@ -58,7 +58,7 @@ class Job(NamedTuple):
     step: Step
     events: Sequence[EventRecord]
     weight: int
-    """What its events weigh."""
+    """Bytes of its events."""
     future: asyncio.Future[Committed]
     since: float
 
@@ -74,7 +74,7 @@ class _Written(NamedTuple):
 
 
 class CommitLanes:
-    """Takes steps from the event loop, and is at work from the start until `stop`."""
+    """Commit steps in two lanes, from construction until `stop`."""
 
     def __init__(self, address: Address, once: ExactlyOnce, clock: Clock) -> None:
         self._address = address
@@ -83,12 +83,12 @@ class CommitLanes:
         self._weight = ByteBudget(address.tuning.waiting_bytes)
         self._lanes = [_Lane(address, once, clock, self._room) for _ in range(LANES)]
         self._tasks = Tasks()
-        # Tasks of the engine's own and not of a group: entering and leaving may be two tasks' doing.
+        # No task group, because one task may start the engine and another one stop it.
         self._running = [guard("postgres lane", lane.run, self._tasks) for lane in self._lanes]
         self._closing = False
 
     async def stop(self) -> None:
-        """Write what is queued, and end; what cannot be written in time is refused."""
+        """Write the queued steps and stop; steps that cannot be written in time are refused."""
         self._closing = True
         for lane in self._lanes:
             lane.close()
@@ -113,7 +113,7 @@ class CommitLanes:
 
     async def _enter(self, size: int, since: float) -> None:
         if not self._room.locked() and self._weight.takes(size):
-            # Neither waits, so that nothing bounds it: this is what most steps do.
+            # The usual case. Neither call waits, so it needs no timeout.
             await self._room.acquire()
             return
         try:
@@ -128,19 +128,19 @@ class CommitLanes:
             raise EngineUnavailable(f"{self._address.place} is too slow: too many steps wait already") from exc
 
     def check(self) -> None:
-        """Look whether every lane is at work.
+        """Return if every lane is running.
 
         Raises:
-            EngineUnavailable: one has ended.
+            EngineUnavailable: a lane has ended.
         """
         if any(lane.ended for lane in self._lanes):
             raise EngineUnavailable(f"a writer of {self._address.place} has failed: restart the gateway")
 
     def check_writes(self) -> None:
-        """Look whether what was to be written lately could be.
+        """Return if the recent writes of every lane succeeded.
 
         Raises:
-            EngineUnavailable: a lane has ended, or was refused and has written nothing since.
+            EngineUnavailable: a lane has ended, or has failed and written nothing since.
         """
         self.check()
         for lane in self._lanes:
@@ -165,14 +165,14 @@ class _Lane:
         self._waiting: deque[Job] = deque()
         self._news = asyncio.Event()
         self._held: dict[SessionId, float] = {}
-        """Sessions of which somebody else held rows when they were last tried, and when that was."""
+        """When another transaction last held rows of a session, by session."""
         self._refused = 0.0, ""
         self._closing = False
         self.ended = False
 
     @property
     def refusal(self) -> str | None:
-        """Why nothing could be written lately."""
+        """The reason of the recent failure; None if there is none."""
         at, reason = self._refused
         return reason if reason and asyncio.get_running_loop().time() - at < REFUSED_FOR else None
 
@@ -204,7 +204,7 @@ class _Lane:
                 else:
                     self._news.clear()
         finally:
-            # Also when this fails: nobody may wait for ever.
+            # Also after a failure, so that no caller waits forever.
             self.ended = True
             left = [*batch, *self._waiting]
             self._waiting.clear()
@@ -218,7 +218,7 @@ class _Lane:
     def _resolve(self, verdicts: Sequence[Verdict]) -> None:
         for job, value, error in verdicts:
             self._room.release()
-            # Who was canceled while waiting no longer wants to know; the write stands.
+            # The caller was canceled while waiting; the write stands.
             if job.future.done():
                 continue
             if value is not None:
@@ -227,7 +227,7 @@ class _Lane:
                 job.future.set_exception(error or EngineUnavailable("no answer"))
 
     def _note(self, verdicts: Sequence[Verdict]) -> None:
-        """Remember whether something could be written; one session whose rows are held says nothing about the rest."""
+        """Remember whether writes succeed; locked rows of one session do not count as a failure of the lane."""
         if any(value is not None for _, value, _ in verdicts):
             self._refused = 0.0, ""
             return
@@ -263,7 +263,7 @@ class _Lane:
         except (InvalidRequest, ValueError, TypeError, OverflowError) as exc:
             if len(batch) == 1:
                 return [(batch[0], None, _refused(exc))]
-        # Whatever it is, it is one session's alone: what is at fault is found by halves, and nothing was written.
+        # Nothing was written. Halving the batch finds the session that fails.
         except Exception as exc:  # noqa: BLE001
             if len(batch) == 1:
                 FAULTS.note("postgres lane", exc, session_id=batch[0].step.session_id)
@@ -282,7 +282,7 @@ class _Lane:
         ]
 
     async def _write_apart(self, batch: Sequence[Job], exc: EngineUnavailable) -> list[Verdict]:
-        """Write steps one by one, since rows of one of them are held; which those are is found so."""
+        """Write steps one by one to find those whose rows are locked."""
         loop = asyncio.get_running_loop()
         until = loop.time() + APART
         verdicts: list[Verdict] = []
@@ -295,7 +295,7 @@ class _Lane:
         return verdicts
 
     async def _write_at_once(self, batch: Sequence[Job]) -> list[Verdict] | None:
-        """Commit in one statement what can be decided by what is known; None where it must be read first."""
+        """Commit a batch in one statement if all its rows are known; return None if they must be read first."""
         link, fresh = self._link, self._tuning.fresh
         if link is None or not link.answered_within(fresh) or not self._known.suffice(job.step for job in batch):
             return None
@@ -309,7 +309,7 @@ class _Lane:
             self._known.forget(job.step.session_id for job in batch)
             raise
         except (DragomanError, ValueError, TypeError, OverflowError):
-            # Whatever it is, what is on record says it as it is.
+            # The remembered rows may be wrong, so the caller reads the stored ones.
             self._known.forget(job.step.session_id for job in batch)
             return None
         for version, _ in rows:
@@ -317,14 +317,14 @@ class _Lane:
         return verdicts
 
     async def _meet(self, link: Connection) -> None:
-        """Make a connection fit for statements of their own, and forget what was known on the one before."""
-        # It may lead to another server.
+        """Prepare a new connection for statements without a transaction, and forget all remembered rows."""
+        # The connection may lead to another server.
         self._link, self._known = None, KnownRows(self._tuning.remembered)
         if link.address.direct:
             try:
                 await link.run(ALONE)
             except EngineUnavailable:
-                # The next batch is told.
+                # The next batch reports the failure if it persists.
                 return
             self._link = link
 
@@ -359,7 +359,7 @@ def _take(waiting: deque[Job], most: int) -> list[Job]:
 
 
 def _unavailable(exc: OperatorError) -> DragomanError:
-    # The way there was fine at the start, so that this may pass as well.
+    # The DSN and the rights were valid at the start, so this failure may be temporary.
     error = EngineUnavailable(str(exc))
     error.__cause__ = exc
     return error

@@ -1,4 +1,4 @@
-"""What a lane remembers of the rows that it has read and written, so that most batches are written without a look."""
+"""A lane's memory of the rows that it has read and written, so that most batches need no read."""
 
 from collections.abc import Iterable
 from itertools import islice
@@ -25,7 +25,7 @@ SELECT
 
 
 class KnownRows:
-    """What the store holds, as far as it was read or written here; `decide` reads it as its `Known`."""
+    """The stored rows that this lane has read or written; the `Known` of `decide`."""
 
     def __init__(self, remembered: int = PRODUCTION.remembered) -> None:
         self._remembered = remembered
@@ -39,7 +39,7 @@ class KnownRows:
         return None if found is None else found[0]
 
     def version(self, session_id: SessionId) -> str:
-        """Say which version of a session's head is known: the transaction that wrote it."""
+        """Return the known version of a session's head: the transaction that wrote it."""
         return self._heads[session_id][1]
 
     def call(self, call_id: CallId) -> Call | None:
@@ -49,13 +49,13 @@ class KnownRows:
         return key in self._seen
 
     def suffice(self, steps: Iterable[Step]) -> bool:
-        """Say whether these steps can be decided by what is known, and written in one statement.
+        """Return whether these steps can be decided from memory and written in one statement.
 
-        That a call or a dedupe_key is not there need not be known: the store keeps no second one.
+        The absence of a call or a dedupe_key need not be known, because the store refuses a second one.
         """
         opened: set[CallId] = set()
         for step in steps:
-            # Questions and answers are written by statements of their own.
+            # Interactions and answers need separate statements.
             if step.session_id not in self._heads or step.interactions or step.keeps:
                 return False
             for change in step.calls:
@@ -66,7 +66,7 @@ class KnownRows:
         return True
 
     async def fetch(self, link: Connection, steps: Iterable[Step]) -> None:
-        """Read what deciding these steps needs; their sessions are locked already."""
+        """Read the rows that deciding these steps needs; their sessions are locked already."""
         sessions, calls, keys = _expected(steps)
         columns = list(zip(*keys, strict=True)) or [(), (), ()]
         ((heads, known, seen),) = await link.ask(_KNOWN, [*sessions], [*calls], *columns)
@@ -77,11 +77,11 @@ class KnownRows:
         self._seen = set(seen)
 
     def keep(self, writes: Writes, version: str) -> None:
-        """Remember what was committed: the heads, and the calls that are still open."""
+        """Remember the heads and the open calls of a commit."""
         self._seen.clear()
         self._ended.clear()
         for session_id, head in writes.heads.items():
-            # The one that was written last is the last to be forgotten.
+            # The most recently written head is forgotten last.
             self._heads.pop(session_id, None)
             self._heads[session_id] = head, version
         for call_id, call in writes.calls.items():
@@ -90,11 +90,11 @@ class KnownRows:
             else:
                 self._calls.pop(call_id, None)
         if len(self._heads) > self._remembered:
-            # A good part at once: it takes a look through all open calls.
+            # A quarter at once, because forgetting scans all open calls.
             self.forget([*islice(self._heads, len(self._heads) - self._remembered * 3 // 4)])
 
     def forget(self, sessions: Iterable[SessionId]) -> None:
-        """Know nothing of these sessions any more."""
+        """Forget these sessions and their calls."""
         gone = {session_id for session_id in sessions if self._heads.pop(session_id, None) is not None}
         if gone:
             self._calls = {call_id: call for call_id, call in self._calls.items() if call.session_id not in gone}

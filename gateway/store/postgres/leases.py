@@ -1,7 +1,7 @@
-"""Who lives and who owns what in PostgreSQL, by the database's own clock alone.
+"""The leases of instances and the owners of sessions in PostgreSQL, by the database's clock only.
 
-One row per instance says how long it lives; it is never revived. Whoever changes an owner locks the sessions
-first and looks in a statement of its own, so that it sees what others decided before they let go.
+Each instance has one row with the end of its lease; an expired lease is never renewed. A change of owner locks the
+sessions first and reads them in a separate statement, so it sees every change that was committed before the lock.
 """
 
 from collections.abc import Collection, Sequence
@@ -20,9 +20,9 @@ from gateway.store.rows import Instance, Regained, SessionRow
 
 log = structlog.get_logger(__name__)
 
-# No time-out of the server looks at a client that is in the middle of a statement, and nobody else could have the rows
-# that its transaction holds; so it gets what the server would give it between two statements. COPY waits for its rows
-# as a matter of course. The transaction is undone, and a gateway that wakes up to that does it again.
+# The server has no timeout for a client that stalls within a statement, and its transaction would hold its rows
+# indefinitely. It gets the limit that applies between two statements. COPY is excluded, because it normally waits for
+# its rows. The server rolls the transaction back; a gateway that resumes afterwards runs it again.
 _END_STUCK = """
 SELECT pid, application_name, pg_terminate_backend(pid) FROM pg_stat_activity a
 WHERE datname = current_database() AND usename = current_user AND state = 'active' AND wait_event = 'ClientRead'
@@ -63,7 +63,7 @@ _LOCK_ORPHANS = f"""
 SELECT s.session_id, s.owner FROM @sessions s WHERE {_IS_ORPHAN} ORDER BY s.id LIMIT $3 FOR UPDATE SKIP LOCKED
 """
 _TAKE_OVER = "UPDATE @sessions SET owner = $1, fence = fence + 1 WHERE session_id = ANY ($2::text[])"
-# Sessions in sorted order, as every batch of steps locks them; one that went to somebody meanwhile is left alone.
+# Locks sessions in sorted order, as every batch of steps does. A session that got another owner meanwhile is skipped.
 _REGAIN = f"""
 WITH former AS (
     SELECT session_id FROM @sessions WHERE owner = ANY ($2::text[]) AND state <> 'closed'
@@ -109,12 +109,12 @@ RETURNING 1
 
 
 async def beat(pool: Pool, instance: str, url: str, ttl: timedelta) -> bool:
-    """Begin or renew a lease; one statement, that may be repeated."""
+    """Acquire or renew a lease in one statement, which may be repeated; return False if the lease has expired."""
     return bool(await pool.ask(_BEAT, instance, url, ttl))
 
 
 async def take(pool: Pool, instance: str, session_id: SessionId) -> SessionRow | None:
-    """Own one open session, where nobody who lives does."""
+    """Give an open session to an instance unless another living one owns it; return its row, or None."""
 
     async def work(turn: Transaction) -> SessionRow | None:
         owners = await turn.link.ask(_LAST_OWNER, session_id)
@@ -130,15 +130,14 @@ async def take(pool: Pool, instance: str, session_id: SessionId) -> SessionRow |
 
 
 def take_over(instance: str, runtimes: Collection[str], limit: int) -> Work[Sequence[SessionRow]]:
-    """Own open sessions that nobody who lives owns, up to a limit and to a fair share of all.
+    """Give an instance open sessions without a living owner, up to a limit and to its fair share of all sessions.
 
-    Transactions that hold rows and wait for a client in the middle of a statement are ended first, whoever owns what
-    they hold.
+    Transactions that hold rows while their client stalls within a statement are terminated first.
     """
 
     async def work(turn: Transaction) -> Sequence[SessionRow]:
         for pid, name, _ in await turn.link.ask(_END_STUCK, turn.link.address.schema):
-            log.warning("stuck transaction of a client ended", process=pid, application=name)
+            log.warning("stalled client transaction terminated", process=pid, application=name)
         rows = await _take_over(turn, instance, [*runtimes], limit)
         turn.idle = not rows
         return rows
@@ -149,7 +148,7 @@ def take_over(instance: str, runtimes: Collection[str], limit: int) -> Work[Sequ
 async def _take_over(turn: Transaction, instance: str, runtimes: Sequence[str], limit: int) -> Sequence[SessionRow]:
     ask = turn.link.ask
     ((lives, living, dead),) = await ask(_ROLL, instance)
-    # Counting all sessions is the costly part, and most of the time there is no orphan.
+    # Counting all sessions is expensive, and usually there is no orphan.
     if not lives or limit <= 0 or not await ask(_ANY_ORPHAN, runtimes, dead):
         return []
     ((total, owned),) = await ask(_COUNT, instance)
@@ -163,7 +162,7 @@ async def _take_over(turn: Transaction, instance: str, runtimes: Sequence[str], 
 
 
 def regain(instance: str, former: Collection[str]) -> Work[Sequence[Regained]]:
-    """Own the open sessions of the instances that one follows; answers all that are one's own then."""
+    """Give an instance the open sessions of its former instances; return all sessions that it owns."""
 
     async def work(turn: Transaction) -> Sequence[Regained]:
         ask = turn.link.ask
@@ -175,7 +174,7 @@ def regain(instance: str, former: Collection[str]) -> Work[Sequence[Regained]]:
 
 
 async def release(pool: Pool, instance: str, session_ids: Collection[SessionId] | None) -> None:
-    """Give up some sessions, or everything and the lease."""
+    """Release some sessions, or all sessions, names and the lease if `session_ids` is None."""
     if session_ids is not None:
         if session_ids:
             await pool.transact(_release_some(instance, [*session_ids]), begin=lock(session_ids))
@@ -207,7 +206,7 @@ async def instances(pool: Pool) -> Sequence[Instance]:
 
 
 async def hold(pool: Pool, instance: str, name: str) -> bool:
-    """Take or keep a name; keeping it, the usual case, writes nothing."""
+    """Acquire or keep a name; keeping it, the usual case, writes nothing."""
     ((holder, holder_lives, lives),) = await pool.ask(_HOLDER, instance, name)
     if not lives or holder_lives:
         return lives and holder == instance
@@ -222,7 +221,7 @@ async def hold(pool: Pool, instance: str, name: str) -> bool:
 
 
 async def let_go(pool: Pool, instance: str, name: str) -> None:
-    """Give up a name, where it is this instance's."""
+    """Release a name if this instance holds it."""
 
     async def work(turn: Transaction) -> None:
         await turn.link.ask("DELETE FROM @holds WHERE name = $2 AND instance = $1", instance, name)

@@ -1,9 +1,9 @@
-"""Wakes other gateways by NOTIFY, on a connection of its own and never inside a transaction that writes.
+"""Notifies other gateways with NOTIFY on a separate connection, never inside a transaction that writes.
 
-What is notified meanwhile goes out together. A LISTEN connection can go deaf without a word, so it must hear a
-ping of its own every few seconds; where it does not, or is lost, a new one is opened, and everybody is told
-that something may have been missed. Behind a pooler nothing can be heard: others still hear us, and readers
-here find what is new by looking from time to time.
+Topics that arrive during a send are sent together. A LISTEN connection can fail silently, so every few seconds it
+must receive its own ping. If it does not, or if it is lost, a new connection is opened and every listener is told that
+notifications may be missing. Behind a pooler LISTEN does not work: other gateways still receive our notifications, and
+readers here poll.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ from gateway.store.postgres.connection import Address, Connection, connect
 log = structlog.get_logger(__name__)
 
 PAYLOAD = 7_900
-"""Bytes that a payload may have; the server takes less than 8000."""
+"""Largest payload in bytes; the server's limit is below 8000."""
 TOPICS = 1_000
-"""Topics that may wait to be sent; more of them are sent as `anything`."""
+"""Topics in the queue; more than these are sent as "anything may be new"."""
 
 LIVE = "live:"
-"""How topics begin that nobody can look for, and that are left out where there is no room."""
+"""Prefix of topics without stored data; they are dropped if the payload is too long."""
 
 _NOTIFY = "SELECT pg_notify($1, $2)"
 
@@ -34,7 +34,7 @@ Heard = Callable[[str | None], None]
 
 
 class PostgresNotifier:
-    """Notifies and listens, from the start until `stop`."""
+    """Notify and listen, from construction until `stop`."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -50,7 +50,7 @@ class PostgresNotifier:
         guard("postgres notifier", self._run, self._tasks)
 
     async def stop(self) -> None:
-        """End; what was sent last may be lost, as any notification may."""
+        """Stop; like any notification, the last one may be lost."""
         await self._tasks.close()
 
     def notify(self, topic: str) -> None:
@@ -93,7 +93,7 @@ class PostgresNotifier:
             pause = min(pause * 2, self._tuning.pause_longest)
 
     async def _serve(self, link: Connection) -> None:
-        """Send what waits, and listen, until the connection fails."""
+        """Send the queued topics and listen until the connection fails."""
         listens = self._address.direct
         if listens:
             await link.listen(self._channel, self._hear)
@@ -101,13 +101,13 @@ class PostgresNotifier:
         elif not self._said:
             self._said = True
             log.warning(
-                "notifications of other gateways cannot be heard through a pooler, so news from them come up to five"
-                " seconds later; give engine.direct_dsn a way to the server itself"
+                "LISTEN does not work through a pooler, so news from other gateways arrives up to five seconds late;"
+                " set engine.direct_dsn to the server itself"
             )
         loop = asyncio.get_running_loop()
         ping_at = loop.time() + self._tuning.ping_every
         while True:
-            # Also while there is always something to send: what is sent says nothing about what is heard.
+            # Also under constant sending: a successful send does not prove that notifications arrive.
             if loop.time() >= ping_at:
                 await self._ping(link, listens=listens)
                 ping_at = loop.time() + self._tuning.ping_every
@@ -130,12 +130,12 @@ class PostgresNotifier:
                 async with asyncio.timeout(self._tuning.ping):
                     await self._pinged.wait()
             except TimeoutError:
-                raise link.deaf(f"no notification was heard for {self._tuning.ping:g} s") from None
+                raise link.deaf(f"no notification arrived within {self._tuning.ping:g} s") from None
 
     def _payload(self, topics: set[str]) -> str:
         payload = orjson.dumps([self._me, sorted(topics)])
         if len(payload) > PAYLOAD:
-            # What is only live must not make everybody look for everything.
+            # Dropping live topics avoids that every listener queries everything.
             payload = orjson.dumps([self._me, sorted(topic for topic in topics if not topic.startswith(LIVE))])
         if len(topics) > TOPICS or len(payload) > PAYLOAD:
             payload = orjson.dumps([self._me, None])
@@ -146,7 +146,7 @@ class PostgresNotifier:
             told: Any = orjson.loads(payload)
             who, topics = told
         except (orjson.JSONDecodeError, TypeError, ValueError):
-            # Somebody else uses our channel: what it means is not known, so that everything may be new.
+            # Another program uses our channel. Its payload is unreadable, so anything may be new.
             who, topics = None, None
         if who == self._me:
             self._pinged.set()

@@ -1,4 +1,4 @@
-"""What an operator does with a PostgreSQL schema: migrate it, dump it by other programs, renew its fences, move it."""
+"""The operator's commands about a PostgreSQL schema: migrate, dump, bump fences, transfer."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -18,7 +18,7 @@ from gateway.store.roster import RESTORED
 from gateway.store.rows import Instance
 
 _LONG = 3_600.0
-"""Seconds that one statement over a whole table may take."""
+"""The timeout in seconds of a statement over a whole table."""
 _BEGIN = """
 BEGIN ISOLATION LEVEL REPEATABLE READ; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = '10s';
 SET LOCAL idle_in_transaction_session_timeout = 0; SET LOCAL synchronous_commit = on
@@ -31,10 +31,10 @@ SELECT setval(pg_get_serial_sequence('@{table}', 'id'), (SELECT coalesce(max(id)
 
 
 async def schema_of(address: Address) -> int:
-    """Say which schema the tables have; 0 where there are none yet.
+    """Return the schema number of the tables; 0 if there are none yet.
 
     Raises:
-        EngineUnusable, EngineUnavailable, SchemaTooNew: as the engine itself.
+        EngineUnusable, EngineUnavailable, SchemaTooNew: as in the engine.
     """
     async with _linked(address) as link:
         return await reached(link) or 0
@@ -42,20 +42,20 @@ async def schema_of(address: Address) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What a look at a server shows, without changing anything."""
+    """The state of a server, read without any change."""
 
     found: Mapping[str, str]
-    """How it is set; doubts under `warning …`."""
+    """Its settings; problems have keys that start with `warning `."""
     number: int
-    """The schema its tables have; 0 where there are none yet."""
+    """The schema number of its tables; 0 if there are none yet."""
     instances: Sequence[Instance]
 
 
 async def examine(address: Address) -> Examined:
-    """Look at a server and who is on it.
+    """Read the settings, the schema and the instances of a server.
 
     Raises:
-        EngineUnusable, EngineUnavailable, SchemaTooNew: as the engine itself.
+        EngineUnusable, EngineUnavailable, SchemaTooNew: as in the engine.
     """
     async with _linked(address) as link:
         found = await check(link)
@@ -65,10 +65,10 @@ async def examine(address: Address) -> Examined:
 
 
 async def bring_up_to_date(address: Address) -> tuple[int, int]:
-    """Migrate; returns the schema before and after.
+    """Migrate; return the schema numbers before and after.
 
     Raises:
-        EngineUnusable, EngineUnavailable, SchemaTooNew: as the engine itself.
+        EngineUnusable, EngineUnavailable, SchemaTooNew: as in the engine.
     """
     async with _linked(address) as link:
         before = await reached(link) or 0
@@ -77,10 +77,10 @@ async def bring_up_to_date(address: Address) -> tuple[int, int]:
 
 
 async def bump_fences(address: Address) -> int:
-    """Make every fence a new one, and let nobody own anything; answers how many sessions there are.
+    """Give every session a new fence and no owner; return the number of sessions.
 
     Raises:
-        OperatorError: a gateway runs.
+        OperatorError: a gateway is running.
         EngineUnusable: there are no tables.
         EngineUnavailable: the server does not answer, or its sessions are in use.
     """
@@ -89,7 +89,7 @@ async def bump_fences(address: Address) -> int:
             raise EngineUnusable(f"{_place(address)} has no tables")
         await migrate(link)
         async with _alone(link):
-            # No lease runs, so that nothing is held; the rows of those that ended stay, so that none is revived.
+            # No lease is valid, so nothing is held. The rows of expired leases stay, so that none is renewed.
             await link.run(f"UPDATE @sessions SET fence = fence + {RESTORED}, owner = NULL", seconds=_LONG)
             ((count,),) = await link.ask("SELECT count(*) FROM @sessions", seconds=_LONG)
             await link.run("COMMIT", seconds=_LONG)
@@ -97,7 +97,7 @@ async def bump_fences(address: Address) -> int:
 
 
 class PostgresSide:
-    """A schema whose gateways are stopped, as one side of a move."""
+    """A schema as source or target of a transfer; its gateways are stopped."""
 
     def __init__(self, link: Connection, types: dict[tuple[str, str], str]) -> None:
         self._link = link
@@ -139,11 +139,11 @@ class PostgresSide:
 
 @asynccontextmanager
 async def postgres_side(address: Address, *, filled: bool) -> AsyncGenerator[PostgresSide]:
-    """Open a schema to read all of it, or to fill it; nobody else writes to it meanwhile.
+    """Open a schema to read or fill it; other writers are locked out meanwhile.
 
     Raises:
-        OperatorError: a gateway runs.
-        EngineUnusable: it is to be read, and is of an earlier release.
+        OperatorError: a gateway is running.
+        EngineUnusable: a source has the schema of an earlier release.
         EngineUnavailable: the server does not answer, or its sessions are in use.
     """
     async with _linked(address) as link:
@@ -156,12 +156,12 @@ async def postgres_side(address: Address, *, filled: bool) -> AsyncGenerator[Pos
 
 
 def dump_command(address: Address, file: Path) -> str:
-    """Write the command that backs a schema up; the password is not in it."""
+    """Return the command that backs up a schema, without the password."""
     return f"pg_dump --format=custom --schema={address.schema} --file={quote(str(file))} {_open_dsn(address)}"
 
 
 def restore_command(address: Address, file: Path) -> str:
-    """Write the command that puts such a backup back."""
+    """Return the command that restores this backup."""
     return (
         f"pg_restore --clean --if-exists --single-transaction --dbname={_open_dsn(address)} {quote(str(file))}"
         " && dragoman restore --bump-fences"
@@ -191,8 +191,8 @@ async def _linked(address: Address) -> AsyncGenerator[Connection]:
 
 @asynccontextmanager
 async def _alone(link: Connection) -> AsyncGenerator[None]:
-    """Begin a transaction that is undone with its connection, and keep everybody else from writing."""
-    # Looked at before as well, because waiting for the locks holds up whoever is at work.
+    """Begin a transaction that locks out all other writers; it is rolled back with its connection."""
+    # Checked before locking too, because a waiting lock blocks running gateways.
     await _refuse_living(link)
     await link.run(_BEGIN)
     await link.run("LOCK TABLE @sessions, @instances IN EXCLUSIVE MODE", seconds=15)

@@ -1,8 +1,8 @@
-"""A few connections for questions and for transactions beside the steps.
+"""A few connections for queries and for transactions other than steps.
 
-Who asks is answered in time (`ask` of the tuning) or told EngineUnavailable; a question whose connection is lost is
-asked again on a new one meanwhile. A transaction goes on when its caller is canceled, so that a COMMIT is never
-cut short.
+A query ends within `ask` seconds (see the tuning) with its rows or with EngineUnavailable. If its connection is lost,
+it is repeated on a new one within that time. A transaction continues if its caller is canceled, so that no COMMIT is
+interrupted.
 """
 
 import asyncio
@@ -19,15 +19,15 @@ from gateway.store.postgres.store import BEGIN
 T = TypeVar("T")
 
 WAITING = 256
-"""Questions that may wait for a connection; who comes later is told at once."""
+"""Queries that may wait for a connection; later ones fail at once."""
 CLOSING = 10.0
 
 
 class Pool:
-    """Give connections to who asks, at most `size` at once."""
+    """Run queries and transactions on at most `size` connections."""
 
     def __init__(self, address: Address, once: ExactlyOnce, *, size: int, answer: float) -> None:
-        """`answer`: what a connection may take for a question before another one is asked."""
+        """`answer`: the seconds after which a query is repeated on another connection."""
         self._address = address
         self._tuning = address.tuning
         self._once = once
@@ -42,11 +42,11 @@ class Pool:
         self._closing = False
 
     async def ask(self, statement: str, *values: object) -> Sequence[Any]:
-        """Run one statement that only reads, or may be repeated; answers its rows.
+        """Run one statement that only reads or may be repeated; return its rows.
 
         Raises:
-            EngineUnavailable: no answer in time.
-            InvalidRequest: the server cannot take the values.
+            EngineUnavailable: no response in time.
+            InvalidRequest: the server refuses the values.
         """
         loop, tuning = asyncio.get_running_loop(), self._tuning
         until, pause = loop.time() + tuning.ask, tuning.pause_first
@@ -65,11 +65,11 @@ class Pool:
             pause = min(pause * 2, tuning.pause_longest)
 
     async def transact(self, work: Work[T], *, begin: str = BEGIN) -> T:
-        """Do some work in a transaction, exactly once.
+        """Run work in a transaction, exactly once.
 
         Raises:
             EngineUnavailable: nothing was written.
-            DragomanError: what the work raises; nothing was written.
+            DragomanError: raised by the work; nothing was written.
         """
         return await self._protect(self._transact(work, begin))
 
@@ -90,7 +90,7 @@ class Pool:
     def _ended(self, task: "asyncio.Task[Any]") -> None:
         self._running.discard(task)
         if not task.cancelled():
-            # Looked at here, because whoever asked may be gone.
+            # Retrieved here, because the caller may have been canceled.
             task.exception()
 
     async def _take(self, until: float) -> Line:
@@ -110,7 +110,7 @@ class Pool:
             self._waiting -= 1
 
     async def close(self) -> None:
-        """Wait for what is under way, and close the connections."""
+        """Wait for the running queries and transactions, and close the connections."""
         self._closing = True
         if self._running:
             await asyncio.wait(self._running, timeout=CLOSING)
@@ -120,6 +120,6 @@ class Pool:
                 async with asyncio.timeout(self._tuning.ask):
                     line = await self._free.get()
             except TimeoutError:
-                # A question that is still under way ends at its own deadline.
+                # A running query ends at its own deadline.
                 break
             await line.close()

@@ -1,10 +1,11 @@
-"""What a batch must know before it decides, and how its rows are written: one statement each way.
+"""The statements that lock the sessions of a batch and write its rows.
 
-Rows travel as one JSON text per table, so that a statement is the same text whatever the batch: the driver takes
+Rows are sent as one JSON text per table, so that a statement has the same text for every batch; the driver needs
 several times as long for arrays of columns.
-What is read is read behind locks on the heads, by a statement of its own, so that it is what others committed before
-they let go. What is written stands only where each head is still the version that was decided by: each commit changes
-its sessions' heads, and whoever locks a head waits for it, so that what is remembered of a session needs no look.
+
+Rows are read in a separate statement after the heads of their sessions are locked, so the read sees every earlier
+commit. A write succeeds only if each head still has the version that the decision used. Each commit changes the heads
+of its sessions, and a lock on a head waits for a running commit, so remembered rows need no further check.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -39,12 +40,12 @@ SET LOCAL statement_timeout = '8s';
 SET LOCAL idle_in_transaction_session_timeout = '3s';
 SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off';
 """
-"""No transaction of ours may hold a row for long, whatever happens to the gateway or the network; and none
-may be acknowledged before it is on disk."""
+"""The limits of every transaction: it never holds a row for long, even if the gateway or the network fails, and it is
+acknowledged only when it is on disk."""
 
 _HURRIED = "SET LOCAL lock_timeout = '50ms';"
 
-# A plan made while the tables were small must not scan them once they are large; and it is made once.
+# A plan that was made for small tables must not scan large ones; and planning happens once.
 _BY_KEY = (
     "SET {local}enable_seqscan = off; SET {local}enable_hashjoin = off; SET {local}enable_mergejoin = off;"
     " SET {local}plan_cache_mode = force_generic_plan;"
@@ -54,7 +55,7 @@ ALONE = f"""
 SET lock_timeout = '5s'; SET statement_timeout = '8s'; SET idle_in_transaction_session_timeout = '3s';
 {_BY_KEY.format(local="")}
 """
-"""Makes a connection fit for writing without a transaction around it, which is bounded as `BEGIN` bounds one."""
+"""Prepares a connection for writes without a surrounding transaction, with the limits of `BEGIN`."""
 
 _INTEGERS = frozenset(
     {
@@ -66,7 +67,7 @@ _INTEGERS = frozenset(
 
 
 class _Part(NamedTuple):
-    """A piece of the statement that writes a batch: `text` around rows that are called n and have `columns`."""
+    """A part of the statement that writes a batch: `text` around rows with the alias n and these `columns`."""
 
     text: str
     columns: tuple[str, ...]
@@ -128,12 +129,14 @@ ON CONFLICT (scope, key) DO UPDATE
     WHERE t.expires_at <= $6
 RETURNING 1
 """
-"""Keeps answers, each unless one that has not expired is kept already; no key may come twice."""
+"""Keeps each answer unless an unexpired one is kept already; a key must not occur twice."""
 
 
 def lock(sessions: Iterable[SessionId], *, hurried: bool = False) -> str:
-    """Write the script that begins a batch: its transaction, and the locks on its sessions, sorted so that
-    batches never wait for each other in a circle; one that is `hurried` hardly waits for anybody."""
+    """Write the script that starts a batch: BEGIN, and the locks on its sessions.
+
+    The locks are sorted, so batches never deadlock. A `hurried` batch waits 50 ms for a lock.
+    """
     return " ".join(
         (
             BEGIN,
@@ -147,20 +150,22 @@ def lock(sessions: Iterable[SessionId], *, hurried: bool = False) -> str:
 
 
 def _literal(text: str) -> str:
-    # As hexadecimal digits, so that no text whatever can end the literal.
+    # Hexadecimal digits, so that no text can end the literal.
     return f"convert_from('\\x{write_text(text).encode().hex()}', 'UTF8')"
 
 
 class Writing(NamedTuple):
-    """One statement that writes a batch's rows and its token, or nothing; the token and what it spends are its last
-    values. It answers the version that the batch's heads have then."""
+    """One statement that writes the rows and the token of a batch, or nothing.
+
+    Its last two values are the token and the spent tokens. It returns the new version of the batch's heads.
+    """
 
     text: str
     values: Sequence[object]
 
 
 def writing(writes: Writes, known: KnownRows) -> Writing:
-    """Say how a batch is written, but for its interactions and answers."""
+    """Build the statement that writes a batch, except its interactions and answers."""
     cursors, calls = writes.cursors, dict(writes.calls)
     sends, changes = _fold(writes)
     given: dict[str, Sequence[Sequence[Any]]] = {
@@ -170,7 +175,7 @@ def writing(writes: Writes, known: KnownRows) -> Writing:
         "sends": sends,
         "send_changes": changes,
         "snapshots": [*writes.snapshots.values()],
-        # Sorted, so that batches never wait for each other in a circle.
+        # Sorted, so that batches never deadlock.
         "heads": [
             (name, head.state, head.last_seq, head.size, writes.now, cursors.get(name), known.version(name))
             for name, head in sorted(writes.heads.items())
@@ -182,20 +187,20 @@ def writing(writes: Writes, known: KnownRows) -> Writing:
 
 
 async def write(link: Connection, writes: Writes, *, known: KnownRows, token: str, spent: Sequence[str]) -> str:
-    """Write a batch's rows and its token; the transaction is the caller's. Answers the version of its heads."""
+    """Write the rows and the token of a batch in the caller's transaction; return the new version of its heads."""
     text, values = writing(writes, known)
     ((version, _),) = await link.ask(text, *values, token, spent)
     for name, rows in _interactions(writes):
         await link.ask(_statement((name,)), _rows(_PARTS[name].columns, rows))
     if writes.answers:
-        # Of two under one key the first stays; sorted, so that batches never wait for each other in a circle.
+        # The first answer of a key stays. Sorted, so that batches never deadlock.
         first = {answer[:2]: answer for answer in reversed(writes.answers)}
         await link.ask(KEEP_ANSWERS, *zip(*(first[key] for key in sorted(first)), strict=True), writes.now)
     return version
 
 
 def _fold(writes: Writes) -> tuple[list[Sequence[Any]], list[Sequence[Any]]]:
-    """One statement touches a row once: changes of rows that are born in the batch are part of their birth."""
+    """Merge changes into the rows that the same batch inserts, because one statement may write a row only once."""
     sends: dict[Sequence[Any], Sequence[Any]] = {row[:3]: row for row in writes.sends}
     changes: dict[Sequence[Any], Sequence[Any]] = {}
     for change in writes.send_changes:
@@ -208,7 +213,7 @@ def _fold(writes: Writes) -> tuple[list[Sequence[Any]], list[Sequence[Any]]]:
 
 
 def _interactions(writes: Writes) -> Iterable[tuple[str, list[Any]]]:
-    # In their order, and never one of them twice in a statement.
+    # In order, and no interaction twice in one statement.
     round_: list[tuple[str, InteractionRecord | InteractionMove]] = []
     seen: set[str] = set()
     for change in writes.interactions:
@@ -234,7 +239,7 @@ def _rows(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
                 if row[name] is not None:
                     row[name] = say(row[name])
     text = orjson.dumps(given).decode()
-    # As bodies hold it, or as it cannot be kept; nearly always there is neither.
+    # NUL or DLE in the text, which is rare. Bodies may contain them; other columns are escaped.
     if "\\u0000" in text or "\\u0010" in text:
         for row in given:
             for name, value in row.items():
@@ -245,7 +250,7 @@ def _rows(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 _SAID: dict[str, Callable[[bytes], str]] = {"body": bytes.decode, "about": bytes.decode, "snapshot": bytes.hex}
-"""How the columns of bytes are said in JSON: bodies are JSON themselves."""
+"""Encodes columns of bytes as JSON texts; bodies are JSON themselves."""
 
 
 @lru_cache(maxsize=256)
@@ -275,7 +280,8 @@ _READ = {
 
 
 _FORGET = "DELETE FROM @commits WHERE token = ANY (${}::text[])"
-# A token without a fate is refused, and everything with it. Heads are written, or waited for, before all else.
+# If a head has another version, the fate is NULL, which its column refuses, and the whole statement is undone. Heads
+# are written, or waited for, before all other rows.
 _MARK_HEADS = """
 INSERT INTO @commits (token, fate, asked, at)
 SELECT ${token}::text, CASE count(*) WHEN ${count}::bigint THEN 'committed' END, 0, clock_timestamp() FROM heads
@@ -287,4 +293,4 @@ MARK = f"""
 WITH spent AS ({_FORGET.format(2)})
 INSERT INTO @commits (token, fate, asked, at) VALUES ($1::text, 'committed', 0, clock_timestamp())
 """
-"""Leaves a transaction's token, and removes those that nobody asks about any more."""
+"""Writes the token of a transaction and removes spent tokens."""

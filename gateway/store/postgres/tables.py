@@ -1,16 +1,16 @@
 """The tables in PostgreSQL, as numbered migrations that are never changed once released. Pure.
 
-A table is written `@events`; the schema's name is put there. Texts that are compared by order carry the
-collation "C", so that every engine sorts alike. Bodies are bytea, because text refuses NUL.
+A table is written as `@events`; the name of the schema is inserted there. Texts whose order matters have the collation
+"C", so that every engine sorts alike. Bodies are bytea, because text refuses NUL.
 """
 
 _TEXT = 'text COLLATE "C"'
 _BUSY = "autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 1"
-"""What is changed all the time is cleaned often, or its dead rows slow down every look."""
+"""Frequent vacuum for tables with frequent updates; otherwise their dead rows slow down every query."""
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
-        # Owner and fence are in the row that every commit touches anyway; room is left for its next versions.
+        # Owner and fence are in the row that every commit updates. The fill factor leaves space for its next versions.
         f"""
         CREATE TABLE @sessions (
             id bigint GENERATED ALWAYS AS IDENTITY UNIQUE,
@@ -137,7 +137,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         ) WITH (fillfactor = 50, {_BUSY})
         """,
         f"CREATE TABLE @holds (name {_TEXT} PRIMARY KEY, instance {_TEXT} NOT NULL)",
-        # One row per transaction whose fate somebody may still ask about: see postgres_writer.
+        # One row per transaction whose fate may still be queried (`once`).
         f"""
         CREATE TABLE @commits (
             token {_TEXT} PRIMARY KEY,
@@ -150,10 +150,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     ),
     (
         "ALTER TABLE @schema_version ADD COLUMN readable_from bigint",
-        # Events from here on must stay: a newer release folds them anew.
+        # Events from here on must stay, because a newer release folds them again.
         "ALTER TABLE @snapshots ADD COLUMN keep_from bigint",
         "CREATE INDEX snapshots_keep ON @snapshots (session_id, keep_from) WHERE keep_from IS NOT NULL",
-        # What only a newer release knows how to go on with is kept and listed; nearly always there is none.
+        # Rows that only a newer release can process are kept and listed; usually there is none.
         "DROP INDEX @outbound_dead",
         """
         CREATE INDEX outbound_listed ON @outbound (created_at, session_id, seq, target)
@@ -170,14 +170,14 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """,
     ),
     (
-        # Whether a different outcome came after the end, and what was recorded of progress, in bytes.
+        # Whether a different outcome arrived after the end, and the recorded progress in bytes.
         "ALTER TABLE @calls ADD COLUMN late bigint NOT NULL DEFAULT 0",
         "ALTER TABLE @calls ADD COLUMN progressed bigint NOT NULL DEFAULT 0",
-        # When it ended by the server's own clock; `finished_at` is by the clock of the gateway that wrote it.
+        # The end by the server's clock; `finished_at` is by the clock of the gateway that wrote it.
         "ALTER TABLE @calls ADD COLUMN ended_at timestamptz",
     ),
     (
-        # Release 0.2.0 finds no `readable_from` here any more and refuses the schema.
+        # Without `readable_from`, release 0.2.0 refuses the schema.
         "ALTER TABLE @schema_version DROP COLUMN readable_from",
         "ALTER TABLE @snapshots DROP COLUMN keep_from",
         "DROP INDEX @calls_newer",
@@ -204,4 +204,4 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 )
 
 OURS = "schema_version"
-"""The table that says which migrations a schema has had."""
+"""The table with the number of the last migration of a schema."""

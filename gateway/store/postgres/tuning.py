@@ -1,39 +1,39 @@
-"""How long the PostgreSQL store waits and how much it holds, where no configuration says so; tests give others."""
+"""The waiting times and sizes of the PostgreSQL store that are not configurable; tests pass others."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresTuning:
-    """Seconds, unless said otherwise; production takes them as they stand here."""
+    """Values in seconds unless stated otherwise; production uses the defaults."""
 
     pause_first: float = 0.05
     pause_longest: float = 1.0
-    """Between two tries at least at first, and at most."""
+    """The first and the longest pause between two tries."""
     start: float = 10.0
-    """How long a server is waited for that is away when the engine is opened."""
+    """The wait for an unreachable server when the engine opens."""
     commit: float = 10.0
-    """How long a step waits for its turn and for the server."""
+    """The wait of a step for its turn and for the server."""
     ask: float = 5.0
-    """The same of a question, and of a transaction beside the steps."""
+    """The wait of a query, and of a transaction other than a step."""
     beat: float = 1.5
-    """What a connection may take for a heartbeat: one that went dead must not cost the lease."""
+    """The timeout of a heartbeat on one connection: a dead connection must not cost the lease."""
     probe: float = 5.0
-    """How long the server may take until it counts as one that takes no writes."""
+    """The timeout of a test write, after which the server counts as not writable."""
     fresh: float = 1.0
-    """Since a server's last answer in which it is believed to be there: a statement that is a commit of its own is only
-    sent to such a one, since nobody could say what became of it."""
+    """The time since the last response in which a connection counts as alive. A statement that commits by itself is
+    sent only then, because a lost connection leaves its fate unknown."""
     ping_every: float = 3.0
     ping: float = 5.0
-    """Between two pings of the notifier, and how long it waits for one to be heard."""
+    """The interval of the notifier's pings, and the wait for one to arrive."""
     old: float = 300.0
-    """How long a transaction of somebody else may hold back what vacuum removes before a person is told."""
+    """The age at which a foreign transaction that blocks vacuum is reported."""
     batch: int = 256
-    """Steps that share a transaction at most."""
+    """Most steps in one transaction."""
     waiting_bytes: int = 64 * 1024**2
-    """What the events of waiting steps may weigh together."""
+    """Bytes of the events of waiting steps."""
     remembered: int = 4_096
-    """Sessions of which a connection remembers at most what it wrote last."""
+    """Most sessions whose last written rows a lane remembers."""
 
 
 PRODUCTION = PostgresTuning()

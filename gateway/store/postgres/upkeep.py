@@ -1,4 +1,4 @@
-"""What is written to PostgreSQL besides steps: sessions are opened, answers remembered, old things removed."""
+"""Writes to PostgreSQL other than steps: open sessions, remember answers, erase, apply retention."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -60,8 +60,8 @@ WITH gone AS (
 )
 SELECT count(*) FROM gone
 """
-# Nobody asks about a transaction of yesterday, and an instance that has been gone for a week will not be back.
-# What such an instance held is free already, whether or not its name is still on the list.
+# The fate of a transaction is queried within a day, and an instance does not return after a week. Its sessions and
+# names are free as soon as its lease has expired, with or without this row.
 _FORGET = (
     """
     DELETE FROM @holds h WHERE NOT EXISTS (
@@ -77,7 +77,7 @@ _FORGET = (
 
 
 def open_session(new: NewSession, labels: str, record: EventRecord, *, now: int) -> Work[tuple[SessionId, bool]]:
-    """Create a session or open a closed one again; returns its id and whether it is new.
+    """Create a session or reopen a closed one; return its id and whether it is new.
 
     `labels` are the session's as JSON, `record` is its first event.
     """
@@ -88,7 +88,7 @@ def open_session(new: NewSession, labels: str, record: EventRecord, *, now: int)
             await ask(SET_NOTE, name, value)
         found = await ask(_FIND, new.runtime, new.native_id)
         if not found:
-            # It waits for whoever opens the same at this moment, and writes nothing where that one did.
+            # Waits for a concurrent insert of the same session, and writes nothing if that insert commits.
             added = await ask(
                 _ADD_SESSION, new.session_id, new.runtime, new.protocol, new.native_id, new.state, labels, now
             )
@@ -123,7 +123,7 @@ async def _begin(turn: Transaction, head: Head, new: NewSession, record: EventRe
 
 
 def remember(key: str, scope: str, answer: StoredAnswer, now: int) -> Work[bool]:
-    """Keep an answer, unless one that has not expired is kept already."""
+    """Keep an answer unless an unexpired one is kept already."""
 
     async def work(turn: Transaction) -> bool:
         values = (scope, key, answer.request_sha, answer.response, micros(answer.expires_at))
@@ -133,7 +133,7 @@ def remember(key: str, scope: str, answer: StoredAnswer, now: int) -> Work[bool]
 
 
 def revive(session_id: SessionId, sequence: int, target: str, due_at: int) -> Work[bool]:
-    """Make an outbound row pending again, where it waits for an operator."""
+    """Make a dead outbound row pending again."""
 
     async def work(turn: Transaction) -> bool:
         return bool(await turn.link.ask(REVIVE, session_id, sequence, target, due_at))
@@ -142,7 +142,7 @@ def revive(session_id: SessionId, sequence: int, target: str, due_at: int) -> Wo
 
 
 def dismiss(session_id: SessionId, sequence: int, target: str, reason: str) -> Work[bool]:
-    """Make an outbound row moot, where it waits for an operator."""
+    """Make a dead outbound row moot."""
 
     async def work(turn: Transaction) -> bool:
         return bool(await turn.link.ask(DISMISS, session_id, sequence, target, reason))
@@ -163,7 +163,7 @@ def set_note(name: str, value: str | None) -> Work[None]:
 
 
 def probe(schema: str) -> Work[tuple[int, dict[str, str]]]:
-    """Write something; answers how large everything is, and how the server is set."""
+    """Write a row; return the size of all tables in bytes and the server's settings."""
 
     async def work(turn: Transaction) -> tuple[int, dict[str, str]]:
         found = await check(turn.link)
@@ -174,7 +174,7 @@ def probe(schema: str) -> Work[tuple[int, dict[str, str]]]:
 
 
 def erase(session_id: SessionId, after: int) -> Work[int | None]:
-    """Erase a portion of a closed session's events; answers where to go on, or None at the end."""
+    """Erase a portion of the events of a closed session; return the last sequence, or None at the end."""
 
     async def work(turn: Transaction) -> int | None:
         ask = turn.link.ask
@@ -202,9 +202,9 @@ def erase(session_id: SessionId, after: int) -> Work[int | None]:
 
 
 def cut(firsts: Mapping[SessionId, int], copies_from: int) -> Work[RemovedRows]:
-    """Move the beginnings of sessions forward, but never past what is still needed; answers what went.
+    """Remove the oldest events of sessions, except those still needed; return the numbers of removed rows.
 
-    Copies made before `copies_from` are waited for no more.
+    Undelivered copies made before `copies_from` do not keep their events.
     """
 
     async def work(turn: Transaction) -> RemovedRows:
@@ -226,7 +226,7 @@ async def _cut_one(turn: Transaction, session_id: SessionId, first: int, copies_
 
 
 def drop_calls(before: int, budget: int, now: int) -> Work[int]:
-    """Remove calls that ended before a time and whose outcome waits for no one, and what has expired."""
+    """Remove calls that ended before a time and have a delivered outcome, and expired answers."""
 
     async def work(turn: Transaction) -> int:
         await turn.link.ask("DELETE FROM @idempotency WHERE expires_at <= $1", now)
