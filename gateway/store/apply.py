@@ -1,8 +1,7 @@
-"""Decides what a step writes: checks its expectations, numbers its events, names the rows. Pure.
+"""Decides the rows that a step writes: checks its expectations, numbers its events, builds the rows. Pure.
 
-Every engine asks here, so that they agree. An engine gives `Known` (what is already kept) and collects in
-`Writes`, where later steps of the same batch see what earlier ones decided. A step that fails leaves
-`Writes` untouched.
+All engines use this module, so they behave alike. An engine provides the stored rows as `Known` and collects the new
+ones in `Writes`, which later steps of the same batch read. A failed step leaves `Writes` unchanged.
 """
 
 from collections.abc import Collection, Sequence
@@ -38,7 +37,7 @@ from gateway.store.step import (
 )
 
 CLOSED = "closed"
-"""The state of a session that has ended for us."""
+"""The state of a closed session."""
 
 DEAD_STATES: frozenset[str] = frozenset({"refused", "unknown", "dead"})
 """Outbound rows that wait for an operator."""
@@ -50,7 +49,7 @@ _NO_CALLS: tuple[dict[CallId, Call], Sequence[CallId]] = ({}, ())
 
 
 class Known(Protocol):
-    """What the store held before this batch."""
+    """The stored rows before this batch."""
 
     def head(self, session_id: SessionId, /) -> Head | None: ...
     def call(self, call_id: CallId, /) -> Call | None: ...
@@ -58,7 +57,7 @@ class Known(Protocol):
 
 
 class Writes:
-    """What the steps of one batch write, in the order it was decided."""
+    """The rows that the steps of one batch write, in the order of the decisions."""
 
     __slots__ = (
         "answers", "calls", "cursors", "events", "heads", "interactions", "keys", "now", "opened", "send_changes",
@@ -67,30 +66,30 @@ class Writes:
 
     def __init__(self, now: int) -> None:
         self.now = now
-        """When the batch is written, in microseconds, and as a datetime."""
+        """The time of the batch in microseconds; `time` is the same as a datetime."""
         self.time = moment(now)
         self.heads: dict[SessionId, Head] = {}
-        """Every session touched, as it stands after the batch."""
+        """Every changed session, as it is after the batch."""
         self.cursors: dict[SessionId, str] = {}
         self.snapshots: dict[SessionId, SnapshotRecord] = {}
         self.events: list[EventRecord] = []
         self.keys: set[DedupeKey] = set()
         self.opened: list[CallId] = []
         self.calls: dict[CallId, Call] = {}
-        """Every call touched, as it stands after the batch; those in `opened` are new."""
+        """Every changed call, as it is after the batch; those in `opened` are new."""
         self.sends: list[SendRow] = []
         self.send_changes: list[SendChangeRow] = []
         self.interactions: list[InteractionRecord | InteractionMove] = []
         self.answers: list[AnswerRecord] = []
-        """Answers to keep; one that is kept already and has not expired stays."""
+        """Answers to keep; an unexpired one that is kept already stays."""
 
 
 def decide(step: Step, events: Sequence[EventRecord], *, known: Known, writes: Writes) -> Committed:
-    """Add what a step writes to `writes`, and say what will be committed.
+    """Add the rows of a step to `writes`; return the commit.
 
     Raises:
         NotFound: no such session.
-        Stale: an expectation fails (Fenced where it is the fence), a call to open exists, or one to change is not open.
+        Stale: an expectation fails (Fenced: the fence), a call to open exists, or a call to change is not open.
         Repeated: an event's dedupe_key is on record already, or twice in the step.
         InvalidRequest: an index points at no event of the step.
     """
@@ -105,7 +104,7 @@ def decide(step: Step, events: Sequence[EventRecord], *, known: Known, writes: W
         raise Stale(f"session {session_id!r} is at sequence {before}, not {step.last_sequence}")
     sequence = before + len(events)
     numbers = range(before + 1, sequence + 1)
-    # Most steps have only some of what follows, and this is the writer's busiest path.
+    # Most steps have few of these parts, and this is the writer's busiest path.
     envelopes, records, keys, size = _number(step, events, numbers, known, writes) if events else _NO_EVENTS
     calls, opened = _change_calls(step, head, numbers, known=known, writes=writes) if step.calls else _NO_CALLS
     interactions = _interactions(step.interactions, session_id) if step.interactions else ()
@@ -134,14 +133,14 @@ def decide(step: Step, events: Sequence[EventRecord], *, known: Known, writes: W
 
 
 def begin(first: Envelope, session_id: SessionId, state: str) -> Step:
-    """Say what opening a session, or opening it again, writes about it."""
+    """Return the step that opens or reopens a session."""
     return Step(session_id=session_id, events=(first,), state=state)
 
 
 def _number(
     step: Step, records: Sequence[EventRecord], numbers: Sequence[int], known: Known, writes: Writes
 ) -> tuple[tuple[Envelope, ...], Sequence[EventRecord], set[DedupeKey], int]:
-    """Give events their numbers; answers them, their rows, their keys and what they weigh."""
+    """Number the events of a step; return them, their rows, their keys and their size in bytes."""
     session_id, size = step.session_id, 0
     keys: set[DedupeKey] = set()
     repeats: list[str] = []
@@ -181,7 +180,7 @@ def _change_calls(
                 session_id=session_id,
                 runtime=head.runtime,
                 created_at=time,
-                # What it was asked is in its event.
+                # The request's event has them.
                 arguments=None,
                 written=None,
                 size=0,
@@ -194,10 +193,10 @@ def _change_calls(
                 raise Stale(f"call {call_id!r} is another session's")
         calls[call_id] = after
         if isinstance(change, Settle):
-            # It brings no time and no number of its own.
+            # It has no time and no number of its own.
             continue
         for moment_ in (after.deadline_at, after.due_at, after.canceling_until):
-            # Of another zone or of none, which is refused.
+            # Refuses a time without a zone.
             if moment_ is not None and moment_.tzinfo is not UTC:
                 micros(moment_)
         _check_numbers(after.n, after.attempt, after.request_sequence, after.progressed)
@@ -205,7 +204,7 @@ def _change_calls(
 
 
 def _check_numbers(*numbers: int) -> None:
-    """Refuse what no column holds, while the step can still be refused."""
+    """Refuse numbers that no column can store, before the step changes `Writes`."""
     if max(numbers) >= _MOST or min(numbers) < -_MOST:
         raise InvalidRequest(f"the step cannot be kept: one of {numbers} is too large")
 
@@ -233,7 +232,7 @@ def _send_changes(changes: Sequence[SendChange], session_id: SessionId, last: in
     for change in changes:
         due_at, place = micros_or_none(change.due_at), (session_id, change.sequence, change.target)
         _check_numbers(change.sequence, change.attempt)
-        # Of an event that is not there yet nothing has been sent, whatever comes to be written under its number.
+        # An event that does not exist yet cannot have been sent, so its change is dropped.
         if change.sequence <= last:
             rows.append((change.state, change.attempt, due_at, change.reason, *place))
     return rows

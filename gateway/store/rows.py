@@ -1,4 +1,4 @@
-"""What an engine answers: rows of its lists, the filters they are asked with, what upkeep has done. Pure."""
+"""The values that engines return, and the filters and policies that they accept. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -11,7 +11,7 @@ from gateway.store.step import InteractionState, Lane, SendState
 
 @frozen
 class SessionRow:
-    """A session as the store knows it."""
+    """A session as stored."""
 
     session_id: SessionId
     runtime: str
@@ -21,22 +21,22 @@ class SessionRow:
     labels: Mapping[str, str]
     last_sequence: int
     first_sequence: int
-    """The oldest event left; last_sequence + 1 where none is."""
+    """The oldest remaining event; last_sequence + 1 if there is none."""
     opened_at: datetime
     updated_at: datetime
     fence: int = 0
-    """Grows by one each time the session changes hands; `Step.fence` expects it."""
+    """Increases by one with each change of owner; `Step.fence` expects it."""
     owner: str | None = None
-    """The instance that carries it, or carried it last; nobody where None."""
+    """The instance that owns it, or owned it last; None if it was released."""
     previous_owner: str | None = field(default=None, compare=False)
-    """The instance whose expired lease `take` or `take_over` ended; only a shared store knows it."""
+    """The owner with an expired lease that `take` or `take_over` replaced; only a shared store knows it."""
     cursor: str | None = None
     snapshot: bytes | None = None
 
 
 @frozen
 class Regained:
-    """An open session that an instance owns, as far as one must know that goes on with it."""
+    """The fields of an open session that its owner needs to resume it."""
 
     session_id: SessionId
     fence: int
@@ -45,20 +45,20 @@ class Regained:
 
 @frozen
 class Instance:
-    """A process that carries sessions, as the others see it."""
+    """A process that runs sessions, as the others see it."""
 
     instance_id: str
     url: str
-    """Where the other instances reach its API."""
+    """The address of its API for other instances."""
     alive: bool
-    """Whether its lease still runs, by the store's own clock."""
+    """Whether its lease is valid, by the clock of the store."""
     sessions: int
-    """How many open sessions it owns."""
+    """The number of open sessions that it owns."""
 
 
 @frozen
 class Send:
-    """An event on its way: where to, and what became of it."""
+    """The delivery of an event to one target, and its state."""
 
     session_id: SessionId
     sequence: int
@@ -66,7 +66,7 @@ class Send:
     lane: Lane
     state: SendState
     attempt: int
-    """Tries so far. Of an event that a runtime must not get twice: 1 once its send may have begun, 0 before."""
+    """Tries so far. For an event that a runtime must not get twice: 1 if its send may have started, otherwise 0."""
     due_at: datetime | None
     reason: str | None
     envelope: Envelope
@@ -75,7 +75,7 @@ class Send:
 
 @frozen
 class InteractionRow:
-    """A question to a person, and what became of it."""
+    """A question to a person, and its state."""
 
     interaction_id: InteractionId
     session_id: SessionId
@@ -88,7 +88,7 @@ class InteractionRow:
 
 @frozen
 class Page:
-    """How much of a list to answer: at most `limit` rows behind `after` (an opaque cursor)."""
+    """A page of a list: at most `limit` rows after `after`, an opaque cursor."""
 
     limit: int = 50
     after: str | None = None
@@ -96,7 +96,7 @@ class Page:
 
 @frozen
 class SessionFilter:
-    """Which sessions to list; empty members match everything."""
+    """A filter for sessions; empty members match everything."""
 
     runtime: str | None = None
     native_id: str | None = None
@@ -108,7 +108,7 @@ ANY_SESSION = SessionFilter()
 
 @frozen
 class CallFilter:
-    """Which calls to list; empty members match everything."""
+    """A filter for calls; empty members match everything."""
 
     session_id: SessionId | None = None
     runtime: str | None = None
@@ -118,12 +118,12 @@ class CallFilter:
     dead: bool | None = None
     executor: str | None = None
     since: datetime | None = None
-    """Only calls made at this time or later."""
+    """Only calls created at this time or later."""
 
 
 @frozen
 class DeadFilter:
-    """Which dead sends to list; empty members match everything."""
+    """A filter for dead sends; empty members match everything."""
 
     runtime: str | None = None
     target: str | None = None
@@ -136,26 +136,27 @@ ANY_DEAD = DeadFilter()
 
 @frozen
 class RetentionPolicy:
-    """What a sweep may remove: events older than `closed_age` (closed sessions) or `open_age`, or over `max_bytes`."""
+    """The limits of a sweep: it removes events older than `closed_age` (closed sessions) or `open_age`, or beyond
+    `max_bytes`."""
 
     closed_age: timedelta = timedelta(days=7)
     open_age: timedelta = timedelta(days=30)
     open_events: int = 50_000
     call_age: timedelta = timedelta(days=7)
     copy_age: timedelta = timedelta(days=7)
-    """How long a copy that cannot be delivered holds its event back; then it goes with it."""
+    """The time that an undelivered copy keeps its event; afterwards both are removed."""
     max_bytes: int = 2 * 1024**3
 
 
 @frozen
 class Swept:
-    """What one turn of a sweep removed; `more` asks for another turn."""
+    """The rows that one turn of a sweep removed; `more` asks for another turn."""
 
     events: int = 0
     calls: int = 0
     more: bool = False
     copies: Mapping[str, int] = field(default_factory=dict[str, int])
-    """By target, how many copies went undelivered with their events."""
+    """The number of undelivered copies that were removed with their events, by target."""
 
 
 @frozen
@@ -169,7 +170,7 @@ class StoredAnswer:
 
 @frozen
 class EngineHealth:
-    """What an operator should know of a store."""
+    """The health of a store for an operator."""
 
     writable: bool
     detail: str = ""

@@ -1,10 +1,9 @@
-"""One connection to PostgreSQL: each wait has a deadline, and a connection that misses one is thrown away.
+"""One connection to PostgreSQL. Each wait has a deadline; a connection that misses one is discarded.
 
-Nothing here needs the state of a server's session, so that PgBouncer may stand in between in transaction
-mode: settings are made inside transactions, and statements are only prepared by name where the backend
-that answers is the one that was connected to.
+Nothing depends on session state of the server, so PgBouncer in transaction mode works. Settings are made inside
+transactions. Statements are prepared by name only if no pooler is in between.
 
-PostgreSQL's texts cannot hold NUL. It is written as DLE 0, and DLE itself as DLE 1.
+PostgreSQL's texts cannot contain NUL. It is written as DLE 0, and DLE itself as DLE 1.
 """
 
 import asyncio
@@ -24,24 +23,24 @@ from gateway.store.questions.question import write_references
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 10.0
-"""What a statement may take; the server itself gives up before (see `store.BEGIN`)."""
+"""The timeout of a statement; the server's own timeout is shorter (see `store.BEGIN`)."""
 _CLOSE_SECONDS = 2.0
 _STATEMENTS = 200
 _BROKEN = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-"""What asyncpg raises over a connection that fails; the last where the server's end came at an odd moment."""
+"""The errors that asyncpg raises if a connection fails; the last one if the server ends it during a protocol step."""
 
 _NUL, _ESCAPE = "\x00", "\x10"
 
 
 @dataclass(slots=True)
 class Address:
-    """Where a server is, how long is waited for it, and what was learned of the way there."""
+    """The DSN and schema of a server, its waiting times, and whether the connection is direct."""
 
     dsn: str
     schema: str
     tuning: PostgresTuning = PRODUCTION
     direct: bool = False
-    """Whether no pooler stands in between; asked of each new connection."""
+    """Whether no pooler is in between; checked for each new connection."""
 
     @property
     def place(self) -> str:
@@ -54,7 +53,7 @@ class Address:
 
 
 class Connection:
-    """A connection; `lost` once it is of no use any more."""
+    """A connection; `lost` becomes True when it is unusable."""
 
     def __init__(self, connection: "asyncpg.Connection[Any]", address: Address) -> None:
         self.raw = connection
@@ -62,10 +61,10 @@ class Connection:
         self._named: dict[str, str] = {}
         self._heard = 0.0
         self._gave_up_after: float | None = None
-        """Seconds after which this side has thrown it away, since no answer came."""
+        """The timeout in seconds after which this side discarded it; None if it did not."""
 
     def answered_within(self, seconds: float) -> bool:
-        """Say whether the connection stands, and a statement was answered on it a moment ago."""
+        """Return whether the connection is open and the server responded within the last `seconds`."""
         return not self.lost and asyncio.get_running_loop().time() - self._heard < seconds
 
     @property
@@ -73,10 +72,10 @@ class Connection:
         return self.raw.is_closed()
 
     async def run(self, script: str, *, seconds: float = ANSWER_SECONDS) -> str:
-        """Run statements without parameters in one round trip; answers what the last one did.
+        """Run statements without parameters in one round trip; return the status of the last one.
 
         Raises:
-            Lost, Again, EngineUnavailable, InvalidRequest.
+            ConnectionLost, Again, EngineUnavailable, InvalidRequest.
         """
         timer = self._deadline(seconds)
         try:
@@ -90,10 +89,10 @@ class Connection:
             timer.cancel()
 
     async def ask(self, statement: str, *values: object, seconds: float = ANSWER_SECONDS) -> Sequence[Any]:
-        """Run one statement; answers its rows.
+        """Run one statement; return its rows.
 
         Raises:
-            Lost, Again, EngineUnavailable, InvalidRequest.
+            ConnectionLost, Again, EngineUnavailable, InvalidRequest.
         """
         timer = self._deadline(seconds)
         try:
@@ -103,17 +102,17 @@ class Connection:
         except Exception as exc:
             raise self._failed(exc) from exc
         except BaseException:
-            # Who waited was canceled; the answer to a statement half-way through would be taken for the next one's.
+            # The caller was canceled. The pending response would be read as that of the next statement.
             self.drop()
             raise
         finally:
             timer.cancel()
 
     async def listen(self, channel: str, heard: Callable[[str], None]) -> None:
-        """Hear what is sent to a channel; only on a direct connection.
+        """Call `heard` with each payload of a channel; requires a direct connection.
 
         Raises:
-            Lost, EngineUnavailable.
+            ConnectionLost, EngineUnavailable.
         """
 
         def hear(_connection: object, _pid: object, _channel: object, payload: object) -> None:
@@ -128,24 +127,24 @@ class Connection:
             timer.cancel()
 
     def deaf(self, reason: str) -> ConnectionLost:
-        """Throw the connection away for a reason that only its user knows."""
+        """Discard the connection because notifications stopped; return the error to raise."""
         self.drop()
         return ConnectionLost(f"{self.address.place}: {reason}")
 
     def drop(self) -> None:
-        """Throw the connection away without a word, also in the middle of a statement."""
+        """Discard the connection at once, even during a statement."""
         self.raw.terminate()
 
     async def close(self) -> None:
-        """Take leave of the server."""
+        """Close the connection in an orderly way."""
         try:
             await self.raw.close(timeout=_CLOSE_SECONDS)
         except _BROKEN:
             self.drop()
 
     def _deadline(self, seconds: float) -> asyncio.TimerHandle:
-        # asyncpg's own time-outs ask the server to cancel, which must never happen to a COMMIT: one that
-        # waits for its replica would then be reported as done.
+        # asyncpg's own timeouts send a cancel request, which must never reach a COMMIT: a COMMIT that waits for its
+        # replica would be reported as done.
         return asyncio.get_running_loop().call_later(seconds, guard_call("postgres link", self._give_up), seconds)
 
     def _give_up(self, seconds: float) -> None:
@@ -156,13 +155,13 @@ class Connection:
         if self._gave_up_after is not None:
             return unanswered(self.address.place, self._gave_up_after)
         error = translate(exc, self.address.place)
-        # A name may lead to another server by now, which takes writes.
+        # The host name may now resolve to another server, which is writable.
         if isinstance(error, ConnectionLost | ReadOnly):
             self.drop()
         return error
 
     def _name(self, statement: str) -> str:
-        # Only of statements with parameters, of which there are a few; scripts hold values.
+        # Only the few statements with parameters have names; scripts contain values.
         named = self._named.get(statement)
         if named is None:
             named = self._named[statement] = self.address.name(statement)
@@ -173,9 +172,9 @@ async def connect(address: Address) -> Connection:
     """Open a connection.
 
     Raises:
-        Lost: the server cannot be reached now.
-        EngineUnavailable: it turned us away.
-        EngineUnusable: the DSN cannot be read.
+        ConnectionLost: the server cannot be reached now.
+        EngineUnavailable: the server refused the connection.
+        EngineUnusable: the DSN is invalid.
     """
     try:
         connection = await _open(address)
@@ -199,7 +198,7 @@ async def _open(address: Address) -> "asyncpg.Connection[Any]":
 
 
 async def _is_direct(connection: "asyncpg.Connection[Any]") -> bool:
-    """Ask whether the backend that answers is the one that was connected to, and no pooler stands in between."""
+    """Return whether the responding backend is the connected one, so that no pooler is in between."""
     timer = asyncio.get_running_loop().call_later(CONNECT_SECONDS, guard_call("postgres link", connection.terminate))
     try:
         return await connection.fetchval("SELECT pg_backend_pid()") == connection.get_server_pid()
@@ -211,7 +210,7 @@ async def _is_direct(connection: "asyncpg.Connection[Any]") -> bool:
 
 
 def write_text(text: str) -> str:
-    """Say a text as PostgreSQL can keep it."""
+    """Escape NUL and DLE in a text, because PostgreSQL cannot store NUL."""
     if _NUL in text or _ESCAPE in text:
         return text.replace(_ESCAPE, _ESCAPE + "1").replace(_NUL, _ESCAPE + "0")
     return text

@@ -1,8 +1,8 @@
-"""The engine for several gateways: PostgreSQL 14 or newer, one schema, nothing acknowledged before it is on its disk.
+"""The engine for several gateways: PostgreSQL 14 or newer, one schema. A commit returns when the server's disk has it.
 
-Steps are committed in batches (`commits`), everything else beside them (`pool`), each exactly
-once (`once`). A server that is away is waited for: commits up to ten seconds, questions up to
-five, and then EngineUnavailable names the place; nothing is ever written of what was refused.
+Steps are committed in batches (`commits`); all other work uses `pool`. Each transaction happens exactly once (`once`).
+If the server is unreachable, commits wait ten seconds and queries five. Then they raise EngineUnavailable with the
+place, and nothing was written.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ SELECT (extract(epoch FROM clock_timestamp() - ended_at) * 1000000)::bigint, fin
 FROM @calls WHERE call_id = $1 AND finished_at IS NOT NULL
 """
 RESERVED = LANES + 1
-"""Connections that are not for questions: two write steps, one keeps the lease."""
+"""Connections that run no queries: two write steps, one renews the lease."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class _Open:
     lanes: CommitLanes
     pool: Pool
     pulse: Pool
-    """A connection for the lease alone, so that no question delays a heartbeat."""
+    """A connection for the lease only, so that no query delays a heartbeat."""
     notifier: PostgresNotifier
 
 
@@ -101,10 +101,10 @@ class PostgresEngine(AnswersQuestions):
         await self._stack.aclose()
 
     async def _prepare(self) -> None:
-        """Look at how the server is set, and bring the schema up to date.
+        """Check the server's settings and migrate the schema.
 
         Raises:
-            EngineUnusable, SchemaTooNew: a person must act, or the server is away for longer than we wait.
+            EngineUnusable, SchemaTooNew: an operator must act, or the server stayed unreachable for too long.
         """
         loop, tuning = asyncio.get_running_loop(), self._tuning
         line, until, pause = Line(self._address), loop.time() + tuning.start, tuning.pause_first
@@ -125,7 +125,7 @@ class PostgresEngine(AnswersQuestions):
         self._show(found)
 
     def _show(self, found: Mapping[str, str]) -> Mapping[str, str]:
-        """Say in the log, once, what is doubtful about the server; answers everything for an operator's eyes."""
+        """Log each problem of the server once; return all settings for the operator."""
         doubts = {name for name in found if name.startswith("warning ")}
         for name in sorted(doubts - self._doubts):
             log.warning("the database server needs attention", place=self._address.place, reason=found[name])
@@ -186,7 +186,7 @@ class PostgresEngine(AnswersQuestions):
         if not rows:
             return None
         span, finished_at = rows[0]
-        # Our own clock says it only where a release before, or a transfer, has left no time.
+        # The gateway's clock decides only if an earlier release or a transfer left no time.
         return timedelta(microseconds=self._now() - finished_at if span is None else span)
 
     async def revive(self, session_id: SessionId, sequence: int, target: str, *, due_at: datetime) -> bool:

@@ -1,4 +1,4 @@
-"""Says whose fault a failure of PostgreSQL is: the connection's, the moment's, the server's or the step's. Pure."""
+"""Classifies failures of PostgreSQL by cause: the connection, a conflict, the server or the step. Pure."""
 
 import re
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -9,19 +9,19 @@ from gateway.errors import DragomanError, EngineUnavailable, InvalidRequest
 
 
 class ConnectionLost(EngineUnavailable):
-    """The connection is gone, and with it what it was doing, as far as that had not been committed."""
+    """The connection is lost; its uncommitted work is rolled back."""
 
 
 class ReadOnly(EngineUnavailable):
-    """The server takes no writes, perhaps because another one is the primary by now."""
+    """The server is read-only, perhaps because another server has become the primary."""
 
 
 class Again(EngineUnavailable):
-    """The server undid the transaction for reasons of the moment, and asks for another try."""
+    """The server rolled the transaction back for a temporary reason; it can be retried."""
 
 
 class RowHeld(Again):
-    """Somebody else held a row, or a table, for longer than a statement waits."""
+    """Another transaction held a row or table for longer than a statement waits."""
 
 
 _LOST = frozenset(
@@ -35,23 +35,23 @@ _AGAIN = frozenset({"40001", "40P01", "57014"})
 _HELD = "55P03"
 _OF_THE_STEP = ("22", "23", "54")
 
-_MENDS = {
-    "25006": "the server only reads: point engine.dsn at the primary",
+_FIXES = {
+    "25006": "the server is read-only: point engine.dsn at the primary",
     "28000": "check the user and pg_hba.conf of the server",
     "28P01": "check the user and the password in engine.dsn",
-    "3D000": "make the database with `createdb`, or change the name in engine.dsn",
-    "3F000": "restore the schema from a backup, or restart the gateway to begin anew",
+    "3D000": "create the database with `createdb`, or change the name in engine.dsn",
+    "3F000": "restore the schema from a backup, or restart the gateway with an empty one",
     "42501": "give the gateway's user the rights on the schema (it must own its tables)",
-    "42P01": "restore the tables from a backup, or restart the gateway to begin anew",
-    "55P03": "another transaction holds what is to be written: pg_blocking_pids() says whose, end it",
-    "53100": "the server's disk is full: make room there",
+    "42P01": "restore the tables from a backup, or restart the gateway with empty ones",
+    "55P03": "another transaction holds what is to be written: find it with pg_blocking_pids() and end it",
+    "53100": "the server's disk is full: free some space",
     "53200": "the server is out of memory",
     "53300": "the server has no connection left: raise its max_connections, or lower engine.connections",
 }
 
 
 def place_of(dsn: str) -> str:
-    """Name the server and database of a DSN, and nothing secret."""
+    """Return the server and database of a DSN without its secrets."""
     parts = urlsplit(dsn)
     hosts = parts.netloc.rpartition("@")[2]
     query = parse_qs(parts.query)
@@ -61,33 +61,33 @@ def place_of(dsn: str) -> str:
 
 
 def translate(exc: BaseException, place: str) -> DragomanError:
-    """Say a failure of asyncpg in words of ours; no text of it quotes a value."""
-    # What follows the first line quotes rows.
+    """Translate a failure of asyncpg; the text quotes no value."""
+    # Lines after the first one quote rows.
     reason = (str(exc).splitlines() or [""])[0] or type(exc).__name__
     code = getattr(exc, "sqlstate", None) if isinstance(exc, asyncpg.PostgresError) else None
     error: DragomanError
     if isinstance(code, str) and code in _AGAIN:
         error = Again(f"{place}: {reason}")
     elif code == _HELD:
-        error = RowHeld(f"{place}: {reason}; {_MENDS[_HELD]}")
+        error = RowHeld(f"{place}: {reason}; {_FIXES[_HELD]}")
     elif isinstance(exc, UnicodeError | OverflowError) or (isinstance(code, str) and code.startswith(_OF_THE_STEP)):
         error = InvalidRequest(f"the step cannot be kept: {_without_values(reason)}")
     elif code is None or code in _LOST or code.startswith("08"):
-        mend = _MENDS.get(code or "", "check that the server runs and that the network lets us through")
-        error = ConnectionLost(f"{place} cannot be reached: {reason}; {mend}")
+        fix = _FIXES.get(code or "", "check that the server is running and reachable over the network")
+        error = ConnectionLost(f"{place} cannot be reached: {reason}; {fix}")
     else:
         kind = ReadOnly if code == "25006" else EngineUnavailable
-        error = kind(f"{place}: {reason}; {_MENDS.get(code, 'see the log of the server')}")
+        error = kind(f"{place}: {reason}; {_FIXES.get(code, 'see the log of the server')}")
     error.__cause__ = exc
     return error
 
 
 def unanswered(place: str, seconds: float) -> ConnectionLost:
-    """Say that a connection was given up, as nobody knows why there is no answer."""
-    why = "does the server hang, or does another transaction hold what was asked for? pg_blocking_pids() says whose"
+    """Return the error for a connection that was dropped because a response did not arrive."""
+    why = "the server hangs, or another transaction holds the rows; find it with pg_blocking_pids()"
     return ConnectionLost(f"{place}: no answer came within {seconds:g} s; {why}")
 
 
 def _without_values(reason: str) -> str:
-    # asyncpg quotes what it could not encode.
+    # asyncpg quotes the value that it could not encode.
     return re.sub(r"(?s)(invalid input for query argument \$\d+): .*", r"\1", reason)

@@ -1,13 +1,13 @@
-"""Runs transactions on PostgreSQL so that each happens exactly once, whatever becomes of its connection.
+"""Runs transactions on PostgreSQL exactly once, even if their connection is lost.
 
-Each transaction leaves a token of its own in `commits`. Where the connection is lost before COMMIT was
-sent, nothing was written, and the work is done again on a new one. Where it is lost in COMMIT, the token is
-asked for: entering it once more waits for a transaction that is still under way, finds one that was
-committed, and shuts out one that was not. So nobody ever hears of a doubtful result. The transaction's own
-number would not do: a replica that takes over may give it to another one.
+Each transaction writes its own token to `commits`. If the connection is lost before COMMIT is sent, nothing was written
+and the work runs again on a new connection. If it is lost during COMMIT, the token is inserted again. That insert waits
+for a running transaction, finds a committed one, and prevents one that was not committed from committing later. So the
+result of a transaction is never in doubt. PostgreSQL's transaction id cannot serve as the token, because a promoted
+replica may assign the same id to another transaction.
 
-Whatever is not the connection's fault (disk full, only reads, a right that is missing) is raised at once as
-EngineUnavailable, and nothing of it was written.
+Failures that are not the connection's (full disk, read-only server, missing right) are raised at once as
+EngineUnavailable; nothing was written.
 """
 
 import asyncio
@@ -36,24 +36,24 @@ RETURNING fate
 
 
 class Line:
-    """A place for one connection, which is opened when it is needed and again when it was lost."""
+    """One connection, opened when it is needed and reopened after it was lost."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
         self._link: Connection | None = None
 
     async def link(self) -> Connection:
-        """Give the connection.
+        """Return the connection; open one if there is none.
 
         Raises:
-            Lost, EngineUnavailable: there is none to be had now.
+            ConnectionLost, EngineUnavailable: no connection can be opened now.
         """
         if self._link is None or self._link.lost:
             self._link = await connect(self.address)
         return self._link
 
     async def undo(self) -> None:
-        """End a transaction that is not wanted; the next one begins clean."""
+        """Roll back the open transaction, so that the next one starts clean."""
         link = self._link
         if link is None or link.lost:
             return
@@ -63,7 +63,7 @@ class Line:
             link.drop()
 
     def drop(self) -> None:
-        """Throw the connection away."""
+        """Discard the connection."""
         if self._link is not None:
             self._link.drop()
             self._link = None
@@ -75,7 +75,7 @@ class Line:
 
 
 class Tokens:
-    """The names of transactions, and those that nobody will ask about any more."""
+    """The tokens of transactions: new ones, and spent ones that can be removed."""
 
     def __init__(self) -> None:
         self._prefix = secrets.token_hex(12)
@@ -86,7 +86,7 @@ class Tokens:
         return f"{self._prefix}-{next(self._numbers)}"
 
     def spend(self, tokens: Sequence[str]) -> None:
-        """Let the next transaction remove them."""
+        """Let the next transaction remove these tokens."""
         self._spent += tokens
 
     def take_spent(self) -> list[str]:
@@ -96,13 +96,13 @@ class Tokens:
 
 @dataclass(slots=True)
 class Transaction:
-    """A transaction under way."""
+    """A running transaction."""
 
     link: Connection
     token: str
     spent: Sequence[str]
     marked: bool = False
-    """Whether the work has left the token itself."""
+    """Whether the work has written the token itself."""
     idle: bool = False
     """Whether there is nothing to commit."""
 
@@ -111,17 +111,17 @@ Work = Callable[[Transaction], Awaitable[T]]
 
 
 class ExactlyOnce:
-    """Runs transactions; one for the whole engine."""
+    """Run transactions; an engine has one instance."""
 
     def __init__(self) -> None:
         self._tokens = Tokens()
 
     async def run(self, line: Line, work: Work[T], *, until: float, begin: str = BEGIN) -> T:
-        """Do some work in a transaction, on a new connection where one is lost, at least once and until a time.
+        """Run work in a transaction; try it at least once, and again on a new connection until a time.
 
         Raises:
             EngineUnavailable: nothing was written.
-            DragomanError: what the work raises; nothing was written.
+            DragomanError: raised by the work; nothing was written.
         """
         loop, tuning = asyncio.get_running_loop(), line.address.tuning
         pause = tuning.pause_first
@@ -133,7 +133,7 @@ class ExactlyOnce:
             except (ConnectionLost, Again) as exc:
                 self._tokens.spend(spent)
                 await line.undo()
-                # Where rows are held, the server has waited for them already.
+                # The server has already waited for held rows.
                 if isinstance(exc, RowHeld) or loop.time() + pause > until:
                     raise EngineUnavailable(str(exc)) from exc
             except BaseException:
@@ -153,10 +153,10 @@ class ExactlyOnce:
             pause = min(pause * 2, tuning.pause_longest)
 
     async def say(self, line: Line, link: Connection, text: str, values: Sequence[object]) -> Sequence[Any]:
-        """Run one statement that is a transaction of its own, and leaves the token that is given to it, once.
+        """Run one statement that commits by itself and writes its token, exactly once; return its rows.
 
-        Its last two values are the token and the spent ones. Answers its rows; none where its answer was lost, and it
-        was found out that it has happened.
+        The token and the spent tokens become its last two values. The result is empty if the response was lost and the
+        statement had committed.
 
         Raises:
             EngineUnavailable, InvalidRequest: nothing was written.
@@ -185,24 +185,24 @@ class ExactlyOnce:
 
     async def _commit(self, line: Line, turn: Transaction) -> bool:
         try:
-            # A transaction that the server has given up answers COMMIT with ROLLBACK.
+            # The server answers COMMIT with ROLLBACK if the transaction had failed.
             return await turn.link.run("COMMIT") == "COMMIT"
         except DragomanError:
-            # Also one that waits for its replica: entering the token waits for it as well.
+            # Also if the COMMIT waits for a replica: inserting the token waits for the same replica.
             line.drop()
             return await self._settle(line, turn.token)
 
     async def _settle(self, line: Line, token: str) -> bool:
-        """Find out whether a transaction was committed, and see to it that it stays so; for as long as it takes."""
+        """Return whether a transaction was committed, and make that final; retry until the server answers."""
         tuning = line.address.tuning
         pause, told = tuning.pause_first, False
         while True:
-            reason = "the question itself was rolled back"
+            reason = "the query was rolled back"
             try:
                 link = await line.link()
                 await link.run(BEGIN)
                 ((fate,),) = await link.ask(_SETTLE, token)
-                # It has always written something, so its own COMMIT waits for whatever the other one waited for.
+                # This transaction always writes, so its COMMIT waits for the same replica as the other one.
                 if await link.run("COMMIT") == "COMMIT":
                     if told:
                         log.info("commit outcome known", fate=fate)

@@ -1,4 +1,4 @@
-"""Brings the tables of a PostgreSQL schema up to date, and looks whether the server keeps what it promises."""
+"""Migrates the tables of a PostgreSQL schema, and checks that the server's settings are safe."""
 
 import zlib
 from datetime import timedelta
@@ -33,11 +33,11 @@ ORDER BY xact_start LIMIT 1
 
 
 async def check(link: Connection) -> dict[str, str]:
-    """Look at how the server is set; answers what a person should know, doubts under `warning …`.
+    """Read the server's settings for an operator; problems have keys that start with `warning `.
 
     Raises:
-        EngineUnusable: it is too old, or only reads.
-        EngineUnavailable: it does not answer.
+        EngineUnusable: the server is too old or read-only.
+        EngineUnavailable: the server does not answer.
     """
     (row,) = await link.ask(_SETTINGS)
     version, number, fsync, full_pages, commits, read_only, standby, names, replicas = row
@@ -45,42 +45,40 @@ async def check(link: Connection) -> dict[str, str]:
     if number < OLDEST:
         raise EngineUnusable(f"{place} runs PostgreSQL {version}: upgrade it to 14 or newer")
     if standby or read_only == "on":
-        why = "is a standby" if standby else "only reads (default_transaction_read_only)"
-        raise EngineUnusable(f"{place} {why}: point engine.dsn at a primary that takes writes")
+        why = "is a standby" if standby else "is read-only (default_transaction_read_only)"
+        raise EngineUnusable(f"{place} {why}: point engine.dsn at a writable primary")
     found = {"version": version, "synchronous_commit": commits, "replicas": str(replicas)}
     if fsync != "on":
-        found["warning fsync"] = "fsync is off, so that a crash of the server's machine loses or spoils everything"
+        found["warning fsync"] = "fsync is off: a crash of the server's machine may lose or corrupt the database"
     if full_pages != "on":
-        found["warning full_page_writes"] = (
-            "full_page_writes is off, so that a crash of the server's machine may spoil pages"
-        )
+        found["warning full_page_writes"] = "full_page_writes is off: a crash of the server's machine may corrupt pages"
     if commits in {"off", "local"}:
         found["warning synchronous_commit"] = (
-            "synchronous_commit is off for this role; the gateway's own writes switch it on"
+            "synchronous_commit is off for this role; the gateway turns it on for its own writes"
             if commits == "off"
-            else "synchronous_commit is local for this role, so that a failover may lose acknowledged writes"
+            else "synchronous_commit is local for this role: a failover may lose acknowledged writes"
         )
     if replicas and not names:
         found["warning synchronous_standby_names"] = (
-            f"{replicas} replicas are attached and none is synchronous, so that a failover may lose acknowledged"
-            " writes; name one in synchronous_standby_names"
+            f"{replicas} replicas are attached and none is synchronous: a failover may lose acknowledged writes;"
+            " name one in synchronous_standby_names"
         )
-    # Of other roles only where ours may see them (pg_read_all_stats).
+    # Transactions of other roles are visible only with pg_read_all_stats.
     for pid, application, role, state, age in await link.ask(_OLDEST_TRANSACTION, link.address.tuning.old):
         found["warning old transaction"] = (
             f"process {pid} (application {application!r}, role {role!r}, {state}) has had a transaction open for"
-            f" {timedelta(seconds=age)}, so that vacuum removes nothing that was replaced since, and all gets slower;"
-            f" SELECT pg_terminate_backend({pid}) ends it, and idle_in_transaction_session_timeout on its role keeps it"
-            " from coming back"
+            f" {timedelta(seconds=age)}; vacuum cannot remove rows that were replaced since, which slows everything"
+            f" down. End it with SELECT pg_terminate_backend({pid}), and prevent others with"
+            " idle_in_transaction_session_timeout on its role"
         )
     return found
 
 
 async def migrate(link: Connection) -> None:
-    """Create the schema or bring it up to date. Several processes may do it at once.
+    """Create or migrate the schema; several processes may do this at once.
 
     Raises:
-        EngineUnusable: the schema holds tables of another program, or may not be made.
+        EngineUnusable: the schema holds tables of another program, or cannot be created.
         SchemaTooNew: a newer release has migrated it.
         EngineUnavailable: the server does not answer, or a gateway of an older release holds a lease.
     """
@@ -93,7 +91,7 @@ async def migrate(link: Connection) -> None:
         done = await reached(link)
         script: list[str] = []
         if done is None:
-            # Only made where it is missing, since that needs a right which nothing else does.
+            # Created only if it is missing, because creating it requires an extra right.
             if not await link.ask("SELECT 1 FROM pg_namespace WHERE nspname = $1", schema):
                 script.append(f'CREATE SCHEMA "{schema}"')
             script.append(f"CREATE TABLE @{OURS} (n bigint PRIMARY KEY, at timestamptz NOT NULL)")
@@ -102,13 +100,13 @@ async def migrate(link: Connection) -> None:
             script.append(f"INSERT INTO @{OURS} (n, at) VALUES ({number}, clock_timestamp())")
         if script:
             if done:
-                # Nobody gets a lease before the migration is over.
+                # No instance acquires a lease during the migration.
                 await link.run("LOCK TABLE @instances IN EXCLUSIVE MODE", seconds=_MIGRATION_SECONDS)
                 await _refuse_live(link)
             await link.run(";\n".join(script), seconds=_MIGRATION_SECONDS)
         await link.run("COMMIT")
     except BaseException:
-        # Whatever it was, the server undoes the transaction together with the connection.
+        # The server rolls the transaction back when the connection ends.
         link.drop()
         raise
 
@@ -123,7 +121,7 @@ async def _refuse_live(link: Connection) -> None:
 
 
 async def reached(link: Connection) -> int | None:
-    """Say which migration the tables have had; None where there are none.
+    """Return the number of the last migration of the tables; None if there are none.
 
     Raises:
         EngineUnusable: the schema holds tables of another program.
@@ -148,5 +146,5 @@ async def reached(link: Connection) -> int | None:
 
 
 def _number(schema: str) -> int:
-    # A lock of our own among those of other programs in the same database.
+    # Distinct from the locks of other programs in the same database.
     return (0x4472676D << 32) | zlib.crc32(schema.encode())
