@@ -75,7 +75,7 @@ async def test_who_holds_back_vacuum_is_named_with_the_mend(
                 reason = (await engine.health()).extra[DOUBT]
                 pid = other.get_server_pid()
                 assert f"process {pid} (application \"it's a report\", role 'postgres', idle in transaction)" in reason
-                assert re.search(r"open for 0:00:\d\d,", reason)
+                assert re.search(r"open for 0:00:\d\d;", reason)
                 assert f"pg_terminate_backend({pid})" in reason
                 assert "idle_in_transaction_session_timeout" in reason
                 checks = await asyncio.to_thread(doctor, server, schema)
