@@ -59,7 +59,7 @@ async def test_what_was_promised_before_the_power_failed_is_kept(
                 group.create_task(work())
             for _ in range(CUTS):
                 await scene.backend.wait(
-                    lambda _: True, count=len(scene.backend.seen) + jitter.randint(5, 30), within=30
+                    lambda _: True, count=len(scene.backend.seen) + jitter.randint(5, 30), within=60
                 )
                 # The machine's power is the disk's too: the gateway does nothing any more when its disk is cut off.
                 scene.gateway.signal(signal.SIGSTOP)

@@ -49,7 +49,7 @@ async def test_calls_under_load_survive_three_kills(
                 group.create_task(work())
             for _ in range(KILLS):
                 await scene.backend.wait(
-                    lambda _: True, count=len(scene.backend.seen) + jitter.randint(1, 40), within=30
+                    lambda _: True, count=len(scene.backend.seen) + jitter.randint(1, 40), within=60
                 )
                 scene.kill()
                 await scene.dead()

@@ -8,6 +8,7 @@ from fastapi.responses import Response
 from structlog.testing import capture_logs
 
 from gateway.testing.runtimes.huma.calls import SimCall
+from tests.pace import PATIENCE
 from tests.scenarios.environment import Running, Scene, ended, plain_http, until
 from tests.scenarios.hooks import Asked, Said, Script, success
 from tests.scenarios.test_process import START, serving
@@ -147,7 +148,7 @@ async def test_a_repeat_that_cannot_be_sent_waits_for_the_executor_and_uses_up_n
             unsent = 'dragoman_executor_attempts_total{executor="cards",result="never_sent"}'
             return (await gateway.metrics()).get(unsent, 0) >= 2
 
-        await until(tried, within=40)
+        await until(tried, within=PATIENCE)
         assert (await gateway.call_of(call.call_id))["state"] == "accepted"
         await newer.hooks.__aenter__()
         assert (await ended(call, 40)).result == "from the store"

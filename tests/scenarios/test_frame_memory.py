@@ -10,6 +10,7 @@ import pytest
 
 from gateway.links.frame_memory import FRAMES
 from gateway.testing.runtimes.huma.server import HumaServer, SimAgent
+from tests.pace import PATIENCE
 from tests.scenarios.environment import GOOD, Scene, ended
 
 LOUD = 60
@@ -82,5 +83,5 @@ async def test_the_limit_of_a_frame_follows_a_reload(newer: Scene, tmp_path: Pat
         newer.configure({"limits": {"frame": "8MiB"}})
         await gateway.post("/v1/reload", status=200)
         call = await newer.agent.call("free", {"text": "x" * (5 * 1024**2)})
-        assert "limits.frame" not in ((await ended(call, within=30)).error or "")
+        assert "limits.frame" not in ((await ended(call, within=PATIENCE)).error or "")
         assert len(await gateway.events(kind="frame.rejected")) == 1

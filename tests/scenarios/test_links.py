@@ -166,12 +166,12 @@ async def test_hundreds_of_updates_and_results_arrive_in_the_order_decided(both:
                     "limits": {"session_concurrency": 400}})  # fmt: skip
     async with both.running() as gateway:
         asked = [await both.agent.call("free", {"number": number}) for number in range(calls)]
-        await both.hooks.wait_for(calls, within=30)
+        await both.hooks.wait_for(calls, within=PATIENCE)
         if broken:
             await both.agent.drop()
         gate.open()
         for call in asked:
-            assert (await ended(call, within=30)).outcome == "success"
+            assert (await ended(call, within=PATIENCE)).outcome == "success"
         recorded = [
             one["event"]["result"] if one["event"]["kind"] == "tool.finished" else one["event"]["name"]
             for one in await gateway.events()

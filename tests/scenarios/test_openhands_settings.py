@@ -61,7 +61,7 @@ async def begin_again(gateway: Running, environment: OpenHandsEnvironment, conve
         lambda event: event.get("extras", {}).get("agent_state") == "awaiting_user_input", after=before + 1
     )
     # The gateway finds out when it looks again, and then replays what it has missed.
-    await conversation.wait_connections(links + 1, within=30)
+    await conversation.wait_connections(links + 1, within=PATIENCE)
     await gateway.wait_link("up")
 
 
@@ -76,7 +76,7 @@ async def lacking(gateway: Running, *, session_id: str) -> str | None:
 
 
 async def wait_lacking(gateway: Running, session_id: str) -> str:
-    return await until(lambda: lacking(gateway, session_id=session_id), within=30)
+    return await until(lambda: lacking(gateway, session_id=session_id), within=PATIENCE)
 
 
 async def wait_metric(gateway: Running, count: int) -> None:
@@ -84,7 +84,7 @@ async def wait_metric(gateway: Running, count: int) -> None:
         series = await gateway.metrics()
         return series.get('dragoman_sessions_without_tools{runtime="work"}') == count or None
 
-    await until(look, within=30)
+    await until(look, within=PATIENCE)
 
 
 def stored(environment: OpenHandsEnvironment) -> list[dict[str, Any]]:
@@ -98,7 +98,7 @@ async def registered(environment: OpenHandsEnvironment) -> dict[str, Any]:
     async def look() -> dict[str, Any] | None:
         return next((one for one in stored(environment) if "/mcp/s/work" in one["url"]), None)
 
-    return await until(look, within=30)
+    return await until(look, within=PATIENCE)
 
 
 async def list_tools(url: str, token: str, **headers: str) -> str:
@@ -291,7 +291,7 @@ async def test_servers_of_config_toml_are_not_multiplied(environment: OpenHandsE
         await registered(environment)
     environment.options(mcp_url="http://localhost:1")
     async with environment.running():
-        await until(lambda: _names(environment, "http://localhost:1/mcp/s/work"), within=30)
+        await until(lambda: _names(environment, "http://localhost:1/mcp/s/work"), within=PATIENCE)
     assert [one["url"] for one in stored(environment)] == [THEIRS["url"], "http://localhost:1/mcp/s/work"]
     assert environment.server.settings.writes == 2
 

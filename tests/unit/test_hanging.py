@@ -42,9 +42,9 @@ def test_five(): pass
 """
 
 
-def run(folder: Path, content: str) -> tuple[int, str]:
-    """Run pytest over one file in a process of its own."""
-    (folder / "conftest.py").write_text(SHORT)
+def run(folder: Path, content: str, limits: str = "") -> tuple[int, str]:
+    """Run pytest over one file in its own process; `limits` is its conftest."""
+    (folder / "conftest.py").write_text(limits)
     file = folder / "test_it.py"
     file.write_text(content)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", "-p", "no:cacheprovider", str(file)]
@@ -70,7 +70,7 @@ def test_children_hear_what_the_parent_ignores_and_blocks(tmp_path: Path, name: 
 
 
 def test_what_hangs_fails_and_the_rest_is_run(tmp_path: Path) -> None:
-    code, said = run(tmp_path, HANGING)
+    code, said = run(tmp_path, HANGING, SHORT)
     # The thread that test_four leaves behind keeps no process.
     assert code != 0
     assert "2 failed, 3 passed, 1 error" in said, said
