@@ -227,7 +227,7 @@ def test_check_shows_warnings_and_succeeds() -> None:
     assert result.exit_code == 0
     assert result.stdout == f"{STATIC}: ok (2 warnings): 2 tools, 2 executors, 2 routes\n"
     first, *_ = result.stderr.splitlines()
-    assert first.startswith(f"{STATIC}:4: warning: api.keys: no API key is configured")
+    assert first.startswith(f"{STATIC}:3: warning: api.keys: no API key is configured")
 
 
 def test_check_writes_json_for_programs() -> None:
@@ -235,8 +235,8 @@ def test_check_writes_json_for_programs() -> None:
     report = json.loads(result.stdout)
     assert (result.exit_code, result.stderr, report["file"], report["ok"]) == (0, "", str(STATIC), True)
     assert [(one["line"], one["path"], one["severity"]) for one in report["problems"]] == [
-        (4, "api.keys", "warning"),
-        (4, "runtimes", "warning"),
+        (3, "api.keys", "warning"),
+        (3, "runtimes", "warning"),
     ]
 
 
