@@ -1,1 +1,1 @@
-"""The decisions: pure and synchronous, from what happened to what is written and done about it."""
+"""The decisions: pure, synchronous functions that turn inputs into a Step and effects."""

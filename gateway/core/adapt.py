@@ -1,4 +1,4 @@
-"""What of an event a runtime is told: its newest state, in the words that its protocol has. Pure."""
+"""Adapts events to the kinds that a runtime's protocol supports, with the newest context. Pure."""
 
 from collections.abc import Collection, Sequence, Set as AbstractSet
 from typing import Any
@@ -29,7 +29,7 @@ from gateway.store.rows import Send
 
 _ERROR_LIMIT = 8_000
 _RESULT_LIMITS = (800_000, 400_000, 200_000, 60_000)
-"""Lengths that a result which is too long is cut to: the first that the protocol takes."""
+"""Lengths for a result that is too long: the first one that the protocol accepts is used."""
 HYDRATION = "hydration"
 MESSAGE_UPDATE = "new-message"
 STEER_UPDATE = "steer"
@@ -41,20 +41,20 @@ REPLACED = "a newer context replaces it"
 
 @frozen
 class Adapted:
-    """An event that the runtime has a word for, and what it lost on the way there."""
+    """An event of a kind that the runtime accepts, and the losses of the change."""
 
     event: Event
     losses: tuple[Loss, ...] = ()
     holds: bool = False
-    """It is put on record only; the next message says it."""
+    """The event is only recorded; the next message carries it."""
     first: ContextUpdated | None = None
-    """What is said before it."""
+    """The context to send before it."""
 
 
 def equivalent_kind(kind: str, accepts: AbstractSet[str]) -> str | None:
-    """Name the kind by which a runtime is told what a client posts, as `adapt` finds it; None where it cannot be.
+    """Return the kind that `adapt` sends for a client's event; None if there is none.
 
-    A context that becomes a message is a hint instead while a turn runs, where the runtime takes hints.
+    While a turn runs, a context becomes a hint instead of a message if the runtime accepts hints.
     """
     match kind:
         case _ if kind in accepts:
@@ -73,7 +73,7 @@ def adapt(event: Event, memory: Remembered, capabilities: Capabilities, *, histo
     A context that replaces the last one gets the conversation under the key `history`; None adds none.
 
     Raises:
-        CannotExpress: there is no honest way to say it.
+        CannotExpress: the runtime has no equivalent.
     """
     accepts = capabilities.accepts
     match event:
@@ -112,7 +112,7 @@ def adapt(event: Event, memory: Remembered, capabilities: Capabilities, *, histo
 def _message_apart(
     event: ContextUpdated, message: MessagePosted, memory: Remembered, capabilities: Capabilities
 ) -> Adapted:
-    """Say the message of a context as a message; the rest of the context comes before it."""
+    """Send the message of a context as a message, after the rest of the context."""
     said = message.model_copy(update={"wakes_agent": event.wakes_agent})
     rest = event.model_copy(update={"message": None, "wakes_agent": False})
     if event.kind in capabilities.accepts:
@@ -126,7 +126,7 @@ def _message_apart(
 def complete_context(
     event: ContextUpdated, memory: Remembered, capabilities: Capabilities, history: str | None
 ) -> Adapted:
-    """Add the conversation to a context that replaces the last one, where the backend left it out."""
+    """Add the conversation to a context that replaces the last one, unless the backend included it."""
     if history is None or not capabilities.replaces_context or not memory.history or history in event.context:
         return Adapted(event)
     context = {**event.context, history: "\n".join(memory.history)}
@@ -147,7 +147,7 @@ def full_context(memory: Remembered, history: str | None) -> dict[str, Any] | No
 
 
 def hydration(memory: Remembered) -> ContextUpdated | None:
-    """Make the update that tells a (re)connected runtime the last context, without waking it."""
+    """Return the silent update that sends the last context over a new link; None if there is no context."""
     if memory.context is None:
         return None
     return ContextUpdated(
@@ -180,7 +180,7 @@ def _words_as_context(
 
 
 def _with_held(event: MessagePosted, memory: Remembered, losses: tuple[Loss, ...] = ()) -> Adapted:
-    """Put what contexts said since the last message in front of this one."""
+    """Prepend the contexts since the last message to this one."""
     if not memory.held:
         return Adapted(event, losses)
     facts = orjson.dumps(dict(memory.context)).decode() if memory.context else ""
@@ -196,10 +196,10 @@ def _describe(event: ContextUpdated) -> str:
 def expressible_outcome(
     finished: ToolFinished, codec: Codec, written: bytes | None = None
 ) -> tuple[ToolFinished, Encoded]:
-    """Find a form of an outcome that the protocol can carry, and say it; there always is one.
+    """Encode an outcome in the first form that the protocol supports; the last form always works.
 
-    First as it is, then the result as bounded JSON text, then a short plain failure. Each step down is a Loss.
-    The result as it is `written` is for the codec.
+    The forms are: unchanged, the result as bounded JSON text, a short failure. Each step down is a Loss. `written` is
+    the result as JSON, if known.
     """
     if finished.error is not None and len(finished.error) > _ERROR_LIMIT:
         finished = finished.model_copy(update={"error": finished.error[:_ERROR_LIMIT] + " …"})
@@ -234,7 +234,7 @@ def expressible_outcome(
 
 
 def _bounded(text: str, limit: int) -> str:
-    """Cut a text; UTF-16 units and JSON escapes are counted as the tightest known limit does."""
+    """Cut a text to a number of UTF-16 units of its JSON form, which is how the strictest known limit counts."""
     if _units(text) <= limit:
         return text
     low, high = 0, min(len(text), limit)
@@ -249,16 +249,16 @@ def _units(text: str) -> int:
 
 
 def carries_state(event: Event, capabilities: Capabilities) -> bool:
-    """Whether an event tells a state that takes the place of the one told before."""
+    """Return whether an event carries a context that replaces the previous one."""
     if not capabilities.replaces_context:
         return False
     return isinstance(event, ContextUpdated) or (isinstance(event, MessageConfirmed) and event.context is not None)
 
 
 def needs_attempt(event: Event, capabilities: Capabilities) -> bool:
-    """Whether the row of an event must have attempt 1 on record before the event leaves.
+    """Return whether the row of an event must have attempt 1 on record before the event is sent.
 
-    True for an event that a runtime would take as a new one if it came twice, and for a context that wakes the agent.
+    This holds for events whose repeat a runtime would take as new, and for contexts that wake the agent.
     After a restart a row with attempt 0 is sent, and a row with attempt 1 may have been sent.
     """
     match event:
@@ -273,10 +273,10 @@ def needs_attempt(event: Event, capabilities: Capabilities) -> bool:
 
 
 def renew(item: Transmit, memory: Remembered, codec: Codec, history: str | None) -> Transmit:
-    """Write what carries a state anew with the newest one; the same item where it says just that.
+    """Encode an item with a replacing context again with the newest one; return the item if it has that already.
 
     Raises:
-        CannotExpress: the protocol does not take the newest state.
+        CannotExpress: the protocol cannot express the newest context.
     """
     said, newest = item.state, full_context(memory, history)
     if said is None or newest is None or not isinstance(said.event, ContextUpdated | MessageConfirmed):
@@ -288,14 +288,14 @@ def renew(item: Transmit, memory: Remembered, codec: Codec, history: str | None)
 
 
 def tells_state(rows: Sequence[Send]) -> bool:
-    """Whether one of these rows tells a fresh link the state without waking anybody, so that nothing else need to."""
+    """Return whether one of these rows sends the context over a fresh link without waking the agent."""
     return any(_is_plain(row.envelope.event) for row in rows)
 
 
 def replaced(rows: Sequence[Send], *, asked_again: Collection[int]) -> frozenset[int]:
-    """Name the rows whose whole meaning is in another one: of states the newest counts, and of wakes without a message.
+    """Return the rows that a newer one replaces: all but the newest silent context and the newest bare wake.
 
-    What somebody posted is preferred to what the gateway says of its own accord.
+    Contexts of clients take precedence over those that the gateway made.
     """
     plain = [row for row in rows if _is_plain(row.envelope.event)]
     wakes = [row for row in rows if _is_bare(row.envelope.event) and _wakes(row.envelope.event)]
@@ -305,7 +305,7 @@ def replaced(rows: Sequence[Send], *, asked_again: Collection[int]) -> frozenset
 
 
 def place_of(event: Event) -> Place:
-    """Say when a fresh link is told of an event: a wake before the outcomes would cancel their calls."""
+    """Return the place of an event on a fresh link: a wake before the outcomes would cancel their calls."""
     match event:
         case ContextUpdated(call_id=None, wakes_agent=wakes):
             return "wakes" if wakes else "first"

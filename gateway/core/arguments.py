@@ -1,4 +1,4 @@
-"""Checks a call's arguments against the tool's declared JSON Schema and tells the agent what to mend. Pure.
+"""Checks a call's arguments against the tool's declared JSON Schema and tells the agent what to fix. Pure.
 
 Only declared tools are checked. Patterns run on an engine without backtracking, so no argument can
 make one slow; `format` is an annotation, as JSON Schema 2020-12 says; nothing is ever fetched.
@@ -99,7 +99,7 @@ class ArgumentValidator:
 
 
 def problems_in_schema(parameters: Any) -> str | None:
-    """Say why a tool's `parameters` cannot be used; None when they can."""
+    """Return why a tool's `parameters` cannot be used; None if they can."""
     if not isinstance(parameters, Mapping):
         return "parameters must be a JSON Schema object, e.g. {type: object, properties: {…}, required: […]}"
     schema: dict[str, Any] = dict(cast("Mapping[str, Any]", parameters))

@@ -1,11 +1,11 @@
-"""What a session remembers is bounded by count and bytes: the oldest gives way, the last never does. Pure."""
+"""Bounds a session's memory by count and bytes: the oldest entries are dropped, the newest never is. Pure."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Protocol, TypeVar
 
 KEPT_BYTES = 4 * 1024 * 1024
-"""What questions, actions, unanswered calls and unechoed words may each take; the oldest gives way, never the last."""
+"""Most bytes of each: questions, actions, unanswered calls, unechoed events; the newest entry always fits."""
 HISTORY_LINES = 200
 HISTORY_BYTES = 32 * 1024
 LINE = HISTORY_BYTES // 4
@@ -21,18 +21,18 @@ SizedEntry = TypeVar("SizedEntry", bound=_Sized)
 
 
 class Kept(dict[str, SizedEntry]):
-    """Entries by native id, oldest first, which knows what they take; changed by nobody once it is remembered."""
+    """Entries by native id, oldest first, with their total size; immutable once remembered."""
 
     __slots__ = ("size",)
 
     def __init__(self, entries: Mapping[str, SizedEntry]) -> None:
         super().__init__(entries)
-        # One that is copied need not be counted through again.
+        # A copy has the size of its source.
         self.size: int = entries.size if isinstance(entries, Kept) else sum([entry.size for entry in entries.values()])
 
 
 def with_entry(entries: Mapping[str, SizedEntry], native: str, entry: SizedEntry, most: int) -> Kept[SizedEntry]:
-    """Add or replace an entry; the oldest give way."""
+    """Add or replace an entry; drop the oldest ones beyond the bounds."""
     kept = Kept(entries)
     known = kept.get(native)
     kept.size += entry.size if known is None else entry.size - known.size
@@ -43,7 +43,7 @@ def with_entry(entries: Mapping[str, SizedEntry], native: str, entry: SizedEntry
 
 
 def without(entries: Mapping[str, SizedEntry], native: str) -> Mapping[str, SizedEntry]:
-    """Leave an entry out; the same entries where there is none."""
+    """Return the entries without one; the same object if it has no such entry."""
     if native not in entries:
         return entries
     kept = Kept(entries)
@@ -72,7 +72,7 @@ def with_line(history: tuple[str, ...], at: datetime, name: str, text: str) -> t
 
 
 def _surplus(sizes: Sequence[int], most_bytes: int) -> int:
-    """Count how many of the oldest must go."""
+    """Return how many of the oldest must be dropped."""
     over, first = sum(sizes) - most_bytes, 0
     while over > 0 and first < len(sizes) - 1:
         over -= sizes[first]

@@ -1,7 +1,7 @@
-"""Calls from outside: a tool of the catalog is asked for by somebody who is not the runtime. Pure.
+"""Calls from outside: an API or MCP client calls a tool of the catalog. Pure.
 
-Such a call is on record in its session like any other, and runs like any other; its outcome is for whoever asked, and
-the runtime is not told of it (gateway/http/README.md#calls-from-outside).
+Such a call is recorded in its session and runs like any other. Its outcome goes to the caller and not to the runtime
+(gateway/http/README.md#calls-from-outside).
 """
 
 from typing import Any
@@ -19,40 +19,40 @@ from gateway.store.call import CALLER, Call
 
 @frozen
 class CallRequest:
-    """What a caller asks for."""
+    """A caller's request for a call."""
 
     tool: str
     arguments: dict[str, Any]
     caller: str
-    """Who asks: the name of an API key, or what kind of token was sent, which no API key can be named like."""
+    """The name of the API key, or the kind of token, which cannot be the name of an API key."""
     key: str
-    """Which request it is among all of this caller's in the session; the same one again is the same call."""
+    """The idempotency key, unique per caller and session; a repeated key is the same call."""
     protocol: str
-    """What the caller speaks, for the origin of the call's events."""
+    """The caller's protocol, for the origin of the call's events."""
     fresh: bool = False
-    """Whether the key was made just now, so that no call can have it."""
+    """Whether the key was generated just now, so that no existing call can have it."""
 
     @property
     def native_call_id(self) -> str:
-        """The id that stands in place of a runtime's own."""
+        """The id that replaces the native call id of a runtime."""
         return f"{CALLER}:{self.caller}:{self.key}"
 
 
 def id_of(runtime: str, native_session_id: str, request: CallRequest) -> CallId:
-    """Name the call that a request means, in a session of a runtime."""
+    """Return the id of the call of a request in a session of a runtime."""
     return name_call(runtime=runtime, native_session_id=native_session_id, native_call_id=request.native_call_id, n=0)
 
 
 def is_own(call: Call, caller: str) -> bool:
-    """Check whether a caller made a call; a caller's name has no colon."""
+    """Return whether a caller made a call; a caller's name has no colon."""
     return call.answer_to == "caller" and call.native_call_id.startswith(f"{CALLER}:{caller}:")
 
 
 def same_call(known: Call, request: CallRequest) -> CallId:
-    """Say which call a request means that is on record already.
+    """Return the id of the recorded call if a request repeats it.
 
     Raises:
-        CallDiffers: its key was used for something else.
+        CallDiffers: the key was used for a different request.
     """
     if known.args_sha != fingerprint(request.tool, request.arguments):
         raise CallDiffers(f"the key {request.key!r} was used before for another tool or other arguments")
@@ -60,12 +60,12 @@ def same_call(known: Call, request: CallRequest) -> CallId:
 
 
 def ask(builder: StepBuilder, request: CallRequest) -> CallId:
-    """Open the call that a caller asks for, or find the one that it has opened before.
+    """Open the call of a request, or return the call that the same request opened before.
 
     Raises:
-        CallDiffers: the key was used for something else.
-        UnknownTool: the tool is not in the catalog, or nobody answers it in this session.
-        InvalidArguments: they do not fit the tool's schema.
+        CallDiffers: the key was used for a different request.
+        UnknownTool: the tool is not in the catalog, or has no executor in this session.
+        InvalidArguments: the arguments do not match the tool's schema.
         Overloaded: too many calls are open.
     """
     runtime = builder.runtime
@@ -91,7 +91,7 @@ def ask(builder: StepBuilder, request: CallRequest) -> CallId:
     sha = fingerprint(event.tool, event.arguments)
     is_tied = may_be_an_action(runtime, request.caller)
     action = find_action(builder, event.tool, sha) if is_tied else None
-    # What ties it to an action of the runtime's own, if it is one.
+    # The correlation links it to an action of the runtime's own, if it is one.
     origin = Origin(CALLER, request.protocol, correlation=sha if is_tied else None)
     requested = builder.apply(event, "from_runtime", origin=origin, losses=fitted.losses)
     if action is not None:

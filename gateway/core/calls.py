@@ -49,7 +49,7 @@ MOST_IGNORED = 16 * 1024
 PROGRESS_COST = 1024
 """Bytes that a report of progress counts at least."""
 _LOOK_AGAIN = timedelta(seconds=10)
-"""When an accepted call that could not be sent again now is looked at next."""
+"""The pause before the next try to repeat an accepted call."""
 NO_LONGER_DEAD = "the call was redriven or dismissed meanwhile"
 OVERLOADED = "The gateway is overloaded; try again later."
 
@@ -92,7 +92,7 @@ class End:
 
     answered: Answered
     dead: bool = False
-    """Whether that is for want of an answer, so that an operator may want to try it again."""
+    """Whether the executor never responded, so that an operator may redrive the call."""
 
 
 @frozen
@@ -164,7 +164,7 @@ def silent_from(policy: RetryPolicy, call: Call, now: datetime) -> datetime | No
 
 
 def send_again(builder: StepBuilder, call: Call) -> None:
-    """An accepted call has given no sign of life: send its request again under the same key, if that does no harm."""
+    """Send an accepted call without a sign of life again under the same key, if a repeat is harmless."""
     executor, policy = call.executor or "", builder.runtime.policy.executors.get(call.executor or "")
     if policy is None or not policy.idempotent or call.arguments is None or call.canceling_until is not None:
         builder.change_call(Accept(call.call_id, call.deadline_at))
@@ -183,7 +183,7 @@ def _repeat(builder: StepBuilder, call: Call, policy: RetryPolicy) -> None:
 
 
 def _repeated(builder: StepBuilder, call: Call, answer: Answer) -> None:
-    """Take the answer to a repeat of an accepted call: only an outcome ends it."""
+    """Apply the response to a repeat of an accepted call: only an outcome ends the call."""
     policy = builder.runtime.policy.executors.get(call.executor or "", USUAL_RETRY)
     match answer:
         case Answered(without_outcome=False):
@@ -258,7 +258,7 @@ def answered(builder: StepBuilder, call_id: CallId, attempt: int, answer: Answer
 
 
 def _not_sent(builder: StepBuilder, call: Call, reason: str, *, pause: timedelta) -> None:
-    """An attempt was certainly not sent: it does not count, and the call waits as long as its executor holds calls."""
+    """Requeue a call whose attempt was certainly not sent: it does not count, and the call waits for its executor."""
     executor, due_at = call.executor or "", builder.now + pause
     builder.change_call(Requeue(call.call_id, due_at, reason, sent=False))
     call, missing = builder.calls[call.call_id], builder.refusal(executor)
@@ -286,7 +286,7 @@ def outcome(builder: StepBuilder, call_id: CallId, answered: Answered) -> bool:
 
 
 def late_outcome(builder: StepBuilder, row: Call, answered: Answered) -> None:
-    """Put an outcome on record that came after the call had ended: one for each call, of a large one only the hash."""
+    """Record one late outcome for an ended call; of a large one only the size and the hash."""
     if builder.known.get(row.call_id, row).late:
         return
     outcome = answered.outcome
@@ -348,7 +348,7 @@ def claim(builder: StepBuilder, call_id: CallId) -> bool:
 
 
 def turn_away(builder: StepBuilder, call_id: CallId, reason: str) -> None:
-    """End a call that waits for an executor which is not there."""
+    """End a call that waits for an unavailable executor."""
     call = builder.calls.get(call_id)
     if call is not None and call.state == "queued":
         told = turned_away(reason, tried=call.attempt > 0, unsure=call.unknown)
@@ -429,7 +429,7 @@ def redrive(builder: StepBuilder, row: Call, request: ToolRequested, *, new_key:
 
 
 def dismissal(row: Call, *, by: str) -> CallProgressed:
-    """Say that an operator has left a dead call as it is."""
+    """Return the event of an operator's dismissal of a dead call."""
     return CallProgressed(native_call_id=row.native_call_id, call_id=row.call_id, data={"dismissed_by": by})
 
 
@@ -532,7 +532,7 @@ def _tell_updates(
 
 
 def fit_call(runtime: RuntimeContext, event: ToolRequested, executor: str | None) -> Fitted:
-    """Fit a call's arguments to its tool, or say in words for the agent why it cannot go to an executor at all."""
+    """Fit a call's arguments to its tool; the result has a problem text for the agent if no executor can get it."""
     problem = event.problem
     if problem is None and executor is None:
         known = event.tool in runtime.policy.declared
@@ -543,7 +543,7 @@ def fit_call(runtime: RuntimeContext, event: ToolRequested, executor: str | None
 
 
 def exceeds_limits(builder: StepBuilder, size: int) -> bool:
-    """Whether the session has as many open calls as it may have; the only one may be of any size."""
+    """Return whether one more call exceeds the limits on open calls; a single call may have any size."""
     if len(builder.calls) >= builder.runtime.policy.open_calls:
         return True
     return bool(builder.calls) and size + builder.open_bytes > builder.runtime.policy.open_bytes

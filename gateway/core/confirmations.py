@@ -1,4 +1,4 @@
-"""Messages of a burst: delivered by the backend, then confirmed index by index, in time. Pure."""
+"""Messages of a burst: the backend delivers each, then each is confirmed to the runtime within its time. Pure."""
 
 from typing import Any, cast
 
@@ -41,7 +41,7 @@ def burst_message(builder: StepBuilder, draft: Draft, event: MessagePosted) -> N
 
 
 def recover(builder: StepBuilder, waiting: Confirmation, message: Envelope | None) -> None:
-    """After a restart: ask again about a message where that does no harm; else whether it arrived is unknown."""
+    """After a restart, route a message again if a repeat is harmless; otherwise its delivery is unknown."""
     route = builder.runtime.policy.routes.executor_for(
         runtime=builder.runtime.name, kind="message.posted", labels=builder.memory.labels
     )
@@ -54,7 +54,7 @@ def recover(builder: StepBuilder, waiting: Confirmation, message: Envelope | Non
 
 
 def _confirm_again(builder: StepBuilder, event: MessagePosted, *, delivered: bool) -> None:
-    """A message that was confirmed came again: it is not delivered twice, only confirmed as before."""
+    """Confirm a repeated message as before, without a second delivery."""
     assert event.burst is not None
     limit = builder.runtime.capabilities.confirms_messages
     if limit is None:
@@ -71,7 +71,7 @@ def _confirm_again(builder: StepBuilder, event: MessagePosted, *, delivered: boo
 
 
 def replied(builder: StepBuilder, sequence: int, answer: Answer) -> None:
-    """Take the reply about a routed message."""
+    """Apply the reply to a routed message."""
     waiting = next((c for c in builder.memory.confirmations if c.sequence == sequence), None)
     if waiting is not None:
         confirm(builder, waiting, answer)
@@ -114,7 +114,7 @@ def confirm(builder: StepBuilder, waiting: Confirmation, answer: Answer, *, synt
         builder.apply(event, "to_runtime", caused_by=waiting.sequence, losses=(loss,), synthetic=synthetic)
         return
     if builder.now - waiting.posted_at >= limit:
-        # The runtime has gone on and believes the message delivered; only the true state can still be told.
+        # The runtime has stopped waiting and assumes delivery; only the true context can still be sent.
         note = f"not sent: the runtime waits {limit.total_seconds():g} s at most"
         loss = Loss(how="dropped", path="", note=note)
         builder.apply(event, "to_runtime", caused_by=waiting.sequence, losses=(loss,), synthetic=synthetic)
@@ -137,7 +137,7 @@ def confirm(builder: StepBuilder, waiting: Confirmation, answer: Answer, *, synt
 
 
 def correct(builder: StepBuilder, *, caused_by: int) -> None:
-    """Tell the runtime what was said so far, without waking it, where it no longer waits to hear it."""
+    """Send the conversation so far without waking the runtime, because it no longer waits for the confirmation."""
     if (
         builder.runtime.options.history_key is not None
         and full_context(builder.memory, builder.runtime.options.history_key) is not None
@@ -149,7 +149,7 @@ def correct(builder: StepBuilder, *, caused_by: int) -> None:
 
 
 def read_confirmation(answer: Answer) -> tuple[bool, str | None, dict[str, Any] | None]:
-    """Read `{"delivered", "error", "context"}`; anything that is no clear yes is a no, with a text."""
+    """Parse `{"delivered", "error", "context"}`; anything but a clear yes is a no, with a text."""
     match answer:
         case Replied(reply):
             delivered, error, context = reply.get("delivered", True), reply.get("error"), reply.get("context")

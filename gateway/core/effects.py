@@ -1,4 +1,4 @@
-"""What is to be done once a step is on disk, and the data of what executors are sent: plain values. Pure."""
+"""The effects that follow a commit, and the data of requests to executors, as plain values. Pure."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -42,20 +42,20 @@ class Queue:
 
 @frozen
 class Release:
-    """A call has ended: stop its attempt, and tell the executor where it may still work on it."""
+    """Stop the attempt of an ended call, and notify the executor if it may still be working on it."""
 
     call_id: CallId
     executor: str | None
     tell: dict[str, Any] | None = None
-    """Data of the `tool.canceled` for the executor; None where it needs none."""
+    """The data of the `tool.canceled` for the executor; None if it needs none."""
     key: str = ""
     stop: bool = True
-    """Whether the attempt under way is broken off; an operator's cancel leaves it its grace."""
+    """Whether the running attempt is aborted; after an operator's cancel it has a grace period."""
 
 
 Place = Literal["first", "before_wakes", "wakes", "in_order"]
-"""Where an event stands among all that waits, for a runtime whose context is replaced: what a fresh link is told has
-the first three places, what comes while it stands the last."""
+"""The place of an event in the queue to a runtime that replaces contexts: the first three are for events that a fresh
+link gets, the last one for events that arrive later."""
 
 
 @frozen
@@ -70,16 +70,16 @@ class Transmit:
     leave_before: datetime | None = None
     """When the runtime stops waiting for it; from then on it must not be sent."""
     state: Draft | Envelope | None = None
-    """What it says of a state that replaces the one told before, so that it can be written anew; None without one."""
+    """The event with the replacing context that it carries, so that it can be encoded again; None if it has none."""
     renew: bool = False
-    """Whether it must leave with the newest state, however new its own is."""
+    """Whether it must be sent with the newest context."""
     repeats: bool = False
     """Whether it may have been sent before."""
     renewed: bool = False
-    """Whether it was written anew, so that it no longer says the state it was recorded with."""
+    """Whether it was encoded again with a newer context than the recorded one."""
     place: Place = "in_order"
     answers: InteractionId | None = None
-    """The question to a person that it answers; None where nobody answered, or no question is known."""
+    """The question to a person that it answers; None if it answers none."""
     needs_attempt: bool = False
     """Whether its row must have attempt 1 on record before the first byte leaves."""
 
@@ -87,7 +87,7 @@ class Transmit:
 def answered_by(
     session_id: SessionId, event: Event, caused_by: int | None, *, synthetic: bool = False
 ) -> InteractionId | None:
-    """Name the question to a person that an event of a person or executor answers; `caused_by` is what asked it."""
+    """Return the question to a person that an event of a person or executor answers; `caused_by` is the question."""
     if synthetic or caused_by is None or not isinstance(event, ApprovalGiven | QuestionAnswered | SecretSupplied):
         return None
     return interaction_id(session=session_id, native_id=event.id, n=caused_by)
@@ -107,7 +107,7 @@ class Ask:
 
 @frozen
 class Tell:
-    """Show followers something that is only live, behind the event it came after."""
+    """Show followers a live event, after the recorded event that it followed."""
 
     event: Event
     after: int
@@ -115,7 +115,7 @@ class Tell:
 
 @frozen
 class Resend:
-    """The outcome on record under this sequence is wanted again."""
+    """Send the outcome that is recorded under this sequence again."""
 
     sequence: int
 
@@ -125,7 +125,7 @@ Effect = Dispatch | Queue | Release | Transmit | Ask | Tell | Resend
 
 @frozen
 class Decision:
-    """A step to commit and what follows from it."""
+    """A step to commit, and the effects that follow it."""
 
     step: Step
     effects: tuple[Effect, ...] = ()
@@ -134,9 +134,9 @@ class Decision:
 def call_data(
     view: SessionView, call: Call, *, protocol: str, callback: str | None, progress: str | None
 ) -> dict[str, Any]:
-    """Shape the request for one attempt of a call; `protocol` is the runtime's."""
+    """Build the request for one attempt of a call; `protocol` is the runtime's."""
     if call.origin is not None and call.origin.protocol.partition("/")[0] == protocol.partition("/")[0]:
-        # The version that this caller has negotiated.
+        # The version that this caller negotiated.
         protocol = call.origin.protocol
     return {
         "call_id": call.call_id,
@@ -156,7 +156,7 @@ def call_data(
 
 
 def canceled_data(view: SessionView, call: Call, *, reason: str) -> dict[str, Any]:
-    """Shape the word to an executor that a call is no longer wanted."""
+    """Build the notice to an executor that a call was canceled."""
     return {
         "call_id": call.call_id,
         "native_call_id": call.native_call_id,
@@ -169,7 +169,7 @@ def canceled_data(view: SessionView, call: Call, *, reason: str) -> dict[str, An
 def ask_data(
     view: SessionView, event: Event, *, protocol: str, labels: Mapping[str, str], deadline_at: datetime
 ) -> dict[str, Any]:
-    """Shape a routed message, approval or question."""
+    """Build the data of a routed message, approval or question."""
     return {
         "session_id": view.session_id,
         "native_session_id": view.native_id,

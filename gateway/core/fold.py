@@ -1,7 +1,6 @@
-"""How each recorded event changes what a session remembers. Pure.
+"""Folds recorded events into the memory of a session. Pure.
 
-`fold` is the only way memory changes, and it sees only what the journal keeps: reading a journal again
-gives the same memory.
+Only `fold` changes memory, and it depends only on the journal, so folding a journal again gives the same memory.
 """
 
 from collections.abc import Callable, Mapping
@@ -60,7 +59,7 @@ from gateway.events.weight import weight
 from gateway.store.call import CALLER
 
 ENDED = frozenset({"idle", "awaiting_input", "finished", "stopped", "error"})
-"""States in which no turn is under way."""
+"""States without a running turn."""
 _MOMENT = timedelta(milliseconds=250)
 _RUNNING = frozenset({"starting", "running", "awaiting_outcome", "awaiting_approval"})
 _MOST_CONFIRMED = 100
@@ -75,16 +74,16 @@ _HELD_BYTES = 256 * 1024
 _NAME = 256
 
 Changes = dict[str, Any]
-"""Members of the memory that are others from now on."""
+"""The changed members of the memory."""
 
 
 def fold(memory: Remembered, recorded: Envelope) -> Remembered:
-    """Remember what one recorded event means for the session."""
+    """Return the memory of a session after one more recorded event."""
     origin = recorded.origin
     if origin is not None and origin.adapter == CALLER:
-        # Calls from outside are no part of what the runtime does, but for those that it may have made itself.
+        # Calls from outside are not the runtime's, except those that its own agent may have made.
         return _asked_from_outside(memory, recorded, recorded.event)
-    meanings = _HEARD if recorded.direction == "from_runtime" else _SAID
+    meanings = _FROM_RUNTIME if recorded.direction == "from_runtime" else _TO_RUNTIME
     meaning = meanings.get(type(recorded.event))
     changes = {} if meaning is None else meaning(memory, recorded, recorded.event)
     if origin is not None and origin.native_id is not None:
@@ -100,7 +99,7 @@ def _asked_from_outside(memory: Remembered, recorded: Envelope, event: Event) ->
     return replace(memory, unlinked=(*memory.unlinked, call)[-_MOST_UNLINKED:])
 
 
-# What is heard from the runtime ------------------------------------------------------------------------------
+# Events from the runtime -------------------------------------------------------------------------------------
 
 
 def _link_changed(_memory: Remembered, _recorded: Envelope, event: LinkChanged) -> Changes:
@@ -129,7 +128,7 @@ def _spoke(memory: Remembered, recorded: Envelope, event: MessagePosted) -> Chan
 
 
 def is_task(memory: Remembered, event: MessagePosted) -> bool:
-    """Whether a message is what an agent has handed over to its delegate."""
+    """Return whether a message is a task that the agent gave to a delegate."""
     text = text_of(event.content)
     return any(text.endswith(task) for task in memory.tasks)
 
@@ -144,7 +143,7 @@ def _asked(memory: Remembered, recorded: Envelope, event: Question) -> Changes:
     asked = Asked(event, recorded.event_id, recorded.sequence, recorded.recorded_at, weight(event), by_state)
     others = tuple(a for a in memory.asked if (a.event.kind, a.event.id) != (event.kind, event.id))
     if by_state:
-        # Only one action can be the one that waits.
+        # Only one action can wait for an approval by state.
         others = tuple(a for a in others if not isinstance(a.event, ApprovalAsked))
     return {"asked": newest((*others, asked), MOST_ASKED)}
 
@@ -162,7 +161,7 @@ def _handed_back(memory: Remembered, _recorded: Envelope, _event: ThreadReceived
 
 
 def _active(memory: Remembered, now: datetime) -> Changes:
-    """Remember that the agent works; a busy one is not remembered anew each millisecond."""
+    """Remember that the agent works, at most once per `_MOMENT`."""
     known = memory.active_at
     if memory.quiet_at is None and known is not None and now - known < _MOMENT:
         return {}
@@ -190,7 +189,7 @@ def _moved(memory: Remembered, recorded: Envelope, event: SessionMoved) -> Chang
 
 
 def _awaited(hosted: Mapping[str, Hosted], event: SessionMoved) -> Mapping[str, Hosted]:
-    """Note which calls a turn waits for; one that goes on no longer waits for what it waited for alone."""
+    """Note the calls that a turn waits for; a running turn no longer waits for the call that it named alone."""
     if not hosted or event.state not in {"awaiting_outcome", "running"}:
         return hosted
     waiting = frozenset(event.waiting_for)
@@ -222,11 +221,11 @@ def _requested(memory: Remembered, recorded: Envelope, event: ToolRequested) -> 
 
 
 def _acted(memory: Remembered, recorded: Envelope, event: ToolRequested) -> Changes:
-    """The runtime does something itself."""
+    """Remember an action of the runtime's own."""
     origin = recorded.origin
     correlation = origin.correlation if origin is not None else None
     again = [a for a in memory.actions if a.is_sent_again(event, correlation)]
-    # The same again after its approval is the same decision, under a new id; the old one is over.
+    # After its approval the runtime sends the same action under a new id, which replaces the old one.
     gone = {a.native_call_id for a in again}
     actions = tuple(
         replace(a, finished=True, superseded=True) if a.native_call_id in gone else a for a in memory.actions
@@ -259,17 +258,17 @@ def _runtime_finished(memory: Remembered, recorded: Envelope, event: ToolFinishe
     )
     asked = memory.asked
     if memory.state != "awaiting_approval":
-        # While an approval by state waits, some runtimes carry the action out already; it waits all the same.
+        # Some runtimes already run the action while its approval by state waits. The question stays open.
         asked = tuple(a for a in asked if not (isinstance(a.event, ApprovalAsked) and a.event.native_call_id == native))
     return {**_active(memory, recorded.recorded_at), "actions": actions, "asked": asked}
 
 
-# What is said to the runtime, by us or by another client of it -----------------------------------------------
+# Events to the runtime, from the gateway or another client ---------------------------------------------------
 
 
 def _opened(memory: Remembered, _recorded: Envelope, event: SessionOpened) -> Changes:
     opened: Changes = {"labels": event.labels, "echoes": event.echoes, "delegates": event.delegates, "closed": False}
-    # What a runtime said before its session was closed says nothing of how it is now.
+    # The state from before the session was closed is out of date.
     return {**opened, "state": None, "stated": None} if memory.closed else opened
 
 
@@ -312,7 +311,7 @@ def _confirmed(memory: Remembered, recorded: Envelope, event: MessageConfirmed) 
 
 
 def _answered(memory: Remembered, recorded: Envelope, event: ToolFinished) -> Changes:
-    """A host call has its outcome: ours, or somebody else's."""
+    """Remember the outcome of a host call, from the gateway or another client."""
     changes = _active(memory, recorded.recorded_at)
     native = event.native_call_id
     if native in memory.wanted:
@@ -326,7 +325,7 @@ def _answered(memory: Remembered, recorded: Envelope, event: ToolFinished) -> Ch
 
 def _linked(memory: Remembered, recorded: Envelope, event: CallLinked) -> Changes:
     if recorded.origin is not None:
-        # Only the gateway itself says so.
+        # Only the gateway links calls.
         return {}
     call_id = CallId(event.call_id)
     return {
@@ -354,7 +353,7 @@ def _fold_message(memory: Remembered, recorded: Envelope, event: MessagePosted) 
         **_awake(now, wakes=event.wakes_agent),
         **_replied(memory, recorded, event),
         "history": with_line(memory.history, now, event.author.name or event.author.role, text_of(event.content)),
-        # What is held goes with a message of ours; nobody else knows of it.
+        # Held contexts are sent with the gateway's next message; other clients do not know them.
         "held": () if recorded.origin is None else memory.held,
         "told_at": recorded.sequence,
     }
@@ -363,7 +362,7 @@ def _fold_message(memory: Remembered, recorded: Envelope, event: MessagePosted) 
 def _action_ordered(memory: Remembered, recorded: Envelope, event: ActionOrdered) -> Changes:
     if recorded.origin is None:
         return _replied(memory, recorded, event)
-    # Another client's: its result names it by the number it has there.
+    # The result of another client's order refers to it by the runtime's number.
     number = recorded.origin.native_sequence
     return {} if number is None else {"orders": _with_order(memory, str(number), recorded.sequence)}
 
@@ -373,9 +372,9 @@ def _with_order(memory: Remembered, native_id: str, sequence: int) -> Mapping[st
 
 
 def _decided(memory: Remembered, recorded: Envelope, event: ApprovalGiven) -> Changes:
-    """An approval without an id is about whatever the runtime waits for."""
+    """Remember a decision; one without an id applies to the action that the runtime waits for."""
     decided = [a.event for a in memory.asked if isinstance(a.event, ApprovalAsked) and event.id in {"", a.event.id}]
-    # A question that names no call is closed by its own id only.
+    # A question without a call is closed only by its own id.
     answered = {one.native_call_id for one in decided if one.native_call_id is not None}
     ids = {one.id for one in decided}
     kept = tuple(
@@ -401,7 +400,7 @@ def _secret_supplied(memory: Remembered, _recorded: Envelope, event: SecretSuppl
 
 
 def _replied(memory: Remembered, recorded: Envelope, event: Reply) -> Changes:
-    """What we have said waits for its echo, where the runtime sends any."""
+    """Remember an event that waits for its echo, if the runtime sends echoes."""
     if not memory.echoes or recorded.origin is not None:
         return {}
     said = Unechoed(event, recorded.sequence, weight(event))
@@ -410,7 +409,7 @@ def _replied(memory: Remembered, recorded: Envelope, event: Reply) -> Changes:
 
 _Meaning = Callable[[Remembered, Envelope, Any], Changes]
 
-_HEARD: Mapping[type, _Meaning] = {
+_FROM_RUNTIME: Mapping[type, _Meaning] = {
     ToolRequested: _requested,
     ToolFinished: _runtime_finished,
     ToolCanceled: _canceled,
@@ -423,9 +422,9 @@ _HEARD: Mapping[type, _Meaning] = {
     ThreadSent: _handed_over,
     ThreadReceived: _handed_back,
 }
-"""What an event from the runtime means; of what is not named here nothing is remembered."""
+"""The functions for events from the runtime; other types do not change the memory."""
 
-_SAID: Mapping[type, _Meaning] = {
+_TO_RUNTIME: Mapping[type, _Meaning] = {
     ToolFinished: _answered,
     ContextUpdated: _fold_context,
     MessagePosted: _fold_message,
@@ -441,4 +440,4 @@ _SAID: Mapping[type, _Meaning] = {
     SessionOpened: _opened,
     SessionClosed: _closed,
 }
-"""What an event to the runtime means."""
+"""The functions for events to the runtime; other types do not change the memory."""

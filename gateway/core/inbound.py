@@ -1,4 +1,4 @@
-"""What each native message means: calls, cancels, messages, echoes, and everything that is only recorded. Pure."""
+"""Decides about native messages: calls, cancels, messages, echoes, and events that are only recorded. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -73,7 +73,7 @@ HAS_ANSWER = "the runtime's history has an answer to this call"
 
 
 def take(builder: StepBuilder, frame: Frame, *, cursor: str | None = None, overloaded: bool = False) -> None:
-    """Take one native message."""
+    """Decide about one native message."""
     builder.cursor = cursor or builder.cursor
     try:
         drafts = builder.runtime.codec.decode(frame)
@@ -100,7 +100,7 @@ def _draft(builder: StepBuilder, draft: Draft, *, overloaded: bool) -> None:
             return
         if isinstance(draft.event, MessagePosted) and is_task(builder.memory, draft.event):
             draft = _task(draft, draft.event)
-    # By its kind, since asking whether it is of a class that it is not of takes several times as long.
+    # Compares the kind, because a failing `isinstance` takes several times as long.
     if builder.live and draft.event.kind in QUESTIONS:
         end_oldest(builder, draft.event)
     before = builder.memory.asked
@@ -114,7 +114,7 @@ def _draft(builder: StepBuilder, draft: Draft, *, overloaded: bool) -> None:
 
 
 def _task(draft: Draft, event: MessagePosted) -> Draft:
-    """What looks like a client's message is the agent's word to its delegate."""
+    """Return the draft of a message from the agent to its delegate, which looks like a client's message."""
     note = "said by the agent to its delegate, in its user's name"
     lost = Loss(how="narrowed", path="/source", note=note)
     said = event.model_copy(update={"author": Author(role="system")})
@@ -122,7 +122,7 @@ def _task(draft: Draft, event: MessagePosted) -> Draft:
 
 
 def _place(builder: StepBuilder, draft: Draft, *, overloaded: bool) -> None:
-    """Put a draft where its kind belongs."""
+    """Decide about a draft by its kind."""
     match draft.event:
         case ToolRequested(runs_in="host") if builder.live:
             _requested(builder, draft.event, draft=draft, overloaded=overloaded)
@@ -148,7 +148,7 @@ def _place(builder: StepBuilder, draft: Draft, *, overloaded: bool) -> None:
         case ThreadReceived():
             builder.apply(draft.event, "from_runtime", draft=draft)
             if builder.memory.running and builder.memory.state in ENDED and not builder.memory.delegating:
-                # What was said last was a delegate's end; the agent itself goes on, and says nothing of it.
+                # The last state was a delegate's end. The agent itself continues and does not report it.
                 builder.apply(SessionMoved(state="running", reason="inferred: a delegate has ended"), "from_runtime")
         case event:
             builder.apply(event, "to_runtime" if draft.echo else "from_runtime", draft=draft)
@@ -159,13 +159,13 @@ def _with_losses(draft: Draft, fitted: Fitted) -> Draft:
 
 
 def _is_outdated(builder: StepBuilder, draft: Draft) -> bool:
-    """Whether the runtime has said a newer state than this."""
+    """Return whether the runtime has reported a newer state."""
     said, newest = where(draft), builder.memory.stated
     return said is not None and newest is not None and said.is_before(newest)
 
 
 def _moved(builder: StepBuilder, draft: Draft, event: SessionMoved) -> None:
-    """The runtime says how its turn goes; where the turn has ended, nothing of it may hang."""
+    """Record a state of the runtime; if its turn has ended, end all calls of the turn."""
     if _is_outdated(builder, draft):
         note = "a state gone by: the runtime has said a newer one already"
         gone_by = Opaque(channel=event.kind, payload=event.model_dump(mode="json", exclude_none=True))
@@ -187,7 +187,7 @@ def _moved(builder: StepBuilder, draft: Draft, event: SessionMoved) -> None:
 
 
 def _answered_elsewhere(builder: StepBuilder, draft: Draft, event: ToolFinished) -> None:
-    """Another client has answered a host call: ours is over, and there is nothing left to tell."""
+    """Record the outcome that another client gave to a host call, and end our call without a delivery."""
     call = _open_call(builder, event.native_call_id)
     known = {"call_id": call.call_id, "tool": call.tool} if call is not None else {}
     builder.apply(event.model_copy(update=known), "to_runtime", draft=draft)
@@ -196,7 +196,7 @@ def _answered_elsewhere(builder: StepBuilder, draft: Draft, event: ToolFinished)
 
 
 def caught_up(builder: StepBuilder, *, is_starting: bool | None = None) -> None:
-    """History has ended: what is still open is acted on now."""
+    """Start to act after the replayed history: run open calls and ask open questions."""
     builder.live = True
     builder.start = start_caught_up(builder.start, is_starting=is_starting)
     for wanted in list(builder.memory.wanted.values()):
@@ -209,7 +209,7 @@ def caught_up(builder: StepBuilder, *, is_starting: bool | None = None) -> None:
 
 
 def connecting(builder: StepBuilder) -> None:
-    """A new link is being made; where it replays history, nothing is acted on until it has caught up."""
+    """Prepare for a new link; if it replays history, nothing is acted on before it has caught up."""
     builder.live = not builder.runtime.capabilities.resumes
     builder.partial, builder.start = Streamed(), Start()
 
@@ -222,10 +222,10 @@ def _requested(
     sequence: int = 0,
     overloaded: bool = False,
 ) -> None:
-    """The agent asks for what is ours to do: in a draft, or under a sequence where it is on record already."""
+    """Decide about a host call: from a draft, or from the `sequence` of its recorded request."""
     runtime = builder.runtime
     if event.native_call_id.startswith(_OUTSIDE):
-        # Or it could name a call of somebody else's.
+        # Such an id could refer to a call of an API client.
         reason = f"ids of calls that begin with {_OUTSIDE!r} are the gateway's own"
         builder.apply(FrameRejected(channel=event.kind, reason=reason), "from_runtime")
         return
@@ -241,7 +241,7 @@ def _requested(
         runtime=runtime.name, kind=event.kind, tool=event.tool, labels=builder.memory.labels
     )
     if route is None and event.problem is None and runtime.policy.routes.unrouted == "ignore":
-        # For somebody else to answer.
+        # Another client answers it.
         if draft is not None:
             builder.apply(event, "from_runtime", draft=draft)
         return
@@ -272,9 +272,9 @@ def _requested(
 
 
 def _is_new(builder: StepBuilder, event: ToolRequested, known: Call) -> bool:
-    """Whether a native id that was used before asks for something else now; a repeat is dealt with here.
+    """Return whether a reused native id requests something else; handle a repeat here.
 
-    A reused id whose first call has ended is only found once its `Open` was stale, and is looked up then.
+    If the first call of a reused id has ended, it is found only after its `Open` was stale, and looked up then.
     """
     same = known.args_sha == fingerprint(event.tool, event.arguments)
     if known.is_open:
@@ -299,7 +299,7 @@ class NewCall:
     request_sequence: int
     executor: str | None
     arguments: Mapping[str, Any]
-    """The arguments for the executor, which may lack nulls of the request's."""
+    """The arguments for the executor; optional nulls of the request may be missing."""
     size: int
     written: bytes | None = None
     caller: Origin | None = None
@@ -345,7 +345,7 @@ def open_call(builder: StepBuilder, new: NewCall, *, refused: Answered | None = 
 
 
 def _again(builder: StepBuilder, settled: Call) -> None:
-    """A settled call was asked again, word for word: its outcome is offered again."""
+    """Send the outcome of a settled call again, because its request was repeated unchanged."""
     if settled.outcome_sequence is not None and settled.deliver:
         builder.send_changes.append(SendChange(sequence=settled.outcome_sequence, target=RUNTIME, state="pending"))
         builder.effects.append(Resend(settled.outcome_sequence))
@@ -371,14 +371,14 @@ def _open_call(builder: StepBuilder, native_call_id: str) -> Call | None:
 
 
 def confirm_echo(builder: StepBuilder, draft: Draft) -> bool:
-    """Take a frame as our own words, if it can be; False where somebody else spoke."""
+    """Return whether an echo is of an event that the gateway sent, and confirm that event."""
     if isinstance(draft.event, ToolFinished):
-        # Answered calls are no longer wanted: this is our own answer, or a repeat of somebody's.
+        # A call with an answer is no longer wanted: this is our own answer, or a repeat of another client's.
         if draft.event.native_call_id in builder.memory.wanted:
             return False
         call = builder.memory.hosted.get(draft.event.native_call_id)
         if call is not None and call.answer is not None:
-            # Should the answer to our own request never come, this has told its fate.
+            # If the response to our own request never arrives, this echo proves its delivery.
             reason = None if builder.live else HAS_ANSWER
             builder.send_changes.append(SendChange(call.answer, RUNTIME, "delivered", reason=reason))
         return True

@@ -28,12 +28,12 @@ Given = ApprovalGiven | QuestionAnswered | SecretSupplied
 
 
 def id_of(session_id: SessionId, asked: Asked) -> InteractionId:
-    """Name the interaction of a question."""
+    """Return the interaction id of a question."""
     return name_interaction(session=session_id, native_id=asked.event.id, n=asked.sequence)
 
 
 def open_asked(builder: StepBuilder, asked: Asked) -> None:
-    """Let people see a question, and ask the executor it is routed to; secrets are never routed."""
+    """Show a question to people and send it to the executor of its route; secrets are never routed."""
     runtime = builder.runtime
     expires_at = asked.asked_at + runtime.policy.interaction_timeout
     interaction = id_of(builder.base.session_id, asked)
@@ -72,7 +72,7 @@ def open_asked(builder: StepBuilder, asked: Asked) -> None:
 
 
 def close_unasked(builder: StepBuilder, before: tuple[Asked, ...]) -> None:
-    """Whatever is no longer asked, and was not answered by us, is moot."""
+    """Make questions moot that the runtime no longer asks and that the gateway did not answer."""
     kept = {asked.sequence for asked in builder.memory.asked}
     for asked in before:
         if asked.sequence not in kept:
@@ -80,11 +80,11 @@ def close_unasked(builder: StepBuilder, before: tuple[Asked, ...]) -> None:
 
 
 def give(builder: StepBuilder, event: Given, *, by: str) -> int:
-    """Pass an answer on, while it is still waited for.
+    """Send an answer to the runtime if its question is open.
 
     Raises:
-        Conflict: nothing waits for it (any more).
-        Inexpressible: a scope was not offered, or the runtime cannot be told.
+        Conflict: no open question has this id.
+        Inexpressible: the scope was not offered, or the runtime does not accept such answers.
     """
     if event.kind not in builder.runtime.capabilities.accepts:
         raise Inexpressible(f"the runtime has no way to be told {event.kind!r}")
@@ -105,7 +105,7 @@ def give(builder: StepBuilder, event: Given, *, by: str) -> int:
 
 
 def answer(builder: StepBuilder, wanted: InteractionId, body: Mapping[str, Any], *, by: str) -> int:
-    """Take a person's answer: `{"decision", "scope"}`, `{"answer"}` or `{"value"}`; returns the sequence of its event.
+    """Apply a person's answer: `{"decision", "scope"}`, `{"answer"}` or `{"value"}`; return its event's sequence.
 
     Raises:
         Conflict: the question is answered, expired or moot.
@@ -118,7 +118,7 @@ def answer(builder: StepBuilder, wanted: InteractionId, body: Mapping[str, Any],
 
 
 def replied(builder: StepBuilder, asked: Asked, reply: Answer) -> None:
-    """Take an executor's reply; anything unusable leaves the question to people and its deadline."""
+    """Apply an executor's reply; after an unusable one the question stays open for people until its deadline."""
     if not isinstance(reply, Replied) or not reply.reply:
         return
     try:
@@ -129,14 +129,14 @@ def replied(builder: StepBuilder, asked: Asked, reply: Answer) -> None:
 
 
 def expire(builder: StepBuilder) -> None:
-    """End what nobody has answered in time."""
+    """End questions without an answer in time."""
     for asked in builder.memory.asked:
         if asked.asked_at + builder.runtime.policy.interaction_timeout <= builder.now:
             _give_up(builder, asked)
 
 
 def end_oldest(builder: StepBuilder, event: Event) -> None:
-    """End the oldest questions where a new one would be too many, so that none is forgotten without an answer."""
+    """End the oldest questions if a new one would exceed the limit, so that each one gets an answer."""
     room = KEPT_BYTES - weight(event)
     for asked in builder.memory.asked:
         waiting = builder.memory.asked
@@ -146,14 +146,14 @@ def end_oldest(builder: StepBuilder, event: Event) -> None:
 
 
 def _give_up(builder: StepBuilder, asked: Asked) -> None:
-    """Answer in nobody's place: deny, skip; a secret is simply not supplied."""
+    """Deny an approval, skip a question, or supply no secret, because no answer came."""
     match asked.event:
         case ApprovalAsked(id=native):
             given: Given = ApprovalGiven(id=native, decision="deny")
         case QuestionAsked(id=native):
             given = QuestionAnswered(id=native, answer="")
         case SecretAsked(id=native):
-            # An empty secret is how these runtimes are told to go on without one.
+            # An empty secret tells these runtimes to continue without one.
             given = SecretSupplied.model_validate({"id": native, "purpose": _purpose(asked), "value": ""})
     try:
         send(builder, _for(asked, given), TURN, caused_by=asked.sequence, synthetic=True)
@@ -163,10 +163,10 @@ def _give_up(builder: StepBuilder, asked: Asked) -> None:
 
 
 def read_answer(asked: Asked, body: Mapping[str, Any]) -> Given:
-    """Read a body in the form its question wants.
+    """Parse the answer to a question.
 
     Raises:
-        InvalidRequest: with what is allowed; a secret is never quoted.
+        InvalidRequest: the body is invalid; the text names the allowed form and never quotes a secret.
     """
     match asked.event:
         case ApprovalAsked(id=native):
@@ -211,16 +211,16 @@ def _for(asked: Asked, given: Event) -> Event:
 
 
 def ask_again(builder: StepBuilder) -> None:
-    """After a catch-up or a restart: everything still asked is shown, and asked of its executor, again."""
+    """Show all open questions again, and send them to their executors again, after a catch-up or a restart."""
     for asked in builder.memory.asked:
         open_asked(builder, asked)
 
 
 def derive_approval(builder: StepBuilder) -> None:
-    """Where a runtime asks by its state, it asks about the newest unfinished action that can wait for an approval.
+    """Open the approval of a runtime that asks by its state: it concerns the newest action that can wait for one.
 
-    The state may come before the action it is about, while an older one still runs: an action that should
-    say that it waits, and does not, is never taken for the one that does.
+    The state may arrive before its action, while an older action still runs. An action that should be marked as waiting
+    and is not is never selected.
     """
     if builder.memory.state != "awaiting_approval":
         return

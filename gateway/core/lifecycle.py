@@ -1,4 +1,4 @@
-"""What the surroundings mean for a session: its link, deliveries, time, restarts, its end. Pure."""
+"""Decides about the lifecycle of a session: its link, deliveries, timers, restarts, its end. Pure."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -29,13 +29,13 @@ UNREADABLE = "The request cannot be read by this release of the gateway, so it w
 
 
 def hydrates(runtime: RuntimeContext, memory: Remembered) -> bool:
-    """Whether a fresh link is told the last context although nobody posts one."""
+    """Return whether a fresh link gets the last context without a new event."""
     wanted = runtime.capabilities.hydrates if runtime.options.hydrate is None else runtime.options.hydrate
     return wanted and memory.context is not None
 
 
 def link(builder: StepBuilder, changed: LinkChanged, *, state_waits: bool = False) -> None:
-    """Our connection changed; a fresh one is told the last context first, unless a state waits to be told anyway."""
+    """Record a change of the link; send the last context over a fresh one, unless a newer context waits."""
     builder.apply(changed, "from_runtime")
     builder.start = replace(builder.start, since=builder.now if changed.state == "up" else None)
     posted = [effect.state for effect in builder.effects if isinstance(effect, Transmit) and effect.state is not None]
@@ -49,9 +49,9 @@ def link(builder: StepBuilder, changed: LinkChanged, *, state_waits: bool = Fals
 
 _FIRST = Priority("urgent", "first")
 _ATTEMPTED = frozenset({"delivered", "refused", "unknown"})
-"""Fates of events whose send had started."""
+"""The final states of sends that had started."""
 GATEWAY_FAULT = "gateway.fault"
-"""The code of a `fault.reported` that is about the gateway itself."""
+"""The code of a `fault.reported` about the gateway itself."""
 
 
 def report_fault(builder: StepBuilder, sequence: int, reason: str | None) -> None:
@@ -69,9 +69,9 @@ def delivery(
     reason: str | None,
     answers: InteractionId | None = None,
 ) -> None:
-    """An outbound row has met its fate; what is not plain success is put on record.
+    """Set the final state of an outbound row, and record every state except plain success.
 
-    Where it is moot, so is the question to a person that it `answers`: the runtime did not wait for that answer.
+    If the row is moot, the question to a person that it `answers` is moot too: the runtime did not wait for the answer.
     """
     if answers is not None and state == "moot":
         builder.interactions.append(InteractionChange(answers, "moot"))
@@ -86,7 +86,7 @@ def delivery(
 
 
 def close(builder: StepBuilder, *, reason: str | None) -> None:
-    """The session ends for us: nothing of it may hang."""
+    """Close the session and end all its calls, confirmations and questions."""
     for call in list(builder.calls.values()):
         text = "The session was closed."
         settle(builder, call, cancellation(text), tell_reason=text, ended_as="moot")
@@ -94,7 +94,7 @@ def close(builder: StepBuilder, *, reason: str | None) -> None:
 
 
 def tick(builder: StepBuilder) -> None:
-    """Time has passed: end what is over."""
+    """End calls, confirmations, questions and turns whose time is over, and repeat accepted calls that are due."""
     runtime = builder.runtime
     now = builder.now
     for call in list(builder.calls.values()):
@@ -122,7 +122,7 @@ def tick(builder: StepBuilder) -> None:
 
 
 def next_due(runtime: RuntimeContext, view: SessionView) -> datetime | None:
-    """Say when `tick` has something to do."""
+    """Return when `tick` is due next; None if nothing waits."""
     memory, able, options = view.memory, runtime.capabilities, runtime.options
     times = [
         call.deadline_at if call.canceling_until is None else min(call.deadline_at, call.canceling_until)
@@ -141,7 +141,7 @@ def next_due(runtime: RuntimeContext, view: SessionView) -> datetime | None:
 
 
 def _turn_end_due(runtime: RuntimeContext, view: SessionView) -> datetime | None:
-    """Say when an inferred turn ends if nothing else happens; never while a call of its own is open."""
+    """Return when an inferred turn ends without further events; None while a call of the runtime is open."""
     memory = view.memory
     if not memory.running or memory.active_at is None:
         return None
@@ -153,16 +153,16 @@ def _turn_end_due(runtime: RuntimeContext, view: SessionView) -> datetime | None
 
 
 def recover(builder: StepBuilder, messages: Sequence[Envelope] = ()) -> None:
-    """After a restart: what was under way when the last process ended is taken up again or ended.
+    """Resume or end the work that was in progress when the last process ended.
 
-    `messages` are those of the agent that were not confirmed yet.
+    `messages` are the agent's messages that were not confirmed yet.
     """
     for call in list(builder.calls.values()):
         if call.state == "accepted":
-            # Its outcome comes by callback, whatever became of its executor.
+            # Its outcome arrives by callback, even if the executor is no longer configured.
             policy = builder.runtime.policy.executors.get(call.executor or "", USUAL_RETRY)
             if call.due_at is None and (due_at := silent_from(policy, call, builder.now)) is not None:
-                # Accepted by a release, or under a configuration, that would never have sent it again.
+                # Accepted by a release, or with a configuration, that would never have repeated it.
                 builder.change_call(Accept(call.call_id, call.deadline_at, due_at))
             continue
         policy = builder.runtime.policy.executors.get(call.executor or "")

@@ -1,4 +1,4 @@
-"""What is only live: shown to those who follow, and kept by nobody. Pure."""
+"""Live events: shown to followers and not recorded. Pure."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -13,7 +13,7 @@ from gateway.events.frozen import replace
 
 
 def show(builder: StepBuilder, event: Event) -> None:
-    """Show an event in its place between those of a step."""
+    """Show a live event in its place between the events of a step."""
     builder.touched_at = builder.now
     builder.partial = _with_piece(builder.partial, event)
     builder.effects.append(Tell(event, after=builder.last_sequence))
@@ -22,9 +22,9 @@ def show(builder: StepBuilder, event: Event) -> None:
 def only_live(
     runtime: RuntimeContext, view: SessionView, frame: Frame, *, now: datetime
 ) -> tuple[SessionView, Sequence[Live]] | None:
-    """Say what a step would make of a frame by which nothing is put on record: the session then, and what is shown.
+    """Process a frame that only has live events without a step: return the session and the live events.
 
-    None where it takes a step to find out.
+    Return None if the frame needs a step.
     """
     if runtime.capabilities.starts_deaf:
         return None

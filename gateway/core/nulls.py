@@ -36,7 +36,7 @@ Path = tuple[str | int, ...]
 
 @frozen
 class Fitted:
-    """The arguments as the executor gets them, the nulls that they lack, and why they are refused, if they are."""
+    """The arguments for the executor, the dropped nulls, and the reason of a refusal, if any."""
 
     arguments: Mapping[str, Any]
     losses: tuple[Loss, ...] = ()
@@ -111,7 +111,7 @@ def _read_pointer(place: str, arguments: Mapping[str, Any]) -> Path | None:
 
 
 def _nulls_of(error: "jsonschema_rs.ValidationError", schema: Mapping[str, Any]) -> frozenset[Path] | None:
-    """Find the nulls whose absence would mend an error; None if none would."""
+    """Find the nulls whose absence would fix an error; None if none would."""
     if error.instance is None:
         path = tuple(error.instance_path)
         return frozenset({path}) if _is_optional(path, error.evaluation_path, schema) else None

@@ -1,4 +1,4 @@
-"""What clients post through the API, said in a way the runtime understands. Pure."""
+"""Decides about events that API clients post, adapted to the runtime. Pure."""
 
 from gateway.core.adapt import adapt
 from gateway.core.calls import cancellation, settle
@@ -22,10 +22,10 @@ from gateway.store.step import Lane
 
 
 def post(builder: StepBuilder, event: Event, *, by: str) -> int:
-    """Take an event of an API client, `by` the name of its key; returns the sequence it is on record under.
+    """Record and send an event of an API client; `by` is the name of its key. Return the event's sequence.
 
     Raises:
-        Inexpressible: this runtime cannot be told so.
+        Inexpressible: this runtime has no equivalent.
         Conflict: the session is closed.
     """
     if builder.memory.closed:
@@ -55,7 +55,7 @@ def post(builder: StepBuilder, event: Event, *, by: str) -> int:
 def _pass_on(builder: StepBuilder, event: Event, *, lane: Lane) -> int:
     adapted = adapt(event, builder.memory, builder.runtime.capabilities, history=builder.runtime.options.history_key)
     if isinstance(adapted.event, TurnSteered):
-        # A hint is for the turn that runs, so it must not wait for its end.
+        # A hint is for the running turn, so it must not wait for its end.
         lane = "turn"
     if adapted.holds:
         builder.apply(event, "to_runtime", losses=adapted.losses)
@@ -73,12 +73,12 @@ def _pass_on(builder: StepBuilder, event: Event, *, lane: Lane) -> int:
         builder.add_losses(sequence, builder.events[-1].losses)
     losses = tuple(loss for loss in adapted.losses if loss not in held)
     priority = Priority("new_work" if apart else lane)
-    # Whoever has posted it is shown this envelope. Where a message was taken out of it, places are counted from there.
+    # The client sees this envelope. The paths of an extracted message are relative to it.
     part = "/message" if apart else ""
     try:
         send(builder, adapted.event, priority, caused_by=sequence, losses=losses, synthetic=True)
     except CannotExpress as exc:
-        # A path into an event of another kind names no place in the posted one.
+        # A path in an event of another kind does not exist in the posted one.
         raise CannotExpress(exc.reason, path=part + exc.path if apart else "") from exc
     builder.add_losses(
         sequence, [loss.model_copy(update={"path": part + loss.path}) for loss in builder.events[-1].losses]

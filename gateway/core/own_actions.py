@@ -1,9 +1,9 @@
-"""What the runtime does itself, and which of it is a call at our MCP server, to be shown and counted once. Pure.
+"""Links the runtime's own actions to the calls that its agent makes at our MCP server, so each is shown once. Pure.
 
-The runtime's link tells of the action and HTTP brings the call, either of them first, and the action perhaps much
-later, when a link has caught up. They belong together by tool and arguments, the oldest first. Where a runtime changes
-arguments on the way, the action's end decides by tool and order: if it has made a call here, that has begun by then.
-Only so many of either are kept.
+The action arrives over the runtime's link and the call over HTTP, in any order; the action may arrive much later, after
+a catch-up. They are matched by tool and arguments, oldest first. If a runtime changes the arguments, the end of the
+action decides by tool and order, because its call has started by then. The number of remembered actions and calls is
+bounded.
 """
 
 from collections.abc import Mapping
@@ -18,17 +18,17 @@ from gateway.events.frozen import frozen
 from gateway.store.step import SendChange, SendState
 
 WITHIN = timedelta(seconds=60)
-"""How much later than its call an action may be told over a link that stands."""
+"""The longest delay of an action after its call over an open link."""
 HOLD = timedelta(seconds=10)
-"""For how long copies of an action wait to see whether it is a call that is told itself."""
+"""The time that copies of an action are held, because a call that is the same action gets its own copies."""
 WITHDRAWN = "The agent has given up its action."
 TICKET: Final = "tool ticket"
-"""The caller that came by the ticket which a native session was told when we created it."""
+"""The caller that uses the ticket which a native session received when the gateway created it."""
 
 
 @frozen
 class McpCallRef:
-    """What an action asks an MCP server for, in the words of the catalog."""
+    """The tool and the arguments of an MCP call, with the names of the catalog."""
 
     tool: str
     args_sha: str
@@ -38,7 +38,7 @@ class McpCallRef:
 
 
 def resolve_call(runtime: RuntimeContext, tool: str, arguments: Mapping[str, Any]) -> McpCallRef | None:
-    """Say which of our tools an action calls; None where it surely calls none. Runtimes may prefix the names."""
+    """Return the catalog tool that an action calls; None if it calls none. Runtimes may prefix the names."""
     told = runtime.capabilities.mcp_action
     if told is None or tool != told.action:
         return None
@@ -54,12 +54,12 @@ def resolve_call(runtime: RuntimeContext, tool: str, arguments: Mapping[str, Any
 
 
 def may_be_an_action(runtime: RuntimeContext, caller: str) -> bool:
-    """Whether a caller's call was made by the runtime's own agent: it alone was told the session's ticket."""
+    """Return whether the runtime's own agent is the caller: only the agent received the session's ticket."""
     return runtime.capabilities.mcp_action is not None and caller == TICKET
 
 
 def runtime_acts(builder: StepBuilder, draft: Draft, event: ToolRequested) -> None:
-    """The runtime does something itself; the same again under a new id replaces what was asked before."""
+    """Record an action of the runtime's own; the same action under a new id replaces the earlier one."""
     known = builder.memory.action("", draft.correlation) if draft.correlation else None
     linked_to: CallId | None = None
     if known is not None and known.tool == event.tool and event.supersedes is None:
@@ -76,7 +76,7 @@ def runtime_acts(builder: StepBuilder, draft: Draft, event: ToolRequested) -> No
 
 
 def runtime_finished(builder: StepBuilder, draft: Draft, event: ToolFinished) -> None:
-    """The runtime has done something: name its tool and what it answers."""
+    """Record the end of an action of the runtime's own, with its tool and its request."""
     action = builder.memory.action(event.native_call_id, draft.correlation)
     order = builder.memory.orders.get(event.native_call_id)
     linked_to: CallId | None = None
@@ -91,14 +91,14 @@ def runtime_finished(builder: StepBuilder, draft: Draft, event: ToolFinished) ->
 
 
 def _find_call(builder: StepBuilder, meant: McpCallRef) -> Unlinked | None:
-    """Find the call that an action has made which is told only now."""
+    """Find the earlier call of an action that arrives only now."""
     return next((call for call in builder.memory.unlinked if meant.is_asked_by(call) and _is_near(builder, call)), None)
 
 
 def find_action(builder: StepBuilder, tool: str, args_sha: str) -> Action | None:
-    """Find the action that has made a call which begins only now.
+    """Find the earlier action that makes a call which starts only now.
 
-    While no turn runs, that may be one of the turn before, which the runtime has given up or has lost.
+    While no turn runs, this may be an action of the previous turn that the runtime has withdrawn or lost.
     """
     memory, asked = builder.memory, McpCallRef(tool, args_sha)
     found = [
@@ -113,7 +113,7 @@ def find_action(builder: StepBuilder, tool: str, args_sha: str) -> Action | None
 
 
 def _waits(builder: StepBuilder, action: Action) -> bool:
-    """Whether an action of the turn that runs has not come to its end."""
+    """Return whether an action belongs to the running turn and has not ended."""
     return not action.finished and action.sequence > builder.memory.ended_at
 
 
@@ -122,9 +122,9 @@ def _is_open(builder: StepBuilder, action: Action) -> bool:
 
 
 def _link_at_last(builder: StepBuilder, action: Action, *, withdrawn: bool) -> CallId | None:
-    """An action has come to an end: say which call it is. It is known now, or never.
+    """Return the call of an action that has ended, and link it; later calls cannot belong to it.
 
-    One that is `withdrawn` takes its call along, so that nobody else's may be taken for it.
+    A `withdrawn` action cancels its call, so only a call that started after it may match.
     """
     if action.linked_to is not None or action.finished or action.superseded:
         return action.linked_to
@@ -145,7 +145,7 @@ def _link_at_last(builder: StepBuilder, action: Action, *, withdrawn: bool) -> C
 
 
 def link(builder: StepBuilder, action: Action, call_id: CallId, tool: str) -> None:
-    """Put on record that an action of the runtime's own is a caller's call."""
+    """Record that an action of the runtime's own is a caller's call."""
     if action.linked_to is None:
         _change_copies(builder, action, "moot", "told as the call that it is linked to")
     linked = CallLinked(native_call_id=action.native_call_id, tool=tool, call_id=call_id)
@@ -153,7 +153,7 @@ def link(builder: StepBuilder, action: Action, call_id: CallId, tool: str) -> No
 
 
 def withdraw(builder: StepBuilder, call_id: CallId | None, reason: str | None) -> None:
-    """The runtime has given an action up: the call that it is ends with it."""
+    """End the call of an action that the runtime has withdrawn."""
     call = None if call_id is None else builder.calls.get(call_id)
     if call is not None:
         text = reason or WITHDRAWN
@@ -161,14 +161,14 @@ def withdraw(builder: StepBuilder, call_id: CallId | None, reason: str | None) -
 
 
 def withdraw_all(builder: StepBuilder) -> None:
-    """History has ended: what it showed as given up is so still."""
+    """End the calls of all actions that the replayed history showed as withdrawn."""
     for action in builder.memory.actions:
         if action.withdrawn:
             withdraw(builder, action.linked_to, None)
 
 
 def _is_near(builder: StepBuilder, call: Unlinked) -> bool:
-    """Whether an action that is told now may have made a call; what history tells may have happened any time."""
+    """Return whether an action that arrives now may have made a call; a replayed action may be of any age."""
     return not builder.live or builder.now <= call.asked_at + WITHIN
 
 
@@ -177,7 +177,7 @@ def _is_fresh(builder: StepBuilder, action: Action, within: timedelta) -> bool:
 
 
 def _change_copies(builder: StepBuilder, action: Action, state: SendState, reason: str | None = None) -> None:
-    """Let copies of an action's request go, or give them up, while they are surely held."""
+    """Release or drop the copies of an action's request while they are certainly held."""
     if _is_fresh(builder, action, HOLD):
         targets = builder.copies_of("tool.requested", action.tool)
         builder.send_changes += [SendChange(action.sequence, target, state, reason=reason) for target in targets]

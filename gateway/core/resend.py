@@ -1,4 +1,4 @@
-"""What is sent to a runtime again, in which order, and what nobody needs any more. Pure."""
+"""Decides which pending events are sent to a runtime again, in which order, and which are moot. Pure."""
 
 import dataclasses
 from collections import deque
@@ -42,19 +42,19 @@ class Plan:
     leave_before: datetime | None = None
     """When the runtime stops waiting for it."""
     overdue: bool = False
-    """Whether it is moot because the runtime waits no longer, and now believes something on its own."""
+    """Whether it is moot because the runtime stopped waiting and made its own assumption."""
     place: Place = "in_order"
     repeats: bool = False
     """Whether an earlier process may have sent it."""
 
 
 def is_held(item: Transmit, start: Start, capabilities: Capabilities) -> bool:
-    """Whether an event begins or feeds work, in whichever lane, that a runtime would not hear while it starts."""
+    """Return whether an event starts or feeds work and would be lost because the runtime is still starting."""
     return capabilities.starts_deaf and start.waits and (item.lane == "new_work" or item.kind in _WORK)
 
 
 def may_leave(item: Transmit, memory: Remembered, capabilities: Capabilities) -> bool:
-    """Whether an event may be sent now: new work may have to wait for the turn, approvals go in the order of asking."""
+    """Return whether an event may be sent now: new work may wait for the turn; approvals follow their questions."""
     if item.lane == "new_work" and capabilities.one_message_per_turn:
         return not memory.running
     if item.kind == "approval.given" and capabilities.approvals == "by_id" and item.caused_by is not None:
@@ -64,13 +64,13 @@ def may_leave(item: Transmit, memory: Remembered, capabilities: Capabilities) ->
 
 
 def is_overdue(item: Transmit, now: datetime) -> bool:
-    """Whether the runtime no longer waits for an event, however long it has been queued."""
+    """Return whether the runtime no longer waits for an event."""
     return item.leave_before is not None and now >= item.leave_before
 
 
 @frozen
 class SendHistory:
-    """The knowledge about earlier sends of pending rows."""
+    """The earlier sends of pending rows."""
 
     unsure_up_to: int = 0
     """The last sequence of an earlier process.
@@ -79,18 +79,18 @@ class SendHistory:
     their attempt is 0.
     """
     started: frozenset[int] = frozenset()
-    """Rows whose attempt this process has recorded itself, so that `tried` and `lost` decide about them."""
+    """Rows whose attempt this process recorded itself; `tried` and `lost` decide about them."""
     tried: frozenset[int] = frozenset()
-    """Sends of this process that broke off before an answer arrived."""
+    """Sends of this process that were interrupted before a response arrived."""
     lost: frozenset[int] = frozenset()
-    """Sends whose link broke before silence had confirmed them."""
+    """Sends whose link was lost before silence had confirmed them."""
     fresh: bool = True
     """Whether the link has sent nothing yet except earlier pages of the same plan."""
 
 
 @frozen
 class RuntimeNeeds:
-    """The knowledge about what the runtime still waits for."""
+    """The events that the runtime still waits for."""
 
     memory: Remembered | None = None
     """Keeps an approval from answering a later question, and an interrupt from stopping a later turn."""
@@ -103,7 +103,7 @@ class RuntimeNeeds:
     posted: Mapping[int, datetime] = dataclasses.field(default_factory=dict[int, datetime])
     """When the confirmed messages were posted, by the sequence of the confirmation."""
     asked_again: frozenset[int] = frozenset()
-    """Outcomes that the runtime has just asked for once more."""
+    """Outcomes that the runtime has just requested again."""
 
 
 def plan_resend(
@@ -115,12 +115,12 @@ def plan_resend(
     now: datetime,
     more: bool = False,
 ) -> tuple[Plan, ...]:
-    """Decide the fate of pending rows, in order of sequence; `more` says that pages are to come.
+    """Decide the fate of pending rows, in order of sequence; `more` means that further pages follow.
 
-    Outcomes are offered again, unless the runtime has shown that it no longer waits for them. Confirmations that the
-    runtime no longer waits for are moot. What an earlier process may have sent is not repeated if the repeat would
-    count as new. If contexts replace each other, a fresh link gets only the newest of those that wake nobody, and of
-    those that wake and carry no message; wakes leave last.
+    Outcomes are sent again, unless the runtime has shown that it no longer waits for them. Confirmations that the
+    runtime no longer waits for are moot. An event that an earlier process may have sent is not repeated if the repeat
+    would count as new. If contexts replace each other, a fresh link gets only the newest silent one and the newest
+    waking one without a message; wakes are sent last.
     """
     memory, tried, asked_again = needs.memory, history.tried, needs.asked_again
     ordered = capabilities.replaces_context and history.fresh
@@ -172,14 +172,14 @@ def plan_resend(
 
 
 def _placed(plan: Plan, *, more: bool) -> Plan:
-    """Give what a fresh link is told its place; wakes wait until all that goes before them is known."""
+    """Set the place of an event for a fresh link; wakes wait until all earlier events are known."""
     place = place_of(plan.row.envelope.event)
     waits = more and place == "wakes" and plan.fate == "send"
     return replace(plan, place=place, fate="later" if waits else plan.fate)
 
 
 def _why_over(row: Send, event: ToolFinished, memory: Remembered | None, capabilities: Capabilities) -> str | None:
-    """Say why the runtime no longer waits for an outcome; None where it does, or has not shown it."""
+    """Return why the runtime no longer waits for an outcome; None if it waits, or has not shown otherwise."""
     if memory is None or not capabilities.names_awaited:
         return None
     asked_at = row.envelope.caused_by
@@ -218,23 +218,23 @@ _PLACES: tuple[Place, ...] = get_args(Place)
 
 
 class Lanes:
-    """Sorts outbound events: by lane, or all in one order where each may replace the state that another told.
+    """Sort outbound events by lane, or all in one order if each may replace the context of another.
 
-    Within a lane the older event goes first. One that may not leave yet holds up nothing in an earlier lane, and
-    nothing behind it that may.
+    Within a lane the older event is sent first. An event that must wait blocks no earlier lane, and no later event that
+    may be sent.
     """
 
     __slots__ = ("_in_order", "_waiting", "count")
 
     def __init__(self, *, in_order: bool) -> None:
         self.count = 0
-        """How many events wait."""
+        """The number of waiting events."""
         self._in_order = in_order
-        # Made when it is needed, since most sessions are idle most of the time.
+        # Created on demand, because most sessions are usually idle.
         self._waiting: dict[int, deque[Transmit]] = {}
 
     def add(self, item: Transmit) -> None:
-        """Let an event wait in its place."""
+        """Queue an event in its place."""
         lane = self.line_of(item)
         line = self._waiting.get(lane)
         if line is None:
@@ -246,11 +246,11 @@ class Lanes:
             line.append(item)
 
     def line_of(self, item: Transmit) -> int:
-        """Number the line that an event waits in; those of a smaller number leave first."""
+        """Return the number of an event's line; lines with smaller numbers are sent first."""
         return _PLACES.index(item.place) if self._in_order else LANES.index(item.lane)
 
     def take(self, may_leave: Callable[[Transmit], bool]) -> Transmit | None:
-        """Take what leaves next; None where nothing may."""
+        """Remove and return the next event to send; None if none may be sent."""
         for lane in sorted(self._waiting):
             line = self._waiting[lane]
             for item in line:
@@ -272,7 +272,7 @@ def _sequence(item: Transmit) -> int:
 
 
 def _asked_first(line: deque[Transmit], item: Transmit) -> Transmit:
-    """Of approvals that may leave, whatever order they were given in, take the one that was asked for first."""
+    """Return the approval whose question was asked first, regardless of the order of the decisions."""
     if item.caused_by is None:
         return item
     given = [one for one in line if one.kind == item.kind and one.caused_by is not None]

@@ -1,4 +1,4 @@
-"""Who answers what: the routes of the YAML as pure matching."""
+"""Matches events against the routes of the configuration. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ class Route:
     copy_to: tuple[str, ...] = ()
 
     def matches(self, *, runtime: str, kind: str, tool: str | None, labels: Mapping[str, str]) -> bool:
-        """Whether an event falls under this rule. A rule without `event` is about tool calls only if it routes."""
+        """Return whether an event matches. A rule with `to` and without `event` matches tool calls only."""
         if self.event is not None:
             if not fnmatchcase(kind, self.event):
                 return False
@@ -38,7 +38,7 @@ class Route:
 
 @frozen
 class Matched:
-    """An executor answers; `index` is the place of the route in the YAML."""
+    """The executor of a route; `index` is the position of the route in the configuration."""
 
     executor: str
     index: int
@@ -46,7 +46,7 @@ class Matched:
 
 @dataclass(frozen=True)
 class Routes:
-    """All rules, in the order of the YAML."""
+    """All rules, in the order of the configuration."""
 
     routes: tuple[Route, ...] = ()
     unrouted: Literal["fail", "ignore"] = "fail"
@@ -54,7 +54,7 @@ class Routes:
     def executor_for(
         self, *, runtime: str, kind: str, tool: str | None = None, labels: Mapping[str, str]
     ) -> Matched | None:
-        """Find who answers: the first rule that matches and has `to`."""
+        """Find the executor: the first matching rule with `to`."""
         for route, found in self._answering:
             if route.matches(runtime=runtime, kind=kind, tool=tool, labels=labels):
                 return found
@@ -63,7 +63,7 @@ class Routes:
     def copies_for(
         self, *, runtime: str, kind: str, tool: str | None = None, labels: Mapping[str, str]
     ) -> tuple[str, ...]:
-        """List the destinations that get a copy, each once, in the order of the rules."""
+        """Return the destinations that get a copy, each once, in the order of the rules."""
         found: dict[str, None] = {}
         for route in self.copying:
             if route.matches(runtime=runtime, kind=kind, tool=tool, labels=labels):

@@ -1,6 +1,6 @@
-"""A decision in the making: what it rests on, and the step that collects what is written and what follows. Pure.
+"""The builder of a decision: its inputs, and the step and effects that it collects. Pure.
 
-The memory already shows what has happened here, so that one step can carry many decisions in a row.
+The builder's memory already contains the events of this step, so one step can hold several decisions.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -46,7 +46,7 @@ from gateway.store.step import (
 
 @frozen
 class RetryPolicy:
-    """How an executor is asked again, and how long all of it may take."""
+    """The retries of an executor, and the deadline of a call over all attempts."""
 
     attempts: int = 3
     idempotent: bool = False
@@ -58,43 +58,43 @@ class RetryPolicy:
     maximum: timedelta = timedelta(seconds=10)
 
     def delay(self, attempt: int, jitter: float) -> timedelta:
-        """Wait before the next attempt: exponential, full jitter; `jitter` is uniform in [0, 1)."""
+        """Return the wait before the next attempt: exponential with full jitter; `jitter` is uniform in [0, 1)."""
         ceiling = min(self.maximum, self.initial * 2 ** min(attempt - 1, 20))
         return ceiling * jitter
 
     def reconnect_pause(self, away: timedelta, jitter: float) -> timedelta:
-        """Return the wait before the next try at a receiver that has been unreachable for so long: it doubles, too."""
+        """Return the wait before the next try at a receiver that has been unreachable for `away`; it doubles too."""
         return min(self.maximum, max(self.initial, away)) * (0.5 + jitter / 2)
 
 
 USUAL_RETRY = RetryPolicy()
-"""How an executor is asked that the configuration no longer has."""
+"""The policy for an executor that is no longer configured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What the configuration says about calls; replaced as a whole on reload."""
+    """The configuration of calls; replaced as a whole on reload."""
 
     routes: Routes = field(default_factory=Routes)
     executors: Mapping[str, RetryPolicy] = field(default_factory=dict[str, RetryPolicy])
     fit_arguments: Callable[[str, Mapping[str, Any]], Fitted] = lambda _tool, arguments: Fitted(arguments)
-    """Fits a call's arguments to the schema of its tool, or says in one text for the agent why it cannot."""
+    """Fits a call's arguments to the schema of its tool; the result may have a problem text for the agent."""
     declared: frozenset[str] = frozenset()
     cancel_grace: timedelta = timedelta(seconds=10)
     interaction_timeout: timedelta = timedelta(seconds=300)
     open_calls: int = 1_000
-    """Calls of a session that may be open at once; the next is answered with a failure."""
+    """Most open calls of a session; the next one fails."""
     open_bytes: int = 32 * 1024 * 1024
-    """What their arguments may take together."""
+    """Most bytes of the arguments of all open calls of a session."""
     progress: int = 4 * 1024 * 1024
-    """What executors may report of one call in all."""
+    """Most bytes of progress reports for one call."""
     outbound: int = 10_000
-    """Events that may wait to be delivered to a runtime; a client's next is refused."""
+    """Most events that wait for delivery to a runtime; a client's next event is refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeContext:
-    """The knowledge of one runtime that every decision about its sessions is given."""
+    """The facts about a runtime that every decision about its sessions needs."""
 
     adapter: str
     protocol: str
@@ -106,7 +106,7 @@ class RuntimeContext:
 
 
 Mark = dict[str, Any]
-"""A place to go back to when one of several decisions fails: the builder's own members, as they were there."""
+"""A savepoint for the case that one of several decisions fails: the members of the builder at that time."""
 
 _COLLECTED = (list, dict, set)
 
@@ -123,7 +123,7 @@ class SlotAccess:
 
 @frozen
 class Recorded:
-    """The knowledge from the store that a session's memory lacks."""
+    """The facts from the store that a session's memory lacks."""
 
     known: Mapping[str, Call]
     """Settled calls by native id, looked up after a stale `Open`."""
@@ -132,7 +132,7 @@ class Recorded:
 
 
 class StepBuilder:
-    """Collects one step; lives for one decision or a batch of them and is never shared."""
+    """Collect one step for one decision or a batch of decisions; never shared."""
 
     def __init__(
         self,
@@ -155,12 +155,12 @@ class StepBuilder:
         self.take_slot = slots.take
         self.refusal = slots.refusal
         self.known: Mapping[str, Call] = {} if recorded is None else recorded.known
-        """Settled calls by native id, looked up where an Open was stale."""
+        """Settled calls by native id, looked up after a stale `Open`."""
         self.cursor: str | None = None
         self.effects: list[Effect] = []
         self.events: list[Envelope] = []
         self.sends: list[Enqueue] = []
-        """New outbound rows, of events that are recorded here."""
+        """New outbound rows for the events of this step."""
         self.send_changes: list[SendChange] = []
         self.interactions: list[InteractionChange] = []
         self._mint = mint
@@ -168,7 +168,7 @@ class StepBuilder:
         self._calls: list[CallChange] = []
         self._keeps: list[Keep] = []
         self._taken = set[str]() if recorded is None else set(recorded.repeats)
-        """Native ids on record that the memory may no longer hold, and those of this step."""
+        """Recorded native ids that the memory may no longer hold, and those of this step."""
         self._open_bytes: int | None = None
 
     def apply(
@@ -185,10 +185,10 @@ class StepBuilder:
         copies_at: datetime | None = None,
         synthetic: bool = False,
     ) -> Envelope:
-        """Let an event happen: it is written with the step, under the next sequence, and `memory` shows it at once.
+        """Add an event to the step under the next sequence, and fold it into `memory` at once.
 
-        What a frame has said comes with its draft, which tells the origin, the key for repeats and the losses. Of what
-        is `linked_to` a call there are no copies; others may have to wait.
+        An event of a frame comes with its draft, which has the origin, the key for repeats and the losses. An event
+        that is `linked_to` a call gets no copies; the copies of other events may have to wait.
         """
         dedupe_key: str | None = None
         if draft is not None:
@@ -227,28 +227,28 @@ class StepBuilder:
         return new
 
     def copies_of(self, kind: str, tool: str | None) -> list[str]:
-        """Name the outbound targets that get copies of events of a kind."""
+        """Return the outbound targets that get copies of events of a kind."""
         routes, runtime = self.runtime.policy.routes, self.base.runtime
         copies = routes.copies_for(runtime=runtime, kind=kind, tool=tool, labels=self.memory.labels)
         return [f"destination:{name}" for name in copies]
 
     def has_taken(self, native_id: str) -> bool:
-        """Whether a native message is on record, or part of this step, as far as is known here."""
+        """Return whether a native message is known to be recorded, or is part of this step."""
         return native_id in self._taken or native_id in self.memory.recent
 
     def add_losses(self, sequence: int, losses: Iterable[Loss]) -> None:
-        """List with an event recorded here what was lost by what is said in its place."""
+        """Add the losses of an event's replacement to an event of this step."""
         place = sequence - self.base.last_sequence - 1
         known = self.events[place]
         self.events[place] = replace(known, losses=tuple(dict.fromkeys((*known.losses, *losses))))
 
     def keep(self, keep: Keep, sequences: Iterable[int]) -> None:
-        """Keep the answer to a client with the step; it shows the events recorded here under these sequences."""
+        """Keep a client's response with the step; it contains the events of this step with these sequences."""
         events = tuple(sequence - self.base.last_sequence - 1 for sequence in sequences)
         self._keeps.append(replace(keep, events=events))
 
     def write_attempts(self, started: Collection[int], unstarted: Collection[int]) -> None:
-        """Set the attempt of rows to the runtime: 1 where the send starts after this step, 0 where it did not start."""
+        """Set the attempt of rows to the runtime: 1 if the send starts after this step, 0 if it did not start."""
         fresh: set[int] = set()
         for place, send in enumerate(self.sends):
             sequence = self.base.last_sequence + 1 + send.event_index
@@ -261,15 +261,15 @@ class StepBuilder:
             ]
 
     def change_call(self, change: CallChange, *, ended: Call | None = None) -> None:
-        """Write a change of a call and show it in the view; one of a call that has `ended` comes with its row.
+        """Add a change of a call to the step and to the view; a change of an `ended` call comes with its row.
 
         Raises:
-            Stale: the call is in no state that allows it.
+            Stale: the state of the call does not allow the change.
         """
         call_id = change.call_id
         before = self.calls.get(call_id)
         if before is not None and isinstance(change, Settle):
-            # What is kept of it is for the store to say: nothing of it is asked here any more.
+            # The store builds the row of a closed call; no later decision reads it here.
             state_after(before, change)
             after = None
         else:
@@ -285,31 +285,30 @@ class StepBuilder:
 
     @property
     def open_bytes(self) -> int:
-        """What the arguments of all open calls take; added up once for a batch, however many calls it opens."""
+        """The bytes of the arguments of all open calls; summed up once per batch."""
         if self._open_bytes is None:
             self._open_bytes = sum([call.size for call in self.calls.values()])
         return self._open_bytes
 
     def mark(self) -> Mark:
-        """Remember this place; what is collected is copied, and nothing else is changed in place."""
+        """Return a savepoint: copies of the collections; all other members are immutable."""
         return {name: copy(value) if type(value) in _COLLECTED else value for name, value in vars(self).items()}
 
     def back_to(self, mark: Mark) -> None:
-        """Forget everything since a mark, which is good for once."""
+        """Drop everything since a savepoint, which can be used once."""
         vars(self).update(mark)
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to write."""
+        """Whether the step writes nothing."""
         if self.events or self._calls or self.sends or self.send_changes or self.interactions:
             return False
         return self.cursor is None and self._listed == self.base.listed
 
     @property
     def view(self) -> SessionView:
-        """The session as it is once the step is written."""
-        # Each in its place, here and below: made with names, a value takes twice as long, and these are made for every
-        # batch.
+        """The session after the step."""
+        # Positional arguments here and below: keyword arguments take twice as long, and every batch builds these.
         base = self.base
         return SessionView(
             base.session_id,
@@ -328,7 +327,7 @@ class StepBuilder:
         )
 
     def step(self, *, fence: int, snapshot: bytes | None = None) -> Step:
-        """Make the step, for whoever owns the session under this fence."""
+        """Build the step for the owner of the session with this fence."""
         state = self._listed
         return Step(
             self.base.session_id,
@@ -352,7 +351,7 @@ class StepBuilder:
 
 @frozen
 class Priority:
-    """The order in which events leave for the runtime."""
+    """The priority of an event to the runtime."""
 
     lane: Lane
     place: Place = "in_order"
@@ -388,7 +387,7 @@ def send(
         builder.sends.append(Enqueue(len(builder.events) - 1, RUNTIME, priority.lane))
         said: Draft | Envelope = Draft(event)
         if runtime.capabilities.replaces_context and _carries_message(event):
-            # Said as it would be said again, so that a message without an id has the same one each time.
+            # Encoded from its envelope, as for a repeat, so that a message without an id always gets the same id.
             said = new
             encoded = runtime.codec.encode(said)
         builder.effects.append(

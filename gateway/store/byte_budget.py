@@ -1,11 +1,11 @@
-"""A waiting room that is full by bytes: who brings more than there is room for waits, first come, first served."""
+"""A limit on bytes in use: callers wait in order of arrival until their bytes fit."""
 
 import asyncio
 from collections import deque
 
 
 class ByteBudget:
-    """Lets in what fits; into an empty room, anything."""
+    """Reserve bytes up to a limit; a single reservation may exceed it if nothing else is reserved."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -13,18 +13,18 @@ class ByteBudget:
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
 
     def held(self, size: int) -> "ReservedBytes":
-        """Wait for room, and take it up: `async with room.held(size):`."""
+        """Reserve bytes for a block: `async with budget.held(size):`."""
         return ReservedBytes(self, size)
 
     def takes(self, size: int) -> bool:
-        """Take it up until `leave`, where nobody would wait who brings so much; False where one has to `enter`."""
+        """Reserve bytes until `leave` if they fit at once; return False if the caller must `enter`."""
         if self._waiting or (self._taken and self._taken + size > self._most):
             return False
         self._taken += size
         return True
 
     async def enter(self, size: int) -> None:
-        """Wait for room, and take it up until `leave`."""
+        """Wait until the bytes fit, and reserve them until `leave`."""
         if self.takes(size):
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -32,13 +32,13 @@ class ByteBudget:
         try:
             await turn
         except asyncio.CancelledError:
-            # Let in at the same moment, or still in the queue, where a canceled one is passed over.
+            # The reservation was granted just before the cancel. A canceled entry in the queue is skipped.
             if not turn.cancelled():
                 self.leave(size)
             raise
 
     def leave(self, size: int) -> None:
-        """Give room back, to those who wait first."""
+        """Release bytes, and grant the first reservations in the queue."""
         self._taken -= size
         while self._waiting and (not self._taken or self._taken + self._waiting[0][1] <= self._most):
             turn, wanted = self._waiting.popleft()
@@ -48,7 +48,7 @@ class ByteBudget:
 
 
 class ReservedBytes:
-    """Room that is taken inside of an `async with`; a generator would cost every step five times as much."""
+    """Bytes that are reserved within an `async with`; a generator would cost every step five times as much."""
 
     __slots__ = ("_room", "_size")
 

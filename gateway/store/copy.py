@@ -30,7 +30,7 @@ class Table:
     name: str
     columns: tuple[str, ...]
     key: tuple[str, ...]
-    """What its rows are read in order of."""
+    """The columns by which its rows are sorted."""
 
 
 SESSIONS = (
@@ -48,38 +48,38 @@ TABLES = (
     Table("idempotency", AnswerRecord._fields, ("scope", "key")),
     Table("notes", ("name", "value"), ("name",)),
 )
-"""What is moved. Leases and owners are not: whoever had one is no more."""
+"""The copied tables. Leases and owners are omitted, because their instances have stopped."""
 
 
 class TransferSide(Protocol):
-    """One of the two stores, its gateways stopped, inside one transaction."""
+    """One of the two stores in one transaction; its gateways are stopped."""
 
     @property
     def place(self) -> str:
-        """Say which store it is, for people."""
+        """The name of the store in messages."""
         ...
 
     async def count(self, table: Table) -> int: ...
     def pages(self, table: Table) -> AsyncIterator[Sequence[Row]]:
-        """Read all rows in order of the key, at most `PAGE` at once."""
+        """Read all rows in order of the key, at most `PAGE` per page."""
         ...
 
     async def put(self, table: Table, rows: Sequence[Row]) -> None:
-        """Write rows as they are, ids included."""
+        """Write rows unchanged, including their ids."""
         ...
 
     async def keep(self) -> None:
-        """Make what was put permanent; without this it never was."""
+        """Commit all rows; without this none is kept."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """How many rows a table has, and what they say."""
+    """The number of rows of a table, and a checksum of their contents."""
 
     rows: int = 0
     total: int = 0
-    """The sum of the rows' SHA-256, so that it does not matter in which order a store sorts its texts."""
+    """The sum of the rows' SHA-256, which does not depend on the order in which a store sorts texts."""
 
     def plus(self, rows: Sequence[Row]) -> "Sum":
         total = sum((_number(row) for row in rows), self.total)
@@ -92,7 +92,7 @@ class Sum:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """One table as it was read at the source, and as it was read again at the target."""
+    """The sums of one table at the source and at the target."""
 
     table: str
     source: Sum
@@ -104,7 +104,7 @@ def _number(row: Row) -> int:
 
 
 def _describe(value: Value) -> bytes:
-    """Say a value in a way that no other value is said in."""
+    """Encode a value unambiguously."""
     match value:
         case None:
             return b"n"
@@ -118,10 +118,10 @@ def _describe(value: Value) -> bytes:
 
 
 async def move(source: TransferSide, target: TransferSide) -> list[Moved]:
-    """Copy every table; nothing is kept at the target unless all of it arrived.
+    """Copy every table; the target keeps all rows or none.
 
     Raises:
-        EngineUnusable: the target is not empty, or does not give back what was written.
+        EngineUnusable: the target is not empty, or its rows differ from the written ones.
     """
     for table in TABLES:
         if await target.count(table):
@@ -149,5 +149,5 @@ async def _move(table: Table, source: TransferSide, target: TransferSide) -> Mov
 
 
 async def _breathe() -> None:
-    # A side that never waits would let nobody cancel the move, and Ctrl-C come after its end.
+    # Lets a cancel or Ctrl-C through, even if a side never waits.
     await asyncio.sleep(0)

@@ -1,8 +1,8 @@
-"""Turns events into the bytes that engines keep, and rows back into envelopes. Pure.
+"""Encodes events as the bytes that engines store, and decodes rows into envelopes. Pure.
 
-The event is written once, around what is written of it already or by pydantic, so that free-form values come back
-exactly as they were (null members, NUL characters, large integers). What goes with it (origin, cause, link, losses)
-is a second, smaller JSON object, absent where there is nothing to say.
+The event is encoded once, around its existing JSON or by pydantic, so that free-form values are preserved exactly (null
+members, NUL characters, large integers). Origin, cause, link and losses are a second, smaller JSON object, which is
+absent if they are empty.
 """
 
 import json
@@ -23,38 +23,38 @@ from gateway.events.envelope import is_own, write_around
 from gateway.store.records import EventRecord, micros, moment
 
 ERASED = "erased"
-"""The channel of the opaque event that an erased one reads back as."""
+"""The channel of the opaque event that replaces an erased one."""
 NOTHING_LEFT = "the session was erased"
-"""The reason on outbound rows whose event was erased before it left."""
+"""The reason on outbound rows whose event was erased before it was sent."""
 
 
 _ORIGIN = frozenset(Origin.__annotations__)
 _NATIVE = [name for name in Origin.__annotations__ if name not in {"adapter", "protocol"}]
-"""What only some runtimes say of what they say."""
+"""The optional members of an origin, which only some runtimes provide."""
 _LONGEST_LOSS = 500
 UNREADABLE_LOSS = "a loss in a form that this release does not know"
 
 ListName = Literal["sessions", "calls", "sends", "interactions"]
 _MARKS: dict[ListName, bytes] = {"sessions": b" ", "calls": b"\t", "sends": b"\r", "interactions": b"\n"}
-"""What stands behind the place in a cursor of each list.
+"""The suffix that identifies the list of a cursor.
 
-JSON reads white space over, and so do the releases that named no list: a client may page across replicas of both.
+JSON ignores white space, and so do releases that named no list, so a client may page across replicas of both.
 """
 _FOREIGN = "the cursor is not one that this list gave out"
 
 
 def encode_event(new: Envelope) -> EventRecord:
-    """Write an event as the row that is kept of it; a secret becomes asterisks.
+    """Encode an event as its row; a secret becomes asterisks.
 
     Raises:
-        InvalidRequest: it holds what JSON cannot say (lone surrogates, NaN, nesting without end) or a naive time.
+        InvalidRequest: JSON cannot express it (lone surrogates, NaN, endless nesting), or it has a naive time.
     """
     try:
         body = write_around(new.event, new.written) or new.event.__pydantic_serializer__.to_json(new.event)
         about = _about(new)
     except (PydanticSerializationError, ValueError, TypeError) as exc:
         raise InvalidRequest(f"{new.event.kind} {new.event_id!r} cannot be kept: {exc}") from exc
-    # pydantic writes what is not finite as these texts; only then is the costly search for real ones worth it.
+    # pydantic writes non-finite numbers as these texts. Only then is the expensive search for real ones needed.
     if new.written is None and (b'NaN"' in body or b'Infinity"' in body) and not _is_finite(new.event.model_dump()):
         raise InvalidRequest(f"{new.event.kind} {new.event_id!r} cannot be kept: it holds NaN or Infinity")
     return EventRecord(
@@ -85,10 +85,10 @@ def _about(new: Envelope) -> bytes | None:
     return orjson.dumps(about) if about else None
 
 
-# That of frames without an id of their own is the same each time.
+# Frames without an id share one origin.
 @lru_cache(256)
 def _write_origin(origin: Origin) -> bytes:
-    # What it does not have is not written: there is one with nearly every event of a runtime.
+    # Nearly every event of a runtime has an origin, so absent members are omitted.
     members: dict[str, Any] = {"adapter": origin.adapter, "protocol": origin.protocol}
     for name in _NATIVE:
         value = getattr(origin, name)
@@ -112,9 +112,9 @@ def _is_finite(value: Any) -> bool:
 
 
 def decode_envelope(record: EventRecord) -> Envelope:
-    """Build the envelope of a kept event again; whatever its bytes are, it can be read.
+    """Decode the envelope of a stored event; this succeeds for any bytes.
 
-    An event of a kind or form that this release does not know reads back as opaque.
+    An event of a kind or form that this release does not know becomes opaque.
     """
     about = _read_about(record.about) if record.about else {}
     event, stored_kind = _decode_event(record)
@@ -145,9 +145,9 @@ def _decode_event(record: EventRecord) -> tuple[Any, str | None]:
     except ValidationError:
         pass
     try:
-        # pydantic writes deeper nesting than it reads; the standard library reads all of it.
+        # pydantic writes deeper nesting than it reads; the standard library reads any depth.
         payload: Any = json.loads(record.body, parse_constant=str)
-        # Lone surrogates could be shown to nobody.
+        # Lone surrogates cannot be encoded in a response.
         json.dumps(payload, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         kept = b64encode(record.body).decode()
@@ -173,7 +173,7 @@ def _read_origin(told: Any) -> Origin | None:
     try:
         return Origin(**members)
     except TypeError:
-        # Without an origin it would be an event of our own making.
+        # An event without an origin would count as the gateway's own.
         least: dict[str, Any] = {"adapter": "", "protocol": ""}
         return Origin(**(least | {name: value for name, value in members.items() if name in _ORIGIN}))
 
@@ -187,7 +187,7 @@ def _read_loss(told: Any) -> Loss:
 
 
 def is_erased(event: Event) -> bool:
-    """Whether this is what an erased event reads back as, so that there is nothing left to say."""
+    """Return whether this event was erased, so that it has no content."""
     match event:
         case Opaque(channel=channel, payload={"kind": str(), **more}):
             return channel == ERASED and not more
@@ -196,7 +196,7 @@ def is_erased(event: Event) -> bool:
 
 
 def strip_about(about: bytes | None) -> bytes | None:
-    """Leave origin, cause and link, and drop the losses, which may quote a body."""
+    """Keep origin, cause and link, and drop the losses, which may quote a body."""
     if about is None:
         return None
     members = _read_about(about)
@@ -205,12 +205,12 @@ def strip_about(about: bytes | None) -> bytes | None:
 
 
 def write_cursor(of: ListName, *position: int | str) -> str:
-    """Hide a list and a place in it behind an opaque text that is safe in URLs."""
+    """Encode a list and a position in it as an opaque, URL-safe text."""
     return urlsafe_b64encode(orjson.dumps(position) + _MARKS[of]).decode().rstrip("=")
 
 
 def read_cursor(cursor: str, of: ListName, *types: type) -> tuple[Any, ...]:
-    """Read a place that `write_cursor` wrote; one that an earlier release wrote names no list, and is read in any.
+    """Decode a cursor of `write_cursor`; a cursor of an earlier release names no list and is valid for any list.
 
     Raises:
         InvalidRequest: the text is not a cursor of this list.

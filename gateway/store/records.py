@@ -1,6 +1,6 @@
-"""The rows that engines keep, one named tuple per table with the table's columns in order. Pure.
+"""The rows that engines store: one named tuple per table, with its columns in order. Pure.
 
-Times are whole microseconds since 1970, truths are 0 or 1: what every database stores without loss.
+Times are whole microseconds since 1970 and booleans are 0 or 1, because every database stores these without loss.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Head(NamedTuple):
-    """What must be known of a session to write to it."""
+    """The columns of a session that a write needs."""
 
     session_id: SessionId
     runtime: str
@@ -26,7 +26,7 @@ class Head(NamedTuple):
     min_seq: int
     fence: int
     size: int
-    """Bytes of event bodies left, for retention."""
+    """Bytes of the stored events, for retention."""
 
 
 class EventRecord(NamedTuple):
@@ -44,7 +44,7 @@ class EventRecord(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many bytes of it are kept."""
+        """The stored bytes of the event."""
         return len(self.body or b"") + len(self.about or b"")
 
 
@@ -58,7 +58,7 @@ CALL_MOVE_COLUMNS = (
     "state", "attempt", "deadline_at", "due_at", "canceling_until", "outcome_seq", "outcome_sha", "unknown", "error",
     "finished_at", "dead", "late", "progressed", "call_id",
 )  # fmt: skip
-"""What a change of a call writes, and which; in the order the UPDATE wants."""
+"""The columns that a change of a call writes, then its key, in the order of the UPDATE."""
 _CALL_TIMES = [
     CALL_COLUMNS.index(name) for name in ("created_at", "deadline_at", "due_at", "canceling_until", "finished_at")
 ]
@@ -67,15 +67,15 @@ _CALL_TRUTHS = [CALL_COLUMNS.index(name) for name in ("unknown", "deliver", "dea
 
 SendRow = tuple[SessionId, int, str, Lane, SendState, int, int | None, str | None, int]
 SEND_COLUMNS = ("session_id", "seq", "target", "lane", "state", "attempt", "due_at", "reason", "created_at")
-"""The columns of a send; what it carries is in its event."""
+"""The columns of a send; its content is in its event."""
 _SEND_STATE = SEND_COLUMNS.index("state")
 SendChangeRow = tuple[SendState, int, int | None, str | None, SessionId, int, str]
 SEND_CHANGE_COLUMNS = ("state", "attempt", "due_at", "reason", "session_id", "seq", "target")
-"""What a change of a send writes, and which; in the order the UPDATE wants."""
+"""The columns that a change of a send writes, then its key, in the order of the UPDATE."""
 
 
 class SnapshotRecord(NamedTuple):
-    """A session's memory, written down."""
+    """The encoded memory of a session."""
 
     session_id: SessionId
     snapshot: bytes
@@ -104,7 +104,7 @@ class InteractionRecord(NamedTuple):
 
 
 class InteractionMove(NamedTuple):
-    """A change of a question already on record; in the order the UPDATE wants."""
+    """A change of a recorded question, in the order of the UPDATE."""
 
     state: InteractionState
     expires_at: int | None
@@ -122,7 +122,7 @@ def micros(moment: datetime) -> int:
     try:
         span = moment - _EPOCH
     except TypeError as exc:
-        raise InvalidRequest(f"{moment.isoformat()} has no time zone, so nobody knows when it is") from exc
+        raise InvalidRequest(f"{moment.isoformat()} has no time zone") from exc
     return (span.days * 86_400 + span.seconds) * 1_000_000 + span.microseconds
 
 
@@ -145,7 +145,7 @@ def moment_or_none(count: int | None) -> datetime | None:
 
 
 def call_row(call: Call) -> tuple[int | str | None, ...]:
-    """Write a call as the row that is kept of it."""
+    """Encode a call as its row."""
     return (
         call.call_id,
         call.session_id,
@@ -177,7 +177,7 @@ def call_row(call: Call) -> tuple[int | str | None, ...]:
 
 
 def call_move_row(call: Call) -> tuple[int | str | None, ...]:
-    """Write what a call is after a change as the values of its UPDATE."""
+    """Encode a changed call as the values of its UPDATE."""
     return (
         call.state,
         call.attempt,
@@ -197,7 +197,7 @@ def call_move_row(call: Call) -> tuple[int | str | None, ...]:
 
 
 def call_from(row: Sequence[Any]) -> Call:
-    """Read a call from its row."""
+    """Decode a call from its row."""
     members = list(row[: len(CALL_COLUMNS)])
     for place in _CALL_TIMES:
         members[place] = moment_or_none(members[place])
@@ -207,19 +207,19 @@ def call_from(row: Sequence[Any]) -> Call:
 
 
 def send_from(row: Sequence[Any], envelope: Envelope) -> Send:
-    """Read a send from its row and the event that it carries."""
+    """Decode a send from its row and its event."""
     session_id, sequence, target, lane, state, attempt, due_at, reason, created_at = row[: len(SEND_COLUMNS)]
     due = moment_or_none(due_at)
     return Send(session_id, sequence, target, lane, state, attempt, due, reason, envelope, moment(created_at))
 
 
 def send_row_after(row: Sequence[Any], change: Sequence[Any]) -> tuple[Any, ...]:
-    """Say what the row of a change makes of a send's row."""
+    """Return the row of a send after a change."""
     return (*row[:_SEND_STATE], *change[:4], *row[_SEND_STATE + 4 :])
 
 
 def interaction_row(record: InteractionRecord) -> InteractionRow:
-    """Show a stored question as the port does."""
+    """Decode a stored question into the port's type."""
     return InteractionRow(
         interaction_id=record.interaction_id,
         session_id=record.session_id,

@@ -1,7 +1,7 @@
 """Decides which events a sweep may remove, oldest first over all sessions. Pure.
 
-History stays contiguous: only the oldest events of a session go, up to its floor, the first event that
-an open call, a pending send or a waiting question still needs.
+The history of a session stays contiguous: a sweep removes only its oldest events, up to its floor. The floor is the
+first event that an open call, a pending send or a waiting question still needs.
 """
 
 import heapq
@@ -15,19 +15,19 @@ from gateway.store.rows import RetentionPolicy
 
 
 class SessionHistory(NamedTuple):
-    """What a sweep must know of one session; only sessions with events left have one."""
+    """The facts about one session that a sweep needs; sessions without events have none."""
 
     session_id: SessionId
     closed: bool
     first_seq: int
     last_seq: int
     floor: int
-    """No event from here on may go."""
+    """The first event that must stay, and all after it."""
     oldest_at: int
 
 
 class Item(NamedTuple):
-    """One event as a sweep sees it."""
+    """The facts about one event that a sweep needs."""
 
     seq: int
     recorded_at: int
@@ -35,24 +35,24 @@ class Item(NamedTuple):
 
 
 class RemovedRows(NamedTuple):
-    """What cutting sessions removed: events, and by target the copies among them that were still to be delivered."""
+    """The number of removed events, and of undelivered copies removed with them, by target."""
 
     events: int
     copies: Counter[str]
 
 
 class Cut(NamedTuple):
-    """The events of a session that may go: from `first_seq` up to, without, `until`."""
+    """The events of a session that may be removed: from `first_seq` up to and excluding `until`."""
 
     first_seq: int
     until: int
 
 
 Chosen = tuple[dict[SessionId, Cut], bool]
-"""What each session may lose, and whether the budget ran out."""
+"""The cut of each session, and whether the budget ran out."""
 
 PORTION = 500
-"""Events that one transaction erases or removes, so that steps never wait long behind it."""
+"""Events that one transaction erases or removes, so that steps never wait long for it."""
 
 _CHUNK = 200
 
@@ -62,7 +62,7 @@ def consider(
 ) -> Generator[tuple[SessionId, int, int], Sequence[Item], Chosen]:
     """Choose the events to remove.
 
-    Yields (session, first sequence, limit) and expects the items from there to be sent.
+    Yields (session, first sequence, limit) and expects the items from that sequence in return.
     """
     closed_before = now - whole_micros(policy.closed_age)
     open_before = now - whole_micros(policy.open_age)
@@ -95,7 +95,7 @@ def consider(
 
 
 def portions(cuts: Mapping[SessionId, Cut]) -> list[dict[SessionId, int]]:
-    """Split what a sweep chose into transactions of a bearable size."""
+    """Split the cuts of a sweep into transactions of at most `PORTION` events."""
     parts: list[dict[SessionId, int]] = []
     room = 0
     for session_id, whole in cuts.items():
@@ -111,7 +111,7 @@ def portions(cuts: Mapping[SessionId, Cut]) -> list[dict[SessionId, int]]:
 
 
 def add_up(parts: Iterable[RemovedRows]) -> RemovedRows:
-    """Add up what several cuts removed."""
+    """Add up the removed rows of several cuts."""
     events, copies = 0, Counter[str]()
     for part in parts:
         events += part.events

@@ -1,4 +1,4 @@
-"""One try of the store at a time, whose answer everybody shares who asks meanwhile."""
+"""A health probe of the store: one runs at a time, and concurrent callers share its result."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -9,7 +9,7 @@ from gateway.store.rows import EngineHealth
 
 
 class SharedProbe:
-    """Answers within `patience` seconds of the try's beginning, also while the store hangs; the try itself goes on."""
+    """Return a result within `patience` seconds of the probe's start, even if the store hangs; the probe continues."""
 
     def __init__(self, place: str, probe: Callable[[], Awaitable[EngineHealth]], *, patience: float) -> None:
         self._place = place
@@ -20,13 +20,13 @@ class SharedProbe:
         self._late_at = 0.0
 
     async def ask(self) -> EngineHealth:
-        """Say whether the store takes writes."""
+        """Return whether the store accepts writes."""
         loop = asyncio.get_running_loop()
         running = self._running
         if running is None or running.done():
             running = self._running = spawn("probe", self._try(), self._tasks)
             self._late_at = loop.time() + self._patience
-        # Not awaited itself, so that nobody who gives up breaks it off for the others.
+        # Not awaited directly, so that a canceled caller does not cancel the probe of the others.
         await asyncio.wait({running}, timeout=max(0.0, self._late_at - loop.time()))
         if running.done() and not running.cancelled():
             return running.result()
@@ -37,13 +37,11 @@ class SharedProbe:
             return await self._probe()
         except (EngineUnavailable, EngineUnusable) as exc:
             return EngineHealth(writable=False, detail=str(exc))
-        except Exception as exc:  # noqa: BLE001 - noted: it says that the store is not well, and must not break who asks
+        except Exception as exc:  # noqa: BLE001 - recorded as a fault; the caller gets an unhealthy store
             FAULTS.note("probe", exc)
-            return EngineHealth(
-                writable=False, detail=f"{self._place} failed in a way that nobody foresaw; see the log"
-            )
+            return EngineHealth(writable=False, detail=f"{self._place} failed unexpectedly; see the log")
 
     async def close(self) -> None:
-        """Break off what still runs."""
+        """Cancel a running probe."""
         tasks, self._tasks = self._tasks, Tasks()
         await tasks.close()

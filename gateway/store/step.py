@@ -1,4 +1,4 @@
-"""What may be written about a session: a Step, with its events and every change that goes in with them. Pure."""
+"""A Step: the events and the changes that one decision writes about a session. Pure."""
 
 from datetime import datetime
 
@@ -8,28 +8,28 @@ from gateway.models.states import InteractionState as InteractionState, Lane as 
 from gateway.store.call import CallChange
 
 RUNTIME = "runtime"
-"""The outbound target that is the session's own runtime; the others are `HANDOVER` and `destination:NAME`."""
+"""The outbound target for the session's own runtime; the others are `HANDOVER` and `destination:NAME`."""
 
 HANDOVER = "handover"
-"""The outbound target that is whoever carries the session: frames that another instance heard and may not write."""
+"""The outbound target for the owner of the session: frames that another instance received and may not write."""
 
 
 @frozen
 class Enqueue:
-    """An event of the same step is to go somewhere: a new `Send`, `pending`."""
+    """A new pending `Send` of an event of the same step."""
 
     event_index: int
     target: str
     lane: Lane = "turn"
     due_at: datetime | None = None
-    """Not before; it holds back what comes behind it."""
+    """The earliest time to send it; until then it holds back the later rows."""
     attempt: int = 0
     """1 for an event to the runtime that is sent once this step is on record."""
 
 
 @frozen
 class SendChange:
-    """What became of an outbound row; a `pending` one with `due_at` is tried again then."""
+    """A change of an outbound row; a `pending` row is tried again at `due_at`."""
 
     sequence: int
     target: str
@@ -41,12 +41,12 @@ class SendChange:
 
 @frozen
 class InteractionChange:
-    """A person was asked, or has answered, or no longer needs to."""
+    """A new question to a person, or a change of its state."""
 
     interaction_id: InteractionId
     state: InteractionState
     kind: str = ""
-    """Given, with the sequence of the question, where it is asked; other changes leave both out."""
+    """Set for a new question, together with `request_sequence`; other changes omit both."""
     request_sequence: int | None = None
     expires_at: datetime | None = None
     answered_by: str | None = None
@@ -54,10 +54,10 @@ class InteractionChange:
 
 @frozen
 class Keep:
-    """The answer to an API write with an Idempotency-Key, kept in the very step that carries it out.
+    """The response to an API write with an Idempotency-Key, kept by the step that performs the write.
 
-    What is kept as the response is `{"session_id", "sequences"}` in JSON, since sequences are only known now; the
-    answer is formed again from the events. An answer that is kept already and has not expired stays.
+    The stored response is `{"session_id", "sequences"}` in JSON, because the commit assigns the sequences; the full
+    response is rebuilt from the events. An unexpired response that is kept already stays.
     """
 
     key: str
@@ -65,14 +65,14 @@ class Keep:
     request_sha: str
     expires_at: datetime
     events: tuple[int, ...]
-    """Indexes of the events of this step that the answer shows."""
+    """Indexes of the events of this step that the response contains."""
 
 
 @frozen
 class Step:
-    """Everything one decision writes about one session: all of it or nothing.
+    """Everything that one decision writes about one session, committed completely or not at all.
 
-    An `Open` of a call_id that exists is Stale as well: the caller looks the old call up and decides again.
+    An `Open` of an existing call_id is Stale too: the caller looks up that call and decides again.
     """
 
     session_id: SessionId
@@ -85,16 +85,16 @@ class Step:
     cursor: str | None = None
     snapshot: bytes | None = None
     state: str | None = None
-    """The session's own state for lists (`running`, `idle`, `closed`, ...)."""
+    """The session's state in lists (`running`, `idle`, `closed`, ...)."""
     fence: int | None = None
-    """The session must still be owned under this fence; None where that does not matter."""
+    """The expected fence of the session; None skips the check."""
     last_sequence: int | None = None
-    """Nobody may have written to the session since this sequence; None where that does not matter."""
+    """The expected last sequence of the session; None skips the check."""
 
 
 @frozen
 class Committed:
-    """What is now durable: the envelopes in order."""
+    """The committed envelopes in order, and the last sequence."""
 
     envelopes: tuple[Envelope, ...]
     last_sequence: int

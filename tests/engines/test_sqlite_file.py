@@ -459,7 +459,7 @@ async def test_a_database_that_others_may_read_keeps_its_mode_and_is_warned_of(t
         async with SqliteEngine(path, SystemClock()):
             pass
     assert path.stat().st_mode & 0o777 == 0o644
-    assert [line["mode"] for line in logs if line["event"] == "others may read the database"] == ["0644"]
+    assert [line["mode"] for line in logs if line["event"] == "the database is readable by other users"] == ["0644"]
 
 
 async def test_pending_events_of_an_older_database_count_as_started_unless_it_marked_them_as_not_sent(

@@ -233,23 +233,23 @@ def _by_kind(changes: list[tuple[str, Any]]) -> Iterable[tuple[str, list[Any]]]:
 def _rows(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """Write rows as the JSON that `json_to_recordset` reads."""
     given = [dict(zip(columns, row, strict=True)) for row in rows]
-    for name, say in _SAID.items():
+    for name, encode in _ENCODERS.items():
         if name in columns:
             for row in given:
                 if row[name] is not None:
-                    row[name] = say(row[name])
+                    row[name] = encode(row[name])
     text = orjson.dumps(given).decode()
     # NUL or DLE in the text, which is rare. Bodies may contain them; other columns are escaped.
     if "\\u0000" in text or "\\u0010" in text:
         for row in given:
             for name, value in row.items():
-                if value.__class__ is str and name not in _SAID:
+                if value.__class__ is str and name not in _ENCODERS:
                     row[name] = write_text(value)
         text = orjson.dumps(given).decode()
     return text
 
 
-_SAID: dict[str, Callable[[bytes], str]] = {"body": bytes.decode, "about": bytes.decode, "snapshot": bytes.hex}
+_ENCODERS: dict[str, Callable[[bytes], str]] = {"body": bytes.decode, "about": bytes.decode, "snapshot": bytes.hex}
 """Encodes columns of bytes as JSON texts; bodies are JSON themselves."""
 
 

@@ -1,4 +1,4 @@
-"""What an engine over a database can say and do once it can answer a question."""
+"""The queries and the sweep that both database engines share."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -28,23 +28,23 @@ from gateway.store.step import InteractionState
 
 
 class AnswersQuestions(ABC):
-    """What an engine over a database can say once it can answer a `Question`, and how its sweep goes."""
+    """Implement the queries of the port and the sweep for an engine that can answer a `Question`."""
 
     @abstractmethod
     async def _answer(self, question: Question[T]) -> T:
-        """Ask the database."""
+        """Run a query on the database."""
 
     @abstractmethod
     async def _cut(self, firsts: Mapping[SessionId, int], copies_from: int) -> RemovedRows:
-        """Move the beginnings of sessions forward, but never past what is still needed."""
+        """Remove the oldest events of sessions, except those still needed."""
 
     @abstractmethod
     async def _drop_calls(self, before: int, budget: int) -> int:
-        """Remove calls that ended before a time and whose outcome waits for no one, and what has expired."""
+        """Remove calls that ended before a time and have a delivered outcome, and expired answers."""
 
     @abstractmethod
     def _now(self) -> int:
-        """Say what time it is, in microseconds."""
+        """Return the current time in microseconds."""
 
     async def read(self, session_id: SessionId, *, after: int = 0, limit: int = 500) -> Sequence[Envelope]:
         return await self._answer(sessions.events(session_id, after, limit))
@@ -114,7 +114,7 @@ class AnswersQuestions(ABC):
         return Swept(events=events, calls=calls, more=more or events + calls >= budget, copies=copies)
 
     async def _choose(self, policy: RetentionPolicy, now: int, budget: int) -> Chosen:
-        """Look for events that may go; who removes them looks again."""
+        """Choose the events to remove; the removal checks them again."""
         total = await self._answer(retention.total_size())
         found = await self._answer(retention.shelves(policy, now=now, total=total, budget=budget))
         choosing = consider(found, policy, now=now, total=total, budget=budget)

@@ -71,7 +71,7 @@ def calls(which: CallFilter, page: Page) -> Question[tuple[list[Call], str | Non
     window = Where()
     if page.after:
         window.add("id < {0}", read_cursor(page.after, "calls", int)[0])
-    # Literal conditions, since no partial index serves a bound parameter.
+    # Literal conditions, because partial indexes do not serve bound parameters.
     covered = _covered(which)
     if covered:
         window.add(covered)
@@ -114,7 +114,7 @@ def _page_of_window(page: Page, window: Where, matching: Where) -> Question[tupl
         found = [call_from(row) for row in rows[:limit] if row[-2]]
         if len(rows) > limit:
             return found, write_cursor("calls", rows[limit - 1][-3])
-        # The window's end comes last, whether it matches or not.
+        # The end of the window is the last row, even if it does not match.
         return found, write_cursor("calls", rows[-1][-3]) if rows and rows[-1][-1] else None
 
     values = [*matching.values, limit + 1]

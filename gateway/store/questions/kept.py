@@ -1,4 +1,4 @@
-"""Questions about what is asked of people, and about answers and notes that are kept. Pure."""
+"""Queries for interactions, kept answers and notes. Pure."""
 
 from gateway.events import InteractionId, SessionId
 from gateway.store.encoding import read_cursor
@@ -28,7 +28,7 @@ def interactions(
     if session_id is not None:
         where.add("session_id = @key({0})", session_id)
     if state == "waiting":
-        # Literal, since no partial index serves a bound parameter.
+        # Literal, because partial indexes do not serve bound parameters.
         where.add(WAITING)
     else:
         where.equal(state=state)

@@ -1,4 +1,4 @@
-"""A question to a database: one statement, its values, and the function that reads the rows. Pure.
+"""A query: one statement, its values, and the function that reads the rows. Pure.
 
 A statement is written for PostgreSQL with tables as `@calls` and values as `$1`. Rows of PostgreSQL refer to a session
 by its id, rows of SQLite by the integer key of the session's row. The statement marks each place that differs:

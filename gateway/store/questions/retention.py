@@ -1,4 +1,4 @@
-"""Questions about what may go, since it is old and needed no more. Pure."""
+"""Queries for events that retention may remove. Pure."""
 
 from gateway.events import SessionId
 from gateway.store.apply import CLOSED
@@ -11,12 +11,12 @@ from gateway.store.step import RUNTIME
 
 
 def _needed(copies_from: str, *, of: str = "", until: str = "") -> str:
-    """Say which events must stay, of all sessions or `until` a sequence of one.
+    """Write the query for events that must stay, in all sessions or before the sequence `until` of one.
 
-    Copies made before a time are waited for no more.
+    Undelivered copies made before `copies_from` do not keep their events.
     """
     pending = f"{PENDING} AND (target = '{RUNTIME}' OR created_at >= CAST({copies_from} AS bigint))"
-    # One condition a SELECT: each has a small index of its own.
+    # One SELECT per condition, because each has its own small index.
     rows = (
         ("request_seq", "calls", OPEN_CALL),
         ("seq", "outbound", pending),
@@ -29,8 +29,8 @@ def _needed(copies_from: str, *, of: str = "", until: str = "") -> str:
     )
 
 
-# Only sessions that can lose something, and no more of them than the budget can touch. A join in this order, since
-# SQLite looks through all events otherwise.
+# Only sessions with removable events, and at most as many as the budget covers. The CROSS JOIN fixes the order, because
+# SQLite otherwise scans all events.
 _SHELVES = f"""
 WITH needed AS (
     {_needed("$6")}
@@ -54,17 +54,17 @@ FROM @events WHERE session_id = @key($1) AND seq >= $2 ORDER BY seq LIMIT $3
 
 
 FLOOR = f"SELECT min(seq) FROM ({_needed('$2', of='$1', until='$3')}) AS needed"
-"""The first event of a session that must stay, of those before a sequence."""
+"""The first event before a sequence of a session that must stay."""
 
 
 def total_size() -> Question[int]:
-    """Ask how many bytes of events there are."""
+    """Query the bytes of all events."""
     text = "SELECT CAST(coalesce(sum(size), 0) AS bigint) FROM @sessions"
     return Question(text, (), lambda rows: rows[0][0])
 
 
 def shelves(policy: RetentionPolicy, *, now: int, total: int, budget: int) -> Question[list[SessionHistory]]:
-    """Look for sessions that may lose events; who removes them looks again."""
+    """Query the sessions with removable events; the removal checks them again."""
     values = (
         int(total > policy.max_bytes),
         now - whole_micros(policy.closed_age),
@@ -77,5 +77,5 @@ def shelves(policy: RetentionPolicy, *, now: int, total: int, budget: int) -> Qu
 
 
 def items(session_id: SessionId, seq: int, n: int) -> Question[list[Item]]:
-    """Look at some events of a session, as a sweep sees them."""
+    """Query some events of a session for a sweep."""
     return each(_ITEMS, (session_id, seq, n), Item._make)

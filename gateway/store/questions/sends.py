@@ -1,4 +1,4 @@
-"""Questions about what is to be sent. Pure."""
+"""Queries for sends. Pure."""
 
 import re
 from datetime import datetime
@@ -21,8 +21,8 @@ EXISTS (
     WHERE e.target = o.target AND e.{PENDING} AND e.session_id = o.session_id AND e.seq < o.seq AND e.due_at > {{0}}
 )
 """
-# From session to session by the index, and of each no more than its first row: a busy session may have thousands, which
-# nobody has to look at. The target is the first value.
+# Steps through the index from session to session and reads only the first row of each, because a busy session may have
+# thousands. The target is the first value.
 _WAITING = f"""
 WITH RECURSIVE waiting (session_id) AS (
     SELECT min(w.session_id) FROM @outbound w WHERE w.{PENDING} AND w.target = $1

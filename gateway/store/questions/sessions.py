@@ -1,4 +1,4 @@
-"""Questions about sessions and their journals. Pure."""
+"""Queries for sessions and their journals. Pure."""
 
 from collections.abc import Sequence
 
@@ -27,7 +27,7 @@ FROM @sessions s LEFT JOIN (
 ) e ON true
 WHERE s.session_id = $1 ORDER BY e.seq
 """
-# SQLite would copy all of the inner table first, and PostgreSQL would sort all of the outer one.
+# A form per engine: otherwise SQLite copies the whole inner table first, and PostgreSQL sorts the whole outer one.
 _EVENTS_OF_SQLITE = f"""
 SELECT s.min_seq, {columns(EventRecord._fields, "e")}
 FROM @sessions s LEFT JOIN @events e ON e.session_id = s.@key AND e.seq > $2 AND $3 > 0
@@ -36,7 +36,7 @@ WHERE s.session_id = $1 ORDER BY e.seq LIMIT max($3, 1)
 
 
 def events(session_id: SessionId, after: int, limit: int) -> Question[list[Envelope]]:
-    """Read events behind a sequence, out of one state of the store."""
+    """Query the events after a sequence, from one state of the store."""
 
     def read(rows: Sequence[Row]) -> list[Envelope]:
         if not rows:
@@ -49,7 +49,7 @@ def events(session_id: SessionId, after: int, limit: int) -> Question[list[Envel
 
 
 def session_row(row: Row) -> SessionRow:
-    """Read a row of `SESSION`."""
+    """Decode a row of `SESSION`."""
     return SessionRow(
         session_id=row[0],
         runtime=row[1],

@@ -117,7 +117,7 @@ def is_old(path: Path) -> bool:
     try:
         ((application,),), ((version,),) = (_execute(path, f"PRAGMA {name}") for name in _HEADER)
     except sqlite3.Error:
-        # It is told when the database is opened.
+        # Opening the database reports the error.
         return False
     return application == _APPLICATION and 0 < version <= LAST
 

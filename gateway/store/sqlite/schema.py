@@ -15,7 +15,7 @@ from gateway.store.sqlite.tuning import PRODUCTION, SqliteTuning
 
 T = TypeVar("T")
 
-# "Drgm", so that `file` and we can tell our databases from others.
+# "Drgm", so that `file` and the gateway recognize its databases.
 APPLICATION = 0x4472676D
 
 FIRST = 9
@@ -46,7 +46,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         # The sessions of an owner, the sessions without one, and their numbers: leases.
         "CREATE INDEX sessions_owned ON sessions (owner, runtime) WHERE state <> 'closed'",
         # In every other table `session_id` is `sessions.id`.
-        # Apart from sessions, because SQLite rewrites a whole row when any column changes.
+        # Separate from sessions, because SQLite rewrites a whole row when any column changes.
         "CREATE TABLE snapshots (session_id INTEGER PRIMARY KEY, snapshot BLOB NOT NULL) STRICT",
         # Rows in order of arrival: a batch over many sessions fills few pages instead of changing many.
         # The primary key serves `read` and all that follows an event.
@@ -64,7 +64,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             PRIMARY KEY (session_id, seq)
         ) STRICT
         """,
-        # The look for a repeated event in each batch.
+        # The check for repeated events in each batch.
         """
         CREATE UNIQUE INDEX events_once ON events (session_id, direction, dedupe_key)
         WHERE dedupe_key IS NOT NULL
@@ -184,15 +184,15 @@ def open_writer(path: Path, *, tuning: SqliteTuning = PRODUCTION) -> sqlite3.Con
     try:
         connection = _connect(path, lock=tuning.lock)
         _check_ours(connection, path)
-        # Only a new file takes it: a commit writes whole pages, so small ones write less.
+        # Applies to a new file only. A commit writes whole pages, so small pages write less.
         connection.execute("PRAGMA page_size = 2048")
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
             raise EngineUnusable(f"the file system of {str(path)!r} cannot hold a write-ahead log: use a local disk")
         connection.execute(f"PRAGMA synchronous = {tuning.synchronous}")
-        # What is freed is overwritten, or erased texts could still be read out of the file.
+        # Freed pages are overwritten; otherwise erased texts could still be read from the file.
         connection.execute("PRAGMA secure_delete = ON")
-        # Fewer, larger checkpoints write each page of the file less often; the log is cut back after a burst.
+        # Fewer, larger checkpoints write each page of the file less often; the log is truncated after a burst.
         page_size = connection.execute("PRAGMA page_size").fetchone()[0]
         connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_BYTES // page_size}")
         connection.execute("PRAGMA journal_size_limit = 67108864")
@@ -213,14 +213,14 @@ def open_writer(path: Path, *, tuning: SqliteTuning = PRODUCTION) -> sqlite3.Con
 
 def open_reader(path: Path) -> sqlite3.Connection:
     """Open a connection that only reads, for one thread at a time."""
-    # It never makes a file, where the database was taken away.
+    # mode=rw never creates a file if the database was removed.
     connection = _connect(f"{path.absolute().as_uri()}?mode=rw", lock=PRODUCTION.lock, any_thread=True)
     connection.execute("PRAGMA query_only = ON")
     return connection
 
 
 def _connect(place: Path | str, *, lock: float, any_thread: bool = False) -> sqlite3.Connection:
-    # What sqlite3 writes as it is, but looks for an adapter of each time; with one it does not look far.
+    # sqlite3 writes these types unchanged, but searches for an adapter each time; a registered one ends the search.
     for kind in (bytes, NoneType):
         sqlite3.register_adapter(kind, _as_it_is)
     connection = sqlite3.connect(

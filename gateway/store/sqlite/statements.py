@@ -91,7 +91,7 @@ def write(
 ) -> None:
     """Write a batch in the caller's transaction.
 
-    `before` are the heads as they were, and `keys` the integers that refer to the sessions.
+    `before` has the heads before the batch, and `keys` the integers that refer to the sessions.
     """
     calls = dict(writes.calls)
     # Sorted by session, so that rows of neighboring index entries are written together.

@@ -67,7 +67,7 @@ class Store:
         self.connection.execute("BEGIN IMMEDIATE")
 
     def fetch(self, steps: Iterable[Step]) -> None:
-        """Read what deciding these steps needs and memory does not hold."""
+        """Read the rows that deciding these steps needs and memory lacks."""
         sessions: set[SessionId] = set()
         calls: set[CallId] = set()
         keyed: set[DedupeKey] = set()
@@ -100,7 +100,7 @@ class Store:
             self._fetch_heads((session_id,))
 
     def key(self, session_id: SessionId) -> int | None:
-        """Say by which integer other tables refer to a session; None if there is no such session."""
+        """Return the integer by which other tables refer to a session; None if it does not exist."""
         self.fetch_head(session_id)
         return self._keys.get(session_id)
 

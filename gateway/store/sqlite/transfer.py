@@ -1,4 +1,4 @@
-"""A SQLite database as one side of a move."""
+"""A SQLite database as source or target of a transfer."""
 
 import sqlite3
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -14,7 +14,7 @@ from gateway.store.sqlite.schema import NEWEST, open_writer
 
 
 class SqliteSide:
-    """A database that nobody else uses."""
+    """A database that no other process uses."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         self._connection = connection
@@ -47,7 +47,7 @@ async def sqlite_source(path: Path) -> AsyncGenerator[SqliteSide]:
 
     Raises:
         EngineLocked: a gateway uses it.
-        EngineUnusable: there is none, or it is of an earlier release.
+        EngineUnusable: there is none, or it has the schema of an earlier release.
     """
     with hold_alone(path):
         schema = schema_of(path)
@@ -63,7 +63,7 @@ async def sqlite_source(path: Path) -> AsyncGenerator[SqliteSide]:
 
 @asynccontextmanager
 async def sqlite_target(path: Path) -> AsyncGenerator[SqliteSide]:
-    """Open a database to fill it, and make it where there is none.
+    """Open a database to fill it; create it if there is none.
 
     Raises:
         EngineLocked: a gateway uses it.
@@ -83,5 +83,5 @@ async def _in_one_transaction(path: Path) -> AsyncGenerator[SqliteSide]:
     except sqlite3.Error as exc:
         raise EngineUnavailable(f"the database {str(path)!r} cannot be read or written: {exc}") from exc
     finally:
-        # What was not kept is undone.
+        # Rows without `keep` are rolled back.
         connection.close()

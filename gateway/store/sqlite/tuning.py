@@ -6,18 +6,18 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqliteTuning:
-    """Seconds, unless said otherwise."""
+    """Values in seconds unless stated otherwise."""
 
     synchronous: Literal["FULL", "OFF"] = "FULL"
     """Whether a commit waits until it is on disk."""
     lock: float = 5.0
-    """How long a statement waits for another connection."""
+    """The wait of a statement for another connection."""
     confirm: float = 1.0
-    """How long a file must be missing or replaced until that counts."""
+    """The time that a file must be missing or replaced before it counts."""
     probe: float = 5.0
-    """How long the disk may take until it counts as one that takes no writes."""
+    """The timeout of a test write, after which the disk counts as not writable."""
     log_tries: int = 100
-    """How often an erasure tries to empty the log before it gives up."""
+    """The tries of an erasure to empty the log."""
 
 
 PRODUCTION = SqliteTuning()

@@ -170,7 +170,7 @@ def erase(session_id: SessionId, after: int) -> Run:
 def empty_log(turn: Turn) -> bool:
     """Checkpoint the write-ahead log and truncate it, so that it keeps no erased body.
 
-    False where somebody reads what is in it (a backup does so for as long as it takes); steps do not wait for that.
+    Return False if a reader, such as a backup, still needs its pages; steps do not wait for that.
     """
     connection = turn.store.connection
     ((patience,),) = connection.execute("PRAGMA busy_timeout").fetchall()
@@ -183,9 +183,9 @@ def empty_log(turn: Turn) -> bool:
 
 
 def cut(firsts: Mapping[SessionId, int], copies_from: int) -> Run:
-    """Remove the oldest events of sessions, but none that is still needed; returns the numbers of removed rows.
+    """Remove the oldest events of sessions, except those still needed; return the numbers of removed rows.
 
-    Copies made before `copies_from` are waited for no more.
+    Undelivered copies made before `copies_from` do not keep their events.
     """
 
     def run(turn: Turn) -> RemovedRows:
@@ -218,7 +218,7 @@ def _cut_one(turn: Turn, session_id: SessionId, first: int, copies_from: int) ->
 
 
 def drop_calls(before: int, budget: int) -> Run:
-    """Remove calls that ended before a time and whose outcome is delivered, and expired answers."""
+    """Remove calls that ended before a time and have a delivered outcome, and expired answers."""
 
     def run(turn: Turn) -> int:
         turn.store.connection.execute("DELETE FROM idempotency WHERE expires_at <= ?", (turn.writes.now,))

@@ -95,7 +95,7 @@ class Writer:
         return self._do(Task(run, how, self._loop.create_future()))
 
     def _do(self, job: Job) -> Awaitable[Any]:
-        # Nearly always there is room, and then nothing stands between who waits and the future.
+        # There is usually room, and then the caller awaits the future directly.
         if self._closing or not self._room.takes(job.weight):
             return self._wait_for_capacity(job)
         return self._put(job)
@@ -110,7 +110,7 @@ class Writer:
         return await self._put(job)
 
     def _put(self, job: Job) -> asyncio.Future[Any]:
-        # One wake-up of the thread per turn of the loop, so that what comes together is written together.
+        # One wake-up of the thread per turn of the loop, so that concurrent jobs are written together.
         if not self._tick:
             self._loop.call_soon(guard_call("sqlite writer", self._flush))
         self._tick.append(job)
@@ -124,7 +124,7 @@ class Writer:
     def _resolve(self, verdicts: Sequence[Verdict]) -> None:
         for job, value, error in verdicts:
             self._room.leave(job.weight)
-            # Who was canceled while waiting no longer wants to know; the write stands.
+            # The caller was canceled while waiting; the write stands.
             if job.future.done():
                 continue
             if error is None:
@@ -155,7 +155,7 @@ class Writer:
                     raise
                 self._tell(self._resolve, verdicts)
         finally:
-            # Also when this thread fails: nobody may wait for ever.
+            # Also if this thread fails, so that no caller waits forever.
             self._closing = True
             self._close()
             self._tell(self._abandon, list(waiting))
@@ -182,7 +182,7 @@ class Writer:
             if len(batch) == 1:
                 lost = self._store is None
                 return [(batch[0], None, translate(exc, self._path, connection_lost=lost))]
-        # Whatever it is, it is one job's alone, which is found below; the thread goes on.
+        # Running the jobs one by one finds the one at fault; the thread continues.
         except Exception as exc:  # noqa: BLE001
             self._recover()
             if len(batch) == 1:
@@ -256,7 +256,7 @@ class Writer:
                 store.connection.close()
 
     def _tell(self, callback: Callable[..., object], *args: object) -> None:
-        # A loop that was closed without leaving the engine has nobody left to tell.
+        # The loop may have been closed without closing the engine.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(guard_call("sqlite writer", callback), *args)
 
