@@ -229,10 +229,10 @@ async def suppress_faults(name: str, work: Awaitable[object], **about: str) -> N
 
 @asynccontextmanager
 async def in_time(seconds: float | None, what: str) -> AsyncGenerator[asyncio.Timeout]:
-    """Limit the time of foreign code; the error names it by `what`.
+    """Limit the time of third-party code, which `what` names in the error.
 
     Raises:
-        TimeoutError: the time is over.
+        TimeoutError: it took longer than `seconds`.
     """
     deadline = asyncio.timeout(seconds)
     try:

@@ -144,7 +144,7 @@ def reasons_for_event(case: Case, event: Event) -> Reasons:
     reasons = Reasons()
     _say_runtime(reasons, case)
     if event.kind in CLIENT_KINDS:
-        _describe_losses(reasons, case, event)
+        _explain_posted(reasons, case, event)
     if isinstance(event, SecretAsked):
         reasons.say("route", "a secret is never routed: a person answers (`dragoman answer`)")
     elif event.kind not in CLIENT_KINDS or (
@@ -258,7 +258,7 @@ def _headers(spec: WebhookSpec, kind: str) -> str:
     return "".join(f"{name}: {value}\n" for name, value in shown.items()) + "\n"
 
 
-def _describe_losses(reasons: Reasons, case: Case, event: Event) -> None:
+def _explain_posted(reasons: Reasons, case: Case, event: Event) -> None:
     """Say what the runtime would be sent for an event that a client posts."""
     try:
         adapted = adapt(event, case.view.memory, case.adapter.capabilities, history=case.options.history_key)

@@ -94,7 +94,7 @@ def close(builder: StepBuilder, *, reason: str | None) -> None:
 
 
 def tick(builder: StepBuilder) -> None:
-    """End calls, confirmations, questions and turns whose time is over, and repeat accepted calls that are due."""
+    """End expired calls, confirmations, questions and turns, and repeat accepted calls that are due."""
     runtime = builder.runtime
     now = builder.now
     for call in list(builder.calls.values()):

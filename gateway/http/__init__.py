@@ -1,1 +1,1 @@
-"""The HTTP face: everything a backend, an operator or a probe may ask over HTTP."""
+"""The HTTP API for backends, operators and probes."""

@@ -11,7 +11,7 @@ from starlette.routing import Match
 
 from gateway.errors import DragomanError
 from gateway.http.errors import Refused, problem_of, problem_reply
-from gateway.http.mcp.endpoint import DOORS, McpHandler
+from gateway.http.mcp.endpoint import MCP_ROUTES, McpHandler
 from gateway.http.middleware import BodyLimits, RequestMiddleware
 from gateway.http.openapi import make_api_state, write_openapi
 from gateway.http.route import ApiState
@@ -23,8 +23,8 @@ from gateway.runtime.app import Gateway
 def build_app(gateway: Gateway) -> FastAPI:
     """Make the application; the caller must enter the gateway's context around the server."""
     app = describe(gateway.version)
-    app.state.face = ApiState(gateway)
-    app.state.door = McpHandler(gateway)
+    app.state.api_state = ApiState(gateway)
+    app.state.mcp = McpHandler(gateway)
     app.add_middleware(BodyLimits, gateway=gateway)
     app.add_middleware(RequestMiddleware, gateway=gateway)
     for raised in (DragomanError, Refused, HTTPException):
@@ -36,14 +36,14 @@ def describe(version: str) -> FastAPI:
     """Make the application without a gateway behind it, for its OpenAPI document."""
     app = make_api_state(version)
     # Routes match in order, and MCP requests are the most frequent.
-    app.router.routes.extend([*DOORS, *ROUTES])
+    app.router.routes.extend([*MCP_ROUTES, *ROUTES])
     app.openapi = partial(write_openapi, app)
     return app
 
 
 def followers_of(app: FastAPI) -> Followers:
     """Return the open streams of an application."""
-    return cast(ApiState, app.state.face).followers
+    return cast(ApiState, app.state.api_state).followers
 
 
 async def _tell(request: Request, exc: Exception) -> Response:

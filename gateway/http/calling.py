@@ -36,7 +36,7 @@ async def open_call(request: ApiRequest, session_id: SessionId, asked: CallReque
     Raises:
         Elsewhere: no instance took the session over in time; `unsure` if the call may be on record.
     """
-    forwarder = request.face.gateway.forwarder
+    forwarder = request.api_state.gateway.forwarder
     until = forwarder.patience()
     unsure: Elsewhere | None = None
     while True:
@@ -57,13 +57,13 @@ async def open_call(request: ApiRequest, session_id: SessionId, asked: CallReque
 
 
 async def _open(request: ApiRequest, session_id: SessionId, asked: CallRequest, until: float) -> Call | Response:
-    callers = request.face.gateway.callers
+    callers = request.api_state.gateway.callers
     try:
         return await callers.ask(session_id, asked)
     except Elsewhere as exc:
         if exc.unsure or FORWARDED in request.headers:
             raise
-    forwarding = request.face.forwarding
+    forwarding = request.api_state.forwarding
     path = f"/v1/sessions/{quote(session_id, safe='')}/calls"
     body = dump({"tool": asked.tool, "arguments": asked.arguments, "key": asked.key})
     written = forwarding.request_of(request, path, body, (_SPOKEN, asked.protocol))

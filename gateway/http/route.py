@@ -57,9 +57,9 @@ class ApiRequest(JsonRequest):
         return {}
 
     @property
-    def face(self) -> ApiState:
+    def api_state(self) -> ApiState:
         """The shared state of all routes."""
-        return cast(ApiState, self.app.state.face)
+        return cast(ApiState, self.app.state.api_state)
 
     def with_token(self, token: str) -> "ApiRequest":
         """Return the same request with a token in place of its credentials; call it before the body is read."""
@@ -103,8 +103,8 @@ class OperationRoute(APIRoute):
 
         async def admitted(request: Request) -> Response:
             request = ApiRequest(request.scope, request.receive)
-            face = request.face
-            await face.authenticator.admit(request, operation)
+            api = request.api_state
+            await api.authenticator.admit(request, operation)
             for query in queries:
                 refuse_repeats(query, request)
             # Accept extra parameters at a callback URL: a proxy may add some.
@@ -114,13 +114,13 @@ class OperationRoute(APIRoute):
                 await request.read(optional=not body.is_required())
             elif request.method == "POST":
                 await request.read_none()
-            return await face.forwarding.run(request, checked)
+            return await api.forwarding.run(request, checked)
 
         return admitted
 
 
 async def _gateway_of(request: ApiRequest) -> Gateway:
-    return request.face.gateway
+    return request.api_state.gateway
 
 
 async def _caller_of(request: ApiRequest) -> Caller:

@@ -27,7 +27,7 @@ def _members_of_row(model: type[responses.Shape], apart: tuple[str, ...]) -> tup
 
 def show_history(history: CallHistory) -> dict[str, Any]:
     """Convert a call with its history."""
-    return show(responses.CallWithStory, history.row, **_show_events(history))
+    return show(responses.CallWithStory, history.row, **_show_parts(history))
 
 
 def show_called(row: Call, outcome: Outcome | None) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def show_dead_letter(found: Call | Send | CallHistory) -> dict[str, Any]:
     known = {"id": id_of(row), "advice": advise(row)}
     match found:
         case CallHistory(row=row):
-            return show(responses.DeadCallWithStory, row, type="call", **known, **_show_events(found))
+            return show(responses.DeadCallWithStory, row, type="call", **known, **_show_parts(found))
         case Call():
             return show(responses.DeadCall, found, type="call", **known)
         case Send():
@@ -105,7 +105,7 @@ def _outcome(history: CallHistory) -> dict[str, Any] | None:
     return None
 
 
-def _show_events(history: CallHistory) -> dict[str, Any]:
+def _show_parts(history: CallHistory) -> dict[str, Any]:
     return {
         "outcome": _outcome(history),
         "events": [to_json(envelope) for envelope in history.envelopes],

@@ -100,10 +100,10 @@ class Moved:
 
 
 def _number(row: Row) -> int:
-    return int.from_bytes(sha256(b"".join(map(_describe, row))).digest())
+    return int.from_bytes(sha256(b"".join(map(_encode_value, row))).digest())
 
 
-def _describe(value: Value) -> bytes:
+def _encode_value(value: Value) -> bytes:
     """Encode a value unambiguously."""
     match value:
         case None:

@@ -134,11 +134,11 @@ def _read_success(received: HttpAnswer, kind: str, *, raw: bool, hidden: Hidden)
     except ValueError as exc:
         return refusal(clean(f"executor answered 200 OK with {_describe(received, body)} {exc}", hidden=hidden))
     if answered.ignored or answered.outcome.outcome != "success" or answered.outcome.error:
-        return _is_clean(answered, hidden=hidden)
+        return _mask_answer(answered, hidden=hidden)
     return answered
 
 
-def _is_clean(answered: Answered, *, hidden: Hidden) -> Answered:
+def _mask_answer(answered: Answered, *, hidden: Hidden) -> Answered:
     """Leave out what was sent to an executor, and say something where it fails without a word."""
     if answered.ignored:
         answered = replace(answered, ignored=tuple(clean(name, hidden=hidden) for name in answered.ignored))

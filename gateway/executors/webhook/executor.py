@@ -55,7 +55,7 @@ class WebhookExecutor:
                 request.key, request.kind, data=request.data, attempt=request.attempt, arguments=request.arguments
             )
         except ValueError as exc:
-            return _to_receipt(failure(f"executor was not asked: {exc}"))
+            return _as_coroutine(failure(f"executor was not asked: {exc}"))
         return self._calls.post(written, within=request.timeout, read=partial(self._read, kind=request.kind))
 
     async def cancel(self, cancellation: Cancellation) -> None:
@@ -70,7 +70,7 @@ class WebhookExecutor:
             limited(_log.warning, "cancel not taken", per=self, key=cancellation.key, reason=reason)
 
 
-async def _to_receipt(answer: Answer) -> Answer:
+async def _as_coroutine(answer: Answer) -> Answer:
     return answer
 
 

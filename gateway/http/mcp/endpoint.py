@@ -56,14 +56,14 @@ class McpHandler:
 
     async def take(self, request: ApiRequest, session_id: SessionId, receive: Receive, send: Send) -> None:
         """Serve a request with a session's tool token."""
-        admitting = request.face.authenticator.admit_caller(request, session_id)
+        admitting = request.api_state.authenticator.admit_caller(request, session_id)
         caller = await self._admit(admitting, request, receive, send)
         if caller is not None:
             await self._answer(request, await self._gateway.opening.find(session_id), caller, send)
 
     async def take_client(self, request: ApiRequest, runtime: str, receive: Receive, send: Send) -> None:
         """Serve a request of a client with its own token; the first one opens the client's session."""
-        admitting = request.face.authenticator.admit_client(request, runtime)
+        admitting = request.api_state.authenticator.admit_client(request, runtime)
         client = await self._admit(admitting, request, receive, send)
         if client is not None:
             session = await self._gateway.opening.of_client(runtime, client)
@@ -72,7 +72,7 @@ class McpHandler:
 
     async def take_ticket(self, request: ApiRequest, ticket_id: str, receive: Receive, send: Send) -> None:
         """Serve a request of a native session that the gateway created, with its ticket."""
-        admitting = request.face.authenticator.admit_ticket(request, ticket_id)
+        admitting = request.api_state.authenticator.admit_ticket(request, ticket_id)
         ticket = await self._admit(admitting, request, receive, send)
         if ticket is None:
             return
@@ -102,7 +102,7 @@ class McpHandler:
         await self._answer(request, session, TOOLS[TICKET], send, agent_of=runtime)
 
     async def _admit_shared(self, request: ApiRequest, runtime: str) -> str:
-        await request.face.authenticator.admit_shared(request, runtime)
+        await request.api_state.authenticator.admit_shared(request, runtime)
         return runtime
 
     async def _admit(self, admitting: Awaitable[T], request: ApiRequest, receive: Receive, send: Send) -> T | None:
@@ -230,7 +230,7 @@ class McpHandler:
         except Elsewhere as exc:
             if exc.unsure or FORWARDED in exchange.request.headers:
                 raise
-            forwarding, session_id = exchange.request.face.forwarding, exchange.session.session_id
+            forwarding, session_id = exchange.request.api_state.forwarding, exchange.session.session_id
             params = {"requestId": "-", "_meta": {_CALL: call_id}}
             body = dump({"jsonrpc": "2.0", "method": _CANCELLED, "params": params})
             written = forwarding.request_of(exchange.request, f"/mcp/{quote(session_id, safe='')}", body)
@@ -291,8 +291,8 @@ class _SessionEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = ApiRequest(scope, receive)
-        door = cast(McpHandler, request.app.state.door)
-        await door.take(request, SessionId(request.path_params["session_id"]), receive, send)
+        handler = cast(McpHandler, request.app.state.mcp)
+        await handler.take(request, SessionId(request.path_params["session_id"]), receive, send)
 
 
 class _ClientEndpoint:
@@ -300,8 +300,8 @@ class _ClientEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = ApiRequest(scope, receive)
-        door = cast(McpHandler, request.app.state.door)
-        await door.take_client(request, request.path_params["runtime"], receive, send)
+        handler = cast(McpHandler, request.app.state.mcp)
+        await handler.take_client(request, request.path_params["runtime"], receive, send)
 
 
 class _TicketEndpoint:
@@ -309,8 +309,8 @@ class _TicketEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = ApiRequest(scope, receive)
-        door = cast(McpHandler, request.app.state.door)
-        await door.take_ticket(request, request.path_params["ticket_id"], receive, send)
+        handler = cast(McpHandler, request.app.state.mcp)
+        await handler.take_ticket(request, request.path_params["ticket_id"], receive, send)
 
 
 class _SharedEndpoint:
@@ -318,11 +318,11 @@ class _SharedEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = ApiRequest(scope, receive)
-        door = cast(McpHandler, request.app.state.door)
-        await door.take_shared(request, request.path_params["runtime"], receive, send)
+        handler = cast(McpHandler, request.app.state.mcp)
+        await handler.take_shared(request, request.path_params["runtime"], receive, send)
 
 
-DOORS: list[BaseRoute] = [
+MCP_ROUTES: list[BaseRoute] = [
     Route("/mcp/{session_id}", _SessionEndpoint()),
     Route("/mcp/r/{runtime}", _ClientEndpoint()),
     Route("/mcp/t/{ticket_id}", _TicketEndpoint()),

@@ -70,7 +70,7 @@ class Exchange:
 
     @property
     def gateway(self) -> Gateway:
-        return self.request.face.gateway
+        return self.request.api_state.gateway
 
     @property
     def hold(self) -> timedelta:

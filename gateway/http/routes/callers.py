@@ -65,7 +65,7 @@ async def call_tool(
     Use a `key`: the same key with the same tool and arguments returns the same call until retention removes it.
     Without a key each request is a new call.
     """
-    gateway, key = request.face.gateway, _key(request, wanted, call_key)
+    gateway, key = request.api_state.gateway, _key(request, wanted, call_key)
     fresh = key is None
     asked = CallRequest(
         wanted.tool, wanted.arguments, caller.name, key or gateway.callers.fresh_key(), protocol_of(request), fresh

@@ -106,8 +106,8 @@ async def redrive_dead_letters(
 async def dismiss_dead_letter(gateway: GatewayDep, caller: CallerDep, letter: LetterPath) -> Response:
     """Dismiss a dead letter.
 
-    Removes it from the list and the gauge for good; its records stay. A call's history names who dismissed it and when,
-    in a `call.progressed` with `dismissed_by`. A delivery becomes moot, and its `reason` names them. To undo, redrive
+    Removes it permanently from the list and the gauge; its records stay. A call's history shows the time and the key of the
+    dismissal, in a `call.progressed` with `dismissed_by`. A delivery becomes moot, and its `reason` names them. To undo, redrive
     the call or redeliver the event.
     """
     return Reply(show_redriven(await gateway.dead_letters.dismiss(letter, by=caller.name)))
@@ -141,15 +141,15 @@ async def dismiss_dead_letters(
 
 
 def _forward_to_owner(request: ApiRequest, verb: str, body: bytes) -> Callable[[str, Elsewhere], Awaitable[None]]:
-    face, until = request.face, None
+    api, until = request.api_state, None
 
     async def pass_on(letter: str, exc: Elsewhere) -> None:
         # All letters share one deadline for finding owners.
         nonlocal until
-        until = until or face.gateway.forwarder.patience()
+        until = until or api.gateway.forwarder.patience()
         path = f"/v1/dead-letters/{quote(letter, safe='')}/{verb}"
-        written = face.forwarding.request_of(request, path, body)
-        passed = await face.forwarding.ask_owner(SessionId(exc.session_id), written, until=until)
+        written = api.forwarding.request_of(request, path, body)
+        passed = await api.forwarding.ask_owner(SessionId(exc.session_id), written, until=until)
         if passed is None:
             raise exc
         if not 200 <= passed.status < 300:

@@ -80,7 +80,7 @@ async def post_events(
         return await act()
     # The dumped events show secrets as asterisks, so that not even a digest of a secret is kept.
     fingerprint = dump([dump_event(event) for event in events])
-    return await request.face.once.run_step(request, idempotency_key, fingerprint, act, again)
+    return await request.api_state.once.run_step(request, idempotency_key, fingerprint, act, again)
 
 
 @router.get(
@@ -140,16 +140,16 @@ async def stream_events(
     # A browser that reconnects keeps its old URL, so the header is newer.
     after = query.after if last_event_id is None else last_event_id
     last = (await gateway.session(session_id)).last_sequence
-    followers, limits = request.face.followers, gateway.settings.limits
+    followers, limits = request.api_state.followers, gateway.settings.limits
     followers.check_limits(session_id, most=limits.followers, most_each=limits.session_followers)
     is_beyond = after is not None and after > last
     # Start at a known sequence, so that no event is missed while the response starts.
     items = gateway.follow(session_id, after=last if after is None or is_beyond else after)
     return EventStream(
-        _cursor_of(Beyond(last + 1), items) if is_beyond else items,
+        _prepend_gap(Beyond(last + 1), items) if is_beyond else items,
         followers,
         subject=session_id,
-        is_allowed=partial(request.face.authenticator.still_admits, caller, "streamEvents"),
+        is_allowed=partial(request.api_state.authenticator.still_admits, caller, "streamEvents"),
     )
 
 
@@ -175,7 +175,7 @@ async def redeliver_event(
     return Reply({"session_id": session_id, "sequence": sequence, "target": wanted.target}, 202)
 
 
-async def _cursor_of(gap: Beyond, items: AsyncGenerator[StreamItem]) -> AsyncGenerator[StreamItem]:
+async def _prepend_gap(gap: Beyond, items: AsyncGenerator[StreamItem]) -> AsyncGenerator[StreamItem]:
     """Yield a gap before the items."""
     yield gap
     async with aclosing(items):

@@ -42,13 +42,13 @@ async def stream_interactions(request: ApiRequest, gateway: GatewayDep, caller: 
     became moot, in its new state. `data` is the interaction as in the list. After an event `gap` (the client was too
     slow), and after a reconnect, all waiting interactions are sent again.
     """
-    followers, most = request.face.followers, gateway.settings.limits.followers
+    followers, most = request.api_state.followers, gateway.settings.limits.followers
     followers.check_limits("interactions", most=most, most_each=most)
     return EventStream(
         gateway.interactions.follow(),
         followers,
         subject="interactions",
-        is_allowed=partial(request.face.authenticator.still_admits, caller, "streamInteractions"),
+        is_allowed=partial(request.api_state.authenticator.still_admits, caller, "streamInteractions"),
     )
 
 

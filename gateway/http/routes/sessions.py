@@ -61,7 +61,7 @@ async def open_session(
         return Reply(show(responses.OpenedSession, row, told=told), 201 if is_new else 200, headers)
 
     fingerprint = dump(await request.json())
-    return await request.face.once.run(request, idempotency_key, fingerprint, act)
+    return await request.api_state.once.run(request, idempotency_key, fingerprint, act)
 
 
 @router.get("/v1/sessions", response_model=responses.Listing[responses.Session], response_description="One page.")

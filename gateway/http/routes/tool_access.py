@@ -57,6 +57,6 @@ async def rotate_tool_access(
 
 
 def _show(request: ApiRequest, session_id: SessionId, token: str) -> Response:
-    public = request.face.gateway.settings.public_url
+    public = request.api_state.gateway.settings.public_url
     base = str(request.base_url if public is None else public).rstrip("/")
     return Reply({"url": f"{base}/mcp/{session_id}", "token": token})

@@ -285,9 +285,9 @@ class Dispatcher:
             return
         self._telling += 1
         telling = guard("cancel", partial(self._tell, found[0], cancellation), self._tasks, again=False)
-        telling.add_done_callback(guard_call("dispatcher", self._describe_answer))
+        telling.add_done_callback(guard_call("dispatcher", self._end_notification))
 
-    def _describe_answer(self, _task: Task[None]) -> None:
+    def _end_notification(self, _task: Task[None]) -> None:
         self._telling -= 1
 
     async def _tell(self, executor: Executor, cancellation: Cancellation) -> None:

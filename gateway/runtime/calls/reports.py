@@ -72,13 +72,13 @@ class Report:
             self._under_way = False
             return
         reply: Future[bool] = self.session.loop.create_future()
-        reply.add_done_callback(guard_call("dispatcher", self._receive))
+        reply.add_done_callback(guard_call("dispatcher", self._handle_reply))
         try:
             self.session.put(ProgressGiven(self._call_id, data, reply))
         except DragomanError as exc:
             reply.set_exception(exc)
 
-    def _receive(self, reply: "Future[bool]") -> None:
+    def _handle_reply(self, reply: "Future[bool]") -> None:
         """It is on record, or was not taken."""
         problem = None if reply.cancelled() else reply.exception()
         if problem is not None:

@@ -109,12 +109,12 @@ async def has_something_to_say(engine: Engine, session_id: SessionId) -> bool:
     if len(rows) == _PAGE:
         return True
     for row in rows:
-        if await _is_replayed(engine, row):
+        if await _is_client_event(engine, row):
             return True
     return False
 
 
-async def _is_replayed(engine: Engine, row: Send) -> bool:
+async def _is_client_event(engine: Engine, row: Send) -> bool:
     event, about = row.envelope.event, row.envelope.caused_by
     match event:
         case ApprovalGiven() | QuestionAnswered() | SecretSupplied() if about is not None:

@@ -67,7 +67,7 @@ class KnownRows:
 
     async def fetch(self, link: Connection, steps: Iterable[Step]) -> None:
         """Read the rows that deciding these steps needs; their sessions are locked already."""
-        sessions, calls, keys = _expected(steps)
+        sessions, calls, keys = _keys_of(steps)
         columns = list(zip(*keys, strict=True)) or [(), (), ()]
         ((heads, known, seen),) = await link.ask(_KNOWN, [*sessions], [*calls], *columns)
         self.forget(sessions)
@@ -100,7 +100,7 @@ class KnownRows:
             self._calls = {call_id: call for call_id, call in self._calls.items() if call.session_id not in gone}
 
 
-def _expected(steps: Iterable[Step]) -> tuple[set[SessionId], set[CallId], set[DedupeKey]]:
+def _keys_of(steps: Iterable[Step]) -> tuple[set[SessionId], set[CallId], set[DedupeKey]]:
     sessions: set[SessionId] = set()
     calls: set[CallId] = set()
     keys: set[DedupeKey] = set()

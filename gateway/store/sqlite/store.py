@@ -21,7 +21,7 @@ _HEADS_KEPT = 20_000
 _SIZES = tuple(2**power for power in range(9))
 
 
-def _expected(selected: str, table: str, *keys: str) -> dict[int, str]:
+def _queries_by_size(selected: str, table: str, *keys: str) -> dict[int, str]:
     # A join in this order: for IN SQLite sorts the values first, and for `(…) IN` it reads the whole index.
     marks = f"({', '.join('?' * len(keys))})"
     alike = " AND ".join([f"{key} = wanted.column{number}" for number, key in enumerate(keys, 1)])
@@ -30,9 +30,9 @@ def _expected(selected: str, table: str, *keys: str) -> dict[int, str]:
     return {size: f"WITH wanted AS (VALUES {', '.join([marks] * size)}) {rest}" for size in _SIZES}
 
 
-_HEADS = _expected(f"id, {', '.join(Head._fields)}", "sessions", "session_id")
-_CALLS = _expected(columns(CALL_COLUMNS, "calls"), "calls", "call_id")
-_SEEN = _expected("session_id, direction, dedupe_key", "events", "session_id", "direction", "dedupe_key")
+_HEADS = _queries_by_size(f"id, {', '.join(Head._fields)}", "sessions", "session_id")
+_CALLS = _queries_by_size(columns(CALL_COLUMNS, "calls"), "calls", "call_id")
+_SEEN = _queries_by_size("session_id, direction, dedupe_key", "events", "session_id", "direction", "dedupe_key")
 
 
 class Store:
