@@ -106,9 +106,9 @@ async def redrive_dead_letters(
 async def dismiss_dead_letter(gateway: GatewayDep, caller: CallerDep, letter: LetterPath) -> Response:
     """Dismiss a dead letter.
 
-    Removes it permanently from the list and the gauge; its records stay. A call's history shows the time and the key of the
-    dismissal, in a `call.progressed` with `dismissed_by`. A delivery becomes moot, and its `reason` names them. To undo, redrive
-    the call or redeliver the event.
+    Removes it permanently from the list and the gauge; its records stay. A call's history names the key that dismissed
+    it and the time, in a `call.progressed` with `dismissed_by`. A delivery becomes moot, and its `reason` names both. To
+    undo, redrive the call or redeliver the event.
     """
     return Reply(show_redriven(await gateway.dead_letters.dismiss(letter, by=caller.name)))
 
