@@ -107,8 +107,8 @@ async def dismiss_dead_letter(gateway: GatewayDep, caller: CallerDep, letter: Le
     """Dismiss a dead letter.
 
     Removes it permanently from the list and the gauge; its records stay. A call's history names the key that dismissed
-    it and the time, in a `call.progressed` with `dismissed_by`. A delivery becomes moot, and its `reason` names both. To
-    undo, redrive the call or redeliver the event.
+    it and the time, in a `call.progressed` with `dismissed_by`. A delivery becomes moot, and its `reason` names both.
+    To undo, redrive the call or redeliver the event.
     """
     return Reply(show_redriven(await gateway.dead_letters.dismiss(letter, by=caller.name)))
 
