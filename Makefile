@@ -13,11 +13,11 @@ export PYTHONDONTWRITEBYTECODE :=
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
 
-$(STAMP): pyproject.toml tests/requirements.txt
+$(STAMP): pyproject.toml gateway/sdk/pyproject.toml tests/requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Dragoman needs Python 3.11 or newer: make PYTHON=python3.12 ..."; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r tests/requirements.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e gateway/sdk -e .
 	@touch $(STAMP)
 
 demo: $(STAMP) ## Play a scripted game through a real gateway, in every protocol
@@ -61,7 +61,7 @@ schema: $(STAMP) ## Regenerate config/gateway.schema.json and config/openapi.jso
 	$(BIN)/dragoman schema > config/gateway.schema.json
 	$(BIN)/dragoman openapi > config/openapi.json
 
-COMPILE := uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header -q
+COMPILE := uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-emit-package dragoman-sdk -q
 
 lock: ## Recompile the six requirements files (needs uv)
 	$(COMPILE) pyproject.toml --extra postgres --extra mcp -o config/requirements.txt

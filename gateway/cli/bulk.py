@@ -78,8 +78,8 @@ def _act_on_each(
     gateway: "GatewayConnection", order: BulkOrder, ids: Sequence[str], report: dict[str, Any]
 ) -> BaseException | None:
     """Act one by one and count in the report; return what ended it early."""
+    from dragoman.client import ClientError, RequestRefused
     from gateway.cli.connection import describe_refusal
-    from gateway.client import ClientError, RequestRefused
 
     with Progress(order.done, count_of(f"{order.noun}s")) as progress:
         for number, one in enumerate(ids):

@@ -17,8 +17,8 @@ from gateway.cli.tables import TABLE, Cell, Column, RowTable, show_members, show
 from gateway.cli.terminal import SHORT, age_of, note, say_json, to_row
 
 if TYPE_CHECKING:
+    from dragoman.client import Call
     from gateway.cli.connection import GatewayConnection
-    from gateway.client import Call
 
 _WHOLE = re.compile(r"[0-9A-Za-z-]{32,64}")
 _SEARCHED = 2_000

@@ -14,7 +14,7 @@ from gateway.cli.help import DEFAULT_URL as DEFAULT_URL, examples
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from gateway.client import Client, Runtime
+    from dragoman.client import Client, Runtime
 
 T = TypeVar("T")
 COMPLETE_VARIABLE = "_DRAGOMAN_COMPLETE"
@@ -115,9 +115,9 @@ def complete_call(ctx: typer.Context) -> list[str]:
 
 
 def _take(ctx: typer.Context, rows: "Callable[[Client], AsyncGenerator[T]]") -> list[T]:
+    from dragoman.client import ClientError
     from gateway.cli.connection import GatewayConnection
     from gateway.cli.errors import Misused
-    from gateway.client import ClientError
 
     url = ctx.params.get("url") or os.environ.get("DRAGOMAN_URL") or DEFAULT_URL
     key = ctx.params.get("key") or os.environ.get("DRAGOMAN_KEY")

@@ -137,7 +137,7 @@ def schema() -> None:
     )
 )
 def tools(
-    source: str = option("--from", "MODULE:NAME", "Where the Tools of gateway.kit are, as for uvicorn.", default=...),
+    source: str = option("--from", "MODULE:NAME", "The Tools of dragoman.kit, as for uvicorn.", default=...),
 ) -> None:
     """Write the YAML's tools from a backend's models."""
     with report_errors():
@@ -185,7 +185,7 @@ def write_tools(place: str) -> str:
         ) from exc
     declarations = getattr(getattr(module, attribute, None), "declarations", None)
     if not callable(declarations):
-        text = f"{module_name} has no Tools of gateway.kit called {attribute}"
+        text = f"{module_name} has no Tools of dragoman.kit called {attribute}"
         raise Refusal(text, "name the variable that holds `Tools(…)`")
     section = {"tools": cast("dict[str, Any]", declarations())}
     return yaml.safe_dump(section, sort_keys=False, allow_unicode=True, width=110)

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, TypeVar
 
+from dragoman.client import Client, ClientError, GatewayUnreachable, RequestRefused, Session
 from gateway.cli.errors import Misused, Refusal, report_errors
 from gateway.cli.lines import clean
-from gateway.client import Client, ClientError, GatewayUnreachable, RequestRefused, Session
 
 T = TypeVar("T")
 SHORTEST = 4

@@ -17,8 +17,8 @@ from gateway.cli.tables import Cell, Column, RowTable, show_members, show_rows, 
 from gateway.cli.terminal import age_of, say_json, to_row
 
 if TYPE_CHECKING:
+    from dragoman.client import DeadCall, DeadDelivery
     from gateway.cli.connection import GatewayConnection
-    from gateway.client import DeadCall, DeadDelivery
 
 _LIST = "dragoman dead-letters list"
 _WHOLE = re.compile(r"[^:]{32,}|[^:]+:[0-9]+:.+")
@@ -139,8 +139,8 @@ def redrive(
     key: str | None = KEY,
 ) -> None:
     """Try dead letters again: one by its ID, or many by filters."""
+    from dragoman.client import RedrivenCall
     from gateway.cli.connection import connect
-    from gateway.client import RedrivenCall
 
     with connect(url, key) as gateway:
 
@@ -256,8 +256,8 @@ def _order_many(
 
 def _ask(gateway: "GatewayConnection", act: Callable[[str], Coroutine[Any, Any, Any]], given: str) -> Any:
     """Do it to the dead letter with this ID, which may be abbreviated."""
+    from dragoman.client import RequestRefused
     from gateway.cli.connection import describe_refusal, match_id
-    from gateway.client import RequestRefused
 
     if not re.fullmatch(r"[\x21-\x7e]{1,300}", given):
         raise Misused(f"ID must be the ID of a dead letter, as `{_LIST}` shows it")

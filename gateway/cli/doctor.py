@@ -18,9 +18,10 @@ from gateway.cli.lines import clean
 from gateway.cli.options import RowsOption
 from gateway.cli.probes import ProbeTarget, probe, target_of
 from gateway.cli.terminal import Check, count_problems, say_json, show_check, show_heading, show_problems
+from gateway.cli.version import find_sdk_fault, version_of
 
 if TYPE_CHECKING:
-    from gateway.client import Runtime
+    from dragoman.client import Runtime
     from gateway.errors import Problem
     from gateway.plugins import FoundAdapter
     from gateway.settings.load import Loaded
@@ -90,36 +91,29 @@ class _Report:
             say_json({"about": about, **problem})
 
 
-def _version_of(name: str) -> str | None:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
-
-
 def _check_installation() -> Iterator[Check]:
     from gateway.plugins import APART, find_intruders
 
-    own = _version_of("dragoman")
+    own = version_of("dragoman")
     if own is None:
         yield Check("broken", "dragoman is not installed, so its adapters cannot be found", _REINSTALL)
     else:
         yield Check("ok", f"dragoman {own}")
+    if (fault := find_sdk_fault()) is not None:
+        yield Check("broken", *fault)
     for intruder in find_intruders():
         yield Check("broken", intruder, APART)
     system = f"{platform.system()} {platform.machine()}"
     yield Check(
         "ok", f"{platform.python_implementation()} {platform.python_version()} on {system}, {os.cpu_count()} CPUs"
     )
-    found = {name: _version_of(name) for name in LIBRARIES}
+    found = {name: version_of(name) for name in LIBRARIES}
     yield Check("ok", ", ".join(f"{name} {number}" for name, number in found.items() if number))
     missing = [name for name, number in found.items() if number is None]
     if missing:
         yield Check("broken", f"missing libraries: {', '.join(missing)}", _REINSTALL)
     if find_spec("uvloop"):
-        yield Check("ok", f"event loop: uvloop {_version_of('uvloop') or ''}".rstrip())
+        yield Check("ok", f"event loop: uvloop {version_of('uvloop') or ''}".rstrip())
     else:
         yield Check("note", "event loop: asyncio; uvloop would be faster", "python -m pip install uvloop")
 
@@ -184,8 +178,8 @@ def _check_network(settings: "Settings") -> Iterator[Check]:
 
 def check_links(env: Mapping[str, str]) -> Iterator[Check]:
     """Ask the running gateway which sessions have no link, and why."""
+    from dragoman.client import ClientError
     from gateway.cli.connection import GatewayConnection, explain_error
-    from gateway.client import ClientError
 
     url = env.get("DRAGOMAN_URL") or DEFAULT_URL
     try:

@@ -22,8 +22,8 @@ from gateway.cli.terminal import SHORT, Output, complain, note, say_json, to_row
 from gateway.errors import OperatorError
 
 if TYPE_CHECKING:
+    from dragoman.client import Interaction
     from gateway.cli.connection import GatewayConnection
-    from gateway.client import Interaction
 
 _WHOLE = re.compile(r"[0-9A-Za-z-]{32,64}")
 _MOST_WAITING = 20_000
@@ -171,8 +171,8 @@ def _remaining(moment: datetime) -> str:
 
 def _name_questions(gateway: "GatewayConnection", rows: Sequence["Interaction"]) -> list[WaitingQuestion]:
     """Look up the names of their sessions."""
+    from dragoman.client import RequestRefused
     from gateway.cli.connection import name_session
-    from gateway.client import RequestRefused
 
     names: dict[str, str] = {}
     for row in rows:
@@ -241,8 +241,8 @@ def _read_answer(
 def _give_answer(
     gateway: "GatewayConnection", found: WaitingQuestion | str, body: dict[str, Any], *, as_json: bool
 ) -> None:
+    from dragoman.client import RequestRefused
     from gateway.cli.connection import describe_refusal
-    from gateway.client import RequestRefused
 
     try:
         interaction = found if isinstance(found, str) else found.row.interaction_id

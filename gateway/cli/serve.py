@@ -15,6 +15,7 @@ from gateway.cli.errors import report_errors
 from gateway.cli.help import examples
 from gateway.cli.init import DEMO_LIBRARIES
 from gateway.cli.options import flag, option
+from gateway.cli.version import find_sdk_fault
 from gateway.errors import OperatorError
 
 _HERE = "127.0.0.1"
@@ -41,9 +42,11 @@ def serve(
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     import asyncio
 
-    from gateway import serve
-
     with report_errors():
+        if (fault := find_sdk_fault()) is not None:
+            raise OperatorError("; ".join(fault))
+        from gateway import serve
+
         path = choose(config)
         # uvloop exists for CPython outside Windows only.
         factory = importlib.import_module("uvloop").new_event_loop if find_spec("uvloop") else None

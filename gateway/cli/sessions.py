@@ -12,7 +12,7 @@ from gateway.cli.tables import TABLE, Cell, Column, RowTable, show_rows, state_c
 from gateway.cli.terminal import age_of
 
 if TYPE_CHECKING:
-    from gateway.client import Runtime, Session
+    from dragoman.client import Runtime, Session
 
 commands = typer.Typer()
 

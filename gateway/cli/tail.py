@@ -21,8 +21,8 @@ from gateway.cli.terminal import Output, note, plural, say_json, to_row
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+    from dragoman.client import Client, Envelope, Gap, Live, Session
     from gateway.cli.connection import GatewayConnection
-    from gateway.client import Client, Envelope, Gap, Live, Session
 
 MOST_FOLLOWED = 200
 """How many sessions `tail --all` follows."""
@@ -158,7 +158,7 @@ class _Printer:
 
 def _item_row(item: "Envelope | Live | Gap") -> dict[str, Any]:
     """Turn an item of a stream into JSON values, as the stream has them."""
-    from gateway.client import Envelope, Gap
+    from dragoman.client import Envelope, Gap
     from gateway.events import dump_event
 
     if isinstance(item, Envelope):
@@ -176,7 +176,7 @@ async def _tail_all(client: "Client", printer: _Printer) -> None:
     """
     import asyncio
 
-    from gateway.client import ClientError
+    from dragoman.client import ClientError
 
     places = {row.session_id: row.last_sequence for row in await _newest_sessions(client)}
     note(f"following {plural(len(places), 'session') or 'no session'}, and new ones; Ctrl-C ends")
@@ -210,7 +210,7 @@ async def _read_news(
     client: "Client", before: Mapping[str, int]
 ) -> "tuple[dict[str, int], list[tuple[Session, Envelope | Gap]]]":
     """Read what was recorded after these sequences, in the order of its time; return the new sequences too."""
-    from gateway.client import Gap
+    from dragoman.client import Gap
 
     places: dict[str, int] = {}
     news: list[tuple[Session, Envelope | Gap]] = []

@@ -8,8 +8,8 @@ from typing import Any, Literal, Protocol, cast
 import orjson
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
+from dragoman.models.described import Described
 from gateway.events import ContextUpdate, Outcome
-from gateway.events.described import Described
 from gateway.events.frozen import frozen
 from gateway.strict_json import json_type
 

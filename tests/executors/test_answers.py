@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, strategies as st
 from pydantic import AnyHttpUrl, SecretStr
 
+from dragoman.hidden import Hidden
 from gateway.executors.port import Accepted, Answer, Answered, NeverSent, NotProcessed, Replied, Uncertain, outcome_from
 from gateway.executors.webhook.answers import MAX_TEXT, read_answer, read_copied, read_retry_after
 from gateway.executors.webhook.reader import AddressForbidden, ConnectionBroken, HttpAnswer, NotSent, Unread
 from gateway.executors.webhook.sent import sent_to
-from gateway.hidden import Hidden
 from gateway.http.app import describe
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi.responses import Response
 
-from gateway.models import responses
+from dragoman.models import responses
 from tests.scenarios.environment import GOOD, Running, Scene, ended, until
 from tests.scenarios.hooks import success
 from tests.scenarios.terminal import dragoman, screen

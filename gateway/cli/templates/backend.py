@@ -8,7 +8,7 @@ import os
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from gateway.kit import SqliteCallStore, Tools
+from dragoman.kit import SqliteCallStore, Tools
 
 app = FastAPI()
 # The store keeps what each call was answered, so that a repeat runs nothing twice, also after a restart.

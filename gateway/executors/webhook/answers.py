@@ -8,6 +8,7 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any, cast
 
+from dragoman.hidden import NOTHING, Hidden
 from gateway.events import Outcome
 from gateway.executors.port import (
     Accepted,
@@ -22,7 +23,6 @@ from gateway.executors.port import (
 )
 from gateway.executors.webhook.json_body import read_json
 from gateway.executors.webhook.reader import AddressForbidden, ConnectionBroken, Exchange, HttpAnswer, NotSent, Unread
-from gateway.hidden import NOTHING, Hidden
 
 MAX_RETRY_AFTER = timedelta(hours=1)
 MAX_TEXT = 500

@@ -6,7 +6,7 @@ from urllib.parse import unquote, unquote_plus
 
 from pydantic import AnyHttpUrl, SecretStr
 
-from gateway.hidden import Hidden
+from dragoman.hidden import Hidden
 
 _SHORTEST = 8
 """Shorter values (versions, tenant names) would turn ordinary words into asterisks."""

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from pydantic import SecretStr
 
+from dragoman.webhook_secret import decode_secret
 from gateway.errors import OperatorError
-from gateway.settings.webhook_secret import decode_secret
 
 
 class Signer:

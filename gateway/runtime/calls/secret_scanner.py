@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import structlog
 
+from dragoman.hidden import Hidden
 from gateway.executors.port import Answered
 from gateway.executors.webhook.sent import sent_to
-from gateway.hidden import Hidden
 from gateway.runtime.masking import is_registered
 from gateway.runtime.metrics import Metrics
 from gateway.settings.model import ExecutorSpec, WebhookSpec

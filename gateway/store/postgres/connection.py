@@ -14,9 +14,9 @@ from typing import Any, cast
 
 import asyncpg
 
+from dragoman.postgres_dsn import asyncpg_dsn
 from gateway.errors import EngineUnusable
 from gateway.guard import guard_call
-from gateway.settings.postgres_dsn import asyncpg_dsn
 from gateway.store.postgres.faults import ConnectionLost, ReadOnly, place_of, translate, unanswered
 from gateway.store.postgres.tuning import PRODUCTION, PostgresTuning
 from gateway.store.questions.question import write_references

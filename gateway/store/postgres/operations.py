@@ -7,8 +7,8 @@ from pathlib import Path
 from shlex import quote
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
+from dragoman.postgres_dsn import is_of_libpq
 from gateway.errors import EngineUnusable, OperatorError
-from gateway.settings.postgres_dsn import is_of_libpq
 from gateway.store.copy import PAGE, TABLES, Row, Table
 from gateway.store.postgres.connection import Address, Connection, connect
 from gateway.store.postgres.leases import INSTANCES

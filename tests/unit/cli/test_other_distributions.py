@@ -66,6 +66,7 @@ def python(tmp_path: Path) -> Path:
     python = tmp_path / "env/bin/python"
     place = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))")
     (Path(place) / "libraries.pth").write_text(sysconfig.get_path("purelib"))
+    install(ROOT / "gateway/sdk", python=python)
     install(ROOT, python=python)
     return python
 

@@ -6,10 +6,10 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given, strategies as st
 
+from dragoman.models.responses import Call
 from gateway.cli.calls import CallStanding, surely_did_not_run
 from gateway.cli.tables import Column, fit_columns
 from gateway.cli.terminal import age_of
-from gateway.models.responses import Call
 from gateway.store.call import CallState
 
 COLUMNS = (Column("name", least=8), Column("state"), Column("why", least=6, spare=1), Column("id", spare=2))
