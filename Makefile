@@ -63,13 +63,15 @@ schema: $(STAMP) ## Regenerate config/gateway.schema.json and config/openapi.jso
 
 COMPILE := uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-emit-package dragoman-sdk -q
 
-lock: ## Recompile the six requirements files (needs uv)
+lock: ## Recompile the seven requirements files (needs uv)
 	$(COMPILE) pyproject.toml --extra postgres --extra mcp -o config/requirements.txt
 	$(COMPILE) pyproject.toml --extra demo --constraint config/requirements.txt -o config/demo-requirements.txt
 	$(COMPILE) pyproject.toml --all-extras --constraint config/requirements.txt -o tests/requirements.txt
 	echo 'hatchling>=1.27,<2' | $(COMPILE) - --no-annotate --constraint tests/requirements.txt -o config/build-requirements.txt
 	printf '%s\n' 'datamodel-code-generator>=0.89,<1' 'openapi-python-client>=0.29,<1' | \
 	  $(COMPILE) - --no-annotate -o tests/clients/requirements.txt
+	echo 'uvicorn>=0.30' | $(COMPILE) --resolution lowest-direct gateway/sdk/pyproject.toml --extra fastapi - --no-annotate \
+	  -o tests/clients/sdk/requirements.txt
 	echo 'mcp>=1.30,<2' | $(COMPILE) - --no-annotate -o tests/clients/mcp/requirements.txt
 
 clean: ## Remove the virtual environment and all caches
