@@ -304,7 +304,7 @@ class Gateway:
         hands_over = await self._member.hands_over()
         while True:
             if hands_over:
-                await self._sessions.hand_over(self._sessions.ready_to_go())
+                await self._sessions.hand_over(self._sessions.idle())
             elif monotonic() - looked > _LOOK_FOR_OTHERS:
                 hands_over, looked = await self._member.hands_over(), monotonic()
             in_flight = self._in_flight()
@@ -340,7 +340,7 @@ class Gateway:
     async def _leave(self) -> None:
         """Drain unless that is done, close the links, and give up everything that is owned or held."""
         await self.drain()
-        await self._sessions.let_go_of_links()
+        await self._sessions.close_links()
         await self._backends.finish()
         await self._member.leave()
 

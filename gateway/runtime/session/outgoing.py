@@ -1,8 +1,8 @@
 """The outbound queue of one session: ordering, in-flight tracking and delivery results. Pure.
 
 The ledger holds the truth: every outbound row is `pending` until its fate is known. `Outgoing` is a state machine that
-knows only whether a link is up. `Outbox` queries it, sends, and reports the results. `Outgoing` returns signals, which
-go into the session's inbox.
+knows only whether a link is up. `Outbox` queries it, sends, and reports the results. `Outgoing` returns signals for the
+session's inbox.
 
 The first matching row decides the next step:
 
@@ -17,9 +17,9 @@ The first matching row decides the next step:
 | no queued event may leave, and the ledger has more | load them |
 | no event may leave | idle, and confirm retransmits if there are any |
 
-An event that must not be sent twice (`Transmit.needs_attempt`) leaves only once its row has attempt 1 on record.
-`plan_attempts` adds to each step the attempts of all events that leave right after it, so that an event that need not
-wait costs no commit of its own. After `busy`, and if the link was lost before the send began, attempt 0 is written.
+An event that must not be sent twice (`Transmit.needs_attempt`) leaves only after attempt 1 of its row is committed.
+`plan_attempts` adds to each step the attempts of all events that leave right after it, so an event that need not wait
+costs no extra commit. After `busy`, or if the link was lost before the send started, attempt 0 is committed.
 
 The table in `results` interprets each receipt; `InFlightSends` interprets silence.
 """
@@ -61,7 +61,7 @@ class Idle:
     """Send nothing until the next change."""
 
     prove: bool = False
-    """Whether to ask the link meanwhile if the retransmits have arrived."""
+    """Whether to query the link meanwhile for the arrival of the retransmits."""
 
 
 @frozen
@@ -108,7 +108,7 @@ class Reading:
 
 
 def _has_capacity(item: Transmit, waiting: int) -> bool:
-    """Return whether an event is queued in memory beside so many others, and not only in the ledger."""
+    """Return whether an event is queued in memory behind `waiting` others, or stays only in the ledger."""
     return waiting < FEW or (waiting < MOST_QUEUED and all(_size(frame) <= _LARGE for frame in item.frames))
 
 
@@ -117,7 +117,7 @@ def _size(frame: Frame) -> int:
 
 
 class Outgoing:
-    """The outbound events of one session, sorted by `Lanes`; every method gets the time or the clock."""
+    """The outbound events of one session, ordered by `Lanes`; methods get the time or the clock."""
 
     def __init__(self, view: SessionView, runtime: RuntimeContext) -> None:
         self.reconfigure(runtime)
@@ -132,7 +132,7 @@ class Outgoing:
         self.way = InFlightSends()
         self.lanes = Lanes(in_order=runtime.capabilities.replaces_context)
         self._first: Transmit | None = None
-        """The events that the next link gets first."""
+        """The event that the next link gets first."""
         self._owed: tuple[Send, ...] = ()
         """The hydration of a new link, sent after all earlier rows are loaded."""
         self._fresh, self._loaded, self._more = True, False, False
@@ -140,8 +140,8 @@ class Outgoing:
         """Events, and messages among them, that only the ledger holds."""
         self._queued: dict[int, None] = {}
         self._again: frozenset[int] = NOTHING
-        self._unsure_up_to = self._told_up_to = view.last_sequence
-        """The newest event that an earlier process may have sent; the runtime may know its state."""
+        self._unsure_up_to = self._state_sent_up_to = view.last_sequence
+        """The newest event that an earlier process may have sent, with the state up to it."""
         self._tried: frozenset[int] = NOTHING
         self._lost: frozenset[int] = NOTHING
         """Events with an unknown delivery: a response is missing, or the link was lost too early."""
@@ -202,7 +202,7 @@ class Outgoing:
             return NO_ATTEMPTS
         kinds = {envelope.event.kind for envelope in builder.events}
         if lost := "link.changed" in kinds and not builder.memory.linked:
-            self._take_back(self._marked)
+            self._reset_attempts(self._marked)
         leaving = NOTHING if lost or sending else self._leaving(builder, new, moved="session.moved" in kinds)
         unstarted = self._returned - leaving
         if unstarted:
@@ -211,7 +211,7 @@ class Outgoing:
         return Attempts(started, unstarted) if started or unstarted else NO_ATTEMPTS
 
     def _leaving(self, builder: StepBuilder, new: Sequence[Transmit], *, moved: bool) -> frozenset[int]:
-        """Return the events that need an attempt and leave right after the commit of the step."""
+        """Return the events that need an attempt and leave right after the step's commit."""
         if not self.linked or not self._loaded or self._is_full:
             return NOTHING
         able, view, begun = self.runtime.capabilities, builder.view, self.begun and not moved
@@ -240,7 +240,7 @@ class Outgoing:
         self._marked = self._marked.union(attempts.started).difference(attempts.unstarted) or NOTHING
         self._returned = self._returned.difference(attempts.started, attempts.unstarted) or NOTHING
 
-    def _take_back(self, sequences: Collection[int]) -> None:
+    def _reset_attempts(self, sequences: Collection[int]) -> None:
         """Reset the attempts of unsent events with the next step."""
         self._returned = self._returned.union(sequences) or NOTHING
         self._marked = self._marked.difference(sequences) or NOTHING
@@ -289,7 +289,7 @@ class Outgoing:
         self._owed = ()
         self._queued.clear()
         self._lost = self._lost.union(self.way.lose()) or NOTHING
-        self._take_back(self._marked)
+        self._reset_attempts(self._marked)
         self._more = self.begun = False
 
     def link_failed(self, sequences: Iterable[int], reason: str) -> Sequence[Signal]:
@@ -308,7 +308,7 @@ class Outgoing:
         """Return the next step of the table above; an event in it leaves the queue."""
         if len(self.way.sent) >= MOST_UNCONFIRMED:
             return IDLE
-        if len(self.way.portion) >= PORTION:
+        if len(self.way.retransmits) >= PORTION:
             return PROVE
         if not self._loaded:
             return READ
@@ -317,7 +317,7 @@ class Outgoing:
             return READ
         if item is None:
             self.waiting_since = None
-            return PROVE if self.way.portion else IDLE
+            return PROVE if self.way.retransmits else IDLE
         if item.leave_before is not None and is_overdue(item, clock.now()):
             return Overdue(item.sequence)
         if item.needs_attempt and item.sequence not in self._departed:
@@ -334,7 +334,7 @@ class Outgoing:
     @property
     def _is_full(self) -> bool:
         """Whether too many sends are unconfirmed for another event to leave."""
-        return len(self.way.sent) >= MOST_UNCONFIRMED or len(self.way.portion) >= PORTION
+        return len(self.way.sent) >= MOST_UNCONFIRMED or len(self.way.retransmits) >= PORTION
 
     def _leaves_now(self, view: SessionView, item: Transmit, *, begun: bool) -> bool:
         able = self.runtime.capabilities
@@ -345,15 +345,15 @@ class Outgoing:
         return may_leave(item, view.memory, able) and not (able.starts_deaf and is_held(item, view.start, able))
 
     def in_newest_form(self, item: Transmit, view: SessionView) -> Transmit:
-        """Rewrite the state in an event if the runtime already has a newer one.
+        """Update the state in an event if the runtime already has a newer one.
 
         Raises:
             CannotExpress: the protocol does not accept the newest state.
         """
-        if item.renew or item.sequence < self._told_up_to:
+        if item.renew or item.sequence < self._state_sent_up_to:
             item = renew(item, view.memory, self.runtime.codec, self.runtime.options.history_key)
-            self._told_up_to = view.last_sequence
-        self._told_up_to = max(self._told_up_to, item.sequence)
+            self._state_sent_up_to = view.last_sequence
+        self._state_sent_up_to = max(self._state_sent_up_to, item.sequence)
         return item
 
     def sent(self, item: Transmit, meaning: Meaning, *, now: float) -> Sequence[Signal]:
@@ -361,7 +361,7 @@ class Outgoing:
         if meaning.tried:
             self._tried |= {item.sequence}
         if meaning.unsent and item.sequence in self._departed:
-            self._take_back((item.sequence,))
+            self._reset_attempts((item.sequence,))
         if meaning.state is None:
             if meaning.then == "next":
                 self.way.add(item, now=now)
@@ -380,7 +380,7 @@ class Outgoing:
     @property
     def goes_on(self) -> bool:
         """Whether more can happen after the sends in flight are confirmed."""
-        return self._more or self.lanes.count > 0 or (bool(self.way.portion) and self.way.repeats)
+        return self._more or self.lanes.count > 0 or (bool(self.way.retransmits) and self.way.repeats)
 
     def fault(self, code: str | None, message: str, *, now: float) -> Sequence[Signal]:
         """Apply a reported error: if silence means delivery, it concerns the newest send in the window."""
@@ -435,8 +435,8 @@ class Outgoing:
         self._stored_work = 0
         if self._more:
             self._again |= reading.again - {row.sequence for row in page}
-        left = (self.way.sequences | self.way.settling.keys()) - reading.again
-        known = reading.known | self._queued.keys() | left
+        sent = (self.way.sequences | self.way.settling.keys()) - reading.again
+        known = reading.known | self._queued.keys() | sent
         found = [row for row in page if row.sequence not in known]
         self._stored = max(0, self._stored - len(found)) if self._more else 0
         plans = plan_resend(
@@ -461,18 +461,18 @@ class Outgoing:
         self._owed = tuple(plan.row for plan in plans if plan.fate == "later")
         for plan in plans:
             self._queued[plan.row.sequence] = None
-            self._place(plan, signals, wanted=plan.row.sequence in reading.again)
+            self._place(plan, signals, redelivered=plan.row.sequence in reading.again)
         self._fresh = self._fresh and self._more
         return signals
 
-    def _place(self, plan: Plan, signals: list[Signal], *, wanted: bool) -> None:
-        """Queue a planned event, or record the fate that was planned for it."""
+    def _place(self, plan: Plan, signals: list[Signal], *, redelivered: bool) -> None:
+        """Queue a planned event, or add the signal for its planned fate."""
         envelope, sequence = plan.row.envelope, plan.row.sequence
         if plan.fate == "later":
             return
         answers = answered_by(envelope.session_id, envelope.event, envelope.caused_by, synthetic=envelope.synthetic)
-        # If it is unknown whether the event left, the operator who redelivers it has checked.
-        if plan.fate != "send" and not (plan.fate == "unknown" and wanted):
+        # An operator who redelivers an event with an unknown delivery accepts that it may arrive twice.
+        if plan.fate != "send" and not (plan.fate == "unknown" and redelivered):
             signals.append(Delivered((sequence,), RUNTIME, plan.fate, plan.reason, plan.overdue, answers=answers))
             return
         try:
