@@ -420,7 +420,7 @@ async def test_a_history_of_many_portions_is_caught_up_with_without_growing_paus
 
 
 async def test_a_replay_without_an_end_is_told_of(tmp_path: Path) -> None:
-    async with host(tmp_path, able={"resumes": True}, tuning=Tuning(link_first=0.02, replay_told=0.2)) as one:
+    async with host(tmp_path, able={"resumes": True}, tuning=Tuning(link_first=0.02, replay_warning=0.2)) as one:
         await one.ids()
         one.traps.set("link.enter, never caught up")
         one.traps.set("link.wait_closed")

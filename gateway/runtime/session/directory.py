@@ -50,9 +50,9 @@ class SessionDirectory:
             Unconfigured: its runtime is not in the configuration.
             Elsewhere: this process does not own it.
         """
-        carried = self._sessions.owned(session_id)
-        if carried is not None:
-            return carried.worker
+        owned = self._sessions.owned(session_id)
+        if owned is not None:
+            return owned.worker
         row = await self.session(session_id)
         if row.state == "closed":
             raise Conflict("the session is closed")

@@ -181,12 +181,14 @@ class Supervisor:
             lost.cancel()
 
     def _warn_of_replay_later(self) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_later(self._tuning.replay_told, guard_call("link", self._warn_of_replay))
+        return asyncio.get_running_loop().call_later(
+            self._tuning.replay_warning, guard_call("link", self._warn_of_replay)
+        )
 
     def _warn_of_replay(self) -> None:
         """Warn of a replay that the adapter does not end; the session shows no other symptom."""
         if self._worker.replaying:
-            seconds = self._tuning.replay_told
+            seconds = self._tuning.replay_warning
             self._worker.log.warning("replay still running; calls wait until it ends", seconds=seconds)
 
     def _down(self, reason: str) -> None:
