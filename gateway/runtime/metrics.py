@@ -68,7 +68,7 @@ class Metrics:
             registry=here,
         )  # fmt: skip
         self._secrets_in_results = Counter(
-            "dragoman_secrets_in_results", "Outcomes, delivered unchanged, that contain a secret sent to their executor.",
+            "dragoman_secrets_in_results", "Outcomes, delivered unchanged, with a secret sent to their executor.",
             ("executor",), registry=here,
         )  # fmt: skip
         self._outbox_oldest = Gauge(

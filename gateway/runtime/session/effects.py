@@ -60,7 +60,7 @@ class EffectRunner:
             if row is not None and row.outcome_sha != outcome_fingerprint(answered.outcome):
                 self._inbox.put(s.AnsweredLate(row, answered))
 
-    def show(self, envelopes: Sequence[Envelope], effects: Sequence[Effect]) -> None:
+    def publish(self, envelopes: Sequence[Envelope], effects: Sequence[Effect]) -> None:
         """Publish recorded and live events to followers, in their order."""
         shown = 0
         for tell in effects:
@@ -89,10 +89,10 @@ class EffectRunner:
             case Ask():
                 dispatcher.ask(self._inbox, effect)
             case Tell():
-                # `show` has published it in order.
+                # `publish` has sent it in order.
                 pass
             case Resend(sequence):
-                self._outbox.again(sequence)
+                self._outbox.resend(sequence)
 
     def _queue(self, call_id: CallId, executor: str, due_at: datetime | None) -> None:
         slots, wait = self._shared.slots, 0.0

@@ -76,7 +76,7 @@ class InFlightSends:
         if item.repeats:
             self.retransmits |= {item.sequence}
 
-    def again(self, sequence: int) -> bool:
+    def resend(self, sequence: int) -> bool:
         """Note that an event is requested again; return whether it was sent already."""
         was_sent = sequence in self.settling or sequence in self.sequences
         self.settling.pop(sequence, None)
@@ -84,20 +84,20 @@ class InFlightSends:
             self.marks.remove(sequence)
         return was_sent
 
-    def proven(self, *, asked_at: float, window: float) -> Sequence[int]:
+    def list_proven(self, *, asked_at: float, window: float) -> Sequence[int]:
         """List the sends that the link's answer to a query at `asked_at` confirms.
 
         It confirms all earlier retransmits. Of other sends it confirms those with a window of silence before the
         query and, of a crowd, the older half.
         """
-        until = self._proven_until(asked_at=asked_at, window=window)
+        until = self._confirmed_until(asked_at=asked_at, window=window)
         return [sent.sequence for sent in self.sent if sent.at <= (asked_at if sent.repeats else until)]
 
     def confirm(self, *, asked_at: float, window: float) -> Sequence[Signal]:
-        """Confirm the sends that `proven` lists."""
+        """Confirm the sends that `list_proven` lists."""
         ripe: dict[str | None, list[int]] = {}
         unconfirmed: list[_Sent] = []
-        until = self._proven_until(asked_at=asked_at, window=window)
+        until = self._confirmed_until(asked_at=asked_at, window=window)
         for sent in self.sent:
             if sent.at > (asked_at if sent.repeats else until):
                 unconfirmed.append(sent)
@@ -112,7 +112,7 @@ class InFlightSends:
         self.sent = unconfirmed
         return [Delivered(tuple(sequences), RUNTIME, "delivered", note) for note, sequences in ripe.items()]
 
-    def _proven_until(self, *, asked_at: float, window: float) -> float:
+    def _confirmed_until(self, *, asked_at: float, window: float) -> float:
         """Return the time up to which sends are confirmed: by silence, or in a crowd by the answer alone."""
         silent = asked_at - window
         return max(silent, min(asked_at, self.sent[-CROWD // 2].at)) if self.is_crowded else silent
@@ -124,7 +124,7 @@ class InFlightSends:
         marks, self.marks = self.marks, []
         return (Delivered(tuple(marks), RUNTIME, "delivered"),)
 
-    def refused(self, *, now: float, window: float) -> int | None:
+    def take_refused(self, *, now: float, window: float) -> int | None:
         """Remove and return the send that a reported error concerns: the newest in the window, if any."""
         if self.sent:
             return self.sent.pop().sequence
@@ -141,7 +141,7 @@ class InFlightSends:
         self.retransmits = self.retransmits.difference(sequences) or NOTHING
         return True
 
-    def lose(self) -> set[int]:
+    def clear(self) -> set[int]:
         """Clear the sends of a lost link; return those with an unknown delivery."""
         lost, self.sent = self.sequences, []
         self.retransmits = NOTHING

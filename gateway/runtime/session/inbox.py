@@ -156,7 +156,7 @@ class Inbox:
         return self._shut
 
     @property
-    def is_waited_for(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether the worker is idle and no signal waits."""
         return self._taker is not None and not self._taker.done() and not self._shut
 
@@ -178,7 +178,7 @@ class Inbox:
     def _is_half_full(self) -> bool:
         return self._frames > self._most_frames // 2 or self.bytes > self._most_bytes // 2
 
-    def filled(self) -> Awaitable[None]:
+    def wait_filled(self) -> Awaitable[None]:
         """Wait until a signal may be available; for the worker only."""
         self._forget_taken()
         self._taker = self.loop.create_future()
@@ -219,7 +219,7 @@ class Inbox:
         if self._taker is not None:
             self._wake()
 
-    def empty_out(self) -> list[Signal]:
+    def take_all(self) -> list[Signal]:
         """Remove and return all signals, because the worker ends."""
         remaining = list(self._queue or ())
         self._queue = None

@@ -93,12 +93,12 @@ class Outbox:
         """Call `call` for each event that is queued or offered again; None ends that."""
         self._on_queued = call
 
-    def again(self, sequence: int) -> None:
+    def resend(self, sequence: int) -> None:
         """Offer a recorded event again, now or on the next link."""
         self._shared.metrics.repeated()
         if self._on_queued is not None:
             self._on_queued()
-        if self.outgoing.again(sequence):
+        if self.outgoing.resend(sequence):
             self.reload()
 
     def done(self, sequences: Collection[int]) -> None:
@@ -108,7 +108,7 @@ class Outbox:
 
     def take_marks(self) -> Sequence[Signal]:
         """Take the delivery marks that piggyback on the current step."""
-        return self.outgoing.way.take_marks() if self.outgoing.way.marks else ()
+        return self.outgoing.in_flight.take_marks() if self.outgoing.in_flight.marks else ()
 
     def post_marks(self) -> None:
         """Request a step for delivery marks that found no other step."""
@@ -139,7 +139,7 @@ class Outbox:
         self.outgoing.reread()
         self._start()
 
-    async def look_for_state(self) -> None:
+    async def check_state_queued(self) -> None:
         """Check whether a queued event already tells a new link the state without waking the agent.
 
         Raises:
@@ -168,7 +168,7 @@ class Outbox:
             if one is not None:
                 one.cancel()
 
-    def hear(self, envelopes: Iterable[Envelope]) -> None:
+    def apply_events(self, envelopes: Iterable[Envelope]) -> None:
         """Apply recorded events of the runtime that concern sends."""
         for envelope in envelopes:
             event = envelope.event
@@ -185,7 +185,9 @@ class Outbox:
     def settled(self) -> bool:
         """Whether nothing is being sent or can leave now, and every known delivery is recorded."""
         answered = self._proof is not None and self._proof.done()
-        return not self.sending and not self.outgoing.way.marks and not answered and self.outgoing.all_held(self.view)
+        if self.sending or self.outgoing.in_flight.marks or answered:
+            return False
+        return self.outgoing.is_held_up(self.view)
 
     @property
     def sending(self) -> bool:
@@ -220,7 +222,7 @@ class Outbox:
         try:
             while link is self._link:
                 if not self._permit.holds:
-                    await self._permit.given()
+                    await self._permit.wait_held()
                 self._current = None
                 following = self.outgoing.next(self.view, self._shared.clock)
                 match following:
@@ -252,7 +254,7 @@ class Outbox:
             if item.state is not None:
                 item = self.outgoing.in_newest_form(item, self.view)
             if not self._permit.holds:
-                await self._permit.given()
+                await self._permit.wait_held()
             if self._log.is_enabled_for(DEBUG):
                 for frame in item.frames:
                     about = {"channel": frame.channel, "payload": excerpt(frame.payload)}
@@ -282,14 +284,14 @@ class Outbox:
         silent = self.outgoing.runtime.capabilities.delivery == "silence"
         meaning = SENT if silent and result is _TAKEN else read_result(result, silent=silent)
         now = self._shared.clock.monotonic()
-        for signal in self.outgoing.sent(item, meaning, now=now):
+        for signal in self.outgoing.note_result(item, meaning, now=now):
             self._post(signal)
         if meaning.unsent and self.outgoing.attempts_due:
             self._request_attempts()
         if meaning is SENT:
             if self._ripening is None:
                 self._await_silence()
-            elif now >= self._ripe_at or self.outgoing.way.is_crowded:
+            elif now >= self._ripe_at or self.outgoing.in_flight.is_crowded:
                 # The ping leaves after this event.
                 self._ripening.cancel()
                 self._ripen()
@@ -304,7 +306,7 @@ class Outbox:
                     self._shared.metrics.repeated()
         elif not isinstance(result, CannotExpress):
             raise result
-        if item.lane == "new_work" and self.outgoing.begun:
+        if item.lane == "new_work" and self.outgoing.awaits_turn:
             self._hold_new_work()
         return True
 
@@ -350,8 +352,8 @@ class Outbox:
 
     def _await_silence(self) -> None:
         """Schedule one check at the end of the window for all sends, if there are any."""
-        way = self.outgoing.way
-        if (way.sent or way.marks) and self._ripening is None and self._proof is None:
+        in_flight = self.outgoing.in_flight
+        if (in_flight.sent or in_flight.marks) and self._ripening is None and self._proof is None:
             self._ripe_at = self._shared.clock.monotonic() + self.outgoing.window
             wait = self.outgoing.window * (1 + _SLACK)
             self._ripening = asyncio.get_running_loop().call_later(wait, guard_call("outbox", self._ripen))
@@ -360,11 +362,11 @@ class Outbox:
         """Confirm sends with a window of silence, if the link is still up."""
         self._ripening = None
         self.post_marks()
-        if self._link is not None and self.outgoing.way.sent:
+        if self._link is not None and self.outgoing.in_flight.sent:
             self._prove(self._link)
 
     def _prove_repeats(self, link: Link) -> None:
-        if self._proof is None and self.outgoing.way.retransmits and self.outgoing.way.repeats:
+        if self._proof is None and self.outgoing.in_flight.retransmits and self.outgoing.in_flight.repeats:
             if self._ripening is not None:
                 self._ripening.cancel()
                 self._ripening = None
@@ -398,10 +400,10 @@ class Outbox:
         if exc is not None:
             self._doubt(exc, asked_at)
             return
-        for signal in self.outgoing.way.confirm(asked_at=asked_at, window=self.outgoing.window):
+        for signal in self.outgoing.in_flight.confirm(asked_at=asked_at, window=self.outgoing.window):
             self._post(signal)
         self._await_silence()
-        if self.outgoing.goes_on:
+        if self.outgoing.has_more:
             self._start()
 
     def _doubt(self, exc: BaseException, asked_at: float) -> None:
@@ -409,4 +411,4 @@ class Outbox:
             self._log.info("delivery not confirmed", reason=str(exc))
             self._drop_link(str(exc))
         else:
-            self._link_failed(self.outgoing.way.proven(asked_at=asked_at, window=self.outgoing.window), exc)
+            self._link_failed(self.outgoing.in_flight.list_proven(asked_at=asked_at, window=self.outgoing.window), exc)

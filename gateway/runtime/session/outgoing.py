@@ -127,13 +127,13 @@ class Outgoing:
         self.state_waits = False
         """Whether a queued event tells a new link the state."""
         self.waiting_since: float | None = None
-        self.begun = False
+        self.awaits_turn = False
         """Whether new work waits for news of the turn that the last message started."""
-        self.way = InFlightSends()
+        self.in_flight = InFlightSends()
         self.lanes = Lanes(in_order=runtime.capabilities.replaces_context)
         self._first: Transmit | None = None
         """The event that the next link gets first."""
-        self._owed: tuple[Send, ...] = ()
+        self._deferred: tuple[Send, ...] = ()
         """The hydration of a new link, sent after all earlier rows are loaded."""
         self._fresh, self._loaded, self._more = True, False, False
         self._stored = self._stored_work = 0
@@ -171,11 +171,11 @@ class Outgoing:
     @property
     def waiting(self) -> int:
         """The number of undelivered events, including those that only the ledger holds."""
-        return self.lanes.count + len(self._owed) + len(self.way.sent) + self._stored
+        return self.lanes.count + len(self._deferred) + len(self.in_flight.sent) + self._stored
 
-    def all_held(self, view: SessionView) -> bool:
+    def is_held_up(self, view: SessionView) -> bool:
         """Whether nothing can leave now: there is no link, or every event waits for its turn."""
-        return not self.linked or not any(self._leaves_now(view, item, begun=self.begun) for item in self.lanes)
+        return not self.linked or not any(self._leaves_now(view, item, waits=self.awaits_turn) for item in self.lanes)
 
     def add(self, item: Transmit, *, now: float) -> None:
         """Queue a committed event; without a link only the ledger holds it."""
@@ -214,7 +214,7 @@ class Outgoing:
         """Return the events that need an attempt and leave right after the step's commit."""
         if not self.linked or not self._loaded or self._is_full:
             return NOTHING
-        able, view, begun = self.runtime.capabilities, builder.view, self.begun and not moved
+        able, view, waits = self.runtime.capabilities, builder.view, self.awaits_turn and not moved
         items, more = [*self.lanes], self._more
         for item in new:
             more = more or not _has_capacity(item, len(items))
@@ -222,9 +222,9 @@ class Outgoing:
                 items.append(item)
         found: list[int] = []
         for item in sorted(items, key=self._turn_of):
-            if not self._leaves_now(view, item, begun=begun):
+            if not self._leaves_now(view, item, waits=waits):
                 continue
-            begun = begun or (item.lane == "new_work" and able.one_message_per_turn)
+            waits = waits or (item.lane == "new_work" and able.one_message_per_turn)
             if item.needs_attempt:
                 found.append(item.sequence)
             if able.delivery != "silence":
@@ -235,7 +235,7 @@ class Outgoing:
     def _turn_of(self, item: Transmit) -> tuple[int, int]:
         return self.lanes.line_of(item), item.sequence
 
-    def attempted(self, attempts: Attempts) -> None:
+    def note_attempts(self, attempts: Attempts) -> None:
         """Note committed attempts."""
         self._marked = self._marked.union(attempts.started).difference(attempts.unstarted) or NOTHING
         self._returned = self._returned.difference(attempts.started, attempts.unstarted) or NOTHING
@@ -251,10 +251,10 @@ class Outgoing:
         """Whether attempts must be reset."""
         return bool(self._returned)
 
-    def again(self, sequence: int) -> bool:
+    def resend(self, sequence: int) -> bool:
         """Offer a recorded event again; return whether the ledger must be loaded for it."""
         # Sent events are sent again; queued events are sent anyway.
-        if self.way.again(sequence):
+        if self.in_flight.resend(sequence):
             self._queued.pop(sequence, None)
         if sequence in self._queued:
             return False
@@ -267,7 +267,7 @@ class Outgoing:
 
     def turn_moved(self) -> None:
         """Release new work: the runtime reported on its turn, or was silent for too long."""
-        self.begun = False
+        self.awaits_turn = False
 
     # The link --------------------------------------------------------------------------------------------
 
@@ -286,11 +286,11 @@ class Outgoing:
         self.linked = False
         self._stored_work, self._stored = self.new_work, self.waiting
         self.lanes = Lanes(in_order=self.runtime.capabilities.replaces_context)
-        self._owed = ()
+        self._deferred = ()
         self._queued.clear()
-        self._lost = self._lost.union(self.way.lose()) or NOTHING
+        self._lost = self._lost.union(self.in_flight.clear()) or NOTHING
         self._reset_attempts(self._marked)
-        self._more = self.begun = False
+        self._more = self.awaits_turn = False
 
     def link_failed(self, sequences: Iterable[int], reason: str) -> Sequence[Signal]:
         """Note events that made a link fail unexpectedly; quarantine them the third time."""
@@ -306,18 +306,18 @@ class Outgoing:
 
     def next(self, view: SessionView, clock: Clock) -> Next:
         """Return the next step of the table above; an event in it leaves the queue."""
-        if len(self.way.sent) >= MOST_UNCONFIRMED:
+        if len(self.in_flight.sent) >= MOST_UNCONFIRMED:
             return IDLE
-        if len(self.way.retransmits) >= PORTION:
+        if len(self.in_flight.retransmits) >= PORTION:
             return PROVE
         if not self._loaded:
             return READ
-        item = self.lanes.take(partial(self._leaves_now, view, begun=self.begun)) if self.lanes.count else None
+        item = self.lanes.take(partial(self._leaves_now, view, waits=self.awaits_turn)) if self.lanes.count else None
         if item is None and self._more:
             return READ
         if item is None:
             self.waiting_since = None
-            return PROVE if self.way.retransmits else IDLE
+            return PROVE if self.in_flight.retransmits else IDLE
         if item.leave_before is not None and is_overdue(item, clock.now()):
             return Overdue(item.sequence)
         if item.needs_attempt and item.sequence not in self._departed:
@@ -328,19 +328,19 @@ class Outgoing:
             self._departed |= {item.sequence}
         # Set before the send: events of the turn may arrive before the response.
         if item.lane == "new_work":
-            self.begun = self.begun or self.runtime.capabilities.one_message_per_turn
+            self.awaits_turn = self.awaits_turn or self.runtime.capabilities.one_message_per_turn
         return item
 
     @property
     def _is_full(self) -> bool:
         """Whether too many sends are unconfirmed for another event to leave."""
-        return len(self.way.sent) >= MOST_UNCONFIRMED or len(self.way.retransmits) >= PORTION
+        return len(self.in_flight.sent) >= MOST_UNCONFIRMED or len(self.in_flight.retransmits) >= PORTION
 
-    def _leaves_now(self, view: SessionView, item: Transmit, *, begun: bool) -> bool:
+    def _leaves_now(self, view: SessionView, item: Transmit, *, waits: bool) -> bool:
         able = self.runtime.capabilities
         if item.lane == "turn" and item.kind == "tool.finished" and not able.starts_deaf:
             return True  # The usual case: nothing delays the event.
-        if begun and item.lane == "new_work":
+        if waits and item.lane == "new_work":
             return False
         return may_leave(item, view.memory, able) and not (able.starts_deaf and is_held(item, view.start, able))
 
@@ -356,7 +356,7 @@ class Outgoing:
         self._state_sent_up_to = max(self._state_sent_up_to, item.sequence)
         return item
 
-    def sent(self, item: Transmit, meaning: Meaning, *, now: float) -> Sequence[Signal]:
+    def note_result(self, item: Transmit, meaning: Meaning, *, now: float) -> Sequence[Signal]:
         """Note the result of a send."""
         if meaning.tried:
             self._tried |= {item.sequence}
@@ -364,30 +364,30 @@ class Outgoing:
             self._reset_attempts((item.sequence,))
         if meaning.state is None:
             if meaning.then == "next":
-                self.way.add(item, now=now)
+                self.in_flight.add(item, now=now)
             elif meaning.then == "again":
                 self.lanes.add(item)
                 # Without a turn to wait for, the event would be offered again at once while the runtime is busy.
-                self.begun = self.begun or (
+                self.awaits_turn = self.awaits_turn or (
                     item.lane == "new_work" and not self.runtime.capabilities.one_message_per_turn
                 )
             # If the link was lost, the row stays pending, and the next link loads it again.
             return ()
         if item.lane == "new_work" and meaning.state in {"refused", "moot", "dead"}:
-            self.begun = False
+            self.awaits_turn = False
         return (Delivered((item.sequence,), RUNTIME, meaning.state, meaning.reason, answers=item.answers),)
 
     @property
-    def goes_on(self) -> bool:
+    def has_more(self) -> bool:
         """Whether more can happen after the sends in flight are confirmed."""
-        return self._more or self.lanes.count > 0 or (bool(self.way.retransmits) and self.way.repeats)
+        return self._more or self.lanes.count > 0 or (bool(self.in_flight.retransmits) and self.in_flight.repeats)
 
     def fault(self, code: str | None, message: str, *, now: float) -> Sequence[Signal]:
         """Apply a reported error: if silence means delivery, it concerns the newest send in the window."""
         capabilities = self.runtime.capabilities
         if capabilities.delivery != "silence" or code not in capabilities.rejects_with:
             return ()
-        newest = self.way.refused(now=now, window=self.window)
+        newest = self.in_flight.take_refused(now=now, window=self.window)
         if newest is None:
             return ()
         self._queued.pop(newest, None)
@@ -401,7 +401,7 @@ class Outgoing:
         if any(rare := (self._tried, self._lost, self._marked, self._departed, self._returned)):
             known = [one.difference(sequences) or NOTHING for one in rare]
             self._tried, self._lost, self._marked, self._departed, self._returned = known
-        return self.way.done(sequences)
+        return self.in_flight.done(sequences)
 
     # The ledger ------------------------------------------------------------------------------------------
 
@@ -435,12 +435,12 @@ class Outgoing:
         self._stored_work = 0
         if self._more:
             self._again |= reading.again - {row.sequence for row in page}
-        sent = (self.way.sequences | self.way.settling.keys()) - reading.again
+        sent = (self.in_flight.sequences | self.in_flight.settling.keys()) - reading.again
         known = reading.known | self._queued.keys() | sent
         found = [row for row in page if row.sequence not in known]
         self._stored = max(0, self._stored - len(found)) if self._more else 0
         plans = plan_resend(
-            [*self._owed, *found],
+            [*self._deferred, *found],
             SendHistory(
                 unsure_up_to=self._unsure_up_to,
                 started=self._marked | self._departed | self._returned,
@@ -458,7 +458,7 @@ class Outgoing:
             now=now,
             more=self._more,
         )
-        self._owed = tuple(plan.row for plan in plans if plan.fate == "later")
+        self._deferred = tuple(plan.row for plan in plans if plan.fate == "later")
         for plan in plans:
             self._queued[plan.row.sequence] = None
             self._place(plan, signals, redelivered=plan.row.sequence in reading.again)

@@ -12,11 +12,11 @@ _CHECK_AGAIN = 0.05
 class Permit:
     """The permit of one session; each of its steps carries the fence."""
 
-    __slots__ = ("_is_lent", "_keeper", "_regained", "_suspended", "fence", "outrun")
+    __slots__ = ("_is_lent", "_keeper", "_regained", "_suspended", "fence", "is_overtaken")
 
     def __init__(self, keeper: LeaseKeeper, fence: int) -> None:
         self.fence = fence
-        self.outrun = False
+        self.is_overtaken = False
         """Whether this process regained the session, but another instance has written to it."""
         self._keeper = keeper
         self._is_lent = keeper.shared
@@ -55,7 +55,7 @@ class Permit:
         if suspended is not None:
             suspended.set_result(None)
 
-    async def given(self) -> None:
+    async def wait_held(self) -> None:
         """Wait until the session may act."""
         while not self.holds:
             await self.wait()
@@ -76,5 +76,5 @@ class Permit:
         """
         regained, self._regained = self._regained, None
         if regained is not None and regained != last_sequence:
-            self.outrun = True
+            self.is_overtaken = True
             raise Fenced("another instance has written to the session meanwhile")

@@ -203,7 +203,7 @@ class Sessions:
             self._shared.metrics.fenced()
             if (session := self._session_of(worker)) is not None:
                 self.lose(session, str(exc))
-            if worker.permit.outrun:
+            if worker.permit.is_overtaken:
                 self.restart(session_id, after=_PAUSE)
         except BaseException as exc:
             if not is_fault(exc):

@@ -109,7 +109,7 @@ class StepRunner:
             codec=None if resumes else self.runtime.codec,
         )
 
-    def show(self, frame: Frame) -> bool:
+    def publish_live(self, frame: Frame) -> bool:
         """Publish a live frame while no step runs; return False if the frame requires a step."""
         shown = only_live(self.runtime, self.view, frame, now=self._shared.clock.now())
         if shown is None:
@@ -137,7 +137,7 @@ class StepRunner:
                 await self._read_for(batch)
         except BaseException as exc:
             # No decision used the granted slots.
-            self._steps.give_back_granted(batch)
+            self._steps.release_granted(batch)
             if not isinstance(exc, EngineUnavailable):
                 raise
             await self._wait_for_engine(batch, exc)
@@ -186,7 +186,7 @@ class StepRunner:
                 while not self._permit.holds_for(committed.last_sequence):
                     await self._permit.wait()
             except BaseException as exc:
-                self._steps.give_back(builder)
+                self._steps.release_slots(builder)
                 if self._unsure and isinstance(exc, Stale | EngineUnavailable):
                     self._unsure = False
                     if isinstance(exc, Fenced):
@@ -198,7 +198,7 @@ class StepRunner:
                 batch = [signal for signal in batch if not self._steps.requeue_slot(signal)]
             else:
                 if attempts is not NO_ATTEMPTS:
-                    self._outbox.outgoing.attempted(attempts)
+                    self._outbox.outgoing.note_attempts(attempts)
                 if step.snapshot is not None:
                     self._snapshot_at = builder.last_sequence
                 return builder, committed, answers
@@ -220,7 +220,7 @@ class StepRunner:
             Stale: it does, and no other instance has written.
             Fenced: another instance has written.
         """
-        await self._permit.given()
+        await self._permit.wait_held()
         if self._permit.fence != fence:
             self._permit.check(self.view.last_sequence)
             raise Stale("the session has a new fence") from fenced
@@ -233,14 +233,14 @@ class StepRunner:
         try:
             # Executors and the runtime first, because they wait.
             if envelopes:
-                self._outbox.hear(envelopes)
+                self._outbox.apply_events(envelopes)
             for effect in builder.effects:
                 self._effects.perform(effect, self.view, self.runtime)
             for signal, answer in answers:
                 self._effects.finish(signal, answer, envelopes)
             self._outbox.poke()
         finally:
-            self._effects.show(envelopes, builder.effects)
+            self._effects.publish(envelopes, builder.effects)
             if envelopes:
                 if self.runtime.policy.routes.copying:
                     shared.backends.wake()
@@ -263,7 +263,7 @@ class StepRunner:
             await self._reload()
             self._outbox.reload()
         if any(isinstance(signal, s.LinkUp) for signal in batch) and lifecycle.hydrates(self.runtime, self.view.memory):
-            await self._outbox.look_for_state()
+            await self._outbox.check_state_queued()
 
     async def _reload(self) -> None:
         """Fold events that other writers may have committed."""
@@ -295,7 +295,7 @@ class StepRunner:
             signal, times = retained[0]
             self.under_way, self.written = (signal,), False
             if not self._permit.holds:
-                await self._permit.given()
+                await self._permit.wait_held()
             self._permit.check(self.view.last_sequence)
             try:
                 await self._carry_alone(signal, is_quarantined=times >= FAULTS_AN_INPUT)

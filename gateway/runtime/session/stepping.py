@@ -68,7 +68,7 @@ class StepMaker:
         except BaseException as exc:
             if not is_fault(exc):
                 raise
-            self._release(0)
+            self._release_taken(0)
             failed = batch[len(answers)]
             self._note(failed, exc, view)
             builder = self._builder(view, runtime, known=known, repeats=repeats)
@@ -88,13 +88,13 @@ class StepMaker:
             self._record_quarantined(builder, signal, f"the session failed on it {FAULTS_AN_INPUT} times")
         return builder
 
-    def give_back(self, builder: StepBuilder) -> None:
+    def release_slots(self, builder: StepBuilder) -> None:
         """Release the slots of a step that was not written, or perhaps not."""
         for effect in builder.effects:
             if isinstance(effect, Dispatch) and effect.call.executor is not None:
                 self._shared.slots.release(effect.call.executor, self._inbox)
 
-    def give_back_granted(self, batch: Sequence[s.Signal]) -> None:
+    def release_granted(self, batch: Sequence[s.Signal]) -> None:
         """Release the slots that came with undecided signals."""
         for signal in batch:
             if isinstance(signal, s.SlotFree):
@@ -126,7 +126,7 @@ class StepMaker:
         self._taken.append(executor)
         return True
 
-    def _release(self, count: int) -> None:
+    def _release_taken(self, count: int) -> None:
         """Release the slots of the current step, except the first `count`."""
         while len(self._taken) > count:
             self._shared.slots.release(self._taken.pop(), self._inbox)
@@ -143,7 +143,7 @@ class StepMaker:
                     if not is_fault(exc):
                         raise
                     builder.back_to(mark)
-                    self._release(taken)
+                    self._release_taken(taken)
                     if tries == 1:
                         self._note(signal, exc, builder.base)
                     fault = exc

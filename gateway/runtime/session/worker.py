@@ -136,8 +136,8 @@ class SessionWorker:
         if self.log.is_enabled_for(DEBUG):
             self.log.debug("frame <", channel=frame.channel, payload=excerpt(frame.payload))
         alone = self.permit.holds
-        needs_no_step = frame.live and alone and cursor is None and self.inbox.is_waited_for
-        if not (needs_no_step and self._runner.show(frame)):
+        needs_no_step = frame.live and alone and cursor is None and self.inbox.is_idle
+        if not (needs_no_step and self._runner.publish_live(frame)):
             self.inbox.put_frame(frame, cursor, alone=alone)
 
     def hand_over(self, frames: Sequence[s.HandedOver]) -> int:
@@ -154,7 +154,7 @@ class SessionWorker:
         """Take out the undecided inputs, after the session was given up and its link has ended."""
         if self.pending is None:
             return None
-        later = tuple((signal, 0) for signal in self.inbox.empty_out() if isinstance(signal, s.FrameArrived))
+        later = tuple((signal, 0) for signal in self.inbox.take_all() if isinstance(signal, s.FrameArrived))
         pending, self.pending = self.pending, None
         return replace(pending, waiting=(*pending.waiting, *later))
 
@@ -174,7 +174,7 @@ class SessionWorker:
     async def has_capacity(self) -> None:
         """Wait until a link may connect: the inbox has capacity, and the lease is valid."""
         await self.inbox.has_capacity()
-        await self.permit.given()
+        await self.permit.wait_held()
 
     @property
     def cursor(self) -> str | None:
@@ -224,7 +224,7 @@ class SessionWorker:
 
     def send_again(self, sequence: int) -> None:
         """Offer a recorded event to the runtime again; its row must be pending."""
-        self._outbox.again(sequence)
+        self._outbox.resend(sequence)
 
     @property
     def settled(self) -> bool:
@@ -262,7 +262,7 @@ class SessionWorker:
             self._busy = False
             while not self._runner.view.memory.closed:
                 while self.inbox.empty:
-                    await self.inbox.filled()
+                    await self.inbox.wait_filled()
                 batch = self.inbox.take(BATCH)
                 self._busy = True
                 if self._replayed and not (batch := await self._isolate_repeated(batch)):
@@ -313,7 +313,7 @@ class SessionWorker:
         self._timer.cancel()
         self._shared.slots.forget(self.inbox)
         self._shared.tool_watch.drop(self.view.session_id)
-        for signal in self.inbox.empty_out():
+        for signal in self.inbox.take_all():
             if isinstance(signal, s.SlotFree):
                 self._shared.slots.release(signal.executor, self.inbox)
             if self.lost:
