@@ -1,4 +1,4 @@
-"""The gateway as one object: what the HTTP face and the command line may ask of it."""
+"""The gateway as one object, used by the HTTP API and the command line."""
 
 import asyncio
 import random
@@ -76,15 +76,15 @@ from gateway.store.step import Keep
 
 log = structlog.get_logger(__name__)
 
-_LOOK_AT_WORK = 0.02
-"""Seconds between two looks of a drain at the work in flight."""
-_LOOK_FOR_OTHERS = 1.0
-"""Seconds between two looks of a drain for another instance, which takes its sessions."""
+_CHECK_WORK = 0.02
+"""Seconds between a drain's checks of the work in flight."""
+_CHECK_INSTANCES = 1.0
+"""Seconds between a drain's checks for another instance that takes the sessions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The concrete pieces a gateway is made of; bootstrap picks them."""
+    """The concrete parts of a gateway, which `serve` selects."""
 
     engine: Engine
     adapters: Mapping[str, Adapter]
@@ -94,34 +94,34 @@ class Parts:
     ids: Ids
     metrics: Metrics
     reread: Callable[[], Settings]
-    """Read the configuration again; raises InvalidConfiguration."""
+    """Reads the configuration again; raises InvalidConfiguration."""
     version: str
     url: str
-    """Where other instances reach this one's API."""
+    """The URL of this instance's API for other instances."""
     shared: bool
-    """Whether other instances may be on the same store."""
+    """Whether other instances may share the store."""
     local_url: str | None = None
     """The URL for backends on this machine, if the gateway listens on a loopback address only."""
     tuning: Tuning = field(default_factory=Tuning)
 
 
 class Gateway:
-    """Drives every session; `running` makes one, before the HTTP face takes requests.
+    """Runs all sessions; `running` creates it before the HTTP API accepts requests.
 
     Errors are those of `gateway.errors`: NotFound, Conflict, Gone, Inexpressible, InvalidRequest,
     Overloaded, EngineUnavailable, InvalidConfiguration.
     """
 
     def __init__(self, settings: Settings, parts: Parts, *, key: bytes, client: aiohttp.ClientSession) -> None:
-        """Put the parts together; `key` is what the store keeps for tokens, `client` reaches other instances."""
+        """Assemble the parts; `key` signs tokens, `client` sends requests to other instances."""
         self.version = parts.version
         self.tuning = parts.tuning
         self._parts = parts
         self._engine = parts.engine
         self.draining = Drain()
-        """How far the stop of this gateway is."""
+        """The progress of this gateway's stop."""
         self._history = JournalReader(parts.engine, asyncio.Semaphore(PAGES))
-        # For jitter only: nobody gains from guessing it.
+        # For jitter only, so it need not be unpredictable.
         jitter = random.random
         engine, clock, ids, metrics, tuning = parts.engine, parts.clock, parts.ids, parts.metrics, parts.tuning
         self._tasks = Tasks()
@@ -131,8 +131,8 @@ class Gateway:
             services,
             url=parts.url,
             ttl=settings.instance.lease if parts.shared else None,
-            lost=self._fall_silent,
-            regained=self._go_on,
+            lost=self._suspend,
+            regained=self._resume,
         )
         self._interaction_feed = InteractionFeed(lambda changed: self._notifications.tell("interaction", changed))
         self._backends = Backends(
@@ -251,18 +251,19 @@ class Gateway:
         """The configuration in force."""
         return self._configuration.settings
 
-    # Life ------------------------------------------------------------------------------------------------
+    # Lifecycle ------------------------------------------------------------------------------------------------
 
     @classmethod
     @asynccontextmanager
     async def running(cls, settings: Settings, parts: Parts) -> AsyncGenerator["Gateway"]:
-        """Open the store, connect every runtime and take part in the cluster; what was begun is left in the end.
+        """Open the store, connect all runtimes and join the cluster; undo all of it on exit.
 
         Raises:
-            EngineUnavailable, EngineUnusable: the store cannot be used, or takes no lease.
+            EngineUnavailable: the store does not respond, or grants no lease.
+            EngineUnusable: the store cannot be used.
         """
         count_loop_faults()
-        # Whatever it is that cannot start: everything that did is left again, in the opposite order.
+        # If a part cannot start, the parts before it are closed in reverse order.
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(parts.engine)
             key = await keep_key(parts.engine, parts.ids)
@@ -274,7 +275,7 @@ class Gateway:
         log.info("gateway stopped")
 
     async def _start(self, stack: AsyncExitStack) -> None:
-        """Begin everything, in the order in which one needs the other; what ends it goes on the stack."""
+        """Start all parts in the order of their dependencies; their exits go onto the stack."""
         settings = self.settings
         stack.push_async_callback(self._tasks.close)
         await _enter(stack, "cluster member", self._member.joined())
@@ -286,13 +287,13 @@ class Gateway:
             await self._configuration.start_runtime(name)
         await _enter(stack, "cluster member", self._member.taking_part())
         stack.enter_context(self._maintenance.running(self._tasks, lambda: self.settings.retention))
-        stack.push_async_callback(lambda: suppress_faults("drain", self._leave()))
+        stack.push_async_callback(lambda: suppress_faults("drain", self._stop()))
 
     async def drain(self) -> None:
         """Refuse new work and wait until nothing is in flight, at most `limits.drain`; then end held requests.
 
-        Queued and accepted calls and waiting messages are on record and continue with the next process. Where another
-        instance lives, each session goes to it as soon as it has nothing in flight.
+        Queued and accepted calls and waiting messages are recorded and continue with the next process. If another
+        instance is alive, it takes over each session that has nothing in flight.
         """
         if self.draining.begun.is_set():
             return
@@ -300,13 +301,13 @@ class Gateway:
         self._slots.pause()
         log.info("draining", in_flight=self._in_flight().total())
         monotonic = self._parts.clock.monotonic
-        patience, started, looked = self.settings.limits.drain.total_seconds(), monotonic(), monotonic()
+        patience, started, checked = self.settings.limits.drain.total_seconds(), monotonic(), monotonic()
         hands_over = await self._member.hands_over()
         while True:
             if hands_over:
-                await self._sessions.hand_over(self._sessions.ready_to_go())
-            elif monotonic() - looked > _LOOK_FOR_OTHERS:
-                hands_over, looked = await self._member.hands_over(), monotonic()
+                await self._sessions.hand_over(self._sessions.idle())
+            elif monotonic() - checked > _CHECK_INSTANCES:
+                hands_over, checked = await self._member.hands_over(), monotonic()
             in_flight = self._in_flight()
             if not in_flight:
                 break
@@ -314,17 +315,17 @@ class Gateway:
                 text = f"drain timed out: {describe(in_flight)}"
                 log.warning(text)
                 break
-            # Marks are work in flight themselves until the next look.
+            # Uncommitted marks count as work in flight until the next check.
             self._sessions.write_marks()
-            await asyncio.sleep(_LOOK_AT_WORK)
+            await asyncio.sleep(_CHECK_WORK)
         self.draining.over.set()
 
     def _in_flight(self) -> InFlight:
         """Count the work that a drain waits for."""
         work = InFlight()
-        for carried in self._sessions.all():
-            worker = carried.worker
-            session = f"session {carried.runtime.name}/{worker.view.native_id}"
+        for owned in self._sessions.all():
+            worker = owned.worker
+            session = f"session {owned.runtime.name}/{worker.view.native_id}"
             for executor, count in self._dispatcher.attempts(worker.inbox, worker.view).items():
                 work["attempt", f"at executor {executor!r} for {session}"] += count
             if worker.in_flight is not None:
@@ -337,15 +338,15 @@ class Gateway:
             work["session creation", f"at runtime {runtime!r}"] += count
         return work
 
-    async def _leave(self) -> None:
-        """Drain unless that is done, close the links, and give up everything that is owned or held."""
+    async def _stop(self) -> None:
+        """Drain unless that is done, close the links, and release all sessions and locks."""
         await self.drain()
-        await self._sessions.let_go_of_links()
+        await self._sessions.close_links()
         await self._backends.finish()
         await self._member.leave()
 
     def call_when_reloaded(self, call: Callable[[Settings], None]) -> None:
-        """Call a function with each configuration that is reloaded, once it is in force."""
+        """Call a function with each reloaded configuration after it takes effect."""
         self._configuration.call_when_reloaded(call)
 
     async def reload(self, *, force: bool = False, dry_run: bool = False) -> Reloaded:
@@ -360,21 +361,21 @@ class Gateway:
     def _reread(self) -> Settings:
         self._refuse_while_draining()
         settings = self._parts.reread()
-        # It may have begun meanwhile.
+        # The drain may have started meanwhile.
         self._refuse_while_draining()
         return settings
 
     def _refuse_while_draining(self) -> None:
         if self.draining.begun.is_set():
-            raise Conflict("the gateway is leaving; the next process reads the configuration when it starts")
+            raise Conflict("the gateway is stopping; the next process reads the configuration when it starts")
 
     # Sessions --------------------------------------------------------------------------------------------
 
     def capabilities(self, runtime: str) -> Capabilities:
-        """Say what the protocol of a runtime can do.
+        """Return the capabilities of a runtime's protocol.
 
         Raises:
-            NotFound: the configuration has no such runtime.
+            NotFound: no such runtime is configured.
         """
         return self._sessions.runtime(runtime).adapter.capabilities
 
@@ -388,10 +389,10 @@ class Gateway:
 
     async def close_session(self, session_id: SessionId, *, erase: bool) -> None:
         row = await self.session(session_id)
-        carried = self._sessions.owned(session_id)
-        if carried is not None:
-            await self._directory.ask(carried.worker, CloseOrdered("closed by a client", reply_slot()))
-            await asyncio.wait(carried.tasks, timeout=self._directory.patience)
+        owned = self._sessions.owned(session_id)
+        if owned is not None:
+            await self._directory.ask(owned.worker, CloseOrdered("closed by a client", reply_slot()))
+            await asyncio.wait(owned.tasks, timeout=self._directory.patience)
         elif row.state != "closed":
             missing = await self._directory.not_here(row)
             if not isinstance(missing, Unconfigured):
@@ -403,10 +404,10 @@ class Gateway:
             await self.tool_watch.erase(session_id)
 
     async def rotate_ticket(self, session_id: SessionId) -> None:
-        """End the ticket by which a native session is told the tools, or that of its whole runtime.
+        """Revoke the ticket of a native session, or replace that of its runtime if its sessions share one.
 
         Raises:
-            Conflict: it has none.
+            Conflict: the session has no ticket.
         """
         row = await self.session(session_id)
         options = self.settings.runtimes.get(row.runtime)
@@ -419,12 +420,12 @@ class Gateway:
     async def post(
         self, session_id: SessionId, events: Sequence[Event], *, by: str, keep: Keep | None = None
     ) -> Sequence[Envelope]:
-        """Record client events and send them on; nothing is recorded where one cannot be expressed.
+        """Record client events and send them to the runtime; if one cannot be expressed, none is recorded.
 
-        `by` names the API key. With `keep`, the answer is on record in the same moment as the events.
+        `by` is the name of the API key. With `keep`, the response is committed with the events.
 
         Raises:
-            Draining: the gateway is stopping, and one of the events is more than an answer or an interrupt.
+            Draining: the gateway is stopping, and the events include more than answers and interrupts.
         """
         worker = await self._directory.worker(session_id)
         if not all(event.kind in FINISHING_KINDS for event in events):
@@ -436,7 +437,7 @@ class Gateway:
             page = await self._engine.read(session_id, after=after, limit=limit)
             return await with_links(self._engine, session_id, page, more=len(page) == limit)
         except Truncated as exc:
-            text = f"the events behind {after} were removed by retention; history begins at {exc.first_sequence}"
+            text = f"events after {after} were removed by retention; the history starts at {exc.first_sequence}"
             raise Gone(text, first_sequence=exc.first_sequence) from exc
 
     async def redeliver(self, session_id: SessionId, sequence: int, target: str) -> None:
@@ -446,10 +447,10 @@ class Gateway:
     def follow(
         self, session_id: SessionId, *, after: int | None, heartbeat: float | None = None
     ) -> AsyncGenerator[StreamItem]:
-        """Yield history behind `after`, then what happens; None begins with what happens next.
+        """Yield the history after `after`, then new events; None starts with new events.
 
-        Ends when the session is closed or the gateway stops. What is only live is shown by the instance that
-        carries the session.
+        Ends when the session is closed or the gateway stops. Only the instance that owns the session yields live
+        events.
         """
         heartbeat, feeds = heartbeat or self._heartbeat(), self._member.remote_feeds
         return follow(
@@ -469,7 +470,7 @@ class Gateway:
         return int(spec.max_response) if isinstance(spec, WebhookSpec) else None
 
     def offered(self, session: CalledSession) -> Sequence[OfferedTool]:
-        """List the tools that callers of a session may call: those of the catalog that a route leads somewhere."""
+        """List the tools that callers of a session may call: the configured ones with a route."""
         return self._offered(session.runtime, session.labels)
 
     def _offered(self, runtime: str, labels: Mapping[str, str]) -> Sequence[OfferedTool]:
@@ -478,18 +479,18 @@ class Gateway:
     # Surroundings ----------------------------------------------------------------------------------------
 
     async def instances(self) -> Sequence[Instance]:
-        """List the processes on this store."""
+        """List the processes that use this store."""
         return await self._engine.instances()
 
     async def enable_destination(self, name: str) -> None:
-        """Switch a destination on again that had answered 410."""
+        """Enable a destination again after it answered 410."""
         await self._backends.enable(name)
 
     async def recall(self, *, key: str, scope: str) -> StoredAnswer | None:
         return await self._engine.recall(key=key, scope=scope)
 
     def keep(self, *, key: str, scope: str, request_sha: str, keep: timedelta) -> Keep:
-        """Make the place under which `post` keeps its answer together with the events."""
+        """Return the key under which `post` stores its response with the events."""
         return Keep(key, scope, request_sha, self._parts.clock.now() + keep, events=())
 
     async def remember(self, *, key: str, scope: str, request_sha: str, response: bytes, keep: timedelta) -> bool:
@@ -497,27 +498,27 @@ class Gateway:
         return await self._engine.remember(key=key, scope=scope, answer=answer)
 
     async def hold(self, name: str) -> bool:
-        """Take or keep what only one instance may have; False while another living one has it, or no lease runs."""
+        """Take or renew a lock across instances; return False if another one holds it or the lease has expired."""
         return await self._keeper.hold(name)
 
     async def let_go(self, name: str) -> None:
-        """Leave to others at once what was held."""
+        """Release a lock across instances."""
         await self._keeper.let_go(name)
 
     def render_metrics(self) -> bytes:
-        """Write all metrics in the Prometheus text format."""
+        """Return all metrics in the Prometheus text format."""
         return self._parts.metrics.render()
 
     # Inside ----------------------------------------------------------------------------------------------
 
-    def _fall_silent(self) -> None:
+    def _suspend(self) -> None:
         self._sessions.suspend_all()
 
-    async def _go_on(self, mine: Sequence[Regained]) -> None:
+    async def _resume(self, mine: Sequence[Regained]) -> None:
         await self._member.takeover.go_on(mine)
 
 
 async def _enter(stack: AsyncExitStack, name: str, part: AbstractAsyncContextManager[None]) -> None:
-    """Enter a part; what it raises on the way out is logged with its name, and the others are left all the same."""
+    """Enter a part; an exception at its exit is logged with its name and does not stop the other exits."""
     await part.__aenter__()
     stack.push_async_callback(lambda: suppress_faults(name, part.__aexit__(None, None, None)))

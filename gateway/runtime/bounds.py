@@ -1,4 +1,4 @@
-"""What a configuration means for those who do the work: slots, rates, when an executor is left alone."""
+"""Derives the limits of executors and sessions from the settings: slots, rates, circuit breakers."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -12,7 +12,7 @@ _OPEN_FOR = BreakerSpec().open_for
 
 
 def executor_limits(settings: Settings) -> Mapping[str, Limit]:
-    """Say how many calls each executor takes at once and per second."""
+    """Return the concurrent calls and calls per second of each executor."""
     return {
         name: (spec.concurrency, spec.rate if isinstance(spec, WebhookSpec) else None)
         for name, spec in settings.executors.items()
@@ -20,12 +20,12 @@ def executor_limits(settings: Settings) -> Mapping[str, Limit]:
 
 
 def session_limit(settings: Settings) -> Limit:
-    """Say how many calls of one session may be at work at once, and begin per second."""
+    """Return the concurrent calls and calls per second of one session."""
     return settings.limits.session_concurrency, settings.limits.session_rate
 
 
 def breaker_rules(settings: Settings) -> Mapping[str, Rule]:
-    """Say when each executor is left alone."""
+    """Return the circuit breaker rule of each executor."""
     rules: dict[str, Rule] = {}
     for name, spec in settings.executors.items():
         breaker = "off" if isinstance(spec, StaticSpec) else spec.breaker

@@ -1,4 +1,4 @@
-"""The configuration in force: what it means for the parts of a gateway, and how another one takes its place."""
+"""Applies the configuration to the parts of a gateway, at the start and on reload."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """The parts of a gateway that another configuration changes while it runs."""
+    """The parts of a gateway that a reload changes."""
 
     adapters: Mapping[str, Adapter]
     metrics: Metrics
@@ -49,16 +49,16 @@ class Configured:
     takeover: Takeover
     tasks: Tasks
     local_url: str | None
-    """The base of callback addresses without a `public_url`."""
+    """The base of callback URLs without a `public_url`."""
     reread_within: float
-    """Seconds that reading the file again may take."""
+    """Seconds that reading the file may take."""
 
 
 class Configuration:
-    """What is in force; `reload` is all or nothing, and what it could not finish is finished by the next one."""
+    """The current configuration; `reload` applies a file completely or not at all, and retries parts that fail."""
 
     def __init__(self, settings: Settings, reread: Callable[[], Settings], parts: Configured) -> None:
-        """Begin with settings; `reread` reads the file again and raises InvalidConfiguration."""
+        """Prepare; `reread` reads the file again and raises InvalidConfiguration."""
         self.settings = settings
         self.policy = policy_of(settings)
         self._reread = reread
@@ -66,16 +66,16 @@ class Configuration:
         self._reloading = asyncio.Lock()
         self._reloaded: list[Callable[[Settings], None]] = []
         self._unfinished: tuple[str, ...] = ()
-        """What a reload was to change that it could not finish."""
-        self._tried_again: set[str | None] = set()
-        """Runtimes that are not as the configuration says, and are tried again; None for sessions to be taken up."""
+        """The paths that a reload changed without completing it."""
+        self._retrying: set[str | None] = set()
+        """Runtimes whose configuration could not be applied yet; None stands for the takeover of sessions."""
 
     def call_when_reloaded(self, call: Callable[[Settings], None]) -> None:
-        """Call a function with each configuration that comes into force from now on."""
+        """Call a function with each configuration that takes effect from now on."""
         self._reloaded.append(call)
 
     def use(self, settings: Settings) -> None:
-        """Take over what is the process's: names of metrics, limits, its address, logging."""
+        """Apply the settings of the process: metric labels, limits, URLs, logging."""
         parts = self._parts
         parts.metrics.learn(
             runtimes=tuple(settings.runtimes),
@@ -96,11 +96,11 @@ class Configuration:
             call(settings)
 
     async def start_runtime(self, name: str) -> None:
-        """Begin with a runtime of the YAML; one whose adapter fails is begun with later, beside the others."""
+        """Connect a configured runtime; if its adapter fails, retry in a task of its own."""
         try:
-            await self._bring_about(name)
+            await self._apply_runtime(name)
         except AdapterFailed as exc:
-            self._try_again(name, exc)
+            self._retry(name, exc)
 
     async def reload(self, *, force: bool, dry_run: bool) -> Reloaded:
         """Read the configuration file again and apply it; the reload continues if its caller is canceled.
@@ -114,19 +114,19 @@ class Configuration:
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
-            work.add_done_callback(guard_call("reload", _tell_nobody_waited))
+            work.add_done_callback(guard_call("reload", _log_unreported))
             raise
 
     async def _reload(self, *, force: bool, dry_run: bool) -> Reloaded:
         async with self._reloading:
             old, new = self.settings, await self._read()
-            _refuse_what_stays(old, new)
+            _check_fixed_settings(old, new)
             restarted = self._restarted_by(new)
             if dry_run:
                 return Reloaded(changed_paths(old, new), restarted)
             if not force:
                 self._refuse_lossy_restarts(restarted)
-            # What an earlier reload has begun and could not finish is finished by this one.
+            # Includes the changes that an earlier reload did not complete.
             changed = tuple(dict.fromkeys((*self._unfinished, *changed_paths(old, new))))
             await self._change(new)
             self._unfinished = changed
@@ -140,7 +140,7 @@ class Configuration:
             if (exc := await self._attempt(None)) is not None:
                 failed.append(exc)
             if failed:
-                log.warning("configuration in force, but not complete yet", changed=list(changed))
+                log.warning("configuration applied partly; retrying the rest", changed=list(changed))
                 raise failed[0]
             self._unfinished = ()
             log.info("configuration reloaded", changed=list(changed), restarted=list(restarted))
@@ -168,7 +168,7 @@ class Configuration:
             )
 
     async def _read(self) -> Settings:
-        """Read the file again, beside everything else: it may be long, and a disk may hang."""
+        """Read the file in a thread: it may be long, and a disk may hang."""
         try:
             return await in_thread("reload", self._reread, within=self._parts.reread_within, what="reading it")
         except TimeoutError as exc:
@@ -176,60 +176,60 @@ class Configuration:
             raise InvalidConfiguration("reload", (fault,)) from exc
 
     async def _attempt(self, name: str | None) -> BaseException | None:
-        """Bring a runtime about, or take up sessions where there is no name; says what the reload failed on."""
+        """Apply a runtime's configuration, or take sessions over if `name` is None; return the error for the reload."""
         is_new = name is not None and name not in self._parts.sessions.runtimes
         try:
-            await (self._bring_about(name) if name is not None else self._parts.takeover.take_all())
+            await (self._apply_runtime(name) if name is not None else self._parts.takeover.take_all())
         except BaseException as exc:
             if not is_fault(exc):
                 raise
-            self._try_again(name, exc)
+            self._retry(name, exc)
             return None if is_new and isinstance(exc, AdapterFailed) else exc
         return None
 
-    def _try_again(self, name: str | None, exc: BaseException) -> None:
-        """Take note of what failed, and go on trying beside everything else."""
+    def _retry(self, name: str | None, exc: BaseException) -> None:
+        """Log a failure and retry in a task until it succeeds."""
         about: dict[str, Any] = {} if name is None else {"runtime": name}
         if isinstance(exc, DragomanError):
             log.warning("configuration cannot be applied yet; retrying", reason=str(exc), **about)
         else:
             FAULTS.note("runtime", exc, text="runtime cannot be connected; retrying", **about)
-        if name not in self._tried_again:
-            self._tried_again.add(name)
-            guard("runtime", partial(self._again, name), self._parts.tasks, **about)
+        if name not in self._retrying:
+            self._retrying.add(name)
+            guard("runtime", partial(self._apply_again, name), self._parts.tasks, **about)
 
-    async def _again(self, name: str | None) -> None:
-        """Bring about what failed, and carry what is on record of it, if that is still wanted."""
+    async def _apply_again(self, name: str | None) -> None:
+        """Apply the configuration of a runtime again and take over its sessions."""
         async with self._reloading:
             if not self._parts.sessions.leaving:
                 if name is not None:
-                    await self._bring_about(name)
+                    await self._apply_runtime(name)
                 await self._parts.takeover.take_all()
-            self._tried_again.discard(name)
+            self._retrying.discard(name)
 
-    async def _bring_about(self, name: str) -> None:
-        """Let a runtime be as the configuration says, whatever it is now: begun, connected anew, let go."""
+    async def _apply_runtime(self, name: str) -> None:
+        """Connect, reconnect or stop a runtime as the configuration requires."""
         sessions, runtimes = self._parts.sessions, self._parts.runtimes
-        new, carried = self.settings.runtimes.get(name), sessions.runtimes.get(name)
-        if carried is not None and (new is None or new.adapter != carried.options.adapter):
+        new, current = self.settings.runtimes.get(name), sessions.runtimes.get(name)
+        if current is not None and (new is None or new.adapter != current.options.adapter):
             await runtimes.stop(name, returns=new is not None)
-            carried = None
+            current = None
         if new is None:
             return
         adapter, tools = self._parts.adapters[new.adapter], declared_tools(self.settings)
-        if carried is None:
+        if current is None:
             await runtimes.start(name, adapter, new, tools=tools, policy=self.policy)
             return
-        if new != carried.options or runtimes.gave_up(name) or runtimes.is_unfinished(name):
+        if new != current.options or runtimes.gave_up(name) or runtimes.is_unfinished(name):
             await runtimes.renew(name, adapter, new, tools=tools, policy=self.policy)
         elif runtimes.is_unopened(name):
             await runtimes.populate(name)
 
     async def _change(self, settings: Settings) -> None:
-        """Take over what may change while running: executors, destinations, routes, tools, limits, logging.
+        """Apply changes that need no reconnection: executors, destinations, routes, tools, limits, logging.
 
         Raises:
-            InvalidConfiguration: something of it can never work; nothing was changed.
+            InvalidConfiguration: an executor or destination rejected its settings; nothing was changed.
         """
         parts = self._parts
         policy, rules, limits = policy_of(settings), breaker_rules(settings), executor_limits(settings)
@@ -242,23 +242,23 @@ class Configuration:
         self.use(settings)
 
 
-def _refuse_what_stays(old: Settings, new: Settings) -> None:
-    """Refuse what cannot change while the gateway runs.
+def _check_fixed_settings(old: Settings, new: Settings) -> None:
+    """Compare the settings that cannot change while the gateway runs.
 
     Raises:
-        InvalidConfiguration: it wants that.
+        InvalidConfiguration: one of them differs.
     """
     for fixed in ("engine", "instance"):
         if getattr(new, fixed) != getattr(old, fixed):
             fault = Problem(path=fixed, message="cannot change while the gateway runs; restart it")
             raise InvalidConfiguration("reload", (fault,))
     if old.api.keys and not new.api.keys:
-        # The address was bound for an API behind keys; without them it would be open to whoever reaches it.
-        fault = Problem(path="api.keys", message="cannot all be taken away while the gateway runs; restart it")
+        # The listener may be reachable from other machines, and an API without keys would be open to all of them.
+        fault = Problem(path="api.keys", message="cannot all be removed while the gateway runs; restart it")
         raise InvalidConfiguration("reload", (fault,))
 
 
-def _tell_nobody_waited(work: "asyncio.Task[Reloaded]") -> None:
-    """Say what became of a reload that whoever asked for it has stopped waiting for."""
+def _log_unreported(work: "asyncio.Task[Reloaded]") -> None:
+    """Log the failure of a reload whose client has left."""
     if not work.cancelled() and (exc := work.exception()) is not None:
         log.error("reload failed after its client left", reason=str(exc))

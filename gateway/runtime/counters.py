@@ -1,7 +1,6 @@
-"""Counters and histograms as plain numbers, which the registry reads only when the page is asked for.
+"""Counters and histograms as plain numbers, which the registry reads on each scrape.
 
-The library's own ones take a lock for every increment, which costs more than the increment; all of
-ours happen on the event loop, so there is nothing to lock.
+The library's own types take a lock for each increment; ours are only changed on the event loop and need none.
 """
 
 from bisect import bisect_left
@@ -14,9 +13,9 @@ from prometheus_client.registry import Collector
 
 
 class Counter(Collector):
-    """A counter; a series appears with its first happening, or from the start where it is `known`, or has no labels.
+    """A counter; a series starts with its first increment, or at 0 if it is `known` or has no labels.
 
-    An alert on an increase sees nothing of what a series had when it appeared.
+    An alert on an increase does not see the first value of a series, so series to alert on should be `known`.
     """
 
     def __init__(
@@ -35,11 +34,11 @@ class Counter(Collector):
         registry.register(self)
 
     def add(self, *labels: str, by: int = 1) -> None:
-        """Count one, or several."""
+        """Increase the series of these labels."""
         self._counts[labels] = self._counts.get(labels, 0) + by
 
     def collect(self) -> Iterable[Metric]:
-        """Say all counts, for the registry."""
+        """Return all counts."""
         family = CounterMetricFamily(self._name, self._text, labels=self._labels)
         for labels, count in self._counts.items():
             family.add_metric(labels, count)
@@ -47,7 +46,7 @@ class Counter(Collector):
 
 
 class ExternalCounter(Collector):
-    """A counter with one label that somebody else counts, from when it is made here."""
+    """A counter with one label, read from counts of another module since its creation."""
 
     def __init__(
         self, name: str, text: str, label: str, counts: Mapping[str, int], *, registry: CollectorRegistry
@@ -59,7 +58,7 @@ class ExternalCounter(Collector):
         registry.register(self)
 
     def collect(self) -> Iterable[Metric]:
-        """Say all counts, for the registry."""
+        """Return all counts."""
         family = CounterMetricFamily(self._name, self._text, labels=(self._label,))
         for label, count in self._counts.items():
             here = count - self._before.get(label, 0)
@@ -85,7 +84,7 @@ class Buckets(Collector):
         self._sum += value
 
     def collect(self) -> Iterable[Metric]:
-        """Say all buckets, for the registry."""
+        """Return all buckets."""
         bounds = [*(str(float(bound)) for bound in self._bounds), "+Inf"]
         totals = [float(total) for total in accumulate(self._counts)]
         family = HistogramMetricFamily(self._name, self._text)

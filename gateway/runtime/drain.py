@@ -17,13 +17,13 @@ InFlight = Counter[tuple[str, str]]
 
 
 class Drain:
-    """Tells the parts of one gateway how far its stop is."""
+    """The progress of one gateway's stop."""
 
     def __init__(self) -> None:
         self.begun = Ending()
         """Set when the stop begins: no new work is accepted."""
         self.over = Ending()
-        """Set when nothing is in flight or `limits.drain` is over: held requests and streams end."""
+        """Set when nothing is in flight or `limits.drain` has passed: held requests and streams end."""
 
     def refuse_new(self) -> None:
         """Raise while the gateway stops.

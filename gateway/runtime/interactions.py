@@ -1,4 +1,4 @@
-"""What clients ask about questions to people, and answer to them."""
+"""Lists, follows and answers interactions for clients."""
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ from gateway.store.step import InteractionState
 
 
 class Interactions:
-    """Shows questions to people over all sessions, and takes an answer to the session that asked."""
+    """Lists the interactions of all sessions and delivers answers to their sessions."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class Interactions:
         heartbeat: Callable[[], float],
         ended: Ending,
     ) -> None:
-        """Followers get a `heartbeat` after so many quiet seconds, and leave when all has `ended`."""
+        """Followers get a heartbeat after `heartbeat` seconds without events; their streams end with `ended`."""
         self._engine = engine
         self._directory = directory
         self._feed = feed
@@ -37,30 +37,31 @@ class Interactions:
     async def page(
         self, page: Page, *, session_id: SessionId | None, state: InteractionState | None
     ) -> tuple[Sequence[tuple[InteractionRow, Envelope]], str | None]:
-        """List questions with what was asked, and say where the next page begins."""
+        """Return a page of interactions with their request events, and the start of the next page."""
         rows, following = await self._engine.interactions(page, session_id=session_id, state=state)
         shown = [await show(self._engine, row) for row in rows]
         return [(one.row, one.asked) for one in shown if one is not None], following
 
     def follow(self) -> AsyncGenerator[InteractionItem]:
-        """Yield all questions that wait for a person, then each that changes; ends when the gateway stops."""
+        """Yield all waiting interactions, then each change; ends when the gateway stops."""
         return follow_interactions(self._engine, self._feed, heartbeat=self._heartbeat(), ended=self._ended)
 
     async def answer(
         self, interaction_id: InteractionId, body: Mapping[str, Any], *, by: str
     ) -> tuple[InteractionRow, Sequence[Loss]]:
-        """Answer a question to a person: `{"decision", "scope"}`, `{"answer"}` or `{"value"}`; `by` names the key.
+        """Answer an interaction with `{"decision", "scope"}`, `{"answer"}` or `{"value"}`; `by` names the API key.
 
-        Returns the question as it stands, and the losses of the answer on its way to the runtime.
+        Returns the interaction and the losses of the answer's translation.
 
         Raises:
-            NotFound, Conflict: there is no such question, or it waits no longer.
+            NotFound: there is no such interaction.
+            Conflict: it no longer waits for an answer.
         """
         row = await self._engine.interaction(interaction_id)
         if row is None:
             raise NotFound(f"no interaction {interaction_id!r}")
         if row.state != "waiting":
-            raise Conflict(f"this question is {row.state} and takes no answer any more")
+            raise Conflict(f"this question is {row.state} and cannot be answered any more")
         worker = await self._directory.worker(row.session_id)
         given: Envelope = await self._directory.ask(worker, AnswerGiven(interaction_id, body, by, reply_slot()))
         answered = await self._engine.interaction(interaction_id)

@@ -34,7 +34,7 @@ _QUIET = {
     # One line for each request, and errors of clients, which the response explains.
     "mcp": logging.ERROR,
     "sse_starlette": logging.WARNING,
-    # A line for each request, with its query, where callback tokens are.
+    # One line for each request, with its query, which may contain a callback token.
     "uvicorn.access": logging.WARNING,
     "websockets": logging.INFO,
     "aiosqlite": logging.INFO,
@@ -54,7 +54,7 @@ class _Formatter(logging.Formatter):
         level = record.levelname.lower()
         facts = {"level": level, "logger": record.name, **facts}
         ordered = {name: facts.pop(name) for name in _FIRST if name in facts} | facts
-        # The names are those of our own code; only what they hold may come from a peer.
+        # Names come from our own code; only values may come from a peer.
         line = {name: clean(fact) for name, fact in ordered.items() if fact is not None}
         exception = _write_traceback(record)
         moment = datetime.fromtimestamp(record.created, UTC)

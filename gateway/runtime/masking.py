@@ -1,4 +1,4 @@
-"""Makes the facts of a log line fit to be written: without registered secrets, plain JSON, of bounded size."""
+"""Converts the facts of a log line to plain JSON of bounded size without registered secrets."""
 
 import re
 import traceback
@@ -84,7 +84,7 @@ def _mask(text: str, *, is_cut: bool = False) -> str:
         text = text.encode("utf-8", "backslashreplace").decode()
     text = _registered[0].mask(text)
     if is_cut:
-        # A part of a secret may stand at the cut; no form of a secret is longer than this.
+        # The cut may leave a part of a secret; no encoded form is longer than this.
         longest = max((len(secret) for secret in _registered[0].texts), default=0)
         text = text[: len(text) - 12 * longest]
     return text if text.isprintable() else _CONTROL.sub(_escape, text)

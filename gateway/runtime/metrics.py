@@ -1,7 +1,7 @@
-"""All numbers the gateway publishes, in one registry of its own, with label values only from the YAML.
+"""The Prometheus metrics of the gateway, in a registry of their own.
 
-Every method is one happening. Names that the configuration lacks are counted under the label `_other`, so a peer
-cannot make the number of series grow.
+Each method records one occurrence. Label values are configured names; all others are counted as `_other`, so a peer
+cannot create series.
 """
 
 from collections.abc import Callable, Collection
@@ -17,11 +17,11 @@ from gateway.runtime.log_queue import DROPPED
 from gateway.settings.model import UNDECLARED as OTHER
 
 AttemptResult = Literal["answered", "accepted", "refused", "never_sent", "not_processed", "uncertain", "canceled"]
-"""How one attempt at an executor ended; all but the last are answers of `gateway.executors.port`."""
+"""The result of one attempt at an executor; all but the last are answers of `gateway.executors.port`."""
 FrameDirection = Literal["from_runtime", "to_runtime"]
 BreakerState = Literal["closed", "half_open", "open"]
 ForwardResult = Literal["answered", "unreachable", "unsure", "nobody"]
-"""answered: by the owner; unreachable: surely not sent; unsure: sent, without an answer; nobody: no owner lives."""
+"""answered: by the owner; unreachable: not sent; unsure: sent without an answer; nobody: without an owner."""
 LossHow = Literal["dropped", "narrowed", "defaulted", "invented"]
 
 _CALL_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -29,7 +29,7 @@ _COMMIT_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0
 
 
 class Metrics:
-    """The gateway's metrics; cheap enough for the hot path."""
+    """The metrics of one gateway; cheap enough for the hot path."""
 
     def __init__(
         self,
@@ -41,93 +41,93 @@ class Metrics:
         adapters: Collection[str] = (),
         destinations: Collection[str] = (),
     ) -> None:
-        """Make every metric; the names are those of the YAML, `adapters` those its runtimes use."""
-        # The time a series was made doubles the size of a page and answers no question of ours.
+        """Create all metrics; the names are the configured ones, `adapters` those of the configured runtimes."""
+        # The creation time of each series would double the size of a page.
         disable_created_metrics()
         self.registry = CollectorRegistry(auto_describe=True)
-        # Memory, CPU and open files, by the names that every client library of Prometheus gives them.
+        # Memory, CPU and open files, under the standard names of Prometheus client libraries.
         ProcessCollector(registry=self.registry)
-        self._make()
-        self._make_shares()
+        self._create()
+        self._create_for_cluster()
         self._runtimes: frozenset[str] = frozenset()
         self._build_info.labels(version=version).set(1)
-        # Not a number until somebody has looked: an alert on too little must not fire before that.
+        # NaN until the first measurement, so that an alert on low disk space does not fire.
         self._disk_free.set(nan)
         self.learn(runtimes=runtimes, tools=tools, executors=executors, adapters=adapters, destinations=destinations)
 
-    def _make(self) -> None:
+    def _create(self) -> None:
         here = self.registry
         self._calls = Counter(
             "dragoman_calls", "Tool calls that have their outcome.", ("runtime", "tool", "outcome"), registry=here
         )
         self._call_seconds = Buckets(
-            "dragoman_call_seconds", "From a call's arrival to its outcome.", _CALL_SECONDS, registry=here
+            "dragoman_call_seconds", "Seconds from a call's arrival to its outcome.", _CALL_SECONDS, registry=here
         )
         self._attempts = Counter(
-            "dragoman_executor_attempts", "Requests to executors, by how they ended.", ("executor", "result"),
+            "dragoman_executor_attempts", "Requests to executors, by result.", ("executor", "result"),
             registry=here,
         )  # fmt: skip
         self._secrets_in_results = Counter(
-            "dragoman_secrets_in_results", "Outcomes that told a secret which was sent to their executor, passed on.",
+            "dragoman_secrets_in_results", "Outcomes, delivered unchanged, with a secret sent to their executor.",
             ("executor",), registry=here,
         )  # fmt: skip
         self._outbox_oldest = Gauge(
-            "dragoman_outbox_oldest_seconds", "Age of the oldest event still to be delivered.", ("runtime",),
+            "dragoman_outbox_oldest_seconds", "Age of the oldest undelivered event.", ("runtime",),
             registry=here,
         )  # fmt: skip
-        self._dead_letters = Gauge("dragoman_dead_letters", "What will not be tried again by itself.", registry=here)
-        self._unknown = Counter(
-            "dragoman_unknown_outcomes", "Calls of which nobody knows whether they were done.", registry=here
+        self._dead_letters = Gauge(
+            "dragoman_dead_letters", "Failed calls and deliveries that wait for an operator.", registry=here
         )
-        self._late = Counter("dragoman_late_outcomes", "Outcomes that came after the call had ended.", registry=here)
+        self._unknown = Counter("dragoman_unknown_outcomes", "Calls with an unknown outcome.", registry=here)
+        self._late = Counter(
+            "dragoman_late_outcomes", "Outcomes that arrived after their call had ended.", registry=here
+        )
         self._link_up = Gauge(
             "dragoman_link_up", "1 while every link of the runtime is up or asleep.", ("runtime",), registry=here
         )
         self._links_asleep = Gauge(
-            "dragoman_links_asleep", "Sessions that the runtime has ended and nobody has anything to say to.",
+            "dragoman_links_asleep", "Sessions that the runtime has stopped and no event waits for.",
             ("runtime",), registry=here,
         )  # fmt: skip
         self._without_tools = Gauge(
             "dragoman_sessions_without_tools",
-            "Sessions whose agents were started and have not listed the backend's tools in time.",
+            "Sessions whose agents have started and not listed the backend's tools in time.",
             ("runtime",), registry=here,
         )  # fmt: skip
         self.commit: Callable[[float], None] = Buckets(
-            "dragoman_journal_commit_seconds", "From handing a step in to its being on disk.", _COMMIT_SECONDS,
+            "dragoman_journal_commit_seconds", "Seconds to commit a step to disk.", _COMMIT_SECONDS,
             registry=here,
         ).observe  # fmt: skip
-        """Note the seconds that a commit has taken."""
-        self._tell_links: Callable[[], None] = lambda: None
-        self._queued = Gauge("dragoman_queue_bytes", "Frames that wait to be decided about.", registry=here)
+        """Record the seconds of a commit."""
+        self._update_links: Callable[[], None] = lambda: None
+        self._queued = Gauge("dragoman_queue_bytes", "Bytes of frames that wait in inboxes.", registry=here)
         self._losses = Counter(
-            "dragoman_losses", "Parts that a translation could not carry.", ("adapter", "how"), registry=here
+            "dragoman_losses", "Parts that a translation could not express.", ("adapter", "how"), registry=here
         )
-        self._repeats = Counter(
-            "dragoman_repeats", "Frames sent again after a crash or the loss of a link.", registry=here
-        )
+        self._repeats = Counter("dragoman_repeats", "Frames sent again after a crash or a lost link.", registry=here)
         self._copies_lost = Counter(
-            "dragoman_copies_lost", "Copies that retention removed undelivered, together with their events.",
+            "dragoman_copies_lost", "Undelivered copies that retention removed.",
             ("destination",), registry=here,
         )  # fmt: skip
-        self._disk_free = Gauge("dragoman_disk_free_bytes", "Room left where the store is.", registry=here)
-        self._tasks = Gauge("dragoman_tasks", "Tasks of the event loop, those that wait included.", registry=here)
+        self._disk_free = Gauge("dragoman_disk_free_bytes", "Free bytes on the disk of the store.", registry=here)
+        self._tasks = Gauge("dragoman_tasks", "Tasks of the event loop, including waiting ones.", registry=here)
         self._build_info = Gauge(
-            "dragoman_build_info", "Always 1; the label tells the release.", ("version",), registry=here
+            "dragoman_build_info", "Always 1; the label is the release.", ("version",), registry=here
         )
         self._breaker_state = Gauge(
-            "dragoman_breaker_state", "0 closed, 1 half open: one call is let through, 2 open: nothing is asked.",
+            "dragoman_breaker_state", "0 closed, 1 half open: one call is allowed, 2 open: no calls are sent.",
             ("executor",), registry=here,
         )  # fmt: skip
         self._sessions = Gauge("dragoman_sessions", "Open sessions.", ("runtime",), registry=here)
         self._frames = Counter("dragoman_frames", "Native messages.", ("runtime", "direction"), registry=here)
         self._rejected = Counter(
-            "dragoman_frames_rejected", "Native messages that could not be read.", ("runtime",), registry=here
+            "dragoman_frames_rejected", "Native messages that could not be decoded.", ("runtime",), registry=here
         )
         self._reconnects = Counter(
-            "dragoman_links_reconnects", "Links that came back after a loss.", ("runtime",), registry=here
+            "dragoman_links_reconnects", "Reconnections of lost links.", ("runtime",), registry=here
         )
         ExternalCounter(
-            "dragoman_faults", "What failed and nobody foresaw, by the part it happened in; each is in the log.",
+            "dragoman_faults", "Unexpected exceptions, by part of the gateway; each is logged.",
             "part", FAULTS.total, registry=here,
         )  # fmt: skip
         ExternalCounter(
@@ -135,25 +135,27 @@ class Metrics:
             "level", DROPPED, registry=here,
         )  # fmt: skip
 
-    def _make_shares(self) -> None:
-        """Make what tells of several instances on one store."""
+    def _create_for_cluster(self) -> None:
+        """Create the metrics of several instances on one store."""
         here = self.registry
         self._lease = Gauge(
-            "dragoman_lease_seconds_left", "How long this instance may carry sessions without another beat.",
+            "dragoman_lease_seconds_left", "Seconds until the lease expires without another heartbeat.",
             registry=here,
         )  # fmt: skip
         self._lease.set(nan)
-        self._owned = Gauge("dragoman_sessions_owned", "Sessions that this instance carries.", registry=here)
-        self._taken_up = Counter("dragoman_adoptions", "Sessions that nobody carried, taken up here.", registry=here)
-        self._takeovers = Counter(
-            "dragoman_takeovers", "Of those, the ones that had been carried before.", registry=here
+        self._owned = Gauge("dragoman_sessions_owned", "Sessions that this instance owns.", registry=here)
+        self._taken_up = Counter(
+            "dragoman_adoptions", "Sessions without an owner that this instance acquired.", registry=here
         )
+        self._takeovers = Counter("dragoman_takeovers", "Acquired sessions that had an owner before.", registry=here)
         self._leases_lost = Counter(
-            "dragoman_leases_lost", "Leases that ended before they were given up.", registry=here
+            "dragoman_leases_lost", "Leases that expired before they were released.", registry=here
         )
-        self._fenced = Counter("dragoman_fenced", "Sessions let go because they had changed hands.", registry=here)
+        self._fenced = Counter(
+            "dragoman_fenced", "Sessions released because another instance owns them.", registry=here
+        )
         self._forwards = Counter(
-            "dragoman_forwards", "Requests for sessions of other instances, by how they ended.", ("result",),
+            "dragoman_forwards", "Requests forwarded to other instances, by result.", ("result",),
             known=[(result,) for result in get_args(ForwardResult)], registry=here,
         )  # fmt: skip
 
@@ -166,23 +168,23 @@ class Metrics:
         adapters: Collection[str],
         destinations: Collection[str] = (),
     ) -> None:
-        """Take the names of a new configuration; gauges of runtimes that are gone disappear, counters stay."""
-        gone = self._runtimes.difference(runtimes)
+        """Set the names of a new configuration; gauges of removed runtimes disappear, counters stay."""
+        removed = self._runtimes.difference(runtimes)
         self._runtimes = frozenset(runtimes)
         self._adapters = frozenset(adapters)
         self._tools = frozenset(tools)
         self._executors = frozenset(executors)
         self._destinations = frozenset(destinations)
         for gauge in (self._link_up, self._links_asleep, self._outbox_oldest, self._sessions, self._without_tools):
-            for runtime in gone:
+            for runtime in removed:
                 gauge.remove_by_labels({"runtime": runtime})
 
-    def watch_links(self, tell: Callable[[], None]) -> None:
-        """Have this tell how all sessions and links stand when the page is asked for."""
-        self._tell_links = tell
+    def watch_links(self, update: Callable[[], None]) -> None:
+        """Call a function on each scrape, which updates the gauges of sessions and links."""
+        self._update_links = update
 
     def watch_lease(self, remaining_seconds: Callable[[], float], owned: Callable[[], int]) -> None:
-        """Read these when the page is asked for."""
+        """Read these on each scrape."""
         self._lease.set_function(remaining_seconds)
         self._owned.set_function(owned)
 
@@ -190,7 +192,7 @@ class Metrics:
         self._leases_lost.add()
 
     def fenced(self) -> None:
-        """Count a session that turned out to be owned elsewhere."""
+        """Count a session that another instance has taken over."""
         self._fenced.add()
 
     def taken_up(self, *, takeover: bool) -> None:
@@ -232,9 +234,9 @@ class Metrics:
         self._losses.add(adapter if adapter in self._adapters else OTHER, how)
 
     def link(self, runtime: str, *, up: bool | None, asleep: int = 0) -> None:
-        """Say whether every link of a runtime is up, and how many sleep; None when it has none, so that nothing alerts.
+        """Set whether all links of a runtime are up, and how many sleep; None if it has none, so that no alert fires.
 
-        Said once before the first attempt, an alert also sees a link that never comes up.
+        It is set before the first attempt to connect, so that an alert detects a link that never comes up.
         """
         if up is None:
             self._link_up.remove_by_labels({"runtime": self._runtime(runtime)})
@@ -244,7 +246,7 @@ class Metrics:
             self._link_up.labels(self._runtime(runtime)).set(up)
 
     def breaker(self, executor: str, state: BreakerState | None) -> None:
-        """Say how an executor's breaker stands; None when it has none any more."""
+        """Set the state of an executor's breaker; None if it no longer has one."""
         if state is None:
             self._breaker_state.remove_by_labels({"executor": executor})
         else:
@@ -260,18 +262,18 @@ class Metrics:
         self._without_tools.labels(self._runtime(runtime)).set(count)
 
     def outbox_oldest(self, runtime: str, seconds: float) -> None:
-        """Say how long the oldest undelivered event has waited; 0 when none waits."""
+        """Set the age of the oldest undelivered event in seconds; 0 if there is none."""
         self._outbox_oldest.labels(self._runtime(runtime)).set(seconds)
 
     def dead_letters(self, count: int) -> None:
         self._dead_letters.set(count)
 
     def copies_lost(self, destination: str, count: int) -> None:
-        """Count copies that were given up with their events."""
+        """Count copies that retention removed undelivered."""
         self._copies_lost.add(destination if destination in self._destinations else OTHER, by=count)
 
     def watch_queues(self, size: Callable[[], float]) -> None:
-        """Read this when the page is asked for: how much waits in all inboxes."""
+        """Read the bytes of all inboxes on each scrape."""
         self._queued.set_function(size)
 
     def tasks(self, count: int) -> None:
@@ -281,8 +283,8 @@ class Metrics:
         self._disk_free.set(count)
 
     def render(self) -> bytes:
-        """Write the page in the Prometheus text format."""
-        self._tell_links()
+        """Return the page in the Prometheus text format."""
+        self._update_links()
         return generate_latest(self.registry)
 
     def _runtime(self, name: str) -> str:

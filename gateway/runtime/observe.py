@@ -1,4 +1,4 @@
-"""Counts and logs what was recorded or came and went; off the path of anything that waits."""
+"""Counts and logs recorded events, after their effects have started."""
 
 from collections.abc import Mapping, Sequence
 from logging import INFO, WARNING
@@ -29,12 +29,12 @@ def label_session(session: SessionView | SessionRow) -> str:
 
 
 def excerpt(payload: object) -> str:
-    """Show the beginning of a frame's payload for the log; values that hide themselves stay hidden."""
+    """Return the start of a frame's payload for the log, without hidden values."""
     return repr(payload)[:_EXCERPT]
 
 
 def warn_unserved(runtime: str, *, sessions: int, calls: int) -> None:
-    """Warn of sessions that wait for a runtime which the configuration does not name."""
+    """Warn of sessions that wait for an unconfigured runtime."""
     if sessions:
         fix = "put it back and reload, or close its sessions"
         text = "open sessions wait for a runtime that is not in the configuration"
@@ -44,19 +44,19 @@ def warn_unserved(runtime: str, *, sessions: int, calls: int) -> None:
 def note(
     envelopes: Sequence[Envelope], before: SessionView, *, adapter: str, metrics: Metrics, log: FilteringBoundLogger
 ) -> None:
-    """Note what operators care about."""
+    """Count and log the events that matter to operators."""
     session = before.session_id
     for envelope in envelopes:
         if envelope.losses:
-            # What is said in the place of a client's event lists its losses with both.
+            # An event that replaces a client's event repeats the losses of that event.
             listed = next((one.losses for one in envelopes if one.sequence == envelope.caused_by), ())
             for loss in set(envelope.losses).difference(listed):
                 metrics.loss(adapter, loss.how)
         event = envelope.event
-        # By its kind, since asking whether it is of a class that it is not of takes several times as long.
+        # By kind, because a failing class pattern is several times slower.
         match event.kind:
             case "tool.finished" if envelope.linked_to is not None:
-                # The call is counted itself.
+                # The linked call is counted instead.
                 continue
             case "tool.finished":
                 level, text = _SETTLED[event.outcome]

@@ -1,4 +1,4 @@
-"""What a configuration means for decisions: routes, tools, retry rules."""
+"""Derives the policy of decisions from the settings: routes, tools, retry rules."""
 
 from datetime import timedelta
 from typing import Any, cast
@@ -13,7 +13,7 @@ _MARGIN = timedelta(seconds=20)
 
 
 def policy_of(settings: Settings) -> Policy:
-    """Say what the configuration means for decisions."""
+    """Return the policy of decisions."""
     keeping = [name for name, spec in settings.tools.items() if spec.nulls == "keep"]
     validator = ArgumentValidator({tool.name: tool for tool in declared_tools(settings)}, keeping_nulls=keeping)
     return Policy(
@@ -31,12 +31,12 @@ def policy_of(settings: Settings) -> Policy:
 
 
 def declared_tools(settings: Settings) -> tuple[Tool, ...]:
-    """List the tools of the YAML."""
+    """List the configured tools."""
     return tuple(Tool(name, spec.description, spec.parameters) for name, spec in settings.tools.items())
 
 
 def retry_of(spec: ExecutorSpec) -> RetryPolicy:
-    """Say how often and how long an executor is asked."""
+    """Return the attempts, timeouts and back-off of an executor."""
     match spec:
         case WebhookSpec():
             return RetryPolicy(
@@ -55,12 +55,12 @@ def retry_of(spec: ExecutorSpec) -> RetryPolicy:
             )
         case StaticSpec():
             longer = spec.delay + _MARGIN
-            # It never fails, but each process that dies while it waits uses up an attempt.
+            # It never fails, but each crash during its delay uses up an attempt.
             return RetryPolicy(attempts=10, idempotent=True, timeout=longer, deadline=longer + _MARGIN)
 
 
 def copying_of(spec: DestinationSpec) -> RetryPolicy:
-    """Say how often a copy is tried; an event copy carries its id, so a repeat does no harm."""
+    """Return the retry rules of copies; a copy carries the event's id, so a repeat does no harm."""
     return RetryPolicy(
         attempts=spec.attempts,
         idempotent=True,
@@ -71,7 +71,7 @@ def copying_of(spec: DestinationSpec) -> RetryPolicy:
 
 
 def changed_paths(old: Settings, new: Settings) -> tuple[str, ...]:
-    """List what differs between two configurations, one path per entry of a section."""
+    """List the paths that differ between two configurations, one per entry of a section."""
     changed: list[str] = []
     for section in type(old).model_fields:
         before, after = getattr(old, section), getattr(new, section)

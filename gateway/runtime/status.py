@@ -1,4 +1,4 @@
-"""How the gateway is: what its runtimes and links are at, and whether it can do its work."""
+"""Reports the state of the gateway: its runtimes, their links, and its readiness."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -14,11 +14,11 @@ from gateway.runtime.session.shared import Shared
 from gateway.runtime.views import LinkStatus, Readiness, RuntimeStatus, UnconnectedRuntime
 from gateway.settings.model import Settings
 
-_UNCONNECTED = "it is not connected so far; that is tried again, and the log says why it fails"
+_UNCONNECTED = "not connected yet; connecting is retried, and the log has the reason"
 
 
 class Status:
-    """Of one gateway; asks for the `settings` in force."""
+    """The state of one gateway; `settings` returns the current settings."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Status:
         self._drain = shared.drain
 
     async def sessions_without_tools(self) -> Mapping[str, Mapping[SessionId, str]]:
-        """Find by runtime the sessions at work here whose agents should have listed the tools and have not, and why."""
+        """Return the owned sessions whose agents have not listed the tools in time, by runtime, with the reasons."""
         found: dict[str, dict[SessionId, str]] = {}
         for name, runtime in list(self._sessions.runtimes.items()):
             if not runtime.options.takes_mcp:
@@ -60,7 +60,7 @@ class Status:
         return found
 
     def runtimes(self) -> Sequence[RuntimeStatus]:
-        """Show the runtimes that are connected; the others of the configuration are `unconnected`."""
+        """Return the connected runtimes; `unconnected` returns the others."""
         shown: list[RuntimeStatus] = []
         for name, runtime in self._sessions.runtimes.items():
             links = tuple(
@@ -80,7 +80,7 @@ class Status:
         return shown
 
     def unconnected(self) -> Sequence[UnconnectedRuntime]:
-        """Show the runtimes of the configuration that are not connected so far, most likely as their adapters fail."""
+        """Return the configured runtimes that are not connected, usually because their adapters failed."""
         adapters, connected = self._adapters, self._sessions.runtimes
         return [
             UnconnectedRuntime(name, adapter.name, adapter.protocol, _UNCONNECTED)
@@ -90,7 +90,7 @@ class Status:
         ]
 
     async def ready(self) -> Readiness:
-        """Try the store, and say what keeps this instance from taking work."""
+        """Query the store and check whether this instance can accept work."""
         try:
             health = await self._engine.health()
             engine = "ok" if health.writable else health.detail or "takes no writes"
@@ -99,7 +99,7 @@ class Status:
         process = "draining" if self._drain.begun.is_set() else "ok"
         checks = {"engine": engine, "configuration": "ok", "process": process}
         if self._keeper.shared:
-            checks["lease"] = "ok" if self._keeper.lease is not None else "no lease runs, so no session is carried"
+            checks["lease"] = "ok" if self._keeper.lease is not None else "no valid lease, so all sessions are paused"
         lease = self._keeper.lease if self._keeper.shared else None
         return Readiness(
             ready=all(value == "ok" for value in checks.values()),

@@ -1,4 +1,4 @@
-"""The real clock and the real source of fresh ids."""
+"""The system clock and the generator of ids."""
 
 import secrets
 import time
@@ -12,19 +12,19 @@ from gateway.clock import Clock
 from gateway.events import EventId, ulid_entropy, ulid_time
 
 _ENTROPY_BITS = 80
-_LETTERS = [ulid_entropy(n)[-1] for n in range(32)]
-_NEXT = dict(pairwise(_LETTERS))
-"""The letter behind each but the last, which carries over."""
+_DIGITS = [ulid_entropy(n)[-1] for n in range(32)]
+_NEXT = dict(pairwise(_DIGITS))
+"""The successor of each digit but the last, which carries over."""
 
 
 def _find_steady() -> Callable[[], float]:
-    """Find a clock that nobody sets and that also counts while the machine sleeps, where there is one."""
+    """Return a clock that cannot be set and, if the system has one, includes time in suspend."""
     boot_time: int | None = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic if boot_time is None else partial(time.clock_gettime, boot_time)
 
 
 class SystemClock:
-    """Wall time read once at the start, carried on by a steady clock, so that steps of the wall clock do not matter."""
+    """Wall time that is read once and continued by a steady clock, so that clock changes have no effect."""
 
     def __init__(self) -> None:
         self._steady = _find_steady()
@@ -39,15 +39,15 @@ class SystemClock:
 
 
 class SystemIds:
-    """Ids that sort in the order of their minting, also within one millisecond and when the clock stands still."""
+    """Generates ids that sort in the order of creation, even within one millisecond or while the clock stops."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = Lock()
         self._milliseconds = -1
         self._time = ""
-        # Asking the system for each id would let go of the interpreter in the middle of every decision, and unlike
-        # tokens, ids need only differ. The top bit stays free, so that counting up cannot run over.
+        # Read once: a system call for each id would release the interpreter lock in every decision, and ids need not be
+        # secret. The top bit stays free, so that counting up cannot overflow.
         self._entropy = secrets.randbits(_ENTROPY_BITS - 1)
         self._written = ""
 
@@ -58,9 +58,9 @@ class SystemIds:
                 self._milliseconds = milliseconds
                 self._time = ulid_time(milliseconds)
             self._entropy += 1
-            # Counting up changes the last letter alone, but for one time in 32.
-            letter = _NEXT.get(self._written[-1:])
-            self._written = ulid_entropy(self._entropy) if letter is None else self._written[:-1] + letter
+            # Counting up changes only the last digit, except once in 32 times.
+            digit = _NEXT.get(self._written[-1:])
+            self._written = ulid_entropy(self._entropy) if digit is None else self._written[:-1] + digit
             return EventId(self._time + self._written)
 
     def token(self) -> str:

@@ -1,4 +1,4 @@
-"""How often the gateway looks, and how long it waits, where no configuration says so; tests give shorter times."""
+"""Intervals and timeouts that are not configurable; tests use shorter ones."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -6,50 +6,50 @@ from datetime import timedelta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """Seconds, unless said otherwise; production takes them as they stand here."""
+    """Times in seconds unless noted otherwise; production uses the defaults."""
 
     link_first: float = 0.5
     link_longest: float = 30.0
-    """Between two tries at a link at least at first, and at most."""
+    """The first and the longest back-off of a link."""
     link_refused: float = 60.0
-    """Between two tries at a link that the runtime refuses for good."""
+    """The interval of attempts at a link that the runtime refuses permanently."""
     autostart_first: float = 1.0
     autostart_longest: float = 60.0
-    """Between two attempts to create the session of an `autostart` at least at first, and at most."""
+    """The first and the longest back-off of an `autostart`."""
     link_gives_up: float = 600.0
-    """How long a redirect or a refused address may stay the only answer until just a reload tries the link again."""
-    replay_told: float = 30.0
-    """After how long a link whose replay goes on is told of in the log."""
+    """How long a link is retried that gets only redirects or forbidden addresses; then only a reload retries it."""
+    replay_warning: float = 30.0
+    """How long a replay may take before the log warns of it."""
     adapter: float = 600.0
-    """How long an adapter may take to create, to connect, to answer a send or a question, or to close a link. Its own
-    deadlines are shorter; beyond this one it hangs, and its link is made anew."""
+    """How long an adapter may take to create a session, or to open, use, query or close a link. Its own deadlines are
+    shorter; an adapter that exceeds this one is hung, and its link is replaced."""
     reread: float = 30.0
-    """How long reading the configuration again may take, with all files that it names."""
+    """How long reading the configuration and its files may take."""
     takeover_look: float = 1.0
-    """Between two looks for sessions that nobody carries."""
+    """The interval of checks for sessions without an owner."""
     feed_look: float = 1.0
     feed_look_idle: float = 5.0
-    """Between two looks at a session that is followed here and carried elsewhere; on a quiet one."""
+    """The interval of queries for events of a session that another instance owns; for a quiet session."""
     interactions_look: float = 1.0
     interactions_look_idle: float = 5.0
-    """Between two looks at the questions of other instances; where nobody follows them."""
+    """The interval of queries for interactions of other instances; without followers."""
     delivery_look: float = 2.0
     delivery_look_alone: float = 30.0
-    """Between two looks for copies that nobody announced, among other instances and alone."""
+    """The interval of queries for unannounced copies, with other instances and alone."""
     gauges: float = 5.0
     sweep: float = 60.0
-    """Between two looks at the gauges that nobody pushes, and between two sweeps of retention."""
+    """The intervals of measured gauges and of retention."""
     tools_late: float = 50.0
-    """How long a started agent has to list its tools; with a look at the gauges, its lack shows within a minute."""
+    """How long a started agent may take to list its tools; with `gauges`, the metric shows a lack within a minute."""
     reply: float = 30.0
-    """How long a client waits for a session that does not get to its order."""
+    """How long a client request waits for its session."""
     answer: float = 90.0
-    """How long a request may take until its answer begins, whatever it waits for; most waits are much shorter."""
+    """How long a request may take until its response starts; most waits are much shorter."""
     repeat: float = 30.0
-    """How long a repeat waits for the first request with its Idempotency-Key."""
+    """How long a repeated request waits for the first one with its Idempotency-Key."""
     beat: float = 10.0
-    """After how long a caller that wants to hear how far its call is hears at least that it goes on."""
+    """The interval of progress notifications to a caller that requested progress, if its call reports none."""
     late: timedelta = timedelta(minutes=10)
-    """How long after its end a call's callback addresses still answer."""
+    """How long the callback addresses of a call respond after its end."""
     snapshot_every: int = 500
-    """Events after which a session's memory is written down."""
+    """The number of events between snapshots of a session's memory."""

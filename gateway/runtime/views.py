@@ -1,4 +1,4 @@
-"""What the gateway shows of itself: histories of calls, states of links, readiness."""
+"""The values that the gateway returns to the API: stream items, call histories, states of links, readiness."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,43 +12,43 @@ from gateway.store.call import Call
 from gateway.store.rows import InteractionRow, Send
 
 NEWS_BYTES = 80 * 1024
-"""Weight from which on what happens leaves in pieces; encoded, it is some two thirds of that."""
+"""The largest weight of one batch of news; encoded, it has about two thirds of that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Nothing happened for a while; the stream lives."""
+    """No event occurred for a while, and the stream is alive."""
 
 
 class News:
-    """What happened, in a row, as far as it leaves together; all who follow a feed get the same object."""
+    """A batch of consecutive events; all followers of a feed share the object."""
 
     __slots__ = ("encoded", "first", "items", "last", "weight")
 
     def __init__(self, items: Iterable[Envelope | Live] = ()) -> None:
         self.items: list[Envelope | Live] = []
         self.encoded: bytes | None = None
-        """The news as the first follower encoded them, for all others."""
+        """The encoded batch, stored by the first follower for all others."""
         self.weight = 0
         self.first: int | None = None
-        """Sequence of the first of them that is recorded."""
+        """The sequence of the first recorded event."""
         self.last: int | None = None
-        """Sequence of the last of them that is recorded."""
+        """The sequence of the last recorded event."""
         for item in items:
             self.add(item, weight(item.event))
 
     @property
     def place(self) -> int:
-        """Sequence of the last event on record when the last of them came."""
+        """The sequence of the last recorded event at the time of the last item."""
         last = self.items[-1]
         return last.sequence if isinstance(last, Envelope) else last.after_sequence
 
     def takes(self, size: int) -> bool:
-        """Whether something of a weight still leaves with the rest."""
+        """Return whether an item of this weight fits into the batch."""
         return not self.items or self.weight + size <= NEWS_BYTES
 
     def add(self, item: Envelope | Live, size: int) -> None:
-        """Add what happened next."""
+        """Append the next event."""
         self.items.append(item)
         self.weight += size
         if isinstance(item, Envelope):
@@ -61,19 +61,19 @@ StreamItem = News | Gap | Heartbeat
 
 @dataclass(frozen=True, slots=True)
 class CalledSession:
-    """The session whose tools a caller asks for."""
+    """The session whose tools a client lists or calls."""
 
     session_id: SessionId
     runtime: str
     native_id: str
     labels: Mapping[str, str]
     on_record: bool = True
-    """False while it is being created: its tools may be listed already."""
+    """False while it is being created, when its tools can be listed already."""
 
 
 @dataclass(frozen=True, slots=True)
 class InteractionShown:
-    """A question to a person as it stands, and the event that asked."""
+    """An interaction and the event that requested it."""
 
     row: InteractionRow
     asked: Envelope
@@ -84,13 +84,13 @@ InteractionItem = InteractionShown | Missed | Heartbeat
 
 @dataclass(frozen=True, slots=True)
 class CallHistory:
-    """Everything on record about one call, oldest first."""
+    """All records of one call, oldest first."""
 
     row: Call
     envelopes: tuple[Envelope, ...]
-    """Its request, updates, progress, cancel, outcome, ignored outcomes."""
+    """Its request, updates, progress, cancel, outcome and ignored outcomes."""
     sends: tuple[Send, ...]
-    """How its outcome fared on the way out."""
+    """The deliveries of its outcome."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,19 +106,19 @@ class LinkStatus:
 
 @dataclass(frozen=True, slots=True)
 class FailingAutostart:
-    """An autostart whose last attempt has failed."""
+    """An autostart whose last attempt failed."""
 
     reason: str
     since: datetime
-    """When its first attempt in a row failed."""
+    """The time of the first consecutive failure."""
     attempts: int
     next_at: datetime
-    """When the next attempt begins."""
+    """The time of the next attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeStatus:
-    """One runtime that is connected, and its links."""
+    """A connected runtime and its links."""
 
     name: str
     adapter: str
@@ -126,12 +126,12 @@ class RuntimeStatus:
     capabilities: Capabilities
     links: tuple[LinkStatus, ...]
     autostart: FailingAutostart | None = None
-    """Why its own session is not created yet; None unless an attempt has failed."""
+    """The last failure to create its own session, if it is not created yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnconnectedRuntime:
-    """One runtime of the YAML that is not connected so far; of what it can do, its adapter is not asked again."""
+    """A configured runtime that is not connected yet; its adapter is not queried for capabilities."""
 
     name: str
     adapter: str
@@ -141,17 +141,17 @@ class UnconnectedRuntime:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Whether the process should get traffic; links are a detail and never make it unready."""
+    """Whether the process can serve traffic; links that are down never make it unready."""
 
     ready: bool
     checks: Mapping[str, str]
-    """Name of the check to `ok` or what is wrong."""
+    """`ok` or an error, by name of the check."""
     sessions: int
-    """How many sessions this process carries."""
+    """The number of sessions that this process owns."""
     instance_id: str | None = None
-    """Under which name it carries them; None where no lease runs, or none is needed."""
+    """The instance that owns them; None without a lease, or if none is needed."""
     failing: tuple[str, ...] = ()
-    """The parts of the process that fail on although they are begun again; the rest of it works."""
+    """The parts of the process that keep failing after restarts; all other parts work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +159,6 @@ class Reloaded:
     """The result of a reload, or of its dry run."""
 
     changed: tuple[str, ...]
-    """YAML paths that differ."""
+    """The YAML paths that differ."""
     restarted: tuple[str, ...] = ()
-    """Runtimes that connect again because their block changed."""
+    """Runtimes that reconnect because their settings changed."""

@@ -85,7 +85,7 @@ async def test_a_link_whose_wait_for_its_end_is_canceled_from_within_is_made_aga
     """As where it awaits a task of its own that something else has canceled."""
     running.traps.set("link.wait_closed, canceled")
     await running.traps.springs("link.wait_closed, canceled")
-    await until(lambda: _logged(running, "was canceled, and not by the gateway"))
+    await until(lambda: _logged(running, "the adapter canceled wait_closed of its link"))
     await running.is_well()
 
 
@@ -112,7 +112,7 @@ async def test_what_a_link_raises_lets_nothing_overtake_and_the_metric_is_right(
 @pytest.mark.parametrize(
     ("answer", "fault"),
     [
-        ("no answer", "a link answers with a Receipt, not NoneType"),
+        ("no answer", "send_all of a link must return a Receipt, not NoneType"),
         ("no such state", "sent, delivered, refused, moot, busy, not 'queued'"),
     ],
 )
@@ -230,7 +230,7 @@ async def test_an_adapter_that_raises_at_the_start_keeps_no_other_runtime_from_i
             assert [(shown.name, shown.protocol) for shown in gateway.status.unconnected()] == [
                 ("finn", one.finn.protocol)
             ]
-            with pytest.raises(LinkLost, match="'finn' fails"):
+            with pytest.raises(LinkLost, match="'finn' failed"):
                 await gateway.opening.open("finn", native_id="another", labels={})
             assert (await gateway.reload()).changed == ()
             one.traps.set(place, 0)
@@ -420,7 +420,7 @@ async def test_a_history_of_many_portions_is_caught_up_with_without_growing_paus
 
 
 async def test_a_replay_without_an_end_is_told_of(tmp_path: Path) -> None:
-    async with host(tmp_path, able={"resumes": True}, tuning=Tuning(link_first=0.02, replay_told=0.2)) as one:
+    async with host(tmp_path, able={"resumes": True}, tuning=Tuning(link_first=0.02, replay_warning=0.2)) as one:
         await one.ids()
         one.traps.set("link.enter, never caught up")
         one.traps.set("link.wait_closed")

@@ -44,7 +44,7 @@ async def test_without_a_descriptor_left_nothing_is_lost_and_the_log_says_why(
                 async def told() -> bool:
                     assert scene.gateway.alive, scene.log()
                     text = scene.gateway.whole_log()
-                    return "Too many open files" in text and "new connections are refused" in text
+                    return "Too many open files" in text and "refusing new connections" in text
 
                 await until(told)
                 assert scene.agent.connections == links
@@ -53,7 +53,7 @@ async def test_without_a_descriptor_left_nothing_is_lost_and_the_log_says_why(
         await scene.verify()
 
         async def well() -> bool:
-            return "can be opened again" in scene.gateway.whole_log()
+            return "file descriptors are available again" in scene.gateway.whole_log()
 
         await until(well)
-        assert scene.gateway.whole_log().count("new connections are refused") == 1
+        assert scene.gateway.whole_log().count("refusing new connections") == 1

@@ -175,7 +175,7 @@ async def test_a_standby_that_takes_over_has_every_call(tmp_path: Path) -> None:
 
 
 async def test_a_database_that_has_lost_its_last_commits_is_named_in_the_log(tmp_path: Path, server: OwnServer) -> None:
-    lost = "the store has lost what was on record"
+    lost = "the store has lost recorded events"
     async with postgres(server.dsn) as store, Scene(tmp_path, "0.2", store=given(store)) as scene:
         await scene.run()
         await scene.ask("again", within=PATIENCE)

@@ -425,7 +425,7 @@ async def test_a_runtime_whose_adapter_fails_is_shown_with_the_reason_until_it_i
         finn, failing = responses.Listing[responses.Runtime].model_validate(raw).data
         assert (finn.name, len(finn.links), finn.reason) == ("finn", 1, None)
         assert (failing.name, failing.adapter, failing.protocol) == ("shy", "plain", "plain/1")
-        assert (failing.links, "tried again" in str(failing.reason)) == ([], True)
+        assert (failing.links, "retried" in str(failing.reason)) == ([], True)
         able = responses.Listing[responses.RuntimeCapabilities].model_validate(
             (await wire.get("/v1/capabilities")).json()
         )

@@ -60,7 +60,7 @@ async def test_an_autostart_is_retried_until_the_server_is_there(
         assert (await gateway.get("/readyz"))["failing"] == []
         assert (await gateway.metrics())['dragoman_link_up{runtime="work"}'] == 1
         assert len(environment.server.conversations) == 1
-    lines = [line for line in capfd.readouterr().err.splitlines() if "autostart failed and is retried" in line]
+    lines = [line for line in capfd.readouterr().err.splitlines() if "autostart failed; retrying" in line]
     warned = [json.loads(line)["reason"] for line in lines]
     assert len(warned) == len(set(warned)) > 0
 

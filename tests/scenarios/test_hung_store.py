@@ -80,7 +80,7 @@ async def test_what_was_heard_and_is_not_on_record_at_the_end_is_told(newer: Sce
             left = asyncio.create_task(leaving.aclose())
             await until(is_told)
         await left
-    assert [line["heard"] for line in logs if line["event"] == told] == [len(calls)]
+    assert [line["count"] for line in logs if line["event"] == told] == [len(calls)]
 
 
 async def _is_queued(gateway: Running, expected: bool) -> bool:

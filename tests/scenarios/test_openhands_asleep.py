@@ -78,7 +78,7 @@ async def test_a_conversation_that_an_operator_stops_stays_stopped_until_somebod
         await ready(environment, gateway)
         await stop(environment)
         link = await gateway.wait_link("asleep")
-        assert "something to say" in link["reason"]
+        assert "an event waits for it" in link["reason"]
         await looked_at(environment)
         assert (work.connections, work.status_name) == (1, "STOPPED")
         series = await gateway.metrics()

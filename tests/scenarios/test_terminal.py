@@ -290,7 +290,7 @@ async def test_the_inbox_lists_what_waits_and_answer_answers_each_kind_once(plai
     assert (await runtime.hears("question.answered"))["answer"] == "blue"
     again = await dragoman(running, "answer", approval, "--deny")
     assert again.code == 1
-    assert "this question is answered and takes no answer any more" in again.err
+    assert "this question is answered and cannot be answered any more" in again.err
     assert "`dragoman inbox` lists what waits" in again.err
 
 

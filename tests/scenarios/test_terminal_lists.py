@@ -270,7 +270,7 @@ async def test_a_question_that_is_over_when_the_answer_comes_is_told_and_the_res
         done = await dragoman(running, "answer", rows["q"]["interaction_id"], "--text", "first")
         assert done.code == 0
         shown.type("second\n")
-        await shown.shows("this question is answered and takes no answer any more")
+        await shown.shows("this question is answered and cannot be answered any more")
         await shown.shows("Answer (a text; - skips the question, Enter leaves it): ", times=2)
         shown.type("\x04")
         assert await shown.ended() == 0

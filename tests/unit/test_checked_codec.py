@@ -39,7 +39,7 @@ class Answers:
 
 @pytest.mark.parametrize("answer", [None, (), _DRAFT, (_DRAFT.event,), "words", (_DRAFT, None), _raises()], ids=_READ)
 def test_a_frame_that_is_read_as_no_drafts_is_rejected(answer: object) -> None:
-    with pytest.raises(MalformedFrame, match="the adapter failed to read it"):
+    with pytest.raises(MalformedFrame, match="the adapter failed to decode it"):
         CheckedCodec(Answers(answer), runtime="finn").decode(_FRAME)
 
 
@@ -49,7 +49,7 @@ def test_drafts_in_a_list_are_taken() -> None:
 
 @pytest.mark.parametrize("answer", [None, (_FRAME,), Encoded(_NO_FRAMES)], ids=_SAID)
 def test_an_event_that_is_said_in_no_frames_is_refused(answer: object) -> None:
-    with pytest.raises(CannotExpress, match="the adapter failed to say it"):
+    with pytest.raises(CannotExpress, match="the adapter failed to encode it"):
         CheckedCodec(Answers(answer), runtime="finn").encode(_DRAFT)
 
 

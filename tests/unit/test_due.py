@@ -35,7 +35,7 @@ class Session:
     async def ticks(self) -> list[object]:
         async with asyncio.timeout(PATIENCE):
             while self.inbox.empty:
-                await self.inbox.filled()
+                await self.inbox.wait_filled()
         return list(self.inbox.take(10))
 
 

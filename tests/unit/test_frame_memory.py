@@ -83,7 +83,7 @@ async def test_what_the_worker_decides_about_counts_until_it_asks_for_more(share
     inbox.put_back(batch)
     inbox.take(10)
     assert shared.held == BIG
-    inbox.filled()
+    inbox.wait_filled()
     assert shared.held == 0
 
 

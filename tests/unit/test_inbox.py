@@ -104,20 +104,20 @@ async def test_requests_of_clients_are_refused_past_their_bound_and_those_given_
 
 async def test_it_is_awaited_only_while_nothing_is_before_what_comes_next() -> None:
     inbox = Inbox(frames=1, size=1_000, resumes=True, is_live=lambda _: False, overflow=lambda _: None)
-    assert not inbox.is_waited_for
-    waiting = inbox.filled()
-    assert inbox.is_waited_for
+    assert not inbox.is_idle
+    waiting = inbox.wait_filled()
+    assert inbox.is_idle
     inbox.put_frame(Frame("event", {}), None)
-    assert not inbox.is_waited_for, "a signal waits"
+    assert not inbox.is_idle, "a signal waits"
     async with asyncio.timeout(PATIENCE):
         await waiting
     inbox.take(100)
-    assert not inbox.is_waited_for, "what was taken is under way"
+    assert not inbox.is_idle, "what was taken is under way"
     inbox.put_frame(Frame("event", {}), None)
     inbox.put_frame(Frame("event", {}), None)
     assert inbox.shut
     inbox.take(100)
-    inbox.filled()
-    assert not inbox.is_waited_for, "frames were turned away"
+    inbox.wait_filled()
+    assert not inbox.is_idle, "frames were turned away"
     inbox.reopen()
-    assert inbox.is_waited_for
+    assert inbox.is_idle

@@ -100,7 +100,7 @@ class Session:
             builder.apply(SessionMoved(state="idle"), "from_runtime")
         attempts = self.out.plan_attempts(builder, sending=sending)
         if not fails:
-            self.out.attempted(attempts)
+            self.out.note_attempts(attempts)
             if moved:
                 self.out.turn_moved()
             for item in new:
@@ -119,7 +119,7 @@ class Session:
         """Send what is next."""
         item, silent = self.taken(), self.runtime.capabilities.delivery == "silence"
         meaning = read_result(result or Receipt("sent"), silent=silent)
-        self.tell(self.out.sent(item, meaning, now=self.now))
+        self.tell(self.out.note_result(item, meaning, now=self.now))
         return item.sequence
 
 
@@ -284,7 +284,7 @@ def test_what_may_have_left_without_its_answer_is_unknown_unless_somebody_asks_f
     session.up(said(1))
     assert (session.next(), [(one.sequences, one.state) for one in session.posted]) == (IDLE, [((1,), "unknown")])
     session.out.done([1])
-    assert session.out.again(1)
+    assert session.out.resend(1)
     session.read(said(1))
     assert session.leaves() == 1
 
@@ -309,10 +309,12 @@ def test_what_nobody_says_anything_against_is_delivered_when_its_window_is_over(
     session.now = 1.0
     session.add(2)
     session.leaves()
-    assert session.out.way.confirm(asked_at=WINDOW, window=WINDOW) == [Delivered((1,), RUNTIME, "delivered")]
-    assert session.out.way.sent
-    assert session.out.way.confirm(asked_at=1.0 + WINDOW, window=WINDOW) == [Delivered((2,), RUNTIME, "delivered")]
-    assert not session.out.way.sent
+    assert session.out.in_flight.confirm(asked_at=WINDOW, window=WINDOW) == [Delivered((1,), RUNTIME, "delivered")]
+    assert session.out.in_flight.sent
+    assert session.out.in_flight.confirm(asked_at=1.0 + WINDOW, window=WINDOW) == [
+        Delivered((2,), RUNTIME, "delivered")
+    ]
+    assert not session.out.in_flight.sent
 
 
 def test_of_a_crowd_the_older_half_is_delivered_as_soon_as_it_has_surely_come() -> None:
@@ -323,24 +325,27 @@ def test_of_a_crowd_the_older_half_is_delivered_as_soon_as_it_has_surely_come() 
         session.now = number / CROWD
         session.leaves()
     asked_at = session.now
-    assert (session.out.way.is_crowded, session.out.way.confirm(asked_at=asked_at, window=WINDOW)) == (False, [])
+    assert (session.out.in_flight.is_crowded, session.out.in_flight.confirm(asked_at=asked_at, window=WINDOW)) == (
+        False,
+        [],
+    )
     session.add(CROWD)
     session.now = 1.0
     session.leaves()
     # What has left since the link was asked is not proven by its answer, however much has left behind it.
-    [early] = session.out.way.confirm(asked_at=10 / CROWD, window=WINDOW)
+    [early] = session.out.in_flight.confirm(asked_at=10 / CROWD, window=WINDOW)
     assert early == Delivered(tuple(range(11)), RUNTIME, "delivered")
-    assert not session.out.way.is_crowded
+    assert not session.out.in_flight.is_crowded
     for number in range(CROWD + 1, CROWD + 12):
         session.add(number)
         session.leaves()
-    assert session.out.way.is_crowded
-    proven = session.out.way.proven(asked_at=session.now, window=WINDOW)
+    assert session.out.in_flight.is_crowded
+    proven = session.out.in_flight.list_proven(asked_at=session.now, window=WINDOW)
     assert proven == [*range(11, CROWD // 2 + 12)]
-    assert session.out.way.confirm(asked_at=session.now, window=WINDOW) == [
+    assert session.out.in_flight.confirm(asked_at=session.now, window=WINDOW) == [
         Delivered(tuple(proven), RUNTIME, "delivered")
     ]
-    assert not session.out.way.is_crowded
+    assert not session.out.in_flight.is_crowded
 
 
 def outcome(number: int) -> Transmit:
@@ -353,13 +358,13 @@ def test_that_an_outcome_is_delivered_is_a_mark_and_until_it_is_on_record_no_pag
     for number in (1, 2):
         session.out.add(outcome(number), now=0.0)
         session.leaves()
-    assert session.out.way.confirm(asked_at=WINDOW, window=WINDOW) == []
-    assert session.out.way.marks == [1, 2]
+    assert session.out.in_flight.confirm(asked_at=WINDOW, window=WINDOW) == []
+    assert session.out.in_flight.marks == [1, 2]
     session.out.link_down()
     session.up(row(1), row(2))
     assert session.next() == IDLE
-    assert session.out.way.take_marks() == (Delivered((1, 2), RUNTIME, "delivered"),)
-    assert (session.out.way.take_marks(), session.next()) == ((), IDLE)
+    assert session.out.in_flight.take_marks() == (Delivered((1, 2), RUNTIME, "delivered"),)
+    assert (session.out.in_flight.take_marks(), session.next()) == ((), IDLE)
     # Its row is pending again, for whoever asked for it.
     session.out.done([1, 2])
     session.out.reread()
@@ -372,9 +377,9 @@ def test_an_outcome_that_is_asked_for_again_is_said_again_although_it_was_believ
     session.up()
     session.out.add(outcome(1), now=0.0)
     session.leaves()
-    assert session.out.way.confirm(asked_at=WINDOW, window=WINDOW) == []
-    assert session.out.again(1)
-    assert session.out.way.take_marks() == ()
+    assert session.out.in_flight.confirm(asked_at=WINDOW, window=WINDOW) == []
+    assert session.out.resend(1)
+    assert session.out.in_flight.take_marks() == ()
     session.out.reread()
     session.read(row(1))
     assert session.leaves() == 1
@@ -387,7 +392,7 @@ def test_repeats_have_a_step_of_their_own_lest_a_gateway_that_keeps_dying_says_t
     session.up()
     session.out.add(replace(outcome(1), repeats=True), now=0.0)
     session.leaves()
-    assert session.out.way.confirm(asked_at=0.0, window=WINDOW) == [Delivered((1,), RUNTIME, "delivered")]
+    assert session.out.in_flight.confirm(asked_at=0.0, window=WINDOW) == [Delivered((1,), RUNTIME, "delivered")]
 
 
 def test_a_fault_is_about_the_newest_that_is_on_its_way_or_was_just_believed() -> None:
@@ -395,7 +400,7 @@ def test_a_fault_is_about_the_newest_that_is_on_its_way_or_was_just_believed() -
     session = Session()
     repeats(session, 1)
     assert session.out.fault("another", "", now=0.0) == ()
-    assert session.out.way.confirm(asked_at=0.0, window=WINDOW) == [Delivered((1,), RUNTIME, "delivered")]
+    assert session.out.in_flight.confirm(asked_at=0.0, window=WINDOW) == [Delivered((1,), RUNTIME, "delivered")]
     assert session.out.fault(code, "no", now=1.0) == (Delivered((1,), RUNTIME, "refused", f"{code}: no"),)
     assert session.out.fault(code, "no", now=1.0) == ()
 
@@ -404,8 +409,8 @@ def test_repeats_leave_in_portions_each_of_them_believed_as_soon_as_it_has_come(
     session = Session()
     repeats(session, PORTION)
     session.add(PORTION + 1)
-    assert (session.next(), session.out.way.repeats) == (PROVE, True)
-    [delivered] = session.out.way.confirm(asked_at=session.now, window=WINDOW)
+    assert (session.next(), session.out.in_flight.repeats) == (PROVE, True)
+    [delivered] = session.out.in_flight.confirm(asked_at=session.now, window=WINDOW)
     assert isinstance(delivered, Delivered)
     # Only what is on record is not said again by whoever comes after a crash.
     assert session.next() == PROVE
@@ -439,7 +444,7 @@ def test_a_page_that_could_not_be_read_is_read_again_for_whoever_had_asked() -> 
     session.up()
     session.add(1)
     session.leaves()
-    assert session.out.again(1)
+    assert session.out.resend(1)
     session.out.reread()
     reading = session.out.begin_reading()
     session.out.reading_failed(reading)

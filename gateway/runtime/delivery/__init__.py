@@ -1,1 +1,1 @@
-"""What leaves for backends besides calls, and what is looked after from time to time."""
+"""Executors and destinations in use, copies of events, and periodic maintenance."""

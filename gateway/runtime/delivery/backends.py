@@ -1,4 +1,4 @@
-"""The executors and destinations of the configuration: opened, swapped on reload, closed."""
+"""Opens the configured executors and destinations, replaces them on reload, and closes them."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
@@ -45,7 +45,7 @@ class _Delivery:
 
 
 class Backends:
-    """Owns everything that talks to the user's side."""
+    """Owns the executors and the deliveries to destinations."""
 
     def __init__(
         self,
@@ -69,14 +69,14 @@ class Backends:
         self._deliveries: dict[str, _Delivery] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._held: set[str] = set()
-        """The destinations that this instance, and no other, delivers to."""
+        """The destinations that only this instance delivers to."""
 
     @asynccontextmanager
     async def opened(self, settings: Settings) -> AsyncGenerator[None]:
-        """Open what the configuration names; on the way out all that is open by then is closed.
+        """Open the configured executors and destinations; close all current ones on exit.
 
         Raises:
-            InvalidConfiguration: something of it can never work.
+            InvalidConfiguration: an executor or destination rejected its settings.
         """
         try:
             await self.configure(settings)
@@ -85,34 +85,34 @@ class Backends:
             await self._close()
 
     def executor(self, name: str) -> tuple[Executor, RetryPolicy] | None:
-        """Find an executor and how it is asked."""
+        """Return an executor and its retry policy; None if it is not configured."""
         found = self._executors.get(name)
         return None if found is None else (found.executor, found.policy)
 
     async def configure(self, settings: Settings) -> None:
-        """Open what is new or changed and close what is gone; attempts under way keep theirs until they end.
+        """Open new and changed parts, and close removed ones; attempts in flight keep their executor until they end.
 
         Raises:
-            InvalidConfiguration: something of it can never work; nothing was changed.
+            InvalidConfiguration: an executor or destination rejected its settings; nothing was changed.
         """
         executors = {
-            name: (spec, _made("executors", name, self._make_executor, spec))
+            name: (spec, _make("executors", name, self._make_executor, spec))
             for name, spec in settings.executors.items()
             if name not in self._executors or self._executors[name].spec != spec
         }
         destinations = {
-            name: (spec, _made("destinations", name, self._make_destination, spec))
+            name: (spec, _make("destinations", name, self._make_destination, spec))
             for name, spec in settings.destinations.items()
             if name not in self._deliveries or self._deliveries[name].spec != spec
         }
         async with AsyncExitStack() as opened:
             for _, part in (*executors.values(), *destinations.values()):
                 await opened.enter_async_context(part)
-            # All or nothing: what is new is open, so that from here on nothing can fail.
+            # All new parts are open, so nothing fails from here on.
             for name in [one for one in self._deliveries if one in destinations or one not in settings.destinations]:
                 await self._end(self._deliveries.pop(name))
             opened.pop_all()
-        # Without a wait from here on: whoever calls this changes limits and rules in the same moment.
+        # No await from here on: the caller changes limits and rules at the same time.
         for name in [name for name in self._executors if name in executors or name not in settings.executors]:
             self._close_later(self._executors.pop(name))
         for name, (spec, executor) in executors.items():
@@ -134,7 +134,7 @@ class Backends:
             self._deliveries[name] = _Delivery(spec, destination, delivery, task)
 
     async def _deliver(self, name: str, delivery: EventDelivery) -> None:
-        """Deliver while this instance holds its destination."""
+        """Deliver while this instance holds the lock of the destination."""
         while not delivery.finishing:
             lease = self._keeper.lease
             if lease is not None and await self._may_hold(name):
@@ -148,15 +148,15 @@ class Backends:
 
     async def _while_held(self, name: str, lease: Lease, delivery: EventDelivery) -> None:
         async with Tasks() as group:
-            working, over = spawn("copies", delivery.run(), group), spawn("copies", lease.over.wait(), group)
+            working, expired = spawn("copies", delivery.run(), group), spawn("copies", lease.over.wait(), group)
             patience = _HOLD_AGAIN if self._keeper.shared else None
             held = True
             while held:
-                done, _ = await asyncio.wait({working, over}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+                done, _ = await asyncio.wait({working, expired}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
                 held = not done and await self._may_hold(name)
             await group.close()
             if not working.cancelled():
-                # What it raised is this destination's fault.
+                # Raise its fault; the guard counts it for this destination.
                 working.result()
 
     async def _may_hold(self, name: str) -> bool:
@@ -164,18 +164,18 @@ class Backends:
             return await self._keeper.hold(target_of(name))
         except EngineUnavailable as exc:
             log.warning("destination lock failed", destination=name, reason=str(exc))
-            # What is held stays so as long as the lease runs.
+            # A lock lasts as long as the lease.
             return name in self._held
 
     async def finish(self) -> None:
-        """Let the copies under way end, for a while, and begin no others; whoever comes next delivers them."""
+        """Start no more copies and wait up to 5 s for those in flight; the next process delivers the others."""
         for delivery in self._deliveries.values():
             delivery.delivery.finish()
         if tasks := [self._deliveries[name].task for name in self._held & self._deliveries.keys()]:
             await asyncio.wait(tasks, timeout=_FINISH)
 
     def wake(self) -> None:
-        """There may be new copies to deliver, here or by whoever holds their destination."""
+        """Wake the deliveries, here or at the instances that hold the locks, because copies were written."""
         for name, delivery in self._deliveries.items():
             if name in self._held:
                 delivery.delivery.wake()
@@ -183,17 +183,17 @@ class Backends:
                 self._notifications.tell("copies", [name])
 
     def hear(self, names: Iterable[str]) -> None:
-        """Look for copies for these destinations: another instance has written some."""
+        """Wake these deliveries, because another instance has written copies."""
         for name in names:
             if name in self._held and name in self._deliveries:
                 self._deliveries[name].delivery.wake()
 
     def look_all(self) -> None:
-        """Look for copies for all destinations: something may have been missed."""
+        """Wake all deliveries, because notifications may be missing."""
         self.hear(tuple(self._deliveries))
 
     async def enable(self, name: str) -> None:
-        """Switch a destination on again."""
+        """Enable a destination again after it answered 410."""
         if name not in self._deliveries:
             known = ", ".join(sorted(self._deliveries)) or "none"
             raise NotFound(f"no destination is named {name!r}; configured: {known}")
@@ -225,9 +225,9 @@ class Backends:
         task.add_done_callback(self._closing.discard)
 
 
-def _made(section: str, name: str, make: Callable[[_Spec], _Part], spec: _Spec) -> _Part:
+def _make(section: str, name: str, factory: Callable[[_Spec], _Part], spec: _Spec) -> _Part:
     try:
-        return make(spec)
+        return factory(spec)
     except OperatorError as exc:
         fault = Problem(path=f"{section}.{name}", message=str(exc))
         raise InvalidConfiguration("configuration", (fault,)) from exc

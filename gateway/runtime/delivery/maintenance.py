@@ -1,4 +1,4 @@
-"""What is looked after from time to time: retention, and the gauges nobody pushes."""
+"""Periodic work: retention, and the gauges that are measured."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ _DEAD_COUNTED = 1_000
 
 
 class Maintenance:
-    """Two small loops in the gateway's task group."""
+    """Runs two loops in the gateway's task group."""
 
     def __init__(
         self,
@@ -43,12 +43,12 @@ class Maintenance:
         self._sessions = sessions
         self._tuning = tuning
         self._status = status
-        self._opens = True
-        """Whether a file could be opened when it was tried last."""
+        self._can_open = True
+        """Whether the last check could open a file."""
 
     @contextmanager
     def running(self, tasks: Tasks, retention: Callable[[], Retention]) -> Generator[None]:
-        """Look after things in this group; `retention` says what may go as the configuration has it at that moment."""
+        """Run the loops in this group; `retention` returns the current retention settings."""
         with (
             running("gauges", self._measure, tasks),
             running("retention", partial(self._sweep, retention), tasks),
@@ -58,34 +58,34 @@ class Maintenance:
     async def _measure(self) -> None:
         while True:
             oldest: dict[str, float] = dict.fromkeys(self._sessions.runtimes, 0.0)
-            for carried in self._sessions.all():
-                name = carried.runtime.name
-                oldest[name] = max(oldest.get(name, 0.0), carried.worker.oldest_unsent)
+            for session in self._sessions.all():
+                name = session.runtime.name
+                oldest[name] = max(oldest.get(name, 0.0), session.worker.oldest_unsent)
             for name, seconds in oldest.items():
                 self._metrics.outbox_oldest(name, seconds)
             self._metrics.tasks(len(asyncio.all_tasks()))
-            self._try_to_open()
+            self._check_descriptors()
             try:
                 await self._measure_store()
             except EngineUnavailable as exc:
                 log.warning("store measurement failed", reason=str(exc))
             await asyncio.sleep(self._tuning.gauges)
 
-    def _try_to_open(self) -> None:
-        """Say when no file or socket can be opened any more: who comes then waits for ever, and hears nothing of it."""
+    def _check_descriptors(self) -> None:
+        """Log when no file or socket can be opened; new clients would wait forever without an error."""
         try:
             os.close(os.open(os.devnull, os.O_RDONLY))
         except OSError as exc:
-            if self._opens:
-                fix = "raise `ulimit -Hn` (LimitNOFILE, `ulimits`), and see what holds them: `ls -l /proc/<pid>/fd`"
+            if self._can_open:
+                fix = "raise `ulimit -Hn` (LimitNOFILE, `ulimits`), and list the open ones: `ls -l /proc/<pid>/fd`"
                 reason = exc.strerror or str(exc)
-                # The machine's limit and nobody's slip: where it was noticed tells nothing.
-                log.error("no file or socket can be opened; new connections are refused", reason=reason, fix=fix)  # noqa: TRY400
-            self._opens = False
+                # A traceback would not help: the cause is the limit of the machine.
+                log.error("out of file descriptors; refusing new connections", reason=reason, fix=fix)  # noqa: TRY400
+            self._can_open = False
         else:
-            if not self._opens:
-                log.info("files and sockets can be opened again")
-            self._opens = True
+            if not self._can_open:
+                log.info("file descriptors are available again")
+            self._can_open = True
 
     async def _measure_store(self) -> None:
         dead, _ = await self._engine.dead_sends(Page(limit=_DEAD_COUNTED))
@@ -113,10 +113,10 @@ class Maintenance:
                     lost.update(swept.copies)
             except EngineUnavailable as exc:
                 log.warning("retention postponed", reason=str(exc))
-            self._tell_lost(lost)
+            self._report_lost(lost)
 
-    def _tell_lost(self, lost: Counter[str]) -> None:
-        """Tell of copies that retention removed undelivered."""
+    def _report_lost(self, lost: Counter[str]) -> None:
+        """Count and log the copies that retention removed undelivered."""
         named = {target.removeprefix("destination:"): count for target, count in lost.items()}
         for destination, count in named.items():
             self._metrics.copies_lost(destination, count)

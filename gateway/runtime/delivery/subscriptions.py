@@ -1,4 +1,4 @@
-"""Carries event copies to destinations, from the ledger, on a slow schedule with dead letters."""
+"""Delivers copies of events to a destination from the ledger, with slow retries and dead letters."""
 
 import asyncio
 from collections import deque
@@ -22,14 +22,14 @@ log = structlog.get_logger(__name__)
 
 _PAGE = 100
 _OFF = "off"
-_LOOK_PAUSE = 0.05
-"""Seconds between two looks for copies, unless there were as many as one look finds."""
+_QUERY_PAUSE = 0.05
+"""Seconds between queries for copies, unless the last page was full."""
 _MARK_AFTER = 1.0
-"""Seconds after which the copies of a session that have arrived are marked, however many are still to follow."""
+"""Seconds after which delivered copies of a session are marked, even if more follow."""
 _LAST_MARKS = 1.0
-"""Seconds that are given to marks where delivery is broken off."""
+"""Seconds for writing marks when the delivery is canceled."""
 FAULTS_A_COPY = 3
-"""How often one copy may make its destination fail in ways that nobody foresaw."""
+"""Unexpected failures of a destination caused by one copy before the copy is dead."""
 
 
 def target_of(name: str) -> str:
@@ -38,7 +38,7 @@ def target_of(name: str) -> str:
 
 
 def note_of(name: str) -> str:
-    """Name the note that says whether a destination is switched off."""
+    """Name the note that stores whether a destination is disabled."""
     return f"destination/{name}"
 
 
@@ -79,22 +79,22 @@ class EventDelivery:
         self._unreachable_since: datetime | None = None
         self._wakeup = asyncio.Event()
         self._may_be_off = True
-        """Whether the store has to be asked if the destination is switched off."""
+        """Whether the store must be queried for a disabled destination."""
         self._faults: dict[tuple[str, int], int] = {}
-        """How often the copies that made the destination fail have done so."""
+        """Unexpected failures by the copy that caused them."""
         self.finishing = False
 
     def finish(self) -> None:
-        """Begin no other copy; `run` ends with those that are under way."""
+        """Start no more copies; `run` returns after those in flight."""
         self.finishing = True
         self._wakeup.set()
 
     def wake(self) -> None:
-        """There may be something new."""
+        """Query for new copies at once."""
         self._wakeup.set()
 
     async def run(self) -> None:
-        """Deliver until the task is canceled, or there is nothing more to finish."""
+        """Deliver until the task is canceled or `finish` is called."""
         self._may_be_off = True
         while not self.finishing:
             self._wakeup.clear()
@@ -103,13 +103,13 @@ class EventDelivery:
                 await self._deliver(rows)
                 if len(rows) == _PAGE:
                     continue
-                # Where there is something new already, it is looked for next, whenever the others are due.
+                # New copies are queried next, before any retry is due.
                 wait = 0.0 if self._wakeup.is_set() else await self._sleep_time()
             except DragomanError as exc:
                 log.warning("copies postponed", destination=self._name, reason=str(exc))
                 wait = 1.0
-            # What is written meanwhile shares the next look.
-            await asyncio.sleep(_LOOK_PAUSE)
+            # Copies that are written meanwhile share the next query.
+            await asyncio.sleep(_QUERY_PAUSE)
             try:
                 async with asyncio.timeout(wait):
                     await self._wakeup.wait()
@@ -122,7 +122,7 @@ class EventDelivery:
         return await self._engine.pending_sends(target=target_of(self._name), due_before=self._clock.now(), limit=_PAGE)
 
     async def _is_off(self) -> bool:
-        # Only its own 410 switches a destination off, and whoever switches it on again wakes this one.
+        # Only a 410 disables a destination, and enabling it wakes this task.
         if self._may_be_off:
             self._may_be_off = await self._engine.note(note_of(self._name)) == _OFF
         return self._may_be_off
@@ -134,14 +134,14 @@ class EventDelivery:
         return min(self._longest_sleep, max(0.05, (due - self._clock.now()).total_seconds()))
 
     async def _deliver(self, rows: Sequence[Send]) -> None:
-        """Send copies side by side, but those of one session in order."""
+        """Send copies concurrently, but those of one session in order."""
         sessions: dict[str, list[Send]] = {}
         for row in rows:
             sessions.setdefault(row.session_id, []).append(row)
         waiting = deque(sessions.values())
         problems: list[DragomanError] = []
 
-        async def of_the_next_sessions() -> None:
+        async def deliver_sessions() -> None:
             while waiting:
                 mine = waiting.popleft()
                 try:
@@ -149,20 +149,20 @@ class EventDelivery:
                 except BaseException as exc:
                     if not is_fault(exc):
                         raise
-                    # One session's marks that cannot be written must not break off the copies of the others.
+                    # A session whose marks cannot be written must not stop the copies of the others.
                     if not isinstance(exc, DragomanError):
                         FAULTS.note("copies", exc, destination=self._name, session_id=mine[0].session_id)
-                        exc = EngineUnavailable(f"a mark failed in a way that nobody foresaw ({type(exc).__name__})")
+                        exc = EngineUnavailable(f"a mark failed unexpectedly ({type(exc).__name__})")
                     problems.append(exc)
 
         async with Tasks() as group:
             for _ in range(min(len(waiting), self._concurrency)):
-                guard("copies", of_the_next_sessions, group, again=False)
+                guard("copies", deliver_sessions, group, again=False)
         if problems:
             raise problems[0]
 
     async def _copy_in_order(self, rows: Sequence[Send]) -> None:
-        """Send copies of one session until one has to wait; what became of them is marked in few steps."""
+        """Send copies of one session until one fails; mark the results in few steps."""
         marks: list[SendChange] = []
         now = asyncio.get_running_loop().time
         marked_at = now()
@@ -177,7 +177,7 @@ class EventDelivery:
                     await self._mark(rows[0].session_id, marks)
                     marked_at = now()
         finally:
-            # Broken off as well, for a while: what is not marked is sent again.
+            # Also when canceled, within a time limit: unmarked copies are sent again.
             if marks:
                 async with asyncio.timeout(_LAST_MARKS if is_to_end() else None):
                     await self._mark(rows[0].session_id, marks)
@@ -204,17 +204,17 @@ class EventDelivery:
         except BaseException as exc:
             if not is_fault(exc):
                 raise
-            copied = self._failed(row, exc)
+            copied = self._note_fault(row, exc)
         else:
             self._faults.pop((row.session_id, row.sequence), None)
         if copied.state == "gone":
             self._may_be_off = True
             await self._engine.set_note(note_of(self._name), _OFF)
-            log.error("a destination answered 410 and is switched off", destination=self._name)
+            log.error("destination answered 410 and is disabled", destination=self._name)
         return self._judge(row, copied, attempt)
 
-    def _failed(self, row: Send, exc: BaseException) -> Copied:
-        """A copy made its destination fail in a way that nobody foresaw: it is put aside when it has done so thrice."""
+    def _note_fault(self, row: Send, exc: BaseException) -> Copied:
+        """Note an unexpected failure; the third one of a copy makes it dead."""
         FAULTS.note("destination", exc, destination=self._name, session_id=row.session_id, sequence=row.sequence)
         key = row.session_id, row.sequence
         self._faults[key] = times = self._faults.get(key, 0) + 1
@@ -241,7 +241,7 @@ class EventDelivery:
             case "gone":
                 state, due_at = "pending", now
             case "unsent":
-                # It uses up no attempt.
+                # Nothing was sent, so it does not count as an attempt.
                 since, attempt = self._unreachable_since or now, row.attempt
                 if now - since < self._reconnect_within:
                     state, due_at = "pending", now + self._policy.reconnect_pause(now - since, self._jitter())

@@ -1,1 +1,1 @@
-"""One session at work: its worker, inbox, outbox and link."""
+"""The actor of one session: its worker, inbox, outbox and link."""

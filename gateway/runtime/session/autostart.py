@@ -1,4 +1,4 @@
-"""Creates the session of a runtime that has `autostart`, and retries with back-off until there is one."""
+"""Creates the session of a runtime with `autostart`; retries with back-off."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -18,18 +18,18 @@ from gateway.store.rows import Page, SessionFilter
 log = structlog.get_logger(__name__)
 
 _LONGEST_AFTER_FAULTS = 600.0
-"""At most after faults of an adapter: each attempt may have created a session that nothing uses."""
-_LOOK = 1.0
-"""Seconds between two looks while another instance creates the session."""
+"""The longest back-off after an adapter fault, because each attempt may have created a session that stays unused."""
+_CHECK_AGAIN = 1.0
+"""Seconds between checks while another instance creates the session."""
 _MOST_LOGGED = 100
-"""Different reasons that are logged for one runtime."""
+"""Distinct reasons logged for one runtime."""
 
 
 class Autostarts:
-    """One task for each runtime whose session is not created yet; across instances, one of them creates it."""
+    """Runs one task for each runtime without its session; a hold in the store lets one instance create it."""
 
     def __init__(self, shared: Shared, create: Callable[[Runtime], Awaitable[object]], drain: Drain) -> None:
-        """Prepare; `create` makes the native session and opens it."""
+        """Prepare; `create` creates the native session and opens it."""
         self._shared = shared
         self._create = create
         self._drain = drain
@@ -38,18 +38,18 @@ class Autostarts:
 
     @property
     def failing(self) -> Mapping[str, FailingAutostart]:
-        """Map the names of runtimes whose session could not be created so far to the last failure."""
+        """The last failure of each runtime without a session, by runtime name."""
         return self._failing
 
     async def start(self, runtime: Runtime) -> None:
-        """Create the session of a runtime unless it has one; replaces an earlier attempt at once."""
+        """Start to create the session of a runtime unless it has one; an earlier task is canceled."""
         await self.stop(runtime.name)
         run = partial(self._run, runtime)
         task = guard("autostart", run, self._shared.tasks, again=False, runtime=runtime.name)
         self._running[runtime.name] = task
 
     async def stop(self, name: str) -> None:
-        """End the attempts for a runtime."""
+        """Stop the attempts for a runtime."""
         task = self._running.pop(name, None)
         if task is not None:
             await stopped([task])
@@ -63,10 +63,10 @@ class Autostarts:
                 try:
                     if await self._is_done(runtime):
                         return
-                    # Another instance has the turn.
+                    # Another instance holds the right to create it.
                     self._failing.pop(name, None)
                     attempts = 0
-                    await asyncio.sleep(_LOOK * (0.5 + self._shared.jitter()))
+                    await asyncio.sleep(_CHECK_AGAIN * (0.5 + self._shared.jitter()))
                     continue
                 except DragomanError as exc:
                     reason, longest = str(exc), self._shared.tuning.autostart_longest
@@ -79,25 +79,25 @@ class Autostarts:
                 attempts += 1
                 if reason not in logged and len(logged) < _MOST_LOGGED:
                     logged.add(reason)
-                    log.warning("autostart failed and is retried", runtime=name, reason=reason)
+                    log.warning("autostart failed; retrying", runtime=name, reason=reason)
                 await asyncio.sleep(self._note_failure(name, reason, attempts, longest=longest))
         finally:
             self._failing.pop(name, None)
-            await self._let_go(runtime)
+            await self._release_hold(runtime)
 
     async def _is_done(self, runtime: Runtime) -> bool:
-        """Create the session unless there is one; False while another instance has the turn to create it."""
+        """Create the session unless it exists; return False while another instance may create it."""
         if await self._has_session(runtime.name):
             return True
         if not await self._shared.keeper.hold(_hold_of(runtime)):
             return False
-        # Another instance may have created it before the hold was free.
+        # Another instance may have created it before it released the hold.
         if not await self._has_session(runtime.name):
             await self._create(runtime)
         return True
 
     def _note_failure(self, name: str, reason: str, attempts: int, *, longest: float) -> float:
-        """Record a failed attempt; returns the seconds until the next one."""
+        """Record a failed attempt; return the seconds until the next one."""
         before, now = self._failing.get(name), self._shared.clock.now()
         ceiling = min(longest, self._shared.tuning.autostart_first * 2 ** min(attempts - 1, 20))
         wait = ceiling * (0.5 + 0.5 * self._shared.jitter())
@@ -109,7 +109,7 @@ class Autostarts:
         rows, _ = await self._shared.engine.sessions(Page(limit=1), SessionFilter(runtime, open_only=True))
         return bool(rows)
 
-    async def _let_go(self, runtime: Runtime) -> None:
+    async def _release_hold(self, runtime: Runtime) -> None:
         try:
             await self._shared.keeper.let_go(_hold_of(runtime))
         except EngineUnavailable as exc:

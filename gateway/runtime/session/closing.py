@@ -1,4 +1,4 @@
-"""Closes sessions that nobody can carry, because their runtime is not in the configuration."""
+"""Closes sessions without an owner, because their runtime is not in the configuration."""
 
 import structlog
 
@@ -20,42 +20,42 @@ log = structlog.get_logger(__name__)
 _NOTHING = Capabilities(accepts=frozenset(), emits=frozenset(), turns="signalled", delivery="response")
 
 
-class _Mute:
-    """The codec of a runtime that nobody knows: nothing is heard of it, and nothing said to it."""
+class _NullCodec:
+    """The codec of an unconfigured runtime: decodes nothing and encodes to no frames."""
 
-    # Both are named as the port has them.
-    def decode(self, frame: Frame) -> tuple[Draft, ...]:  # noqa: ARG002
+    def decode(self, frame: Frame) -> tuple[Draft, ...]:  # noqa: ARG002 - the port names it
         return ()
 
-    def encode(self, item: Draft | Envelope) -> Encoded:  # noqa: ARG002
+    def encode(self, item: Draft | Envelope) -> Encoded:  # noqa: ARG002 - the port names it
         return Encoded(())
 
 
 class Closing:
-    """Owns such a session for as long as it takes to end it."""
+    """Owns each session only until it is closed."""
 
     def __init__(self, shared: Shared, sessions: Sessions) -> None:
         self._shared = shared
         self._sessions = sessions
 
     async def close(self, row: SessionRow, policy: Policy, *, reason: str) -> None:
-        """End a session as its worker would: its open calls are canceled, and their executors told.
+        """Close a session as its worker would: cancel its open calls and notify their executors.
 
         Raises:
-            Elsewhere: somebody carries it, or is about to.
-            Stale: it was written to meanwhile. EngineUnavailable: the store does not take it.
+            Elsewhere: another instance owns it, or this one is starting it.
+            Stale: another writer changed it meanwhile.
+            EngineUnavailable: the store is unavailable.
         """
         session_id, shared = row.session_id, self._shared
-        # Under a fence of its own, so that whoever carried it before writes nothing any more.
+        # A new fence excludes writes of the previous owner.
         taken = await shared.keeper.take(session_id)
         if taken is None:
-            raise Elsewhere(session_id, "another instance carries the session, or none yet")
+            raise Elsewhere(session_id, "another instance owns the session, or none yet")
         try:
             if row.runtime in self._sessions.runtimes:
-                raise Elsewhere(session_id, "the session is being taken up")
+                raise Elsewhere(session_id, "the session is starting")
             await self._close(taken, policy, reason)
         except BaseException:
-            # Carried where its runtime is back by now, and else nobody's again.
+            # Starts the session if its runtime is configured by now, and otherwise releases it.
             await self._sessions.take_up([taken])
             raise
 
@@ -68,7 +68,7 @@ class Closing:
             protocol=taken.protocol,
             name=taken.runtime,
             capabilities=_NOTHING,
-            codec=_Mute(),
+            codec=_NullCodec(),
             options=RuntimeOptions(adapter="", url=""),
             policy=policy,
         )

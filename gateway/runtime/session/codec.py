@@ -1,4 +1,4 @@
-"""Holds a codec to its contract: whatever else it raises or answers becomes one of the two errors of the core."""
+"""Enforces the contract of a codec: any fault becomes one of the two errors that the core handles."""
 
 from typing import cast
 
@@ -8,28 +8,28 @@ from gateway.events import Draft, Envelope
 from gateway.guard import FAULTS, is_fault
 
 _TRIES = 3
-"""How often one frame or event may make a codec fail; a codec is pure, so that waiting in between helps nobody."""
+"""Attempts per frame or event, without pauses because a codec is pure."""
 
 
 class CheckedCodec:
-    """A codec of an adapter, which is somebody else's code."""
+    """Wraps the codec of an adapter, which may be third-party code."""
 
     def __init__(self, codec: Codec, *, runtime: str) -> None:
         self._codec = codec
         self._runtime = runtime
 
     def decode(self, frame: Frame) -> tuple[Draft, ...]:
-        """Say a frame in canonical words.
+        """Decode a frame into drafts of events.
 
         Raises:
-            MalformedFrame: and nothing else.
+            MalformedFrame: the codec rejected the frame, or failed three times.
         """
         reason = ""
         for tries in range(_TRIES):
             try:
                 drafts = tuple(self._codec.decode(frame))
                 if set(map(type, drafts)) != {Draft}:
-                    raise TypeError("what a frame says is one Draft or more")
+                    raise TypeError("decode must return one or more Draft objects")
             except MalformedFrame:
                 raise
             except BaseException as exc:
@@ -40,20 +40,20 @@ class CheckedCodec:
                 reason = type(exc).__name__
             else:
                 return drafts
-        raise MalformedFrame(f"the adapter failed to read it ({reason})")
+        raise MalformedFrame(f"the adapter failed to decode it ({reason})")
 
     def encode(self, item: Draft | Envelope) -> Encoded:
-        """Say an event in native words.
+        """Encode an event as native frames.
 
         Raises:
-            CannotExpress: and nothing else.
+            CannotExpress: the protocol cannot express it, or the codec failed three times.
         """
         reason = ""
         for tries in range(_TRIES):
             try:
                 encoded = cast("object", self._codec.encode(item))
                 if not isinstance(encoded, Encoded) or not {Frame}.issuperset(map(type, encoded.frames)):
-                    raise TypeError("what an event is said in is an Encoded with frames")
+                    raise TypeError("encode must return an Encoded with frames")
             except CannotExpress:
                 raise
             except BaseException as exc:
@@ -64,4 +64,4 @@ class CheckedCodec:
                 reason = type(exc).__name__
             else:
                 return encoded
-        raise CannotExpress(f"the adapter failed to say it ({reason})")
+        raise CannotExpress(f"the adapter failed to encode it ({reason})")

@@ -1,4 +1,4 @@
-"""Which decision of the core belongs to which signal."""
+"""Maps each signal to a decision of the core."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,12 +17,12 @@ _REASON = 500
 
 
 def decide(builder: StepBuilder, signal: s.Signal, *, outgoing: Outgoing, jitter: Callable[[], float]) -> Any:
-    """Add what a signal means to a step; returns what its reply gets, where it has one.
+    """Add the decision about a signal to a step; return the result for its reply.
 
-    What waits to leave is only looked at. For a free slot the answer is whether the call still wants it.
+    `outgoing` is only read. For `SlotFree` the result is whether the call still needs the slot.
     """
     match signal:
-        # The usual ones first, each of which is looked for in turn.
+        # The most frequent first, because patterns are tried in order.
         case s.FrameArrived():
             inbound.take(builder, signal.frame, cursor=signal.cursor, overloaded=signal.overloaded)
         case s.Attempted():
@@ -95,7 +95,6 @@ def _post(builder: StepBuilder, event: Event, place: int, by: str) -> int:
 
 
 def _for_client(builder: StepBuilder, signal: s.ClientSignal, outgoing: Outgoing) -> Any:
-    """What an API client or operator asked for."""
     match signal:
         case s.Post(events, _, by, keep):
             _refuse_too_many(builder, events, outgoing)
@@ -127,7 +126,7 @@ def _for_client(builder: StepBuilder, signal: s.ClientSignal, outgoing: Outgoing
 
 
 def _refuse_too_many(builder: StepBuilder, events: Sequence[Event], outgoing: Outgoing) -> None:
-    """Only so many events may wait for the runtime, and messages for their turn where it takes one a turn."""
+    """Limit the events that wait for the runtime, and the messages that wait for their turn."""
     most = builder.runtime.policy.outbound
     if outgoing.waiting + len(builder.events) + len(events) > most:
         raise Overloaded(f"{most} events may wait to be delivered to the runtime; try again later")
@@ -136,9 +135,9 @@ def _refuse_too_many(builder: StepBuilder, events: Sequence[Event], outgoing: Ou
     running = builder.memory.running
     more = sum(_begins_a_turn(event, running=running) for event in events)
     decided = sum(isinstance(effect, Transmit) and effect.lane == "new_work" for effect in builder.effects)
-    # Where no turn runs, the first of them need not wait.
-    room = MOST_WAITING if running else MOST_WAITING + 1
-    if more and outgoing.new_work + decided + more > room:
+    # Without a running turn the first message does not wait.
+    limit = MOST_WAITING if running else MOST_WAITING + 1
+    if more and outgoing.new_work + decided + more > limit:
         raise Overloaded(f"only {MOST_WAITING} messages may wait for the turn to end; interrupt it or wait")
 
 

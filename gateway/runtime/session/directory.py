@@ -1,4 +1,4 @@
-"""Finds who owns a session, and asks it: every order of a client ends up in its session's worker."""
+"""Finds the worker of a session and sends it the requests of clients."""
 
 import asyncio
 from typing import Any
@@ -15,10 +15,10 @@ from gateway.store.rows import SessionRow
 
 
 class SessionDirectory:
-    """Looks up sessions and calls, and the worker that works for them here."""
+    """Looks up sessions, calls, and the workers of owned sessions."""
 
     def __init__(self, engine: Engine, sessions: Sessions, *, patience: float) -> None:
-        """Prepare; `patience` is how many seconds a client waits for a session that does not get to its order."""
+        """Prepare; `patience` is how many seconds a client request waits for its session."""
         self._engine = engine
         self._sessions = sessions
         self.patience = patience
@@ -38,39 +38,43 @@ class SessionDirectory:
         return row
 
     def owned(self, session_id: SessionId) -> OwnedSession | None:
-        """Find a session that is at work here."""
+        """Return a session if this process owns it."""
         return self._sessions.owned(session_id)
 
     async def worker(self, session_id: SessionId) -> SessionWorker:
-        """Find the worker of an open session.
+        """Return the worker of an open session.
 
         Raises:
-            NotFound, Conflict, Unconfigured, Elsewhere: there is none here, and why.
+            NotFound: there is no such session.
+            Conflict: the session is closed.
+            Unconfigured: its runtime is not in the configuration.
+            Elsewhere: this process does not own it.
         """
-        carried = self._sessions.owned(session_id)
-        if carried is not None:
-            return carried.worker
+        owned = self._sessions.owned(session_id)
+        if owned is not None:
+            return owned.worker
         row = await self.session(session_id)
         if row.state == "closed":
             raise Conflict("the session is closed")
         raise await self.not_here(row)
 
     async def not_here(self, row: SessionRow) -> Unconfigured | Elsewhere:
-        """Say why an open session is not carried here."""
+        """Return the error for an open session that this process does not own."""
         known = self._sessions.runtimes.keys() | self._sessions.unconnected
         if row.runtime not in known and await self._engine.owner(row.session_id) is None:
             return Unconfigured(
                 f"the runtime {row.runtime!r} of this session is not in the configuration: "
                 "put it back and reload, or close the session"
             )
-        return Elsewhere(row.session_id, "another instance carries the session, or none yet")
+        return Elsewhere(row.session_id, "another instance owns the session, or none yet")
 
     async def ask(self, worker: SessionWorker, signal: ClientSignal) -> Any:
-        """Put a signal in and wait for what became of it.
+        """Send a client request to a worker and return the reply.
 
         Raises:
-            Conflict, Elsewhere: the session was closed, or given up here, before it got to this.
-            Overloaded: it did not get to this in time.
+            Conflict: the session was closed first.
+            Elsewhere: the session was released first.
+            Overloaded: the reply took longer than `patience`.
         """
         reply: asyncio.Future[Any] = signal.reply
         worker.put(signal)
@@ -79,12 +83,12 @@ class SessionDirectory:
             return reply.result()
         if worker.closed.done():
             if worker.lost:
-                raise Elsewhere(worker.view.session_id, "the session has changed hands meanwhile")
+                raise Elsewhere(worker.view.session_id, "the session has moved to another instance")
             raise Conflict("the session is closed")
         reply.cancel()
-        raise Overloaded(f"the session did not get to this within {self.patience:.0f} s")
+        raise Overloaded(f"the session did not process the request within {self.patience:.0f} s")
 
 
 def reply_slot() -> "asyncio.Future[Any]":
-    """Make the place where a signal's answer is put."""
+    """Return a future for the reply to a signal."""
     return asyncio.get_running_loop().create_future()

@@ -1,4 +1,4 @@
-"""When a session's deadlines are due: one timer a session, which rings with a `Tick` in the inbox."""
+"""The deadline timer of each session; it puts a `Tick` into the inbox."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,29 +11,29 @@ from gateway.runtime.session.inbox import Inbox
 from gateway.runtime.session.signals import Tick
 
 _REVIEW_AFTER = 0.25
-"""Seconds after which a change has moved the timer; what is due sooner is as late as that."""
+"""Seconds until a changed deadline reaches the timer; an earlier deadline fires late by up to this time."""
 AT_ONCE = 256
-"""Sessions whose timers are set in one turn of the loop."""
+"""Timers set in one turn of the loop."""
 _LATE = 0.001
 
 
 class Reviews:
-    """Sets the timers of all sessions that had something to do, four times a second.
+    """Sets the timers of all sessions with recent steps, four times a second.
 
-    Looking through the open calls of a session after each of its steps would cost more than its deadlines gain.
+    A scan of a session's open calls after each step would cost too much.
     """
 
     def __init__(self) -> None:
         self._due: dict[DueTimer, None] = {}
 
     def add(self, timer: "DueTimer") -> None:
-        """Set a timer soon: something may be due earlier by now."""
+        """Schedule a timer to be set, because a deadline may be earlier now."""
         if not self._due:
             asyncio.get_running_loop().call_later(_REVIEW_AFTER, _REVIEW, self)
         self._due[timer] = None
 
     def review(self) -> None:
-        """Set them."""
+        """Set the scheduled timers."""
         some = list(islice(self._due, AT_ONCE))
         for timer in some:
             del self._due[timer]
@@ -43,13 +43,13 @@ class Reviews:
 
 
 class DueTimer:
-    """One session's; `next_due` says when something is due next, if anything is."""
+    """The timer of one session; `next_due` returns its next deadline, if it has one."""
 
     __slots__ = ("_at", "_clock", "_ended", "_inbox", "_next_due", "_timer", "faults")
 
     def __init__(self, inbox: Inbox, clock: Clock, next_due: Callable[[], datetime | None]) -> None:
         self.faults = 0
-        """How often in a row a tick could not be decided on."""
+        """Consecutive ticks whose decision failed."""
         self._inbox = inbox
         self._clock = clock
         self._next_due = next_due
@@ -58,19 +58,19 @@ class DueTimer:
         self._ended = False
 
     def cancel(self) -> None:
-        """Ring no more."""
+        """Stop the timer."""
         self._ended = True
         if self._timer is not None:
             self._timer.cancel()
 
     def set(self) -> None:
-        """Let the timer ring when something is due next, or before."""
+        """Let the timer fire at the next deadline, or earlier."""
         due = self._next_due()
         if due is None or self._ended:
             return
         if self._timer is not None:
             if self._at is not None and self._at <= due:
-                return  # it rings early, finds nothing due, and is set again
+                return  # It fires early, finds nothing due, and is set again.
             self._timer.cancel()
         wait = max(0.0, (due - self._clock.now()).total_seconds()) + _LATE
         if self.faults:
@@ -78,7 +78,7 @@ class DueTimer:
         self._at, self._timer = due, asyncio.get_running_loop().call_later(wait, _RING, self)
 
     def ring(self) -> None:
-        """Tell the session that something is due, if it still is."""
+        """Put a tick into the inbox if a deadline has passed."""
         self._timer = self._at = None
         due = self._next_due()
         if due is not None and due <= self._clock.now():

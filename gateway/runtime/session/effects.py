@@ -1,4 +1,4 @@
-"""Does what a step orders, and answers who waits for it, once the step is on record."""
+"""Performs the effects of a committed step and resolves the replies."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ from gateway.store.step import RUNTIME
 
 
 class EffectRunner:
-    """One session's; `is_open` says whether a call may still wait for its slot."""
+    """Performs the effects of one session; `is_open` returns whether a call is still open."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class EffectRunner:
         is_open: Callable[[CallId], bool],
     ) -> None:
         self.late: list[tuple[CallId, Answered]] = []
-        """What attempts have answered whose calls had ended otherwise; to be looked up."""
+        """Results of attempts whose calls have another outcome; `process_late` records them."""
         self._shared = shared
         self._inbox = inbox
         self._outbox = outbox
@@ -46,22 +46,22 @@ class EffectRunner:
         self.log = log
         self._is_open = is_open
 
-    async def look_up_late(self) -> None:
-        """Find the calls whose answers came too late, so that these can be put on record."""
+    async def process_late(self) -> None:
+        """Load the calls with late results, so that the results are recorded."""
         while self.late:
             call_id, answered = self.late[0]
             try:
                 row = await self._shared.engine.call(call_id)
             except EngineUnavailable as exc:
-                # Looked up again behind the next batch.
-                self.log.warning("late answer query failed", reason=str(exc))
+                # Retried after the next batch.
+                self.log.warning("late result query failed", reason=str(exc))
                 return
             del self.late[0]
             if row is not None and row.outcome_sha != outcome_fingerprint(answered.outcome):
                 self._inbox.put(s.AnsweredLate(row, answered))
 
-    def show(self, envelopes: Sequence[Envelope], effects: Sequence[Effect]) -> None:
-        """Show followers what is on record and what is only live, in the order in which it came."""
+    def publish(self, envelopes: Sequence[Envelope], effects: Sequence[Effect]) -> None:
+        """Publish recorded and live events to followers, in their order."""
         shown = 0
         for tell in effects:
             if isinstance(tell, Tell):
@@ -73,7 +73,7 @@ class EffectRunner:
             self._feed.extend(envelopes[shown:] if shown else envelopes)
 
     def perform(self, effect: Effect, view: SessionView, runtime: RuntimeContext) -> None:
-        """Begin what an effect orders."""
+        """Start one effect."""
         dispatcher = self._shared.dispatcher
         match effect:
             case Transmit():
@@ -89,10 +89,10 @@ class EffectRunner:
             case Ask():
                 dispatcher.ask(self._inbox, effect)
             case Tell():
-                # Shown already, in its place between what is on record.
+                # `publish` has sent it in order.
                 pass
             case Resend(sequence):
-                self._outbox.again(sequence)
+                self._outbox.resend(sequence)
 
     def _queue(self, call_id: CallId, executor: str, due_at: datetime | None) -> None:
         slots, wait = self._shared.slots, 0.0
@@ -105,17 +105,17 @@ class EffectRunner:
             asyncio.get_running_loop().call_later(wait, wait_if_open, executor, call_id)
 
     def _wait_if_open(self, executor: str, call_id: CallId) -> None:
-        # Meanwhile the call or the session may have ended; a slot given then would never come back.
+        # A slot for a call or session that has ended meanwhile would never be released.
         if self._is_open(call_id):
             self._shared.slots.wait(executor, self._inbox, call_id)
 
     def finish(self, signal: s.Signal, answer: Any, envelopes: Sequence[Envelope]) -> None:
-        """Do what is left to do about a signal, and answer who waits for it."""
+        """Complete the work for a signal and resolve its reply."""
         if isinstance(answer, BaseException):
             fail(signal, answer)
             return
         match signal:
-            # The usual ones first, each of which is looked for in turn.
+            # The most frequent first, because patterns are tried in order.
             case s.FrameArrived():
                 pass
             case s.Attempted(call_id, _, late):
@@ -131,8 +131,8 @@ class EffectRunner:
             case s.LinkDown(_, refused):
                 self._outbox.link_down(refused=refused)
             case s.Post(reply=reply):
-                wanted = set(answer)
-                resolve(reply, [envelope for envelope in envelopes if envelope.sequence in wanted])
+                posted = set(answer)
+                resolve(reply, [envelope for envelope in envelopes if envelope.sequence in posted])
             case (
                 s.OutcomeGiven(reply=reply)
                 | s.ProgressGiven(reply=reply)

@@ -1,7 +1,7 @@
-"""Sends to a runtime without acknowledgements: when silence confirms a delivery. Pure.
+"""Tracks sends to a runtime without acknowledgements, where silence confirms a delivery. Pure.
 
-A confirmed outcome gets a delivery mark, which joins the session's next step: until then a crash repeats the outcome,
-byte for byte. The mark of an event that a runtime would count twice is committed at once.
+The delivery mark of a confirmed outcome joins the session's next step; until then a crash repeats the outcome, byte for
+byte. The mark of an event that a runtime would count twice is committed at once.
 """
 
 from collections.abc import Collection, Sequence
@@ -13,11 +13,11 @@ from gateway.runtime.session.signals import Delivered, Signal
 from gateway.store.step import RUNTIME
 
 PORTION = 32
-"""The retransmit window: retransmitted events in flight; a crash repeats at most these."""
+"""The retransmit window: the most retransmitted events in flight, which a crash may repeat."""
 CROWD = 8_000
-"""Sends in flight from which on the link is asked before the window ends, so that further events need not wait.
+"""With this many sends in flight the link is queried before the window ends, so that further events need not wait.
 
-Events with half of them behind are confirmed by the answer alone, because a fault concerns the newest send."""
+The answer alone confirms the older half, because a fault concerns the newest send."""
 NOTHING: frozenset[int] = frozenset()
 """Shared, because an idle session would otherwise hold five empty objects of 216 bytes."""
 
@@ -27,27 +27,27 @@ class _Sent:
     sequence: int
     at: float
     note: str | None
-    """The change of its row after the delivery."""
+    """The note that its row gets after delivery."""
     repeats: bool
-    rides: bool
+    piggybacks: bool
     """Whether its delivery mark may wait for the session's next step."""
 
 
 class InFlightSends:
-    """The unconfirmed and the confirmed, unmarked sends of one session."""
+    """The sends of one session that are unconfirmed, or confirmed without a mark."""
 
-    __slots__ = ("_believed", "marks", "portion", "sent", "settling")
+    __slots__ = ("_confirmed", "marks", "retransmits", "sent", "settling")
 
     def __init__(self) -> None:
         self.marks: list[int] = []
-        """Confirmed outcomes that the session's next step marks."""
+        """Confirmed outcomes to mark in the session's next step."""
         self.sent: list[_Sent] = []
         """Sends in flight that a fault may still concern."""
         self.settling: dict[int, None] = {}
         """Confirmed sends without a committed mark."""
-        self.portion: frozenset[int] = NOTHING
+        self.retransmits: frozenset[int] = NOTHING
         """Retransmits without a committed mark."""
-        self._believed: list[_Sent] = []
+        self._confirmed: list[_Sent] = []
         """The last confirmed retransmits; a fault may still concern them."""
 
     @property
@@ -66,54 +66,54 @@ class InFlightSends:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether the link must be asked at once."""
+        """Whether the link must be queried at once."""
         return len(self.sent) >= CROWD
 
     def add(self, item: Transmit, *, now: float) -> None:
         """Add a sent event."""
-        rides = item.kind == "tool.finished" and not item.repeats
-        self.sent.append(_Sent(item.sequence, now, RENEWED if item.renewed else None, item.repeats, rides))
+        piggybacks = item.kind == "tool.finished" and not item.repeats
+        self.sent.append(_Sent(item.sequence, now, RENEWED if item.renewed else None, item.repeats, piggybacks))
         if item.repeats:
-            self.portion |= {item.sequence}
+            self.retransmits |= {item.sequence}
 
-    def again(self, sequence: int) -> bool:
-        """Mark an event as requested again; return whether it has left already."""
-        left = sequence in self.settling or sequence in self.sequences
+    def resend(self, sequence: int) -> bool:
+        """Note that an event is requested again; return whether it was sent already."""
+        was_sent = sequence in self.settling or sequence in self.sequences
         self.settling.pop(sequence, None)
         if sequence in self.marks:
             self.marks.remove(sequence)
-        return left
+        return was_sent
 
-    def proven(self, *, asked_at: float, window: float) -> Sequence[int]:
-        """List the sends that the link's answer to a question of this moment confirms.
+    def list_proven(self, *, asked_at: float, window: float) -> Sequence[int]:
+        """List the sends that the link's answer to a query at `asked_at` confirms.
 
         It confirms all earlier retransmits. Of other sends it confirms those with a window of silence before the
-        question, and those far behind the newest of many.
+        query and, of a crowd, the older half.
         """
-        until = self._proven_until(asked_at=asked_at, window=window)
+        until = self._confirmed_until(asked_at=asked_at, window=window)
         return [sent.sequence for sent in self.sent if sent.at <= (asked_at if sent.repeats else until)]
 
     def confirm(self, *, asked_at: float, window: float) -> Sequence[Signal]:
-        """Confirm the sends that the link's answer to a question of this moment proves."""
+        """Confirm the sends that `list_proven` lists."""
         ripe: dict[str | None, list[int]] = {}
-        kept: list[_Sent] = []
-        until = self._proven_until(asked_at=asked_at, window=window)
+        unconfirmed: list[_Sent] = []
+        until = self._confirmed_until(asked_at=asked_at, window=window)
         for sent in self.sent:
             if sent.at > (asked_at if sent.repeats else until):
-                kept.append(sent)
+                unconfirmed.append(sent)
                 continue
             self.settling[sent.sequence] = None
-            if sent.rides:
+            if sent.piggybacks:
                 self.marks.append(sent.sequence)
             else:
                 ripe.setdefault(sent.note, []).append(sent.sequence)
             if sent.repeats:
-                self._believed = [*self._believed[-PORTION:], sent]
-        self.sent = kept
+                self._confirmed = [*self._confirmed[-PORTION:], sent]
+        self.sent = unconfirmed
         return [Delivered(tuple(sequences), RUNTIME, "delivered", note) for note, sequences in ripe.items()]
 
-    def _proven_until(self, *, asked_at: float, window: float) -> float:
-        """Return the time up to which sends are confirmed, by silence or, of many, by the answer alone."""
+    def _confirmed_until(self, *, asked_at: float, window: float) -> float:
+        """Return the time up to which sends are confirmed: by silence, or in a crowd by the answer alone."""
         silent = asked_at - window
         return max(silent, min(asked_at, self.sent[-CROWD // 2].at)) if self.is_crowded else silent
 
@@ -124,26 +124,26 @@ class InFlightSends:
         marks, self.marks = self.marks, []
         return (Delivered(tuple(marks), RUNTIME, "delivered"),)
 
-    def refused(self, *, now: float, window: float) -> int | None:
-        """Take out the send that a reported error concerns: the newest in the window, if there is one."""
+    def take_refused(self, *, now: float, window: float) -> int | None:
+        """Remove and return the send that a reported error concerns: the newest in the window, if any."""
         if self.sent:
             return self.sent.pop().sequence
-        if self._believed and self._believed[-1].at > now - window:
-            return self._believed.pop().sequence
+        if self._confirmed and self._confirmed[-1].at > now - window:
+            return self._confirmed.pop().sequence
         return None
 
     def done(self, sequences: Collection[int]) -> bool:
         """Note sends with a recorded fate; return whether more may be retransmitted now."""
         for sequence in sequences if self.settling else ():
             self.settling.pop(sequence, None)
-        if not self.portion:
+        if not self.retransmits:
             return False
-        self.portion = self.portion.difference(sequences) or NOTHING
+        self.retransmits = self.retransmits.difference(sequences) or NOTHING
         return True
 
-    def lose(self) -> set[int]:
+    def clear(self) -> set[int]:
         """Clear the sends of a lost link; return those with an unknown delivery."""
         lost, self.sent = self.sequences, []
-        self.portion = NOTHING
-        self._believed = []
+        self.retransmits = NOTHING
+        self._confirmed = []
         return lost

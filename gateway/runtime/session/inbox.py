@@ -1,7 +1,7 @@
 """The inbox of a session: one ordered queue, bounded for frames and client requests.
 
-Internal signals (responses, deliveries, ticks) are always accepted: their number is bounded by the calls
-in flight. Beyond the bound, config/README.md#bounds applies to frames, and client requests are refused.
+Internal signals (responses, deliveries, ticks) are always accepted, because the calls in flight bound their number.
+Beyond the bound, config/README.md#bounds applies to frames, and client requests are refused.
 """
 
 import asyncio
@@ -25,13 +25,15 @@ HARD_FRAMES = 10_000
 MOST_REQUESTS = 256
 """Client requests that may wait."""
 # Each link starts with known frames; if they alone filled the inbox, no new frame would ever be accepted.
-_MOST_ROOM = 16
+_LARGEST_FACTOR = 16
 
 
 class Inbox:
     """Accept signals from callbacks at once and hand them to the worker in batches."""
 
     __slots__ = (
+        "_capacity",
+        "_factor",
         "_frames",
         "_is_live",
         "_last_live",
@@ -42,8 +44,6 @@ class Inbox:
         "_requests",
         "_resumed_at",
         "_resumes",
-        "_room",
-        "_roomy",
         "_shut",
         "_taken",
         "_taker",
@@ -62,18 +62,19 @@ class Inbox:
     ) -> None:
         """Bound the frames of the runtime.
 
-        If the protocol `resumes`, a full inbox costs only the link: refused frames are
-        sent again over the next link. Otherwise live frames are dropped first; `is_live` identifies them.
+        If the protocol `resumes`, a full inbox costs only the link: the next link replays refused frames. Otherwise
+        live frames are dropped first; `is_live` identifies them.
         """
         self._resumes, self._shut = resumes, False
-        self._room = 1
+        self._factor = 1
+        """Multiplies the bounds after a link without progress."""
         self._resumed_at: str | None = None
         # Created with the first signal, because most sessions are idle.
         self._queue: list[Signal] | None = None
         self._taker: asyncio.Future[None] | None = None
         self.loop = asyncio.get_running_loop()
         """Stored, because looking up the running loop for each call is slow."""
-        self._roomy: asyncio.Future[None] | None = None
+        self._capacity: asyncio.Future[None] | None = None
         self._last_live: FrameArrived | None = None
         self.bound(frames=frames, size=size)
         self._frames = self._requests = 0
@@ -112,28 +113,28 @@ class Inbox:
         """Add a frame; mark it beyond the bound, and close the link far beyond it. `alone` is stored with it."""
         if self._shut:
             return
-        size, room = frame.size or _size_of(frame), self._room
+        size, factor = frame.size or _size_of(frame), self._factor
         if (reason := FRAMES.why_rejected(size)) is not None:
             frame, size = _rejected(frame, reason), 0
-        crowded = self._frames >= self._most_frames * room or self.bytes + size > max(self._most_bytes * room, size)
+        crowded = self._frames >= self._most_frames * factor or self.bytes + size > max(self._most_bytes * factor, size)
         if not FRAMES.has_capacity(size):
             crowded = True
             if not self._resumes:
                 frame, size = _rejected(frame, f"has {size:,} bytes; other frames take all of limits.frame_memory"), 0
-        if (crowded or room > HARD_FACTOR) and self._turns_away(frame, cursor, crowded=crowded):
+        if (crowded or factor > HARD_FACTOR) and self._refuse(frame, cursor, crowded=crowded):
             return
         self._frames += 1
         self.bytes += size
         FRAMES.hold(size)
         self._add(FrameArrived(frame, cursor, size, crowded, alone))
 
-    def _turns_away(self, frame: Frame, cursor: str | None, *, crowded: bool) -> bool:
-        """Handle a frame without capacity; return False if it is accepted anyway."""
+    def _refuse(self, frame: Frame, cursor: str | None, *, crowded: bool) -> bool:
+        """Refuse a frame beyond the bound; return False if it is accepted nevertheless."""
         if crowded and self._resumes:
             self._shut = True
-            self._overflow("the inbox is full; what is missing is asked for again")
+            self._overflow("the inbox is full; the next link replays the missing frames")
         elif crowded and self._is_live(frame):
-            # Only the newest is published, with free capacity; it never displaces a call or cancel.
+            # Only the newest is published, once the queue is empty; it never displaces a call or cancel.
             self._last_live = FrameArrived(frame, cursor, 0)
         elif self.overfull:
             self._overflow("the inbox is full")
@@ -144,9 +145,9 @@ class Inbox:
     def reopen(self, cursor: str | None = None) -> None:
         """Accept frames of a new link, with more capacity if the last link made no progress."""
         if not self._shut:
-            self._room = 1
+            self._factor = 1
         elif cursor == self._resumed_at:
-            self._room = min(self._room * 2, _MOST_ROOM)
+            self._factor = min(self._factor * 2, _LARGEST_FACTOR)
         self._resumed_at, self._shut = cursor, False
 
     @property
@@ -155,7 +156,7 @@ class Inbox:
         return self._shut
 
     @property
-    def is_waited_for(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether the worker is idle and no signal waits."""
         return self._taker is not None and not self._taker.done() and not self._shut
 
@@ -168,16 +169,16 @@ class Inbox:
     async def has_capacity(self) -> None:
         """Wait until a link that a full inbox closed may connect again."""
         while self._is_half_full:
-            if self._roomy is None:
-                self._roomy = self.loop.create_future()
-            await asyncio.shield(self._roomy)
+            if self._capacity is None:
+                self._capacity = self.loop.create_future()
+            await asyncio.shield(self._capacity)
         await FRAMES.wait_capacity(FRAMES.largest)
 
     @property
     def _is_half_full(self) -> bool:
         return self._frames > self._most_frames // 2 or self.bytes > self._most_bytes // 2
 
-    def filled(self) -> Awaitable[None]:
+    def wait_filled(self) -> Awaitable[None]:
         """Wait until a signal may be available; for the worker only."""
         self._forget_taken()
         self._taker = self.loop.create_future()
@@ -198,7 +199,7 @@ class Inbox:
             self._frames -= len(sizes)
             self.bytes -= sum(sizes)
         self._taken = before - self.bytes
-        if self._roomy is not None:
+        if self._capacity is not None:
             self._notify_capacity()
         if self._queue is None and self._last_live is not None:
             batch.append(self._last_live)
@@ -206,7 +207,7 @@ class Inbox:
         return batch
 
     def put_back(self, signals: Sequence[Signal]) -> None:
-        """Put unprocessed signals back in front, in their order."""
+        """Put unprocessed signals back at the front, in their order."""
         self._queue = [*signals, *(self._queue or ())] or None
         for signal in signals:
             if isinstance(signal, FrameArrived):
@@ -218,14 +219,14 @@ class Inbox:
         if self._taker is not None:
             self._wake()
 
-    def empty_out(self) -> list[Signal]:
-        """Take out all signals, for the end."""
-        left = list(self._queue or ())
+    def take_all(self) -> list[Signal]:
+        """Remove and return all signals, because the worker ends."""
+        remaining = list(self._queue or ())
         self._queue = None
         FRAMES.release(self.bytes)
         self._frames = self.bytes = self._requests = 0
         self._notify_capacity()
-        return left
+        return remaining
 
     def _forget_taken(self) -> None:
         if self._taken:
@@ -247,9 +248,9 @@ class Inbox:
             self._requests -= 1
 
     def _notify_capacity(self) -> None:
-        if self._roomy is not None and not self._is_half_full:
-            self._roomy.set_result(None)
-            self._roomy = None
+        if self._capacity is not None and not self._is_half_full:
+            self._capacity.set_result(None)
+            self._capacity = None
 
     def _wake(self) -> None:
         taker, self._taker = self._taker, None

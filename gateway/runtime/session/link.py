@@ -1,4 +1,4 @@
-"""Keeps the link of one session: connects, waits, tries again with backoff and jitter."""
+"""Maintains the link of one session: connects, waits, and reconnects with back-off and jitter."""
 
 import asyncio
 import sys
@@ -18,14 +18,14 @@ from gateway.runtime.session.worker import SessionWorker
 
 _STABLE = 10.0
 _WAKE_AFTER = 1.0
-"""Seconds of a back-off that work does not cut short: work makes a session connect at most once a second."""
+"""Queued events shorten a back-off, but to no less than these seconds."""
 
 LinkState = Literal["connecting", "up", "down", "refused", "asleep"]
-"""`asleep`: the runtime has ended the session, and nobody has anything to say to it."""
+"""`asleep`: the runtime has stopped the session, and no event waits for it."""
 
 
 class Supervisor:
-    """Owns one session's connection; `run` is its only task."""
+    """Owns the connection of one session; `run` is its only task."""
 
     def __init__(
         self,
@@ -41,9 +41,9 @@ class Supervisor:
         self.since: datetime = services.clock.now()
         self.reason: str | None = None
         self.gave_up = False
-        """Whether the address itself is at fault: only a reload, which makes the link anew, may try it again."""
+        """Whether the address is wrong, so that only a reload retries the link."""
         self._same_refusal: tuple[str, float] | None = None
-        """The code of the refusal that has been the only answer, and since when by the monotonic clock."""
+        """The code that every attempt has been refused with, and the monotonic time of the first."""
         self._worker = worker
         self._connector = connector
         self._clock = services.clock
@@ -51,9 +51,9 @@ class Supervisor:
         self._jitter = services.jitter
         self._entrance = entrance
         self._cut: asyncio.Future[str] | None = None
-        """Why the present link has ended, or is to end."""
+        """Completed with the reason to close the current link."""
         self._work: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when an event is queued that no attempt to connect has been made for."""
+        """Completed when an event is queued after the last attempt to connect."""
         self._wake_rest: Callable[[], None] | None = None
         worker.call_when_queued(self._note_work)
         self._rest: Rest | None = None
@@ -70,12 +70,12 @@ class Supervisor:
             )
 
     def drop(self, reason: str) -> None:
-        """Cut the link, e.g. because the inbox is full; it is made anew."""
+        """Close the link, e.g. because the inbox is full; `run` reconnects."""
         if self._cut is not None and not self._cut.done():
             self._cut.set_result(reason)
 
     def _note_work(self) -> None:
-        """Let an event that needs a link end the wait for the next attempt."""
+        """End the wait for the next attempt, because an event needs a link."""
         if self.state == "up" and self._cut is not None and not self._cut.done():
             return
         finish(self._work)
@@ -90,17 +90,17 @@ class Supervisor:
         tries, full_at = 0, self._worker.cursor
         started = self._clock.monotonic()
         while not self._worker.closed.done():
-            # A link to a session that cannot decide about what is there already would only be cut again.
+            # A full inbox would close the new link again.
             await self._worker.has_capacity()
-            # One each turn of the loop, so that thousands that begin together leave room for everything else.
+            # One per turn of the loop, so that thousands of new links do not block other work.
             async with self._entrance:
                 await asyncio.sleep(0)
             try:
-                if not await self._rested():
+                if not await self._wait_until_needed():
                     continue
                 self._move("connecting", self.reason)
                 started = self._clock.monotonic()
-                reason = await self._live()
+                reason = await self._connect()
             except LinkCrowded as exc:
                 self._down(str(exc))
                 if self._rest is not None:
@@ -125,68 +125,71 @@ class Supervisor:
                     raise asyncio.CancelledError from exc
             else:
                 self._down(reason)
-                # A long history comes in portions: what was too much of it is asked for as soon as there is room.
-                gets_on = self._worker.inbox.shut and self._worker.cursor != full_at
+                # A long history arrives over several links; each that makes progress reconnects without back-off.
+                progressed = self._worker.inbox.shut and self._worker.cursor != full_at
                 full_at = self._worker.cursor
-                if gets_on or self._clock.monotonic() - started > _STABLE:
+                if progressed or self._clock.monotonic() - started > _STABLE:
                     tries = 0
                 wait = self._backoff(tries)
                 self._metrics.reconnected(self._worker.view.runtime)
             tries += 1
             await self._wait(wait)
 
-    async def _rested(self) -> bool:
-        """Wait until there is a reason for a link; says whether one may be made: the lease may run out meanwhile."""
+    async def _wait_until_needed(self) -> bool:
+        """Wait until a link is needed; return whether the session may still connect."""
         if self._rest is not None:
             await self._rest.wait()
         return self._worker.leased and not self._worker.closed.done()
 
-    async def _live(self) -> str:
+    async def _connect(self) -> str:
+        """Open a link and keep it until it ends; return the reason."""
         self._cut = cut = asyncio.get_running_loop().create_future()
         self._work = asyncio.get_running_loop().create_future()
         native_id = self._worker.view.native_id
         self._worker.connecting()
         connecting = self._connector.connect(native_id, self._worker, resume_after=self._worker.cursor)
-        # Not around all of it: whatever bounds it would be kept for as long as the link stands.
+        # Entered by hand, so that no deadline stays in memory while the link is up.
         async with in_time(self._tuning.adapter, "to connect"):
             link = await connecting.__aenter__()
         try:
-            return cut.result() if cut.done() else await self._stand(link, cut)
+            return cut.result() if cut.done() else await self._run_link(link, cut)
         finally:
             async with in_time(self._tuning.adapter, "to close a link"):
                 await connecting.__aexit__(*sys.exc_info())
 
-    async def _stand(self, link: Link, cut: "asyncio.Future[str]") -> str:
-        """Let the session speak by a link until that ends; says why it did."""
+    async def _run_link(self, link: Link, cut: "asyncio.Future[str]") -> str:
+        """Use a link until it ends; return the reason."""
         self._move("up", None)
         if self._rest is not None:
             self._rest.connected()
         self._worker.log.info("link up")
         self._worker.put(LinkUp(link))
         lost = spawn("link", link.wait_closed(), self._tasks)
-        telling = self._tell_replay_late() if self._worker.replaying else None
+        warning = self._warn_of_replay_later() if self._worker.replaying else None
         try:
             await asyncio.wait({lost, cut, self._worker.closed}, return_when=asyncio.FIRST_COMPLETED)
-            # The reason that the link itself gives says more than the reason for which it was cut.
+            # The link's own reason is more precise than the reason to close it.
             await asyncio.sleep(0)
             if lost.cancelled():
-                raise RuntimeError("wait_closed of the link was canceled, and not by the gateway")
+                raise RuntimeError("the adapter canceled wait_closed of its link")
             if lost.done():
                 return lost.result()
             return cut.result() if cut.done() else "the session is closed"
         finally:
-            if telling is not None:
-                telling.cancel()
+            if warning is not None:
+                warning.cancel()
             lost.cancel()
 
-    def _tell_replay_late(self) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_later(self._tuning.replay_told, guard_call("link", self._tell_replay))
+    def _warn_of_replay_later(self) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(
+            self._tuning.replay_warning, guard_call("link", self._warn_of_replay)
+        )
 
-    def _tell_replay(self) -> None:
-        """Let an adapter that never says the end of a replay be seen: to its session nothing else looks wrong."""
+    def _warn_of_replay(self) -> None:
+        """Warn of a replay that the adapter does not end; the session shows no other symptom."""
         if self._worker.replaying:
-            seconds = self._tuning.replay_told
-            self._worker.log.warning("replay still running; calls wait for its end", seconds=seconds)
+            seconds = self._tuning.replay_warning
+            self._worker.log.warning("replay still running; calls wait until it ends", seconds=seconds)
 
     def _down(self, reason: str) -> None:
         self._same_refusal = None
@@ -196,7 +199,7 @@ class Supervisor:
         self._worker.put(LinkDown(reason))
 
     def _failed(self, exc: BaseException) -> float:
-        """Somebody else's code raised what nobody foresaw: the link is dropped; says when it is made again."""
+        """Drop the link after an unexpected exception of the adapter; return the seconds until the next attempt."""
         FAULTS.note("link", exc, session=label_session(self._worker.view))
         self._down(f"the adapter failed inside the gateway ({type(exc).__name__})")
         return FAULTS.pause("link", self, now=asyncio.get_running_loop().time())
@@ -210,14 +213,14 @@ class Supervisor:
         self._worker.put(LinkDown(str(problem), refused=True))
 
     def _lasts(self, problem: LinkRefused) -> bool:
-        """Return whether this refusal has been the only answer for `link_gives_up` seconds."""
+        """Return whether every attempt was refused with this code for `link_gives_up` seconds."""
         now = self._clock.monotonic()
         if self._same_refusal is None or self._same_refusal[0] != problem.code:
             self._same_refusal = (problem.code, now)
         return now - self._same_refusal[1] >= self._tuning.link_gives_up
 
     def _give_up(self, problem: LinkRefused) -> None:
-        reason = f"{problem}; it stayed so for {self._tuning.link_gives_up:g} s, only a reload tries again"
+        reason = f"{problem}; unchanged for {self._tuning.link_gives_up:g} s, only a reload tries again"
         self._worker.log.error("link given up", code=problem.code, reason=reason)
         self._move("refused", reason)
 
@@ -230,7 +233,7 @@ class Supervisor:
         return ceiling * (0.5 + 0.5 * self._jitter())
 
     async def _wait(self, seconds: float) -> None:
-        """Wait before the next attempt; work for the link ends the wait, but not its first second."""
+        """Wait before the next attempt; a queued event ends the wait after its first second."""
         closed = self._worker.closed
         await asyncio.wait({closed}, timeout=min(seconds, _WAKE_AFTER))
         if seconds > _WAKE_AFTER and not closed.done():

@@ -1,4 +1,4 @@
-"""Taking a session up from the store: its memory folded, its open calls joined in."""
+"""Loads a session from the store: its folded memory and its open calls."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -32,10 +32,10 @@ _PAGE = 500
 
 
 async def load_view(engine: Engine, session_id: SessionId) -> SessionView:
-    """Read what decisions about a session rest on.
+    """Load the view of a session, which its decisions use.
 
     Raises:
-        NotFound: no such session.
+        NotFound: there is no such session.
     """
     row = await engine.session(session_id)
     if row is None:
@@ -66,7 +66,7 @@ async def load_view(engine: Engine, session_id: SessionId) -> SessionView:
 
 
 async def known_calls(engine: Engine, view: SessionView, runtime: RuntimeContext, signal: Signal) -> dict[str, Call]:
-    """Look up what the store knows of the calls that a signal is about, and the memory no longer holds."""
+    """Load the calls that a signal concerns and the memory no longer holds, by native id or call id."""
     if isinstance(signal, CallAsked):
         row = await engine.call(id_of(view.runtime, view.native_id, signal.request))
         return {} if row is None else {row.call_id: row}
@@ -74,15 +74,15 @@ async def known_calls(engine: Engine, view: SessionView, runtime: RuntimeContext
         row = await engine.call(signal.row.call_id)
         return {} if row is None else {row.call_id: row}
     known: dict[str, Call] = {}
-    for native in _asked_for(view, runtime, signal):
+    for native in _calls_in(view, runtime, signal):
         row = await engine.latest_call(view.session_id, native)
         if row is not None:
             known[native] = row
     return known
 
 
-def _asked_for(view: SessionView, runtime: RuntimeContext, signal: Signal) -> Iterable[str]:
-    """Name the native calls that a signal may open."""
+def _calls_in(view: SessionView, runtime: RuntimeContext, signal: Signal) -> Iterable[str]:
+    """Return the native ids of the calls that a signal may open."""
     if isinstance(signal, CaughtUp):
         return view.memory.wanted
     if not isinstance(signal, FrameArrived | HandedOver):
@@ -95,19 +95,19 @@ def _asked_for(view: SessionView, runtime: RuntimeContext, signal: Signal) -> It
 
 
 async def read_unconfirmed(engine: Engine, view: SessionView) -> list[Envelope]:
-    """Read the agent's messages that wait to be confirmed."""
+    """Load the agent's messages that wait for a confirmation."""
     found: list[Envelope] = []
     for waiting in view.memory.confirmations:
         try:
             found += await engine.read(view.session_id, after=waiting.sequence - 1, limit=1)
         except Truncated:
-            # Too old for anybody to be asked; the message still gets its confirmation.
+            # Removed by retention, so no executor is asked; the message still gets its confirmation.
             continue
     return found
 
 
 async def when_posted(engine: Engine, session_id: SessionId, rows: Sequence[Send]) -> dict[int, datetime]:
-    """Find when the messages were posted that these confirmations are about: their runtime waits from then on."""
+    """Return the times of the messages that these rows confirm; the runtime waits from then on."""
     found: dict[int, datetime] = {}
     for row in rows:
         about = row.envelope.caused_by
@@ -129,5 +129,5 @@ async def _open_call(engine: Engine, session: SessionRow, call: Call) -> Call:
         origin = found[0].origin if call.answer_to == "caller" else None
         arguments = sent_arguments(found[0], request)
         return replace(call, arguments=arguments, size=weight(request.arguments), origin=origin)
-    # Erased, damaged, or of an unknown kind; the call still ends.
+    # The request is erased, damaged, or of an unknown kind; the call still ends.
     return call

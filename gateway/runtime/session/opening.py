@@ -1,4 +1,4 @@
-"""How sessions are opened by API clients, MCP clients and tickets, and how those are found whose tools are called."""
+"""Opens sessions for API clients, MCP clients and tickets, and finds the sessions whose tools they call."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -17,7 +17,7 @@ from gateway.store.rows import SessionRow
 
 
 class Opening:
-    """One for all sessions; asks the configuration in force for its `limits`."""
+    """Opens and finds sessions; `limits` returns the current limits."""
 
     def __init__(
         self,
@@ -44,9 +44,9 @@ class Opening:
         name: str | None = None,
         instructions: str | None = None,
     ) -> tuple[SessionRow, bool, Sequence[str]]:
-        """Attach to a native session, or create one where no id is given; says whether it is new.
+        """Attach to a native session, or create one if no id is given.
 
-        Beside it are the tools that the runtime was told on creation.
+        Returns the session, whether it is new, and the tools that the runtime got at its creation.
 
         Raises:
             Draining: the gateway is stopping.
@@ -54,7 +54,9 @@ class Opening:
         self._drain.refuse_new()
         options = self._sessions.runtime(runtime).options
         if options.mcp_clients is not None:
-            raise InvalidRequest(f"clients open the sessions of runtime {runtime!r} themselves", pointer="/runtime")
+            raise InvalidRequest(
+                f"the sessions of runtime {runtime!r} are opened by its own clients", pointer="/runtime"
+            )
         merged = {**options.labels, **labels}
         self._check_capacity(runtime, native_id)
         if native_id is not None:
@@ -67,55 +69,55 @@ class Opening:
         return await self._runtimes.create(runtime, labels=merged, name=name, instructions=instructions)
 
     async def find(self, session_id: SessionId) -> CalledSession:
-        """Find the session whose tools somebody asks for; what is carried here is found without the store."""
-        return self._called_here(session_id) or _called(await self._directory.session(session_id))
+        """Find the session whose tools a client calls; an owned session needs no query."""
+        return self._find_owned(session_id) or _called(await self._directory.session(session_id))
 
-    def _called_here(self, session_id: SessionId) -> CalledSession | None:
-        carried = self._sessions.owned(session_id)
-        if carried is None or carried.worker.view.memory.closed:
+    def _find_owned(self, session_id: SessionId) -> CalledSession | None:
+        owned = self._sessions.owned(session_id)
+        if owned is None or owned.worker.view.memory.closed:
             return None
-        view = carried.worker.view
+        view = owned.worker.view
         return CalledSession(session_id, view.runtime, view.native_id, view.memory.labels)
 
     async def of_client(self, runtime: str, client: McpClient) -> CalledSession:
-        """Find the session of a client that came to us; where there is none, or a closed one, it is opened.
+        """Find the session of an MCP client, or open one if it is missing or closed.
 
         Raises:
-            Elsewhere: the runtime is not taken up here yet. Draining: the gateway is stopping.
+            Elsewhere: the runtime is not connected here yet.
+            Draining: the gateway is stopping.
         """
         session_id = name_session(runtime=runtime, native_session_id=client.name)
-        if (here := self._called_here(session_id)) is not None:
+        if (here := self._find_owned(session_id)) is not None:
             return here
         row = await self._engine.session(session_id)
         if row is not None and row.state != "closed":
             return _called(row)
         self._drain.refuse_new()
-        taken_up = self._sessions.runtimes.get(runtime)
-        if taken_up is None or taken_up.connector is not None:
-            raise Elsewhere(session_id, f"the runtime {runtime!r} is being taken up")
+        connected = self._sessions.runtimes.get(runtime)
+        if connected is None or connected.connector is not None:
+            raise Elsewhere(session_id, f"the runtime {runtime!r} is not connected yet")
         self._check_capacity(runtime, client.name)
-        labels = {**taken_up.options.labels, **client.labels}
+        labels = {**connected.options.labels, **client.labels}
         row, _ = await self._runtimes.open(runtime, client.name, labels=labels)
         return _called(row)
 
     async def of_runtime(self, runtime: str, native_id: str) -> CalledSession | None:
-        """Find the open session of a runtime by its native id; None where there is none."""
+        """Find the open session of a runtime by its native id; return None if there is none."""
         session_id = name_session(runtime=runtime, native_session_id=native_id)
-        if (here := self._called_here(session_id)) is not None:
+        if (here := self._find_owned(session_id)) is not None:
             return here
         row = await self._engine.session(session_id)
         return None if row is None or row.state == "closed" else _called(row)
 
     def _check_capacity(self, runtime: str, native_id: str | None) -> None:
-        known = native_id is not None and self._sessions.carries(runtime, native_id)
+        known = native_id is not None and self._sessions.owns(runtime, native_id)
         if not known and self._sessions.count >= self._limits().sessions:
-            raise Overloaded(f"{self._sessions.count} sessions are carried here already; close some")
+            raise Overloaded(f"this instance already runs {self._sessions.count} sessions; close some")
 
     async def of_ticket(self, ticket: Ticket, native_id: str | None) -> CalledSession | None:
-        """Find the session that a ticket was issued for; None where that is not on record yet.
+        """Find the session that a ticket was issued for; return None if it is not recorded yet.
 
-        A gateway that has died between creating it and putting it on record has left that to whoever hears first from
-        its runtime which one it is.
+        If a gateway died between creating and recording the session, the first request with `native_id` opens it.
         """
         if ticket.session_id is not None:
             return await self.find(ticket.session_id)

@@ -32,7 +32,7 @@ from gateway.store.step import RUNTIME
 
 _RETRY_LOAD = 1.0
 _SLACK = 0.25
-"""The part of a window that its end waits for an event on which the ping can piggyback."""
+"""The part of a window by which its ping may be delayed, to piggyback on an event."""
 _STATES: tuple[str, ...] = get_args(ReceiptState)
 _TAKEN = Receipt("sent")
 
@@ -51,11 +51,11 @@ class Outbox:
         drop_link: Callable[[str], None],
         permit: Permit,
     ) -> None:
-        """Prepare; nothing leaves without a `permit`."""
+        """Prepare; nothing is sent unless `permit` holds."""
         self.view = view
         """The current session; the step runner updates it."""
         self.outgoing = Outgoing(view, runtime)
-        self._when_said: Callable[[], None] | None = None
+        self._on_queued: Callable[[], None] | None = None
         self._session_id = view.session_id
         self._shared = shared
         self._log = log
@@ -65,12 +65,12 @@ class Outbox:
         self._link: Link | None = None
         self._sender: asyncio.Task[None] | None = None
         self._proof: asyncio.Future[None] | None = None
-        """The last question to the link: whether all earlier sends have arrived."""
+        """The last query of the link: whether all earlier sends have arrived."""
         self._attempts_due = False
         """Whether the inbox holds a signal for attempts."""
-        self._leaving: int | None = None
-        """The event taken out last; an unexpected failure concerns it."""
-        self._asked = False
+        self._current: int | None = None
+        """The event that was taken out last; an unexpected failure concerns it."""
+        self._is_sending = False
         """Whether the sender waits for the link."""
         self._proof_hangs: asyncio.TimerHandle | None = None
         self._ripening: asyncio.TimerHandle | None = None
@@ -85,20 +85,20 @@ class Outbox:
 
     def add(self, item: Transmit) -> None:
         """Queue a committed event; `poke` starts the sender."""
-        if self._when_said is not None:
-            self._when_said()
+        if self._on_queued is not None:
+            self._on_queued()
         self.outgoing.add(item, now=self._shared.clock.monotonic())
 
     def call_when_queued(self, call: Callable[[], None] | None) -> None:
         """Call `call` for each event that is queued or offered again; None ends that."""
-        self._when_said = call
+        self._on_queued = call
 
-    def again(self, sequence: int) -> None:
+    def resend(self, sequence: int) -> None:
         """Offer a recorded event again, now or on the next link."""
         self._shared.metrics.repeated()
-        if self._when_said is not None:
-            self._when_said()
-        if self.outgoing.again(sequence):
+        if self._on_queued is not None:
+            self._on_queued()
+        if self.outgoing.resend(sequence):
             self.reload()
 
     def done(self, sequences: Collection[int]) -> None:
@@ -108,7 +108,7 @@ class Outbox:
 
     def take_marks(self) -> Sequence[Signal]:
         """Take the delivery marks that piggyback on the current step."""
-        return self.outgoing.way.take_marks() if self.outgoing.way.marks else ()
+        return self.outgoing.in_flight.take_marks() if self.outgoing.in_flight.marks else ()
 
     def post_marks(self) -> None:
         """Request a step for delivery marks that found no other step."""
@@ -117,14 +117,14 @@ class Outbox:
 
     def plan_attempts(self, builder: StepBuilder) -> Attempts:
         """Return the attempts that a step commits or resets."""
-        return self.outgoing.plan_attempts(builder, sending=self._sending)
+        return self.outgoing.plan_attempts(builder, sending=self._running)
 
     def attempts_settled(self) -> None:
-        """Note that a step was made since attempts were due."""
+        """Note that a step has recorded the attempts that were due."""
         self._attempts_due = False
 
-    def _put_attempts_on_record(self) -> None:
-        """Request one step for attempts."""
+    def _request_attempts(self) -> None:
+        """Request one step that records attempts."""
         if not self._attempts_due:
             self._attempts_due = True
             self._post(AttemptsDue())
@@ -139,11 +139,11 @@ class Outbox:
         self.outgoing.reread()
         self._start()
 
-    async def look_for_state(self) -> None:
-        """Return whether a queued event tells a new link the state without waking the agent.
+    async def check_state_queued(self) -> None:
+        """Check whether a queued event already tells a new link the state without waking the agent.
 
         Raises:
-            EngineUnavailable: it cannot be read.
+            EngineUnavailable: the store cannot be read.
         """
         rows = await self._shared.engine.pending_sends(session_id=self._session_id, target=RUNTIME, limit=PAGE)
         self.outgoing.state_waits = tells_state(rows)
@@ -161,14 +161,14 @@ class Outbox:
         self.post_marks()
         self.outgoing.link_down(refused=refused)
         if self.outgoing.attempts_due:
-            self._put_attempts_on_record()
+            self._request_attempts()
         running = (self._sender, self._proof, self._proof_hangs, self._ripening, self._patience)
         self._sender = self._proof = self._proof_hangs = self._ripening = self._patience = None
         for one in running:
             if one is not None:
                 one.cancel()
 
-    def hear(self, envelopes: Iterable[Envelope]) -> None:
+    def apply_events(self, envelopes: Iterable[Envelope]) -> None:
         """Apply recorded events of the runtime that concern sends."""
         for envelope in envelopes:
             event = envelope.event
@@ -177,7 +177,7 @@ class Outbox:
                     # The runtime reported on its turn, so it has seen the message that started it.
                     self.outgoing.turn_moved()
                 case "fault.reported":
-                    self._tell(self.outgoing.fault(event.code, event.message, now=self._shared.clock.monotonic()))
+                    self._post_all(self.outgoing.fault(event.code, event.message, now=self._shared.clock.monotonic()))
                 case _:
                     pass
 
@@ -185,43 +185,45 @@ class Outbox:
     def settled(self) -> bool:
         """Whether nothing is being sent or can leave now, and every known delivery is recorded."""
         answered = self._proof is not None and self._proof.done()
-        return not self.sending and not self.outgoing.way.marks and not answered and self.outgoing.all_held(self.view)
+        if self.sending or self.outgoing.in_flight.marks or answered:
+            return False
+        return self.outgoing.is_held_up(self.view)
 
     @property
     def sending(self) -> bool:
         """Whether a send waits for its receipt."""
-        return self._asked and self._link is not None
+        return self._is_sending and self._link is not None
 
     def oldest_wait(self) -> float:
         """Return the age of the oldest waiting event in seconds."""
         since = self.outgoing.waiting_since
         return 0.0 if since is None else self._shared.clock.monotonic() - since
 
-    def _tell(self, signals: Iterable[Signal]) -> None:
+    def _post_all(self, signals: Iterable[Signal]) -> None:
         for signal in signals:
             self._post(signal)
 
     # Sending ---------------------------------------------------------------------------------------------
 
     @property
-    def _sending(self) -> bool:
+    def _running(self) -> bool:
         """Whether the sending task runs."""
         return self._sender is not None and not self._sender.done()
 
     def _start(self) -> None:
-        """Start the sending task, unless it runs."""
+        """Start the sending task unless it runs."""
         link = self._link
-        if link is not None and not self._sending:
+        if link is not None and not self._running:
             send = partial(self._send_all, link)
             self._sender = guard("outbox", send, self._shared.tasks, again=False, session_id=self._session_id)
 
     async def _send_all(self, link: Link) -> None:
-        """Run next steps until there are none."""
+        """Perform the next steps of `Outgoing` until it is idle."""
         try:
             while link is self._link:
                 if not self._permit.holds:
-                    await self._permit.given()
-                self._leaving = None
+                    await self._permit.wait_held()
+                self._current = None
                 following = self.outgoing.next(self.view, self._shared.clock)
                 match following:
                     case Transmit():
@@ -234,7 +236,7 @@ class Outbox:
                     case Read():
                         await self._read()
                     case Attempt():
-                        self._put_attempts_on_record()
+                        self._request_attempts()
                         return
                     case Overdue(sequence):
                         self._post(Delivered((sequence,), RUNTIME, "moot", OVERDUE, overdue=True))
@@ -242,54 +244,54 @@ class Outbox:
             if not is_fault(exc):
                 raise
             if link is self._link:
-                self._link_failed(() if self._leaving is None else (self._leaving,), exc)
+                self._link_failed(() if self._current is None else (self._current,), exc)
 
     async def _send(self, link: Link, item: Transmit) -> bool:
         """Send an event and note the result; return whether the next event may leave."""
-        self._leaving = item.sequence
+        self._current = item.sequence
         result: Receipt | Exception = _TAKEN
         try:
             if item.state is not None:
                 item = self.outgoing.in_newest_form(item, self.view)
             if not self._permit.holds:
-                await self._permit.given()
+                await self._permit.wait_held()
             if self._log.is_enabled_for(DEBUG):
                 for frame in item.frames:
                     about = {"channel": frame.channel, "payload": excerpt(frame.payload)}
                     self._log.debug("frame >", **about, sequence=item.sequence)
             receipt = await self._ask_link(link, item.frames) if item.frames else _TAKEN
             if not isinstance(receipt, Receipt):
-                raise TypeError(f"a link answers with a Receipt, not {type(receipt).__name__}")
+                raise TypeError(f"send_all of a link must return a Receipt, not {type(receipt).__name__}")
             if receipt.state not in _STATES:
-                raise ValueError(f"the state of a Receipt is one of {', '.join(_STATES)}, not {receipt.state!r}")
+                raise ValueError(f"the state of a Receipt must be one of {', '.join(_STATES)}, not {receipt.state!r}")
             if receipt.state != "sent" or receipt.reason is not None:
                 result = receipt
         except Exception as exc:  # noqa: BLE001 - a table interprets it, and a fault is raised below
             result = exc
-        return self._take_note(item, result)
+        return self._note_result(item, result)
 
     async def _ask_link(self, link: Link, frames: Sequence[Frame]) -> object:
-        self._asked = True
+        self._is_sending = True
         try:
             async with in_time(self._shared.tuning.adapter, "the adapter's send"):
                 answer = cast("Awaitable[object] | None", link.send_all(frames))
                 return None if answer is None else await answer
         finally:
-            self._asked = False
+            self._is_sending = False
 
-    def _take_note(self, item: Transmit, result: Receipt | Exception) -> bool:
+    def _note_result(self, item: Transmit, result: Receipt | Exception) -> bool:
         """Note the result of a send; return whether the next event may leave."""
         silent = self.outgoing.runtime.capabilities.delivery == "silence"
         meaning = SENT if silent and result is _TAKEN else read_result(result, silent=silent)
         now = self._shared.clock.monotonic()
-        for signal in self.outgoing.sent(item, meaning, now=now):
+        for signal in self.outgoing.note_result(item, meaning, now=now):
             self._post(signal)
         if meaning.unsent and self.outgoing.attempts_due:
-            self._put_attempts_on_record()
+            self._request_attempts()
         if meaning is SENT:
             if self._ripening is None:
                 self._await_silence()
-            elif now >= self._ripe_at or self.outgoing.way.is_crowded:
+            elif now >= self._ripe_at or self.outgoing.in_flight.is_crowded:
                 # The ping leaves after this event.
                 self._ripening.cancel()
                 self._ripen()
@@ -304,7 +306,7 @@ class Outbox:
                     self._shared.metrics.repeated()
         elif not isinstance(result, CannotExpress):
             raise result
-        if item.lane == "new_work" and self.outgoing.begun:
+        if item.lane == "new_work" and self.outgoing.awaits_turn:
             self._hold_new_work()
         return True
 
@@ -315,18 +317,18 @@ class Outbox:
         """
         FAULTS.note("link", exc, session_id=self._session_id, sequences=list(sequences))
         reason = f"the link failed inside the gateway ({type(exc).__name__})"
-        self._tell(self.outgoing.link_failed(sequences, reason))
+        self._post_all(self.outgoing.link_failed(sequences, reason))
         self._link = None
         self._drop_link(reason)
 
     def _hold_new_work(self) -> None:
-        """Bound the wait of new work for a runtime that does not report on its turn."""
+        """Limit how long new work waits for a runtime that does not report on its turn."""
         if self._patience is not None:
             self._patience.cancel()
         patience = self.outgoing.runtime.options.turn_timeout.total_seconds()
-        self._patience = asyncio.get_running_loop().call_later(patience, guard_call("outbox", self._lose_patience))
+        self._patience = asyncio.get_running_loop().call_later(patience, guard_call("outbox", self._release_new_work))
 
-    def _lose_patience(self) -> None:
+    def _release_new_work(self) -> None:
         self._patience = None
         self.outgoing.turn_moved()
         self.poke()
@@ -334,7 +336,7 @@ class Outbox:
     # The ledger ------------------------------------------------------------------------------------------
 
     async def _read(self) -> None:
-        """Load the pending rows and queue them."""
+        """Load and queue the pending rows."""
         engine, reading = self._shared.engine, self.outgoing.begin_reading()
         try:
             page = await engine.pending_sends(session_id=self._session_id, target=RUNTIME, limit=reading.limit)
@@ -344,14 +346,14 @@ class Outbox:
             self.outgoing.reading_failed(reading)
             await asyncio.sleep(_RETRY_LOAD)
             return
-        self._tell(self.outgoing.take(reading, page, posted, self.view, now=self._shared.clock.now()))
+        self._post_all(self.outgoing.take(reading, page, posted, self.view, now=self._shared.clock.now()))
 
     # Delivery confirmed by silence ------------------------------------------------------------------------
 
     def _await_silence(self) -> None:
         """Schedule one check at the end of the window for all sends, if there are any."""
-        way = self.outgoing.way
-        if (way.sent or way.marks) and self._ripening is None and self._proof is None:
+        in_flight = self.outgoing.in_flight
+        if (in_flight.sent or in_flight.marks) and self._ripening is None and self._proof is None:
             self._ripe_at = self._shared.clock.monotonic() + self.outgoing.window
             wait = self.outgoing.window * (1 + _SLACK)
             self._ripening = asyncio.get_running_loop().call_later(wait, guard_call("outbox", self._ripen))
@@ -360,18 +362,18 @@ class Outbox:
         """Confirm sends with a window of silence, if the link is still up."""
         self._ripening = None
         self.post_marks()
-        if self._link is not None and self.outgoing.way.sent:
+        if self._link is not None and self.outgoing.in_flight.sent:
             self._prove(self._link)
 
     def _prove_repeats(self, link: Link) -> None:
-        if self._proof is None and self.outgoing.way.portion and self.outgoing.way.repeats:
+        if self._proof is None and self.outgoing.in_flight.retransmits and self.outgoing.in_flight.repeats:
             if self._ripening is not None:
                 self._ripening.cancel()
                 self._ripening = None
             self._prove(link)
 
     def _prove(self, link: Link) -> None:
-        """Ask the link whether all sends until now have arrived."""
+        """Query the link whether all sends until now have arrived."""
         asked_at = self._shared.clock.monotonic()
         try:
             self._proof = spawn("outbox", link.prove(), self._shared.tasks)
@@ -398,10 +400,10 @@ class Outbox:
         if exc is not None:
             self._doubt(exc, asked_at)
             return
-        for signal in self.outgoing.way.confirm(asked_at=asked_at, window=self.outgoing.window):
+        for signal in self.outgoing.in_flight.confirm(asked_at=asked_at, window=self.outgoing.window):
             self._post(signal)
         self._await_silence()
-        if self.outgoing.goes_on:
+        if self.outgoing.has_more:
             self._start()
 
     def _doubt(self, exc: BaseException, asked_at: float) -> None:
@@ -409,4 +411,4 @@ class Outbox:
             self._log.info("delivery not confirmed", reason=str(exc))
             self._drop_link(str(exc))
         else:
-            self._link_failed(self.outgoing.way.proven(asked_at=asked_at, window=self.outgoing.window), exc)
+            self._link_failed(self.outgoing.in_flight.list_proven(asked_at=asked_at, window=self.outgoing.window), exc)

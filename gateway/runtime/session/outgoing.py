@@ -1,8 +1,8 @@
 """The outbound queue of one session: ordering, in-flight tracking and delivery results. Pure.
 
 The ledger holds the truth: every outbound row is `pending` until its fate is known. `Outgoing` is a state machine that
-knows only whether a link is up. `Outbox` queries it, sends, and reports the results. `Outgoing` returns signals, which
-go into the session's inbox.
+knows only whether a link is up. `Outbox` queries it, sends, and reports the results. `Outgoing` returns signals for the
+session's inbox.
 
 The first matching row decides the next step:
 
@@ -17,9 +17,9 @@ The first matching row decides the next step:
 | no queued event may leave, and the ledger has more | load them |
 | no event may leave | idle, and confirm retransmits if there are any |
 
-An event that must not be sent twice (`Transmit.needs_attempt`) leaves only once its row has attempt 1 on record.
-`plan_attempts` adds to each step the attempts of all events that leave right after it, so that an event that need not
-wait costs no commit of its own. After `busy`, and if the link was lost before the send began, attempt 0 is written.
+An event that must not be sent twice (`Transmit.needs_attempt`) leaves only after attempt 1 of its row is committed.
+`plan_attempts` adds to each step the attempts of all events that leave right after it, so an event that need not wait
+costs no extra commit. After `busy`, or if the link was lost before the send started, attempt 0 is committed.
 
 The table in `results` interprets each receipt; `InFlightSends` interprets silence.
 """
@@ -61,7 +61,7 @@ class Idle:
     """Send nothing until the next change."""
 
     prove: bool = False
-    """Whether to ask the link meanwhile if the retransmits have arrived."""
+    """Whether to query the link meanwhile for the arrival of the retransmits."""
 
 
 @frozen
@@ -108,7 +108,7 @@ class Reading:
 
 
 def _has_capacity(item: Transmit, waiting: int) -> bool:
-    """Return whether an event is queued in memory beside so many others, and not only in the ledger."""
+    """Return whether an event is queued in memory behind `waiting` others, or stays only in the ledger."""
     return waiting < FEW or (waiting < MOST_QUEUED and all(_size(frame) <= _LARGE for frame in item.frames))
 
 
@@ -117,7 +117,7 @@ def _size(frame: Frame) -> int:
 
 
 class Outgoing:
-    """The outbound events of one session, sorted by `Lanes`; every method gets the time or the clock."""
+    """The outbound events of one session, ordered by `Lanes`; methods get the time or the clock."""
 
     def __init__(self, view: SessionView, runtime: RuntimeContext) -> None:
         self.reconfigure(runtime)
@@ -127,21 +127,21 @@ class Outgoing:
         self.state_waits = False
         """Whether a queued event tells a new link the state."""
         self.waiting_since: float | None = None
-        self.begun = False
+        self.awaits_turn = False
         """Whether new work waits for news of the turn that the last message started."""
-        self.way = InFlightSends()
+        self.in_flight = InFlightSends()
         self.lanes = Lanes(in_order=runtime.capabilities.replaces_context)
         self._first: Transmit | None = None
-        """The events that the next link gets first."""
-        self._owed: tuple[Send, ...] = ()
+        """The event that the next link gets first."""
+        self._deferred: tuple[Send, ...] = ()
         """The hydration of a new link, sent after all earlier rows are loaded."""
         self._fresh, self._loaded, self._more = True, False, False
         self._stored = self._stored_work = 0
         """Events, and messages among them, that only the ledger holds."""
         self._queued: dict[int, None] = {}
         self._again: frozenset[int] = NOTHING
-        self._unsure_up_to = self._told_up_to = view.last_sequence
-        """The newest event that an earlier process may have sent; the runtime may know its state."""
+        self._unsure_up_to = self._state_sent_up_to = view.last_sequence
+        """The newest event that an earlier process may have sent, with the state up to it."""
         self._tried: frozenset[int] = NOTHING
         self._lost: frozenset[int] = NOTHING
         """Events with an unknown delivery: a response is missing, or the link was lost too early."""
@@ -171,11 +171,11 @@ class Outgoing:
     @property
     def waiting(self) -> int:
         """The number of undelivered events, including those that only the ledger holds."""
-        return self.lanes.count + len(self._owed) + len(self.way.sent) + self._stored
+        return self.lanes.count + len(self._deferred) + len(self.in_flight.sent) + self._stored
 
-    def all_held(self, view: SessionView) -> bool:
+    def is_held_up(self, view: SessionView) -> bool:
         """Whether nothing can leave now: there is no link, or every event waits for its turn."""
-        return not self.linked or not any(self._leaves_now(view, item, begun=self.begun) for item in self.lanes)
+        return not self.linked or not any(self._leaves_now(view, item, waits=self.awaits_turn) for item in self.lanes)
 
     def add(self, item: Transmit, *, now: float) -> None:
         """Queue a committed event; without a link only the ledger holds it."""
@@ -202,7 +202,7 @@ class Outgoing:
             return NO_ATTEMPTS
         kinds = {envelope.event.kind for envelope in builder.events}
         if lost := "link.changed" in kinds and not builder.memory.linked:
-            self._take_back(self._marked)
+            self._reset_attempts(self._marked)
         leaving = NOTHING if lost or sending else self._leaving(builder, new, moved="session.moved" in kinds)
         unstarted = self._returned - leaving
         if unstarted:
@@ -211,10 +211,10 @@ class Outgoing:
         return Attempts(started, unstarted) if started or unstarted else NO_ATTEMPTS
 
     def _leaving(self, builder: StepBuilder, new: Sequence[Transmit], *, moved: bool) -> frozenset[int]:
-        """Return the events that need an attempt and leave right after the commit of the step."""
+        """Return the events that need an attempt and leave right after the step's commit."""
         if not self.linked or not self._loaded or self._is_full:
             return NOTHING
-        able, view, begun = self.runtime.capabilities, builder.view, self.begun and not moved
+        able, view, waits = self.runtime.capabilities, builder.view, self.awaits_turn and not moved
         items, more = [*self.lanes], self._more
         for item in new:
             more = more or not _has_capacity(item, len(items))
@@ -222,9 +222,9 @@ class Outgoing:
                 items.append(item)
         found: list[int] = []
         for item in sorted(items, key=self._turn_of):
-            if not self._leaves_now(view, item, begun=begun):
+            if not self._leaves_now(view, item, waits=waits):
                 continue
-            begun = begun or (item.lane == "new_work" and able.one_message_per_turn)
+            waits = waits or (item.lane == "new_work" and able.one_message_per_turn)
             if item.needs_attempt:
                 found.append(item.sequence)
             if able.delivery != "silence":
@@ -235,12 +235,12 @@ class Outgoing:
     def _turn_of(self, item: Transmit) -> tuple[int, int]:
         return self.lanes.line_of(item), item.sequence
 
-    def attempted(self, attempts: Attempts) -> None:
+    def note_attempts(self, attempts: Attempts) -> None:
         """Note committed attempts."""
         self._marked = self._marked.union(attempts.started).difference(attempts.unstarted) or NOTHING
         self._returned = self._returned.difference(attempts.started, attempts.unstarted) or NOTHING
 
-    def _take_back(self, sequences: Collection[int]) -> None:
+    def _reset_attempts(self, sequences: Collection[int]) -> None:
         """Reset the attempts of unsent events with the next step."""
         self._returned = self._returned.union(sequences) or NOTHING
         self._marked = self._marked.difference(sequences) or NOTHING
@@ -251,10 +251,10 @@ class Outgoing:
         """Whether attempts must be reset."""
         return bool(self._returned)
 
-    def again(self, sequence: int) -> bool:
+    def resend(self, sequence: int) -> bool:
         """Offer a recorded event again; return whether the ledger must be loaded for it."""
         # Sent events are sent again; queued events are sent anyway.
-        if self.way.again(sequence):
+        if self.in_flight.resend(sequence):
             self._queued.pop(sequence, None)
         if sequence in self._queued:
             return False
@@ -267,7 +267,7 @@ class Outgoing:
 
     def turn_moved(self) -> None:
         """Release new work: the runtime reported on its turn, or was silent for too long."""
-        self.begun = False
+        self.awaits_turn = False
 
     # The link --------------------------------------------------------------------------------------------
 
@@ -286,11 +286,11 @@ class Outgoing:
         self.linked = False
         self._stored_work, self._stored = self.new_work, self.waiting
         self.lanes = Lanes(in_order=self.runtime.capabilities.replaces_context)
-        self._owed = ()
+        self._deferred = ()
         self._queued.clear()
-        self._lost = self._lost.union(self.way.lose()) or NOTHING
-        self._take_back(self._marked)
-        self._more = self.begun = False
+        self._lost = self._lost.union(self.in_flight.clear()) or NOTHING
+        self._reset_attempts(self._marked)
+        self._more = self.awaits_turn = False
 
     def link_failed(self, sequences: Iterable[int], reason: str) -> Sequence[Signal]:
         """Note events that made a link fail unexpectedly; quarantine them the third time."""
@@ -306,18 +306,18 @@ class Outgoing:
 
     def next(self, view: SessionView, clock: Clock) -> Next:
         """Return the next step of the table above; an event in it leaves the queue."""
-        if len(self.way.sent) >= MOST_UNCONFIRMED:
+        if len(self.in_flight.sent) >= MOST_UNCONFIRMED:
             return IDLE
-        if len(self.way.portion) >= PORTION:
+        if len(self.in_flight.retransmits) >= PORTION:
             return PROVE
         if not self._loaded:
             return READ
-        item = self.lanes.take(partial(self._leaves_now, view, begun=self.begun)) if self.lanes.count else None
+        item = self.lanes.take(partial(self._leaves_now, view, waits=self.awaits_turn)) if self.lanes.count else None
         if item is None and self._more:
             return READ
         if item is None:
             self.waiting_since = None
-            return PROVE if self.way.portion else IDLE
+            return PROVE if self.in_flight.retransmits else IDLE
         if item.leave_before is not None and is_overdue(item, clock.now()):
             return Overdue(item.sequence)
         if item.needs_attempt and item.sequence not in self._departed:
@@ -328,66 +328,66 @@ class Outgoing:
             self._departed |= {item.sequence}
         # Set before the send: events of the turn may arrive before the response.
         if item.lane == "new_work":
-            self.begun = self.begun or self.runtime.capabilities.one_message_per_turn
+            self.awaits_turn = self.awaits_turn or self.runtime.capabilities.one_message_per_turn
         return item
 
     @property
     def _is_full(self) -> bool:
         """Whether too many sends are unconfirmed for another event to leave."""
-        return len(self.way.sent) >= MOST_UNCONFIRMED or len(self.way.portion) >= PORTION
+        return len(self.in_flight.sent) >= MOST_UNCONFIRMED or len(self.in_flight.retransmits) >= PORTION
 
-    def _leaves_now(self, view: SessionView, item: Transmit, *, begun: bool) -> bool:
+    def _leaves_now(self, view: SessionView, item: Transmit, *, waits: bool) -> bool:
         able = self.runtime.capabilities
         if item.lane == "turn" and item.kind == "tool.finished" and not able.starts_deaf:
             return True  # The usual case: nothing delays the event.
-        if begun and item.lane == "new_work":
+        if waits and item.lane == "new_work":
             return False
         return may_leave(item, view.memory, able) and not (able.starts_deaf and is_held(item, view.start, able))
 
     def in_newest_form(self, item: Transmit, view: SessionView) -> Transmit:
-        """Rewrite the state in an event if the runtime already has a newer one.
+        """Update the state in an event if the runtime already has a newer one.
 
         Raises:
             CannotExpress: the protocol does not accept the newest state.
         """
-        if item.renew or item.sequence < self._told_up_to:
+        if item.renew or item.sequence < self._state_sent_up_to:
             item = renew(item, view.memory, self.runtime.codec, self.runtime.options.history_key)
-            self._told_up_to = view.last_sequence
-        self._told_up_to = max(self._told_up_to, item.sequence)
+            self._state_sent_up_to = view.last_sequence
+        self._state_sent_up_to = max(self._state_sent_up_to, item.sequence)
         return item
 
-    def sent(self, item: Transmit, meaning: Meaning, *, now: float) -> Sequence[Signal]:
+    def note_result(self, item: Transmit, meaning: Meaning, *, now: float) -> Sequence[Signal]:
         """Note the result of a send."""
         if meaning.tried:
             self._tried |= {item.sequence}
         if meaning.unsent and item.sequence in self._departed:
-            self._take_back((item.sequence,))
+            self._reset_attempts((item.sequence,))
         if meaning.state is None:
             if meaning.then == "next":
-                self.way.add(item, now=now)
+                self.in_flight.add(item, now=now)
             elif meaning.then == "again":
                 self.lanes.add(item)
                 # Without a turn to wait for, the event would be offered again at once while the runtime is busy.
-                self.begun = self.begun or (
+                self.awaits_turn = self.awaits_turn or (
                     item.lane == "new_work" and not self.runtime.capabilities.one_message_per_turn
                 )
             # If the link was lost, the row stays pending, and the next link loads it again.
             return ()
         if item.lane == "new_work" and meaning.state in {"refused", "moot", "dead"}:
-            self.begun = False
+            self.awaits_turn = False
         return (Delivered((item.sequence,), RUNTIME, meaning.state, meaning.reason, answers=item.answers),)
 
     @property
-    def goes_on(self) -> bool:
+    def has_more(self) -> bool:
         """Whether more can happen after the sends in flight are confirmed."""
-        return self._more or self.lanes.count > 0 or (bool(self.way.portion) and self.way.repeats)
+        return self._more or self.lanes.count > 0 or (bool(self.in_flight.retransmits) and self.in_flight.repeats)
 
     def fault(self, code: str | None, message: str, *, now: float) -> Sequence[Signal]:
         """Apply a reported error: if silence means delivery, it concerns the newest send in the window."""
         capabilities = self.runtime.capabilities
         if capabilities.delivery != "silence" or code not in capabilities.rejects_with:
             return ()
-        newest = self.way.refused(now=now, window=self.window)
+        newest = self.in_flight.take_refused(now=now, window=self.window)
         if newest is None:
             return ()
         self._queued.pop(newest, None)
@@ -401,7 +401,7 @@ class Outgoing:
         if any(rare := (self._tried, self._lost, self._marked, self._departed, self._returned)):
             known = [one.difference(sequences) or NOTHING for one in rare]
             self._tried, self._lost, self._marked, self._departed, self._returned = known
-        return self.way.done(sequences)
+        return self.in_flight.done(sequences)
 
     # The ledger ------------------------------------------------------------------------------------------
 
@@ -435,12 +435,12 @@ class Outgoing:
         self._stored_work = 0
         if self._more:
             self._again |= reading.again - {row.sequence for row in page}
-        left = (self.way.sequences | self.way.settling.keys()) - reading.again
-        known = reading.known | self._queued.keys() | left
+        sent = (self.in_flight.sequences | self.in_flight.settling.keys()) - reading.again
+        known = reading.known | self._queued.keys() | sent
         found = [row for row in page if row.sequence not in known]
         self._stored = max(0, self._stored - len(found)) if self._more else 0
         plans = plan_resend(
-            [*self._owed, *found],
+            [*self._deferred, *found],
             SendHistory(
                 unsure_up_to=self._unsure_up_to,
                 started=self._marked | self._departed | self._returned,
@@ -458,21 +458,21 @@ class Outgoing:
             now=now,
             more=self._more,
         )
-        self._owed = tuple(plan.row for plan in plans if plan.fate == "later")
+        self._deferred = tuple(plan.row for plan in plans if plan.fate == "later")
         for plan in plans:
             self._queued[plan.row.sequence] = None
-            self._place(plan, signals, wanted=plan.row.sequence in reading.again)
+            self._place(plan, signals, redelivered=plan.row.sequence in reading.again)
         self._fresh = self._fresh and self._more
         return signals
 
-    def _place(self, plan: Plan, signals: list[Signal], *, wanted: bool) -> None:
-        """Queue a planned event, or record the fate that was planned for it."""
+    def _place(self, plan: Plan, signals: list[Signal], *, redelivered: bool) -> None:
+        """Queue a planned event, or add the signal for its planned fate."""
         envelope, sequence = plan.row.envelope, plan.row.sequence
         if plan.fate == "later":
             return
         answers = answered_by(envelope.session_id, envelope.event, envelope.caused_by, synthetic=envelope.synthetic)
-        # If it is unknown whether the event left, the operator who redelivers it has checked.
-        if plan.fate != "send" and not (plan.fate == "unknown" and wanted):
+        # An operator who redelivers an event with an unknown delivery accepts that it may arrive twice.
+        if plan.fate != "send" and not (plan.fate == "unknown" and redelivered):
             signals.append(Delivered((sequence,), RUNTIME, plan.fate, plan.reason, plan.overdue, answers=answers))
             return
         try:

@@ -1,4 +1,4 @@
-"""One session at work, with its link and the runtime that it belongs to."""
+"""An owned session with its link and runtime, and the connection of a runtime."""
 
 import asyncio
 from collections.abc import Iterable
@@ -16,25 +16,25 @@ STOP = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """One runtime of the YAML, connected."""
+    """A configured runtime that is connected."""
 
     name: str
     adapter: Adapter
     options: RuntimeOptions
     connector: Connector | None
-    """None where the protocol is not linked."""
+    """None if the protocol has no links."""
     context: RuntimeContext
     stack: AsyncExitStack
-    """What ends its connection."""
+    """Closes the connection."""
     tools: tuple[Tool, ...] = ()
 
     async def disconnect(self) -> None:
-        """Close its connector, and wait for that no longer than for its being opened."""
+        """Close its connector, within the time limit for connecting."""
         await disconnected(self.name, self.stack, self.options)
 
 
 async def disconnected(name: str, stack: AsyncExitStack, options: RuntimeOptions) -> None:
-    """Close a connector, which is somebody else's code; it may raise, or hang."""
+    """Close a connector; third-party code may raise or hang."""
 
     async def close() -> None:
         async with in_time(options.connect_timeout.total_seconds(), "closing the adapter's connector"):
@@ -45,26 +45,26 @@ async def disconnected(name: str, stack: AsyncExitStack, options: RuntimeOptions
 
 @dataclass(frozen=True, slots=True)
 class OwnedSession:
-    """One session at work."""
+    """A session that this process owns and runs."""
 
     worker: SessionWorker
     supervisor: Supervisor | None
-    """None where the protocol is not linked."""
+    """None if the protocol has no links."""
     runtime: Runtime
     working: asyncio.Task[None]
     links: tuple[asyncio.Task[None], ...] = ()
-    """What keeps its link, where it has one."""
+    """The task that maintains its link, if the protocol has links."""
 
     @property
     def tasks(self) -> tuple[asyncio.Task[None], ...]:
-        """Its work, then its link."""
+        """The task of its worker, then that of its link."""
         return (self.working, *self.links)
 
 
 async def stopped(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """End tasks, and wait for that, but no longer than they may take."""
-    ending = list(tasks)
-    for task in ending:
+    """Cancel tasks and wait for their end, at most `STOP` seconds."""
+    canceled = list(tasks)
+    for task in canceled:
         task.cancel()
-    if ending:
-        await asyncio.wait(ending, timeout=STOP)
+    if canceled:
+        await asyncio.wait(canceled, timeout=STOP)

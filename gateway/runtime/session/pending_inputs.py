@@ -1,4 +1,4 @@
-"""What a session that failed, or was given up here, had before it: for whoever takes it up from the store."""
+"""The undecided inputs of a failed or released session, for its next worker or owner."""
 
 from dataclasses import dataclass
 
@@ -14,46 +14,46 @@ from gateway.runtime.session.signals import (
 )
 
 Tried = tuple[Signal, int]
-"""An input, and how often the session has failed on it."""
+"""An input with the number of times that the session has failed on it."""
 
 OWN = (Attempted, AnsweredLate, ExecutorReplied, Delivered)
-"""What came of work that was ordered here, and would otherwise be guessed at by recovery."""
+"""Results of this process's own work; without them recovery would have to guess."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingInputs:
-    """What a session had before it; what is on record is read again from there."""
+    """The undecided inputs of a session; recorded ones are in the store."""
 
     sequence: int
-    """The last one that was known to be on record."""
+    """The last known sequence in the store."""
     under_way: tuple[Tried, ...]
-    """Whose step may have been written, or not."""
+    """The inputs of the failed step, which may be committed."""
     waiting: tuple[Tried, ...]
-    said_again: tuple[Tried, ...] = ()
-    """Frames under way of a runtime that says again what is not on record; they are decided about when it does."""
+    replayed: tuple[Tried, ...] = ()
+    """Frames of the failed step that the runtime replays if they are not recorded; decided when they arrive."""
     unsure: bool = False
-    """Whether it is not known what became of the step of what was under way; else it was surely not written."""
+    """Whether the failed step may be committed; otherwise it is certainly not."""
     codec: Codec | None = None
-    """What reads its frames, where the protocol does not send them again."""
+    """Decodes its frames if the protocol does not replay them."""
 
     @property
     def frames(self) -> list[FrameArrived]:
-        """What the runtime has said, in its order."""
+        """The frames of the runtime, in order."""
         return [signal for signal, _ in (*self.under_way, *self.waiting) if isinstance(signal, FrameArrived)]
 
 
-def worth_deciding(left: PendingInputs | None, view: SessionView) -> tuple[list[Tried], list[Tried]]:
-    """Part what a session that failed had before it, as far as it is not on record: results, and frames."""
-    if left is None:
+def worth_deciding(pending: PendingInputs | None, view: SessionView) -> tuple[list[Tried], list[Tried]]:
+    """Return the inputs that are not recorded yet, as results and frames."""
+    if pending is None:
         return [], []
-    # Nobody else writes under its fence but operators, who write events: where none is new, no step was written.
-    kept = [*(left.under_way if view.last_sequence == left.sequence else ()), *left.waiting]
-    frames = [one for one in kept if isinstance(one[0], FrameArrived)]
-    return [one for one in kept if not isinstance(one[0], FrameArrived)], frames
+    # The fence excludes all other writers but operators, whose writes are events: no new event means no step.
+    unrecorded = [*(pending.under_way if view.last_sequence == pending.sequence else ()), *pending.waiting]
+    frames = [one for one in unrecorded if isinstance(one[0], FrameArrived)]
+    return [one for one in unrecorded if not isinstance(one[0], FrameArrived)], frames
 
 
 def is_again(signal: Signal, known: Signal) -> bool:
-    """Whether a signal is a frame that was there before, said again."""
+    """Return whether a signal is the same frame as a known one."""
     if not (isinstance(signal, FrameArrived) and isinstance(known, FrameArrived)):
         return False
     return (signal.cursor, signal.frame) == (known.cursor, known.frame)

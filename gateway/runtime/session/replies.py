@@ -1,4 +1,4 @@
-"""What whoever waits for a signal is told: an answer, or why there is none."""
+"""Resolves the replies of signals, or fails them."""
 
 from asyncio import Future
 from collections.abc import Iterable
@@ -17,14 +17,14 @@ def resolve(reply: "Future[Any]", answer: Any) -> None:
 
 
 def without_requests(batch: Iterable[Signal], problem: BaseException) -> list[Signal]:
-    """Tell clients at once why nothing can be done for them; everything else is left."""
-    kept: list[Signal] = []
+    """Fail the client requests of a batch; return all other signals."""
+    others: list[Signal] = []
     for signal in batch:
         if reply_of(signal) is None:
-            kept.append(signal)
+            others.append(signal)
         else:
             fail(signal, problem)
-    return kept
+    return others
 
 
 def fail(signal: Signal, problem: BaseException) -> None:

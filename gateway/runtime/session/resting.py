@@ -1,4 +1,4 @@
-"""When the link of a session is made that its runtime ends by itself, and begins again for whoever connects."""
+"""Delays the link of a session that its runtime stops when idle and restarts on connection."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -24,12 +24,12 @@ from gateway.store.port import Engine
 from gateway.store.rows import Send
 from gateway.store.step import RUNTIME
 
-STOPPED = "the runtime has ended the session; it is connected when there is something to say"
+STOPPED = "the runtime has stopped the session; it is connected when an event waits for it"
 _PAGE = 200
 
 
 class Rest:
-    """Keeps a link from being made while nobody needs it; one session's, for as long as its supervisor lives."""
+    """Decides when one session needs a link; lives as long as its supervisor."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Rest:
         jitter: Callable[[], float],
         show: Callable[[Literal["asleep", "refused"], str], None],
     ) -> None:
-        """Prepare; `has_work` says whether there is something to say or to hear, and may be asked again when said."""
+        """Prepare; `has_work` returns whether a link is needed, `call_when_queued` signals that it may have changed."""
         self._closed = closed
         self._has_work = has_work
         self._call_when_queued = call_when_queued
@@ -57,54 +57,54 @@ class Rest:
         self._away = connector.rest_times.crowded
 
     def crowded(self, reason: str, *, stood: timedelta) -> None:
-        """The session had to make room for another one after its link had stood for so long."""
+        """Back off: the runtime stopped the session for another one after its link was up for `stood`."""
         times = self._connector.rest_times
         if stood > self._away:
             self._away = times.crowded
-        # Sessions that were ended together must not come back together.
+        # Sessions that were stopped together must not reconnect together.
         wait = self._away.total_seconds() * (1 + 0.1 * self._jitter())
         self._away_until = self._clock.monotonic() + wait
         self._away = min(2 * self._away, times.crowded_most)
         self._reason = reason
 
     def connected(self) -> None:
-        """A link stands, so what kept it away is over."""
+        """Forget the reason for the wait, because a link is up."""
         self._reason = STOPPED
 
     async def wait(self) -> None:
-        """Return when a link is to be made, or the session is closed.
+        """Wait until a link is needed or the session is closed.
 
         Raises:
-            LinkLost: the runtime or the store cannot be asked.
-            LinkRefused: the runtime does not answer us.
+            LinkLost: the runtime or the store cannot be queried.
+            LinkRefused: the runtime refused the query.
         """
         loop = asyncio.get_running_loop()
         try:
             while not self._closed.done():
-                said: asyncio.Future[None] = loop.create_future()
-                self._call_when_queued(partial(finish, said))
-                has_work = await self._asked()
-                left = 0.0 if self._away_until is None else self._away_until - self._clock.monotonic()
-                if left > 0:
+                queued: asyncio.Future[None] = loop.create_future()
+                self._call_when_queued(partial(finish, queued))
+                has_work = await self._query_work()
+                remaining = 0.0 if self._away_until is None else self._away_until - self._clock.monotonic()
+                if remaining > 0:
                     self._show("refused" if has_work else "asleep", self._reason)
                 elif has_work or not await self._connector.is_stopped(self._native_id):
                     return
                 else:
                     self._show("asleep", self._reason)
-                    left = self._connector.rest_times.look_again.total_seconds() * (1 - 0.25 * self._jitter())
-                await asyncio.wait({said, self._closed}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                    remaining = self._connector.rest_times.look_again.total_seconds() * (1 - 0.25 * self._jitter())
+                await asyncio.wait({queued, self._closed}, timeout=remaining, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._call_when_queued(None)
 
-    async def _asked(self) -> bool:
+    async def _query_work(self) -> bool:
         try:
             return await self._has_work()
         except EngineUnavailable as exc:
-            raise LinkLost(f"what waits for the runtime cannot be read: {exc}") from exc
+            raise LinkLost(f"the waiting events cannot be read: {exc}") from exc
 
 
 async def has_something_to_say(engine: Engine, session_id: SessionId) -> bool:
-    """Whether anything waits for a session's runtime that a client or a person has said."""
+    """Return whether an event of a client or a person waits for the runtime of a session."""
     rows = await engine.pending_sends(session_id=session_id, target=RUNTIME, limit=_PAGE)
     if len(rows) == _PAGE:
         return True
@@ -119,7 +119,7 @@ async def _is_client_event(engine: Engine, row: Send) -> bool:
     match event:
         case ApprovalGiven() | QuestionAnswered() | SecretSupplied() if about is not None:
             asked = await engine.interaction(interaction_id(session=row.session_id, native_id=event.id, n=about))
-            # What nobody answered in time, the gateway has answered in nobody's place.
+            # The gateway itself answers an expired question.
             return asked is None or asked.state != "expired"
         case ContextUpdated(name=name, call_id=call_id):
             return call_id is None and name != HYDRATION

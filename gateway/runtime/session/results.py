@@ -1,15 +1,15 @@
-"""What it means for an event how its send went. Pure.
+"""Interprets the result of a send. Pure.
 
-Where silence counts as delivery, and where it does not:
+The effect depends on the protocol: silence means delivery, or the runtime acknowledges each send.
 
-| the link said | silence delivers | an answer is awaited |
+| result of the link | silence means delivery | an acknowledgement is required |
 |---|---|---|
-| sent | on its way, believed to be delivered when nothing is said against it | unknown |
-| delivered, refused, moot | that | that |
-| busy | waits here again | waits here again |
+| sent | in flight, delivered if no error follows | unknown |
+| delivered, refused, moot | recorded as such | recorded as such |
+| busy | queued again | queued again |
 | it cannot be expressed | dead | dead |
-| the link broke | pending, the next link begins with it | pending; tried, unless it surely has not left |
-| anything that nobody foresaw | pending; dead the third time | pending and tried; dead the third time |
+| the link broke | pending; the next link starts with it | pending; tried, unless it was certainly not sent |
+| unexpected exception | pending; dead the third time | pending and tried; dead the third time |
 """
 
 from typing import Literal
@@ -22,17 +22,17 @@ from gateway.store.step import SendState
 
 @frozen
 class Meaning:
-    """What a send's result means for its event."""
+    """The effect of a send's result on its event."""
 
     state: SendState | None = None
-    """Its fate; None while that is open."""
+    """Its fate; None while it is undecided."""
     reason: str | None = None
     then: Literal["next", "again", "cut"] = "next"
-    """Whether the next one leaves, this one waits again, or nothing more leaves by this link."""
+    """Send the next event, queue this one again, or stop using the link."""
     tried: bool = False
-    """Whether it may have left although an answer is missing that would say so."""
+    """Whether it may have been sent, although the acknowledgement is missing."""
     unsent: bool = False
-    """Whether the runtime has certainly not taken it."""
+    """Whether the runtime has certainly not received it."""
 
 
 SENT, AGAIN = Meaning(), Meaning(then="again", unsent=True)
@@ -40,7 +40,7 @@ _UNCONFIRMED = "the runtime did not confirm it"
 
 
 def read_result(result: Receipt | Exception, *, silent: bool) -> Meaning:
-    """Say what a send's result means (the table above)."""
+    """Interpret the result of a send by the table above."""
     match result:
         case Receipt(state="sent", reason=reason):
             return SENT if silent else Meaning("unknown", f"{_UNCONFIRMED}: {reason}" if reason else _UNCONFIRMED)

@@ -1,4 +1,4 @@
-"""Connects the configured runtimes and opens their sessions: configured ones, and those that clients request."""
+"""Connects the configured runtimes, and opens their configured sessions and those that clients request."""
 
 import asyncio
 from collections import Counter
@@ -49,11 +49,11 @@ _UNSAID = "the adapter does not say whether the runtime was told"
 
 
 class AdapterFailed(Exception):
-    """An adapter raised an unexpected exception, or hung, before its runtime was connected."""
+    """An adapter raised an unexpected exception or hung before its runtime was connected."""
 
 
 class Runtimes:
-    """Connect runtimes, again after changed options; `Sessions` runs their sessions."""
+    """Connects runtimes, and reconnects them with changed options; `Sessions` runs their sessions."""
 
     def __init__(self, shared: Shared, sessions: Sessions, tickets: Tickets, offer: Offer, drain: Drain) -> None:
         """Prepare; `offer` returns the tools that a session of a runtime gets, by its labels."""
@@ -68,15 +68,15 @@ class Runtimes:
         """The number of native sessions in creation, by runtime."""
         self._unopened: set[str] = set()
         """Connected runtimes whose configured session is not open yet."""
-        shared.metrics.watch_links(self._tell_links)
+        shared.metrics.watch_links(self._update_gauges)
 
     async def start(
         self, name: str, adapter: Adapter, options: RuntimeOptions, *, tools: tuple[Tool, ...], policy: Policy
     ) -> None:
-        """Connect a runtime and open its configured session; other sessions are acquired elsewhere.
+        """Connect a runtime and open its configured session; the takeover acquires the others.
 
         Raises:
-            AdapterFailed: the runtime is not connected; until it is, it is among the `unconnected`.
+            AdapterFailed: the runtime is not connected, and is listed in `unconnected` until it is.
         """
         try:
             runtime = await self._connect(name, adapter, options, tools=tools, policy=policy)
@@ -102,7 +102,7 @@ class Runtimes:
         await self._populate(runtime)
 
     async def populate(self, name: str) -> None:
-        """Open the configured session of a runtime that could not be opened at its connection."""
+        """Open the configured session of a connected runtime, after an earlier attempt failed."""
         await self._populate(self._sessions.runtimes[name])
 
     async def _connect(
@@ -110,7 +110,7 @@ class Runtimes:
     ) -> Runtime:
         stack = AsyncExitStack()
         try:
-            connector, capabilities, codec = await _opened(adapter, options, stack)
+            connector, capabilities, codec = await _open_connector(adapter, options, stack)
         except BaseException:
             await disconnected(name, stack, options)
             raise
@@ -141,22 +141,22 @@ class Runtimes:
             await self._autostarts.start(runtime)
 
     async def stop(self, name: str, *, returns: bool) -> None:
-        """Release the links of a runtime; its sessions stay on record and wait unless it `returns` at once."""
+        """Disconnect a runtime and release its sessions; they wait in the store unless it `returns` at once."""
         await self._autostarts.stop(name)
         runtime = self._sessions.runtimes.pop(name)
         if not returns:
-            carried = list(self._sessions.of_runtime(name))
-            calls = sum(len(one.worker.view.calls) for one in carried)
-            warn_unserved(name, sessions=len(carried), calls=calls)
+            sessions = list(self._sessions.of_runtime(name))
+            calls = sum(len(session.worker.view.calls) for session in sessions)
+            warn_unserved(name, sessions=len(sessions), calls=calls)
         self._unfinished.discard(name)
         self._unopened.discard(name)
-        let_go = await self._sessions.let_go_of(name)
+        stopped_sessions = await self._sessions.stop_sessions(name)
         await runtime.disconnect()
-        await self._sessions.release(let_go)
+        await self._sessions.release(stopped_sessions)
 
     @property
     def failing_autostarts(self) -> Mapping[str, FailingAutostart]:
-        """Map runtimes whose configured session is not created yet to the last failure."""
+        """The last failure of each runtime whose configured session is not created yet."""
         return self._autostarts.failing
 
     async def _create_own(self, runtime: Runtime) -> None:
@@ -171,8 +171,8 @@ class Runtimes:
         return name in self._unopened
 
     def gave_up(self, name: str) -> bool:
-        """Return whether links of a runtime are not retried before its next connection."""
-        supervisors = (carried.supervisor for carried in self._sessions.of_runtime(name))
+        """Return whether links of a runtime are retried only after a reload."""
+        supervisors = (session.supervisor for session in self._sessions.of_runtime(name))
         return any(one is not None and one.gave_up for one in supervisors)
 
     def change_policy(self, policy: Policy, tools: tuple[Tool, ...]) -> None:
@@ -180,8 +180,8 @@ class Runtimes:
         for name, runtime in self._sessions.runtimes.items():
             context = replace(runtime.context, policy=policy)
             self._sessions.runtimes[name] = replace(runtime, context=context, tools=tools)
-            for carried in self._sessions.of_runtime(name):
-                carried.worker.reconfigure(context)
+            for session in self._sessions.of_runtime(name):
+                session.worker.reconfigure(context)
             self._share_soon(name)
 
     def _share_soon(self, name: str) -> None:
@@ -189,7 +189,7 @@ class Runtimes:
             guard("tools", partial(self.share_tools, name), self._shared.tasks, times=1, runtime=name)
 
     async def share_tools(self, name: str) -> McpEndpoint | None:
-        """Keep the tools in the runtime's own settings for all sessions; None if they are not used."""
+        """Store the endpoint of the tools in the runtime's own settings; return None if they are not used."""
         runtime = self._sessions.runtimes.get(name)
         if runtime is None or not runtime.options.shares_tools:
             return None
@@ -219,19 +219,19 @@ class Runtimes:
             log.info("tools are in the runtime's settings", runtime=runtime.name)
         return problem is None
 
-    def _tell_links(self) -> None:
+    def _update_gauges(self) -> None:
         """Update the gauges of sessions and links by runtime; counted on each scrape."""
         states: dict[str, list[LinkState]] = {name: [] for name in self._sessions.runtimes}
         sessions = Counter[str]()
-        for carried in self._sessions.all():
-            sessions[carried.runtime.name] += 1
-            links = states.setdefault(carried.runtime.name, [])
-            if carried.supervisor is not None:
-                links.append(carried.supervisor.state)
+        for session in self._sessions.all():
+            sessions[session.runtime.name] += 1
+            links = states.setdefault(session.runtime.name, [])
+            if session.supervisor is not None:
+                links.append(session.supervisor.state)
         for name in self._sessions.unconnected:
             self._shared.metrics.link(name, up=False, asleep=0)
         for name, links in states.items():
-            # An ended, unused session lacks nothing.
+            # A stopped session without waiting events needs no link.
             up = all(state in {"up", "asleep"} for state in links) if links else None
             if name in self._autostarts.failing:
                 up = False
@@ -250,10 +250,9 @@ class Runtimes:
         ticket: Ticket | None = None,
         since: datetime | None = None,
     ) -> tuple[SessionRow, bool]:
-        """Attach to a native session, once; labels of an open one stay as they are.
+        """Attach to a native session; the labels of an open session stay unchanged.
 
-        `losses` are those of its creation, and are recorded with it, as is its `ticket`. Its
-        agent was not started before `since`.
+        `losses` and `ticket` belong to its creation and are recorded with it. Its agent started at `since` or later.
         """
         runtime = self._sessions.runtime(runtime_name)
         session_id = name_session(runtime=runtime_name, native_session_id=native_id)
@@ -295,11 +294,11 @@ class Runtimes:
         try:
             taken = await self._shared.keeper.take(session_id)
         except EngineUnavailable:
-            # It is recorded now; a single gateway on a store has no takeover to find it.
-            self._sessions.begin_again(session_id)
+            # It is recorded, and a single gateway runs no takeover that would find it.
+            self._sessions.restart(session_id)
             raise
         if taken is None:
-            # Its owner runs it; the last owner of a closed session must be notified.
+            # Another instance runs it, or was the last owner of the closed session, and must be notified.
             self._shared.notifications.tell("orphans", [session_id])
         else:
             await self._sessions.take_up([taken])
@@ -308,7 +307,7 @@ class Runtimes:
     async def create(
         self, runtime_name: str, *, labels: dict[str, str], name: str | None = None, instructions: str | None = None
     ) -> tuple[SessionRow, bool, Sequence[str]]:
-        """Create a native session with the options and attach to it; return the tools that its runtime got."""
+        """Create a native session and attach to it; return also the tools that its runtime got."""
         runtime = self._sessions.runtime(runtime_name)
         assert runtime.connector is not None
         began = self._shared.clock.now()
@@ -365,13 +364,14 @@ class Runtimes:
         return ticket, replace(order, tools=listed, mcp=endpoint)
 
 
-async def _opened(
+async def _open_connector(
     adapter: Adapter, options: RuntimeOptions, stack: AsyncExitStack
 ) -> tuple[Connector | None, Capabilities, Codec]:
     """Build the parts of a runtime with its adapter, which may be third-party code.
 
     Raises:
-        AdapterFailed, OperatorError: the adapter failed.
+        AdapterFailed: the adapter raised an unexpected exception or hung.
+        OperatorError: the adapter rejected its options.
     """
     try:
         async with asyncio.timeout(options.connect_timeout.total_seconds()):

@@ -1,4 +1,4 @@
-"""The sessions that this process owns: worker, link and runtime of each."""
+"""Starts, restarts and releases the sessions that this process owns."""
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,13 +38,13 @@ _RELINK_INTERVAL = 0.1
 
 
 class Sessions:
-    """Acquire and release sessions; all tasks belong to the gateway's group."""
+    """The registry of owned sessions; their tasks belong to the gateway's group."""
 
     def __init__(self, shared: Shared, handover: Handover, limits: Limits) -> None:
         self.runtimes: dict[str, Runtime] = {}
         """Connected runtimes by their names in the YAML."""
         self.unconnected: set[str] = set()
-        """Names of runtimes whose adapters failed and are retried."""
+        """Names of runtimes that are not connected yet and are retried."""
         self._shared = shared
         self._keeper = shared.keeper
         self._handover = handover
@@ -52,66 +52,66 @@ class Sessions:
         self._entrance = asyncio.Lock()
         """Admits one new link per turn of the loop."""
         self._limits = limits
-        self._carried: dict[SessionId, OwnedSession] = {}
+        self._owned: dict[SessionId, OwnedSession] = {}
         self._starting: set[SessionId] = set()
         self._ending: dict[SessionId, set[asyncio.Task[None]]] = {}
         """Closing links of released sessions."""
-        self._left: dict[SessionId, PendingInputs] = {}
-        """Pending inputs of failed sessions until they restart."""
+        self._pending: dict[SessionId, PendingInputs] = {}
+        """The undecided inputs of failed sessions until they restart."""
         self.leaving = False
-        """Whether no session is acquired any more, because the process ends."""
-        shared.metrics.watch_queues(lambda: sum(carried.worker.inbox.bytes for carried in self._carried.values()))
+        """Whether sessions are no longer acquired, because the process ends."""
+        shared.metrics.watch_queues(lambda: sum(session.worker.inbox.bytes for session in self._owned.values()))
 
     # Runtimes --------------------------------------------------------------------------------------------
 
     async def relink(self, runtime: Runtime) -> None:
         """Move a runtime's sessions to links of its new connector, ten per second; calls in flight continue."""
-        for number, carried in enumerate(self.of_runtime(runtime.name)):
+        for number, session in enumerate(self.of_runtime(runtime.name)):
             if number:
                 await asyncio.sleep(_RELINK_INTERVAL)
-            worker = carried.worker
-            if self._carried.get(worker.view.session_id) is not carried:
+            worker = session.worker
+            if self._owned.get(worker.view.session_id) is not session:
                 continue
-            await stopped(carried.links)
+            await stopped(session.links)
             worker.reconfigure(runtime.context)
             worker.put(LinkDown("the runtime's options have changed"))
-            relinked = self._link(runtime, worker, carried.working)
-            if self._carried.get(worker.view.session_id) is carried:
-                self._carried[worker.view.session_id] = relinked
+            relinked = self._link(runtime, worker, session.working)
+            if self._owned.get(worker.view.session_id) is session:
+                self._owned[worker.view.session_id] = relinked
 
-    async def let_go_of(self, name: str) -> list[SessionId]:
-        """Release the links and sessions of a runtime, which stay on record; return the sessions."""
+    async def stop_sessions(self, name: str) -> list[SessionId]:
+        """Stop the links and workers of a runtime's sessions; return their ids."""
         mine = list(self.of_runtime(name))
-        await stopped(task for carried in mine for task in reversed(carried.tasks))
-        return [carried.worker.view.session_id for carried in mine]
+        await stopped(task for session in mine for task in reversed(session.tasks))
+        return [session.worker.view.session_id for session in mine]
 
     def configure(self, limits: Limits) -> None:
         """Replace the limits, also of owned sessions."""
         self._limits = limits
-        for carried in self._carried.values():
-            carried.worker.inbox.bound(frames=limits.inbound_frames, size=limits.inbound_bytes)
+        for session in self._owned.values():
+            session.worker.inbox.bound(frames=limits.inbound_frames, size=limits.inbound_bytes)
 
     # Acquiring -------------------------------------------------------------------------------------------
 
     def without_links(self) -> AbstractAsyncContextManager[None]:
-        """Hold back new links while many sessions are acquired and the process is not ready."""
+        """Block new links while many sessions are acquired and the process is not ready."""
         return self._entrance
 
     async def take_up(self, rows: Sequence[SessionRow]) -> None:
-        """Start sessions that this instance owns; retry later those that cannot be loaded."""
+        """Start sessions that this instance has acquired; retry later if one cannot be loaded."""
         gate, lease = asyncio.Semaphore(_AT_ONCE), self._keeper.lease
 
         async def one(row: SessionRow) -> None:
             async with gate:
-                await self._take_up_or_later(row, lease)
+                await self._start_or_retry(row, lease)
 
         async with Tasks() as group:
             for row in rows:
                 guard("session", partial(one, row), group, again=False, session_id=row.session_id)
 
-    async def _take_up_or_later(self, row: SessionRow, lease: Lease | None) -> None:
+    async def _start_or_retry(self, row: SessionRow, lease: Lease | None) -> None:
         try:
-            await self._take_up(row, lease)
+            await self._load_and_start(row, lease)
         except EngineUnavailable as exc:
             log.warning("session cannot be read yet", reason=str(exc), session=label_session(row))
             pause = _PAUSE
@@ -122,25 +122,25 @@ class Sessions:
             pause = self._failed(row.session_id, exc, "session cannot be started")
         else:
             return
-        self.begin_again(row.session_id, after=pause)
+        self.restart(row.session_id, after=pause)
 
     def _failed(self, session_id: SessionId, exc: BaseException, text: str) -> float:
-        """Note a fault of a session; return when it restarts."""
+        """Note a fault of a session; return the seconds until it restarts."""
         FAULTS.note("session", exc, text=text, session_id=session_id)
         return FAULTS.pause("session", session_id, now=asyncio.get_running_loop().time())
 
-    def begin_again(self, session_id: SessionId, *, after: float = _PAUSE) -> None:
+    def restart(self, session_id: SessionId, *, after: float = _PAUSE) -> None:
         """Restart a session after a pause, in a guarded task."""
-        again = partial(self._take_up_again, session_id, after=after)
+        again = partial(self._acquire_and_start, session_id, after=after)
         guard("session", again, self._tasks, session_id=session_id)
 
-    async def _take_up(self, row: SessionRow, lease: Lease | None) -> None:
+    async def _load_and_start(self, row: SessionRow, lease: Lease | None) -> None:
         """Load a session under its fence, which excludes other writers, and start it.
 
-        It is owned only while the lease under which it was acquired is valid.
+        A session whose lease has ended since its acquisition is not started.
         """
         session_id = row.session_id
-        if session_id in self._carried or session_id in self._starting:
+        if session_id in self._owned or session_id in self._starting:
             return
         self._starting.add(session_id)
         try:
@@ -156,14 +156,14 @@ class Sessions:
                 await self.release([session_id])
             else:
                 view = replace(view, first_state=first_state(runtime.adapter.capabilities))
-                self._carry(runtime, view, recover, fence=row.fence)
+                self._start(runtime, view, recover, fence=row.fence)
         finally:
             self._starting.discard(session_id)
 
-    def _carry(self, runtime: Runtime, view: SessionView, recover: Recover, *, fence: int) -> None:
+    def _start(self, runtime: Runtime, view: SessionView, recover: Recover, *, fence: int) -> None:
         session_id = view.session_id
-        left = self._left.pop(session_id, None)
-        results, frames = worth_deciding(left, view)
+        pending = self._pending.pop(session_id, None)
+        results, frames = worth_deciding(pending, view)
         worker = SessionWorker(
             view,
             fence=fence,
@@ -173,18 +173,18 @@ class Sessions:
             inbound_bytes=self._limits.inbound_bytes,
             drop_link=partial(self._drop_link, session_id),
             # Results come before recovery, which would guess them; new calls come after it.
-            kept=(*results, (recover, 0), *frames),
-            said_again=() if left is None else left.said_again,
+            retained=(*results, (recover, 0), *frames),
+            replayed=() if pending is None else pending.replayed,
         )
         working = guard("session", partial(self._work, worker), self._tasks, session_id=session_id)
-        self._carried[session_id] = self._link(runtime, worker, working)
+        self._owned[session_id] = self._link(runtime, worker, working)
         self._handover.wake()
 
     def _drop_link(self, session_id: SessionId, reason: str) -> None:
         # Looked up late: the supervisor is created after the worker, and again with new options.
-        carried = self._carried.get(session_id)
-        if carried is not None and carried.supervisor is not None:
-            carried.supervisor.drop(reason)
+        session = self._owned.get(session_id)
+        if session is not None and session.supervisor is not None:
+            session.supervisor.drop(reason)
 
     def _link(self, runtime: Runtime, worker: SessionWorker, working: "asyncio.Task[None]") -> OwnedSession:
         """Keep a session linked to its runtime, if the runtime has links."""
@@ -201,28 +201,28 @@ class Sessions:
             await worker.run()
         except Fenced as exc:
             self._shared.metrics.fenced()
-            if (carried := self._session_of(worker)) is not None:
-                self.lose(carried, str(exc))
-            if worker.permit.outrun:
-                self.begin_again(session_id, after=_PAUSE)
+            if (session := self._session_of(worker)) is not None:
+                self.lose(session, str(exc))
+            if worker.permit.is_overtaken:
+                self.restart(session_id, after=_PAUSE)
         except BaseException as exc:
             if not is_fault(exc):
                 raise
             # A fault of one session must not end the process.
-            pause = self._failed(session_id, exc, "a session failed and is taken up again")
-            if (carried := self._session_of(worker)) is not None:
-                del self._carried[session_id]
-                # Running attempts would report to no worker; recovery decides by the rows of the calls.
-                self._drop(carried)
-            if worker.left is not None:
-                self._left[session_id] = worker.left
+            pause = self._failed(session_id, exc, "session failed; restarting from the store")
+            if (session := self._session_of(worker)) is not None:
+                del self._owned[session_id]
+                # Running attempts would report to no worker; recovery uses the rows of the calls instead.
+                self._drop(session)
+            if worker.pending is not None:
+                self._pending[session_id] = worker.pending
             if not is_to_end():
-                self.begin_again(session_id, after=pause)
+                self.restart(session_id, after=pause)
         finally:
             if worker.closed.done() and self._session_of(worker) is not None:
-                del self._carried[session_id]
+                del self._owned[session_id]
 
-    async def _take_up_again(self, session_id: SessionId, *, after: float) -> None:
+    async def _acquire_and_start(self, session_id: SessionId, *, after: float) -> None:
         row: SessionRow | None = None
         while row is None:
             await asyncio.sleep(after)
@@ -231,77 +231,77 @@ class Sessions:
             try:
                 row = await self._keeper.take(session_id)
             except EngineUnavailable as exc:
-                log.warning("session cannot be owned yet", reason=str(exc), session_id=session_id)
+                log.warning("session cannot be acquired yet", reason=str(exc), session_id=session_id)
             else:
                 if row is None:
-                    self._leave(session_id)
+                    self._hand_over_pending(session_id)
                     return
-        await self._take_up_or_later(row, self._keeper.lease)
+        await self._start_or_retry(row, self._keeper.lease)
 
     def _session_of(self, worker: SessionWorker) -> OwnedSession | None:
         """Return the session of a worker, unless it was released or has another worker."""
-        carried = self._carried.get(worker.view.session_id)
-        return carried if carried is not None and carried.worker is worker else None
+        session = self._owned.get(worker.view.session_id)
+        return session if session is not None and session.worker is worker else None
 
     # Releasing ------------------------------------------------------------------------------------------
 
-    def lose(self, carried: OwnedSession, reason: str) -> None:
+    def lose(self, session: OwnedSession, reason: str) -> None:
         """Release a session at once, because another instance may own it."""
-        session_id = carried.worker.view.session_id
-        if self._session_of(carried.worker) is carried:
-            del self._carried[session_id]
-        log.warning("session released", reason=reason, session=label_session(carried.worker.view))
-        self._drop(carried)
-        hand_over = partial(self._hand_over_frames, carried)
+        session_id = session.worker.view.session_id
+        if self._session_of(session.worker) is session:
+            del self._owned[session_id]
+        log.warning("session released", reason=reason, session=label_session(session.worker.view))
+        self._drop(session)
+        hand_over = partial(self._hand_over_frames, session)
         guard("handover", hand_over, self._tasks, again=False, session_id=session_id)
 
-    def _leave(self, session_id: SessionId) -> None:
-        """Leave the pending inputs of a failed session to its next owner."""
-        left = self._left.pop(session_id, None)
-        if left is not None:
-            leave = partial(self._handover.leave, session_id, left)
+    def _hand_over_pending(self, session_id: SessionId) -> None:
+        """Hand the undecided inputs of a failed session over to its owner."""
+        pending = self._pending.pop(session_id, None)
+        if pending is not None:
+            leave = partial(self._handover.leave, session_id, pending)
             guard("handover", leave, self._tasks, again=False, session_id=session_id)
 
-    async def _hand_over_frames(self, carried: OwnedSession) -> None:
-        """Hand the frames that arrived until the link closed to the owner of the session."""
-        await asyncio.wait(carried.tasks, timeout=_END)
-        left = carried.worker.take_pending()
-        if left is not None:
-            await self._handover.leave(carried.worker.view.session_id, left)
+    async def _hand_over_frames(self, session: OwnedSession) -> None:
+        """Hand the frames that arrived before the link closed over to the new owner."""
+        await asyncio.wait(session.tasks, timeout=_END)
+        pending = session.worker.take_pending()
+        if pending is not None:
+            await self._handover.leave(session.worker.view.session_id, pending)
 
     def suspend_all(self) -> None:
         """Pause all sessions at once, because the lease is lost."""
-        for carried in self.all():
-            guard_call("session", carried.worker.suspend)()
+        for session in self.all():
+            guard_call("session", session.worker.suspend)()
 
     def resume_all(self, mine: Mapping[SessionId, Regained]) -> None:
         """Resume these sessions under new fences; release the others, which have new owners."""
-        for session_id in self._left.keys() - mine.keys():
-            self._leave(session_id)
-        for carried in self.all():
+        for session_id in self._pending.keys() - mine.keys():
+            self._hand_over_pending(session_id)
+        for session in self.all():
             # Each resumes or is released independently.
-            guard_call("session", self._resume)(carried, mine.get(carried.worker.view.session_id))
+            guard_call("session", self._resume)(session, mine.get(session.worker.view.session_id))
 
-    def _resume(self, carried: OwnedSession, row: Regained | None) -> None:
+    def _resume(self, session: OwnedSession, row: Regained | None) -> None:
         if row is None:
-            self.lose(carried, "another instance has taken it over")
+            self.lose(session, "another instance has taken it over")
         else:
-            carried.worker.resume(row)
+            session.worker.resume(row)
 
-    def _drop(self, carried: OwnedSession) -> None:
-        session_id = carried.worker.view.session_id
-        carried.worker.lose()
-        self._shared.dispatcher.abandon(carried.worker.inbox)
-        left = {task for task in carried.tasks if not task.done() and task is not asyncio.current_task()}
-        self._ending.setdefault(session_id, set()).update(left)
-        for task in left:
+    def _drop(self, session: OwnedSession) -> None:
+        session_id = session.worker.view.session_id
+        session.worker.lose()
+        self._shared.dispatcher.abandon(session.worker.inbox)
+        running = {task for task in session.tasks if not task.done() and task is not asyncio.current_task()}
+        self._ending.setdefault(session_id, set()).update(running)
+        for task in running:
             task.cancel()
             task.add_done_callback(guard_call("session", partial(self._forget_task, session_id)))
 
     def _forget_task(self, session_id: SessionId, task: asyncio.Task[None]) -> None:
-        left = self._ending.get(session_id, set())
-        left.discard(task)
-        if not left:
+        running = self._ending.get(session_id, set())
+        running.discard(task)
+        if not running:
             self._ending.pop(session_id, None)
 
     def stop_taking_up(self) -> None:
@@ -309,37 +309,37 @@ class Sessions:
         self.leaving = True
 
     async def hand_over(self, some: Sequence[OwnedSession], *, force: bool = False) -> int:
-        """Close links and hand over these sessions; return how many were ready.
+        """Close the links of sessions and release them; return the number of released sessions.
 
-        A session with new work is kept, unless it must go.
+        A session with new work is not released without `force`.
         """
-        await stopped(link for carried in some for link in carried.links)
-        ready = [carried for carried in some if force or self._may_go(carried)]
-        for carried in ready:
-            self._carried.pop(carried.worker.view.session_id, None)
-            self._drop(carried)
+        await stopped(link for session in some for link in session.links)
+        ready = [session for session in some if force or self._is_idle(session)]
+        for session in ready:
+            self._owned.pop(session.worker.view.session_id, None)
+            self._drop(session)
         if ready:
-            await asyncio.wait({carried.working for carried in ready}, timeout=STOP)
+            await asyncio.wait({session.working for session in ready}, timeout=STOP)
             try:
                 async with asyncio.timeout(STOP):
-                    for carried in ready:
-                        await self._hand_over_frames(carried)
+                    for session in ready:
+                        await self._hand_over_frames(session)
             except TimeoutError:
                 log.warning("frames not handed over in time", sessions=len(ready))
-            await self.release([carried.worker.view.session_id for carried in ready])
+            await self.release([session.worker.view.session_id for session in ready])
         return len(ready)
 
-    def ready_to_go(self) -> list[OwnedSession]:
-        """List the sessions without work in progress."""
-        return [carried for carried in self.all() if self._may_go(carried)]
+    def idle(self) -> list[OwnedSession]:
+        """Return the sessions without work in progress."""
+        return [session for session in self.all() if self._is_idle(session)]
 
     def write_marks(self) -> None:
         """Let each session commit its delivery marks soon."""
-        for carried in self.all():
-            carried.worker.write_marks()
+        for session in self.all():
+            session.worker.write_marks()
 
-    def _may_go(self, carried: OwnedSession) -> bool:
-        return carried.worker.settled and not self._shared.dispatcher.busy(carried.worker.inbox)
+    def _is_idle(self, session: OwnedSession) -> bool:
+        return session.worker.settled and not self._shared.dispatcher.busy(session.worker.inbox)
 
     async def release(self, session_ids: Sequence[SessionId]) -> None:
         """Release the ownership of sessions."""
@@ -353,15 +353,15 @@ class Sessions:
             FAULTS.note("lease", exc, text="session release failed; the sessions become free when the lease expires")
         self._shared.notifications.tell("orphans", session_ids)
 
-    async def let_go_of_links(self) -> None:
+    async def close_links(self) -> None:
         """Close every link at the end of the process; workers continue until they are stopped."""
-        await stopped(link for carried in self._carried.values() for link in carried.links)
+        await stopped(link for session in self._owned.values() for link in session.links)
 
     async def end(self) -> None:
         """End all tasks and close all connectors."""
         # No session is acquired without its runtime.
         runtimes, self.runtimes = self.runtimes, {}
-        await stopped(task for carried in self._carried.values() for task in carried.tasks)
+        await stopped(task for session in self._owned.values() for task in session.tasks)
         for runtime in runtimes.values():
             await runtime.disconnect()
 
@@ -371,7 +371,7 @@ class Sessions:
         """Return a runtime by its name in the YAML."""
         runtime = self.runtimes.get(name)
         if name in self.unconnected:
-            raise LinkLost(f"the adapter of runtime {name!r} fails; it is tried again, and the log says why")
+            raise LinkLost(f"the adapter of runtime {name!r} failed and is retried; see the log")
         if runtime is None:
             known = ", ".join(sorted(self.runtimes)) or "none"
             raise NotFound(f"no runtime is named {name!r}; configured: {known}")
@@ -380,25 +380,25 @@ class Sessions:
     @property
     def count(self) -> int:
         """The number of owned sessions."""
-        return len(self._carried)
+        return len(self._owned)
 
-    def carries(self, runtime: str, native_id: str) -> bool:
+    def owns(self, runtime: str, native_id: str) -> bool:
         """Return whether this process owns a native session."""
-        return name_session(runtime=runtime, native_session_id=native_id) in self._carried
+        return name_session(runtime=runtime, native_session_id=native_id) in self._owned
 
     def owned(self, session_id: SessionId) -> OwnedSession | None:
-        """Return an owned session."""
-        return self._carried.get(session_id)
+        """Return a session if this process owns it."""
+        return self._owned.get(session_id)
 
     def feed(self, session_id: SessionId) -> Feed | None:
-        """Return the feed of an owned session."""
-        carried = self._carried.get(session_id)
-        return None if carried is None else carried.worker.feed
+        """Return the feed of a session if this process owns it."""
+        session = self._owned.get(session_id)
+        return None if session is None else session.worker.feed
 
     def of_runtime(self, name: str) -> Iterator[OwnedSession]:
         """Return the owned sessions of a runtime."""
-        return (carried for carried in list(self._carried.values()) if carried.runtime.name == name)
+        return (session for session in list(self._owned.values()) if session.runtime.name == name)
 
     def all(self) -> list[OwnedSession]:
         """Return all owned sessions."""
-        return list(self._carried.values())
+        return list(self._owned.values())

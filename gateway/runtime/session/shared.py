@@ -1,4 +1,4 @@
-"""What all sessions of a process share."""
+"""The parts of the runtime that all sessions of a process share."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from gateway.runtime.session.due import Reviews
 
 @dataclass(frozen=True, slots=True)
 class Shared(Services):
-    """What all sessions of a process share."""
+    """The services and the parts that all sessions of a process share."""
 
     slots: Slots
     dispatcher: Dispatcher

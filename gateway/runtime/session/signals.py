@@ -1,4 +1,4 @@
-"""What can happen to a session, as values in its inbox; those with a `reply` are waited for."""
+"""The signals in a session's inbox: frames, results, timers, and client requests, which have a `reply`."""
 
 from asyncio import Future
 from collections.abc import Mapping, Sequence
@@ -21,12 +21,12 @@ class FrameArrived:
     size: int
     overloaded: bool = False
     alone: bool = False
-    """Whether a lease ran when it was heard, so that no other instance can have heard it as well."""
+    """Whether the lease was valid at its arrival, so that no other instance has received it too."""
 
 
 @frozen
 class HandedOver:
-    """A frame that another instance has heard; its outbound row is `sequence`."""
+    """A frame that another instance received; `sequence` is its outbound row."""
 
     frame: Frame
     sequence: int
@@ -35,20 +35,20 @@ class HandedOver:
 
 @frozen
 class Connecting:
-    """A link is being made; what comes until it has caught up is history, where the protocol replays it."""
+    """A link is being opened; frames before `CaughtUp` are history if the protocol replays it."""
 
 
 @frozen
 class CaughtUp:
-    """What comes from here on is live."""
+    """The replay has ended; later frames are live."""
 
     starting: bool | None = None
-    """Whether the runtime still starts, where the link has asked."""
+    """Whether the runtime is still starting; None if the link has not queried it."""
 
 
 @frozen
 class Reread:
-    """What is remembered must be read from the store again."""
+    """Another writer changed the session; load it again."""
 
 
 @frozen
@@ -73,7 +73,7 @@ class Attempted:
 
 @frozen
 class AnsweredLate:
-    """An attempt's outcome came after its call had ended otherwise."""
+    """An attempt returned its outcome after the call had ended with another one."""
 
     row: Call
     answered: Answered
@@ -81,7 +81,7 @@ class AnsweredLate:
 
 @frozen
 class SlotFree:
-    """A waiting call may leave; it already holds the slot."""
+    """A queued call may start; it already holds the slot."""
 
     call_id: CallId
     executor: str
@@ -89,7 +89,7 @@ class SlotFree:
 
 @frozen
 class TurnedAway:
-    """A waiting call is not going to get a slot."""
+    """A queued call is refused a slot."""
 
     call_id: CallId
     reason: str
@@ -97,7 +97,7 @@ class TurnedAway:
 
 @frozen
 class ExecutorReplied:
-    """An executor replied about a routed event."""
+    """An executor replied to a routed event."""
 
     sequence: int
     answer: Answer
@@ -105,23 +105,23 @@ class ExecutorReplied:
 
 @frozen
 class Delivered:
-    """Outbound rows of a target have met their fate."""
+    """The fate of outbound rows to one target is known."""
 
     sequences: tuple[int, ...]
     target: str
     state: SendState
     reason: str | None = None
     overdue: bool = False
-    """Whether they were not sent because the runtime waits no longer; it is told the true state instead."""
+    """Whether they were not sent because the runtime no longer waits; it gets a correction instead."""
     fault: bool = False
-    """Whether they were put aside because they made a link fail in ways that nobody foresaw."""
+    """Whether they are quarantined because they repeatedly made a link fail."""
     answers: InteractionId | None = None
-    """The question to a person that a single row answers."""
+    """The interaction that a single row answers."""
 
 
 @frozen
 class AttemptsDue:
-    """Attempts of rows to the runtime are to be put on record, or taken back."""
+    """Attempts of rows to the runtime must be committed or reset."""
 
 
 @frozen
@@ -131,10 +131,10 @@ class Tick:
 
 @frozen
 class Recover:
-    """The process has just taken this session up."""
+    """The process has just started this session."""
 
     messages: Sequence[Envelope] = ()
-    """The agent's messages that nobody has confirmed."""
+    """The agent's unconfirmed messages."""
 
 
 @frozen
@@ -144,12 +144,12 @@ class Post:
     by: str
     """The name of the API key that posts them."""
     keep: Keep | None = None
-    """The answer's place under an Idempotency-Key, where the client gave one."""
+    """Where to store the response under the client's Idempotency-Key."""
 
 
 @frozen
 class CallAsked:
-    """Somebody else than the runtime asks for a tool."""
+    """A client other than the runtime calls a tool."""
 
     request: CallRequest
     reply: "Future[CallId]"
@@ -194,7 +194,7 @@ class RedriveOrdered:
 
 @frozen
 class RepeatOrdered:
-    """An operator orders that the request of an accepted call is sent again."""
+    """An operator requests that an accepted call is sent to its executor again."""
 
     call_id: CallId
     reply: "Future[None]"
@@ -209,7 +209,7 @@ class DismissOrdered:
 
 @frozen
 class AnswerGiven:
-    """A person answers a question; the body may hold a secret, so it is never shown."""
+    """A person answers an interaction; the body may contain a secret, so its repr omits it."""
 
     interaction_id: InteractionId
     body: Mapping[str, Any] = field(repr=False)

@@ -1,4 +1,4 @@
-"""Process the signals of a session: let the core decide, commit the step, then act.
+"""Processes the signals of a session: lets the core decide, commits the step, then acts.
 
 One batch is one step is one commit. If the store rejects a step, its signals are decided again on fresh data: without
 recorded duplicates, one by one after another writer's commit, and later if the store is unavailable.
@@ -61,7 +61,7 @@ class SessionParts:
 
 
 class StepRunner:
-    """Run the steps of one session; decisions use its `view`."""
+    """Runs the steps of one session; decisions use its `view`."""
 
     def __init__(
         self,
@@ -90,33 +90,33 @@ class StepRunner:
         self._feed = parts.feed
         self._snapshot_at = view.last_sequence
 
-    def collect_pending(self, kept: Sequence[Tried], said_again: Sequence[Tried]) -> PendingInputs:
-        """List the inputs to decide again: in progress, `kept` from before, and waiting."""
-        tried = {id(signal): times for signal, times in kept}
+    def collect_pending(self, retained: Sequence[Tried], replayed: Sequence[Tried]) -> PendingInputs:
+        """Collect the inputs to decide again: those of the current step, retained and waiting ones."""
+        tried = {id(signal): times for signal, times in retained}
         now = {id(signal) for signal in self.under_way}
         # A link that replays sends unrecorded frames again.
         resumes = self.runtime.capabilities.resumes
         kinds = OWN if resumes else (*OWN, s.FrameArrived)
-        behind = [*(one for one in kept if id(one[0]) not in now), *((one, 0) for one in self._inbox.waiting)]
+        later = [*(one for one in retained if id(one[0]) not in now), *((one, 0) for one in self._inbox.waiting)]
         failed = [] if self.written else [(one, tried.get(id(one), 0) + 1) for one in self.under_way]
-        replayed = [one for one in failed if resumes and isinstance(one[0], s.FrameArrived)]
+        frames = [one for one in failed if resumes and isinstance(one[0], s.FrameArrived)]
         return PendingInputs(
             self.view.last_sequence,
             tuple(one for one in failed if isinstance(one[0], kinds)),
-            tuple(one for one in behind if isinstance(one[0], kinds)),
-            said_again=(*said_again, *replayed),
+            tuple(one for one in later if isinstance(one[0], kinds)),
+            replayed=(*replayed, *frames),
             unsure=self._unsure,
             codec=None if resumes else self.runtime.codec,
         )
 
-    def show(self, frame: Frame) -> bool:
+    def publish_live(self, frame: Frame) -> bool:
         """Publish a live frame while no step runs; return False if the frame requires a step."""
         shown = only_live(self.runtime, self.view, frame, now=self._shared.clock.now())
         if shown is None:
             return False
-        view, told = shown
+        view, events = shown
         self.view = self._outbox.view = view
-        for live in told:
+        for live in events:
             self._feed.tell(live)
         return True
 
@@ -137,7 +137,7 @@ class StepRunner:
                 await self._read_for(batch)
         except BaseException as exc:
             # No decision used the granted slots.
-            self._steps.give_back_granted(batch)
+            self._steps.release_granted(batch)
             if not isinstance(exc, EngineUnavailable):
                 raise
             await self._wait_for_engine(batch, exc)
@@ -156,7 +156,7 @@ class StepRunner:
         self.under_way = ()
 
     async def _decide_and_commit(
-        self, batch: Sequence[s.Signal], known: Mapping[str, Call], *, aside: bool = False
+        self, batch: Sequence[s.Signal], known: Mapping[str, Call], *, is_quarantined: bool = False
     ) -> Decided:
         """Decide and commit; decide again if a native id is recorded that the memory no longer holds.
 
@@ -167,7 +167,7 @@ class StepRunner:
         repeats: set[str] = set()
         while True:
             self.written = False
-            if aside:
+            if is_quarantined:
                 builder, answers = self._steps.quarantine(self.view, self.runtime, batch), Answers()
             else:
                 builder, answers = self._steps.decide(self.view, self.runtime, batch, known=known, repeats=repeats)
@@ -186,19 +186,19 @@ class StepRunner:
                 while not self._permit.holds_for(committed.last_sequence):
                     await self._permit.wait()
             except BaseException as exc:
-                self._steps.give_back(builder)
+                self._steps.release_slots(builder)
                 if self._unsure and isinstance(exc, Stale | EngineUnavailable):
                     self._unsure = False
                     if isinstance(exc, Fenced):
-                        await self._look_at_fence(fence, exc)
+                        await self._check_fence(fence, exc)
                 if not isinstance(exc, Repeated):
                     raise
                 repeats |= exc.keys
                 # Request a slot again that the failed step returned.
-                batch = [signal for signal in batch if not self._steps.requeued(signal)]
+                batch = [signal for signal in batch if not self._steps.requeue_slot(signal)]
             else:
                 if attempts is not NO_ATTEMPTS:
-                    self._outbox.outgoing.attempted(attempts)
+                    self._outbox.outgoing.note_attempts(attempts)
                 if step.snapshot is not None:
                     self._snapshot_at = builder.last_sequence
                 return builder, committed, answers
@@ -213,17 +213,17 @@ class StepRunner:
             snapshot = to_snapshot(builder.last_sequence, builder.memory)
         return builder.step(fence=fence, snapshot=snapshot)
 
-    async def _look_at_fence(self, fence: int, fenced: Fenced) -> None:
+    async def _check_fence(self, fence: int, fenced: Fenced) -> None:
         """Check after a fence error whether this process owns the session under a new fence.
 
         Raises:
-            Stale: it does, and its history is known here.
-            Fenced: other instances have written to it.
+            Stale: it does, and no other instance has written.
+            Fenced: another instance has written.
         """
-        await self._permit.given()
+        await self._permit.wait_held()
         if self._permit.fence != fence:
             self._permit.check(self.view.last_sequence)
-            raise Stale("the session goes on under a new fence") from fenced
+            raise Stale("the session has a new fence") from fenced
 
     def _act(self, builder: StepBuilder, committed: Committed | None, answers: Answers) -> None:
         """Perform the effects of a committed step."""
@@ -233,14 +233,14 @@ class StepRunner:
         try:
             # Executors and the runtime first, because they wait.
             if envelopes:
-                self._outbox.hear(envelopes)
+                self._outbox.apply_events(envelopes)
             for effect in builder.effects:
                 self._effects.perform(effect, self.view, self.runtime)
             for signal, answer in answers:
                 self._effects.finish(signal, answer, envelopes)
             self._outbox.poke()
         finally:
-            self._effects.show(envelopes, builder.effects)
+            self._effects.publish(envelopes, builder.effects)
             if envelopes:
                 if self.runtime.policy.routes.copying:
                     shared.backends.wake()
@@ -254,7 +254,7 @@ class StepRunner:
     # Queries before a decision -----------------------------------------------------------------------------
 
     async def _read_for(self, batch: Sequence[s.Signal]) -> None:
-        """Run the queries that some signals require.
+        """Run the queries that the signals of a batch require.
 
         Raises:
             EngineUnavailable: the store cannot be read.
@@ -263,7 +263,7 @@ class StepRunner:
             await self._reload()
             self._outbox.reload()
         if any(isinstance(signal, s.LinkUp) for signal in batch) and lifecycle.hydrates(self.runtime, self.view.memory):
-            await self._outbox.look_for_state()
+            await self._outbox.check_state_queued()
 
     async def _reload(self) -> None:
         """Fold events that other writers may have committed."""
@@ -271,7 +271,7 @@ class StepRunner:
         live = self.view
         if fresh.last_sequence < live.last_sequence:
             self.log.error(
-                "the store has lost what was on record, as after a failover to a standby that lacked it",
+                "the store has lost recorded events, as after a failover to a standby without them",
                 known=live.last_sequence,
                 found=fresh.last_sequence,
             )
@@ -289,21 +289,21 @@ class StepRunner:
 
     # Failed steps -------------------------------------------------------------------
 
-    async def carry_retained(self, kept: list[Tried]) -> None:
-        """Decide the inputs of a failed session one by one, to find the one at fault."""
-        while kept:
-            signal, times = kept[0]
+    async def carry_retained(self, retained: list[Tried]) -> None:
+        """Decide the inputs of a failed session one by one, to isolate the faulty one."""
+        while retained:
+            signal, times = retained[0]
             self.under_way, self.written = (signal,), False
             if not self._permit.holds:
-                await self._permit.given()
+                await self._permit.wait_held()
             self._permit.check(self.view.last_sequence)
             try:
-                await self._carry_alone(signal, aside=times >= FAULTS_AN_INPUT)
+                await self._carry_alone(signal, is_quarantined=times >= FAULTS_AN_INPUT)
             except EngineUnavailable as exc:
                 self.log.error("store unavailable", reason=str(exc))  # noqa: TRY400
                 await asyncio.sleep(RETRY_AFTER)
                 continue
-            del kept[0]
+            del retained[0]
             self.under_way = ()
 
     async def _carry_one_by_one(self, batch: Sequence[s.Signal]) -> None:
@@ -314,7 +314,7 @@ class StepRunner:
                 if isinstance(waiting[0], s.SlotFree):
                     # Its slot was returned with the step, so it requests one again, on fresh data.
                     await self._reload()
-                    self._steps.requeued(waiting[0])
+                    self._steps.requeue_slot(waiting[0])
                 else:
                     await self._carry_alone(waiting[0])
                 waiting.popleft()
@@ -322,7 +322,7 @@ class StepRunner:
             # All other signals wait as well, so that no cancel overtakes its call.
             await self._wait_for_engine(waiting, exc)
 
-    async def _carry_alone(self, signal: s.Signal, *, aside: bool = False) -> None:
+    async def _carry_alone(self, signal: s.Signal, *, is_quarantined: bool = False) -> None:
         """Decide one signal on fresh data, with repeated ids from the ledger, or quarantine it.
 
         Raises:
@@ -330,9 +330,9 @@ class StepRunner:
             Fenced: nothing was written.
         """
         for tries in count(1):
-            known = {} if aside else await known_calls(self._shared.engine, self.view, self.runtime, signal)
+            known = {} if is_quarantined else await known_calls(self._shared.engine, self.view, self.runtime, signal)
             try:
-                decided = await self._decide_and_commit([signal], known, aside=aside)
+                decided = await self._decide_and_commit([signal], known, is_quarantined=is_quarantined)
             except Fenced:
                 raise
             except Stale as exc:
@@ -346,14 +346,14 @@ class StepRunner:
 
     async def _wait_for_lease(self, batch: Sequence[s.Signal]) -> None:
         """Wait without a lease: reject client requests and keep all other signals with their slots."""
-        kept = without_requests(batch, EngineUnavailable("no lease runs: the store has not answered"))
+        internal = without_requests(batch, EngineUnavailable("the lease has expired: the store does not respond"))
         await self._permit.wait(RETRY_AFTER)
-        self._inbox.put_back(kept)
+        self._inbox.put_back(internal)
         self.under_way = ()
 
     async def _wait_for_engine(self, batch: Iterable[s.Signal], problem: EngineUnavailable) -> None:
         """Wait for an unavailable store: reject client requests at once and keep all other signals."""
         self.log.error("store unavailable", reason=str(problem))
-        kept = without_requests(batch, problem)
+        internal = without_requests(batch, problem)
         await asyncio.sleep(RETRY_AFTER)
-        self._inbox.put_back([signal for signal in kept if not self._steps.requeued(signal)])
+        self._inbox.put_back([signal for signal in internal if not self._steps.requeue_slot(signal)])

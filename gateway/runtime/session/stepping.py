@@ -1,4 +1,4 @@
-"""Makes one step of a batch of signals; what fails in one decision costs that signal alone."""
+"""Turns a batch of signals into one step; a failed decision affects only its own signal."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import count
@@ -23,15 +23,15 @@ from gateway.store.call import Call
 from gateway.store.step import HANDOVER, SendChange
 
 FAULTS_AN_INPUT = 3
-"""How often one input may make a session fail in ways that nobody foresaw, until it is put aside."""
+"""Unexpected failures of a session caused by one input before it is quarantined."""
 _EXCERPT = 500
 
 Answers = list[tuple[s.Signal, Any]]
-"""What is answered to each signal, or the exception that it led to."""
+"""The result of each signal, or its exception."""
 
 
 class StepMaker:
-    """One session's; takes the slots that its decisions want, and gives them back where a step is not written."""
+    """Makes the steps of one session; takes the slots for its decisions and releases them if no step is written."""
 
     def __init__(
         self, shared: Shared, inbox: Inbox, outbox: Outbox, timer: DueTimer, drop_link: Callable[[str], None]
@@ -43,7 +43,7 @@ class StepMaker:
         self._drop_link = drop_link
         self._slots = SlotAccess(self._take_slot, shared.slots.refusal)
         self._taken: list[str] = []
-        """The executors of the slots that the present step has taken."""
+        """The executors of the slots that the current step has taken."""
 
     def decide(
         self,
@@ -54,9 +54,9 @@ class StepMaker:
         known: Mapping[str, Call],
         repeats: Collection[str],
     ) -> tuple[StepBuilder, Answers]:
-        """Let the core decide about each signal in its turn.
+        """Let the core decide each signal in order.
 
-        Where a decision fails, all are made again, each with a place to go back to.
+        If a decision fails, all are made again, each with a savepoint.
         """
         builder = self._builder(view, runtime, known=known, repeats=repeats)
         outgoing, jitter = self._outbox.outgoing, self._shared.jitter
@@ -64,15 +64,15 @@ class StepMaker:
         try:
             for signal in batch:
                 answers.append((signal, decide(builder, signal, outgoing=outgoing, jitter=jitter)))
-        # The worker's edge: a fault of ours in one decision must not end the session.
+        # A bug in one decision must not end the session.
         except BaseException as exc:
             if not is_fault(exc):
                 raise
-            self._release(0)
+            self._release_taken(0)
             failed = batch[len(answers)]
             self._note(failed, exc, view)
             builder = self._builder(view, runtime, known=known, repeats=repeats)
-            answers = [(one, self._decide_apart(builder, one, exc if one is failed else None)) for one in batch]
+            answers = [(one, self._decide_alone(builder, one, exc if one is failed else None)) for one in batch]
         for signal, answer in answers:
             if isinstance(signal, s.SlotFree):
                 if not answer or isinstance(answer, BaseException):
@@ -82,26 +82,26 @@ class StepMaker:
         return builder, answers
 
     def quarantine(self, view: SessionView, runtime: RuntimeContext, batch: Sequence[s.Signal]) -> StepBuilder:
-        """Make the step that puts signals aside on which the session failed again and again."""
+        """Make the step that quarantines signals on which the session failed repeatedly."""
         builder = self._builder(view, runtime, known={}, repeats=())
         for signal in batch:
-            self._record_quarantined(builder, signal, f"it made the session fail {FAULTS_AN_INPUT} times")
+            self._record_quarantined(builder, signal, f"the session failed on it {FAULTS_AN_INPUT} times")
         return builder
 
-    def give_back(self, builder: StepBuilder) -> None:
-        """Nothing of a step was written, or nobody knows: the slots it took are free again."""
+    def release_slots(self, builder: StepBuilder) -> None:
+        """Release the slots of a step that was not written, or perhaps not."""
         for effect in builder.effects:
             if isinstance(effect, Dispatch) and effect.call.executor is not None:
                 self._shared.slots.release(effect.call.executor, self._inbox)
 
-    def give_back_granted(self, batch: Sequence[s.Signal]) -> None:
-        """Nothing was decided about these signals: the slots that came with them are free again."""
+    def release_granted(self, batch: Sequence[s.Signal]) -> None:
+        """Release the slots that came with undecided signals."""
         for signal in batch:
             if isinstance(signal, s.SlotFree):
                 self._shared.slots.release(signal.executor, self._inbox)
 
-    def requeued(self, signal: s.Signal) -> bool:
-        """Whether this was a slot for a call whose claim was not written: it was lost, and is queued for again."""
+    def requeue_slot(self, signal: s.Signal) -> bool:
+        """Request the slot of an unwritten claim again; return False for other signals."""
         if isinstance(signal, s.SlotFree):
             self._shared.slots.wait(signal.executor, self._inbox, signal.call_id)
             return True
@@ -126,29 +126,29 @@ class StepMaker:
         self._taken.append(executor)
         return True
 
-    def _release(self, kept: int) -> None:
-        """Give back what was taken for the present step, but for the first so many."""
-        while len(self._taken) > kept:
+    def _release_taken(self, count: int) -> None:
+        """Release the slots of the current step, except the first `count`."""
+        while len(self._taken) > count:
             self._shared.slots.release(self._taken.pop(), self._inbox)
 
-    def _decide_apart(self, builder: StepBuilder, signal: s.Signal, fault: BaseException | None) -> Any:
-        """Decide so that a failure leaves nothing behind; `fault` is what the decision has failed with already."""
+    def _decide_alone(self, builder: StepBuilder, signal: s.Signal, fault: BaseException | None) -> Any:
+        """Decide one signal and undo a failed decision; `fault` is the exception of an earlier attempt."""
         outgoing, jitter = self._outbox.outgoing, self._shared.jitter
         for tries in count(1):
             if fault is None:
-                mark, kept = builder.mark(), len(self._taken)
+                mark, taken = builder.mark(), len(self._taken)
                 try:
                     return decide(builder, signal, outgoing=outgoing, jitter=jitter)
                 except BaseException as exc:
                     if not is_fault(exc):
                         raise
                     builder.back_to(mark)
-                    self._release(kept)
+                    self._release_taken(taken)
                     if tries == 1:
                         self._note(signal, exc, builder.base)
                     fault = exc
             if reply_of(signal) is not None or tries >= FAULTS_AN_INPUT:
-                self._failed(builder, signal, fault)
+                self._record_failure(builder, signal, fault)
                 return fault
             fault = None
         raise AssertionError("unreachable")
@@ -157,14 +157,14 @@ class StepMaker:
         if not isinstance(exc, DragomanError):
             FAULTS.note("decision", exc, session=label_session(view), signal=type(signal).__name__)
 
-    def _failed(self, builder: StepBuilder, signal: s.Signal, exc: BaseException) -> None:
-        """Nothing of a decision is left; it is on record that it failed, unless that is the answer to a client."""
+    def _record_failure(self, builder: StepBuilder, signal: s.Signal, exc: BaseException) -> None:
+        """Record that a decision failed, unless its client gets the error."""
         match signal:
             case s.LinkDown(_, refused):
                 self._outbox.link_down(refused=refused)
             case s.LinkUp() | s.Connecting() | s.CaughtUp():
-                # What follows would rest on what was not taken note of.
-                self._drop_link(f"the gateway failed on it ({type(exc).__name__})")
+                # Later frames of this link would rest on a state that was not recorded.
+                self._drop_link(f"the gateway failed on a signal of the link ({type(exc).__name__})")
             case s.Tick():
                 self._timer.faults += 1
             case _:
@@ -173,7 +173,7 @@ class StepMaker:
             self._record_quarantined(builder, signal, f"the gateway failed on it ({type(exc).__name__})")
 
     def _record_quarantined(self, builder: StepBuilder, signal: s.Signal, reason: str) -> None:
-        """Let it be on record that an input could not be taken."""
+        """Record that an input could not be processed."""
         match signal:
             case s.FrameArrived(frame, cursor):
                 builder.cursor = cursor or builder.cursor
@@ -184,7 +184,7 @@ class StepMaker:
                 event = FrameRejected(channel=frame.channel[:64], reason=reason, excerpt=excerpt)
                 builder.send_changes.append(SendChange(sequence, HANDOVER, "moot", reason=reason))
             case s.Tick() if self._timer.faults > 1:
-                # Each try would be another line on record; the log and the metric have them all.
+                # One event is enough; the log and the metric count every failure.
                 return
             case _:
                 event = FaultReported(code=GATEWAY_FAULT, message=f"{type(signal).__name__}: {reason}")

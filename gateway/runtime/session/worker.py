@@ -1,7 +1,7 @@
 """The worker of one session: its inbox, outbox and processing loop.
 
 A session is an actor with one inbox. `StepRunner` lets the core decide a batch, commits and acts; `Outbox` sends to the
-runtime; `Permit` tells whether the session may send; `DueTimer` fires at deadlines; `PendingInputs` holds the inputs of
+runtime; `Permit` tells whether the session may act; `DueTimer` fires at deadlines; `PendingInputs` holds the inputs of
 a failed session for its next worker.
 
 One batch is one step is one commit, and nothing is acted on before its commit. Signals that arrive meanwhile form the
@@ -46,7 +46,7 @@ BATCH = 256
 
 
 class SessionWorker:
-    """Process one session; `run` is its only task."""
+    """Processes one session; `run` is its only task."""
 
     def __init__(
         self,
@@ -58,15 +58,15 @@ class SessionWorker:
         inbound_frames: int,
         inbound_bytes: int,
         drop_link: Callable[[str], None],
-        kept: Iterable[Tried] = (),
-        said_again: Iterable[Tried] = (),
+        retained: Iterable[Tried] = (),
+        replayed: Iterable[Tried] = (),
     ) -> None:
-        """Prepare; `kept` inputs are decided first, one by one, and frames that equal `said_again` alone."""
+        """Prepare; `retained` inputs are decided first, one by one; frames that equal one of `replayed`, alone."""
         self.permit = Permit(shared.keeper, fence)
         self.lost = False
         """Whether this worker gave up the session to another instance or to a new worker."""
-        self.left: PendingInputs | None = None
-        """The inputs that were pending when the worker failed or gave up the session."""
+        self.pending: PendingInputs | None = None
+        """The undecided inputs of a worker that failed or gave up the session."""
         self.feed = Feed(view.last_sequence)
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Completed when the worker ends. Several tasks wait for it, so none may cancel it."""
@@ -107,9 +107,9 @@ class SessionWorker:
             ),
             log=self.log,
         )
-        self._kept = list(kept)
-        self._said_again = list(said_again)
-        self._busy = bool(self._kept)
+        self._retained = list(retained)
+        self._replayed = list(replayed)
+        self._busy = bool(self._retained)
         self._handed = 0
         """The sequence up to which frames of other instances are in the inbox."""
 
@@ -136,8 +136,8 @@ class SessionWorker:
         if self.log.is_enabled_for(DEBUG):
             self.log.debug("frame <", channel=frame.channel, payload=excerpt(frame.payload))
         alone = self.permit.holds
-        at_once = frame.live and alone and cursor is None and self.inbox.is_waited_for
-        if not (at_once and self._runner.show(frame)):
+        needs_no_step = frame.live and alone and cursor is None and self.inbox.is_idle
+        if not (needs_no_step and self._runner.publish_live(frame)):
             self.inbox.put_frame(frame, cursor, alone=alone)
 
     def hand_over(self, frames: Sequence[s.HandedOver]) -> int:
@@ -152,11 +152,11 @@ class SessionWorker:
 
     def take_pending(self) -> PendingInputs | None:
         """Take out the undecided inputs, after the session was given up and its link has ended."""
-        if self.left is None:
+        if self.pending is None:
             return None
-        later = tuple((signal, 0) for signal in self.inbox.empty_out() if isinstance(signal, s.FrameArrived))
-        left, self.left = self.left, None
-        return replace(left, waiting=(*left.waiting, *later))
+        later = tuple((signal, 0) for signal in self.inbox.take_all() if isinstance(signal, s.FrameArrived))
+        pending, self.pending = self.pending, None
+        return replace(pending, waiting=(*pending.waiting, *later))
 
     def caught_up(self, *, starting: bool | None = None) -> None:
         """Note the end of a replay, unless frames of it were refused."""
@@ -174,7 +174,7 @@ class SessionWorker:
     async def has_capacity(self) -> None:
         """Wait until a link may connect: the inbox has capacity, and the lease is valid."""
         await self.inbox.has_capacity()
-        await self.permit.given()
+        await self.permit.wait_held()
 
     @property
     def cursor(self) -> str | None:
@@ -203,15 +203,15 @@ class SessionWorker:
         self.permit.suspend()
 
     def resume(self, row: Regained) -> None:
-        """Resume under a new fence, or restart from the store if another instance has written."""
+        """Resume under a new fence; restart from the store if another instance has written."""
         self.permit.resume(row)
         if row.last_sequence != self.view.last_sequence:
-            # An idle session checks too, unless the newer step is its own.
+            # An idle session must also detect the writes of other instances.
             self.inbox.put(s.Reread())
 
     @property
     def leased(self) -> bool:
-        """Whether the session may send."""
+        """Whether the session may act."""
         return self.permit.holds
 
     def reconfigure(self, runtime: RuntimeContext) -> None:
@@ -223,8 +223,8 @@ class SessionWorker:
         self._outbox.reconfigure(runtime, self.log)
 
     def send_again(self, sequence: int) -> None:
-        """Offer a recorded event to the runtime again; its row is pending already."""
-        self._outbox.again(sequence)
+        """Offer a recorded event to the runtime again; its row must be pending."""
+        self._outbox.resend(sequence)
 
     @property
     def settled(self) -> bool:
@@ -258,21 +258,21 @@ class SessionWorker:
             Fenced: another instance owns the session; nothing was written or sent since.
         """
         try:
-            await self._runner.carry_retained(self._kept)
+            await self._runner.carry_retained(self._retained)
             self._busy = False
             while not self._runner.view.memory.closed:
                 while self.inbox.empty:
-                    await self.inbox.filled()
+                    await self.inbox.wait_filled()
                 batch = self.inbox.take(BATCH)
                 self._busy = True
-                if self._said_again and not (batch := await self._isolate_repeated(batch)):
+                if self._replayed and not (batch := await self._isolate_repeated(batch)):
                     self._busy = False
                     continue
-                # First, because later signals may request a recorded outcome again.
+                # First, because the batch may request a delivered outcome again.
                 marks = self._outbox.take_marks()
                 await self._runner.carry([*marks, *batch] if marks else batch)
                 if self._effects.late:
-                    await self._effects.look_up_late()
+                    await self._effects.process_late()
                 self._busy = False
                 # An idle worker holds no references to its last batch.
                 del batch, marks
@@ -284,7 +284,7 @@ class SessionWorker:
         except BaseException as exc:
             if is_fault(exc):
                 self.lose()
-                self.left = self._runner.collect_pending(self._kept, self._said_again)
+                self.pending = self._runner.collect_pending(self._retained, self._replayed)
             raise
         finally:
             self._end()
@@ -292,28 +292,28 @@ class SessionWorker:
     async def _isolate_repeated(self, batch: list[s.Signal]) -> list[s.Signal]:
         """Decide a frame alone on which the session has failed; later signals wait."""
         for place, signal in enumerate(batch):
-            known = next((one for one in self._said_again if is_again(signal, one[0])), None)
+            known = next((one for one in self._replayed if is_again(signal, one[0])), None)
             if known is None:
                 continue
             self.inbox.put_back(batch[place:] if place else batch[1:])
             if place:
                 return batch[:place]
-            self._said_again.remove(known)
-            self._kept.append((signal, known[1]))
-            await self._runner.carry_retained(self._kept)
+            self._replayed.remove(known)
+            self._retained.append((signal, known[1]))
+            await self._runner.carry_retained(self._retained)
             return []
         return batch
 
     def _end(self) -> None:
         self._outbox.link_down()
-        if self.lost and self.left is None:
-            self.left = self._runner.collect_pending(self._kept, self._said_again)
+        if self.lost and self.pending is None:
+            self.pending = self._runner.collect_pending(self._retained, self._replayed)
         elif not self.lost and not self.view.memory.closed:
-            self._tell_unwritten()
+            self._log_unrecorded()
         self._timer.cancel()
         self._shared.slots.forget(self.inbox)
         self._shared.tool_watch.drop(self.view.session_id)
-        for signal in self.inbox.empty_out():
+        for signal in self.inbox.take_all():
             if isinstance(signal, s.SlotFree):
                 self._shared.slots.release(signal.executor, self.inbox)
             if self.lost:
@@ -324,15 +324,15 @@ class SessionWorker:
         self.feed.close()
         finish(self.closed)
 
-    def _tell_unwritten(self) -> None:
-        """Log the number of frames that the store could not record before the end."""
-        unwritten = len(self._runner.collect_pending(self._kept, self._said_again).frames)
-        if unwritten:
-            self.log.warning("unrecorded frames dropped", heard=unwritten)
+    def _log_unrecorded(self) -> None:
+        """Log the number of frames that could not be recorded before the end."""
+        unrecorded = len(self._runner.collect_pending(self._retained, self._replayed).frames)
+        if unrecorded:
+            self.log.warning("unrecorded frames dropped", count=unrecorded)
 
     def _elsewhere(self, *, unsure: bool = False) -> Elsewhere:
-        what = "; the request may be on record or not" if unsure else ""
-        return Elsewhere(self.view.session_id, f"the session has changed hands meanwhile{what}", unsure=unsure)
+        doubt = "; the request may have been recorded" if unsure else ""
+        return Elsewhere(self.view.session_id, f"the session has moved to another instance{doubt}", unsure=unsure)
 
     def _next_due(self) -> datetime | None:
         return lifecycle.next_due(self._runner.runtime, self._runner.view)
