@@ -1,4 +1,4 @@
-"""Shows the installed release."""
+"""`dragoman version`."""
 
 from platform import python_version
 
@@ -32,4 +32,4 @@ def release() -> str:
     try:
         return installed_version("dragoman")
     except PackageNotFoundError:
-        return "(not installed; `dragoman doctor` says what to do)"
+        return "(not installed; run `dragoman doctor` for a fix)"
