@@ -1,4 +1,4 @@
-"""Shows the installed release."""
+"""`dragoman version`."""
 
 from importlib.metadata import PackageNotFoundError, version as installed_version
 from platform import python_version
@@ -28,7 +28,7 @@ def describe() -> str:
 
 def release() -> str:
     """Return the installed release of Dragoman."""
-    return version_of("dragoman") or "(not installed; `dragoman doctor` says what to do)"
+    return version_of("dragoman") or "(not installed; run `dragoman doctor` for a fix)"
 
 
 def version_of(distribution: str) -> str | None:
