@@ -476,6 +476,8 @@ class RouteSpec(Section):
         WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
     ] = ()
     """Destinations that get a copy; one name or a list."""
+    undeclared: bool = False
+    """Whether globs also lead tools to `to` that are missing from `tools`, if `tools` has any."""
 
 
 class Retention(Section):

@@ -14,7 +14,8 @@ def routes_of(settings: Settings) -> Routes:
             labels=route.match.label,
             to=route.to,
             copy_to=route.copy_to,
+            undeclared=route.undeclared,
         )
         for route in settings.routes
     )
-    return Routes(routes, settings.unrouted)
+    return Routes(routes, settings.unrouted, frozenset(settings.tools))
