@@ -1,6 +1,6 @@
 # syntax=docker/dockerfile:1
 # Two targets: `dragoman`, the default, and `demo`, which adds the libraries of `dragoman demo`. The build stages create
-# a virtual environment with pinned, hash-checked libraries and our wheel. A target contains only Python and that
+# a virtual environment with pinned, hash-checked libraries and our two wheels. A target contains only Python and that
 # environment, and runs as a user that owns only /data.
 
 FROM python:3.13-slim-bookworm AS build
@@ -13,7 +13,7 @@ RUN python -m pip --python /opt/dragoman/bin/python install --no-cache-dir --req
 COPY pyproject.toml README.md LICENSE ./
 COPY gateway gateway
 COPY adapters adapters
-RUN python -m pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels . \
+RUN python -m pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels ./gateway/sdk . \
     && python -m pip --python /opt/dragoman/bin/python install --no-cache-dir --no-deps /wheels/*.whl \
     && /opt/dragoman/bin/dragoman schema > /dev/null
 
@@ -22,7 +22,7 @@ COPY config/demo-requirements.txt config/
 RUN python -m pip --python /opt/dragoman/bin/python install --no-cache-dir --require-hashes -r config/demo-requirements.txt
 
 FROM python:3.13-slim-bookworm AS runtime
-ARG VERSION=0.2.0
+ARG VERSION=0.3.0
 ARG REVISION=unknown
 ARG CREATED=1970-01-01T00:00:00Z
 LABEL org.opencontainers.image.title="Dragoman" \

@@ -13,11 +13,11 @@ export PYTHONDONTWRITEBYTECODE :=
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
 
-$(STAMP): pyproject.toml tests/requirements.txt
+$(STAMP): pyproject.toml gateway/sdk/pyproject.toml tests/requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Dragoman needs Python 3.11 or newer: make PYTHON=python3.12 ..."; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r tests/requirements.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e gateway/sdk -e .
 	@touch $(STAMP)
 
 demo: $(STAMP) ## Play a scripted game through a real gateway, in every protocol
@@ -61,15 +61,17 @@ schema: $(STAMP) ## Regenerate config/gateway.schema.json and config/openapi.jso
 	$(BIN)/dragoman schema > config/gateway.schema.json
 	$(BIN)/dragoman openapi > config/openapi.json
 
-COMPILE := uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header -q
+COMPILE := uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-emit-package dragoman-sdk -q
 
-lock: ## Recompile the six requirements files (needs uv)
+lock: ## Recompile the seven requirements files (needs uv)
 	$(COMPILE) pyproject.toml --extra postgres --extra mcp -o config/requirements.txt
 	$(COMPILE) pyproject.toml --extra demo --constraint config/requirements.txt -o config/demo-requirements.txt
 	$(COMPILE) pyproject.toml --all-extras --constraint config/requirements.txt -o tests/requirements.txt
 	echo 'hatchling>=1.27,<2' | $(COMPILE) - --no-annotate --constraint tests/requirements.txt -o config/build-requirements.txt
 	printf '%s\n' 'datamodel-code-generator>=0.89,<1' 'openapi-python-client>=0.29,<1' | \
 	  $(COMPILE) - --no-annotate -o tests/clients/requirements.txt
+	echo 'uvicorn>=0.30' | $(COMPILE) --resolution lowest-direct gateway/sdk/pyproject.toml --extra fastapi - --no-annotate \
+	  -o tests/clients/sdk/requirements.txt
 	echo 'mcp>=1.30,<2' | $(COMPILE) - --no-annotate -o tests/clients/mcp/requirements.txt
 
 clean: ## Remove the virtual environment and all caches

@@ -13,8 +13,8 @@ from gateway.errors import OperatorError
 
 ADAPTER_GROUP = "dragoman.adapters"
 
-OWN_DISTRIBUTION = "dragoman"
-OWN_PACKAGES = ("gateway", "adapters")
+OWN_DISTRIBUTIONS = frozenset({"dragoman", "dragoman-sdk"})
+OWN_PACKAGES = ("gateway", "adapters", "dragoman")
 
 _MOVED = {
     "gateway.ports.adapter": "gateway.adapter.port",
@@ -111,16 +111,16 @@ def installed_adapters() -> Mapping[str, Adapter]:
 
 
 def find_intruders() -> tuple[str, ...]:
-    """List conflicts of our two package names, which are not rare, with other distributions."""
+    """List conflicts of our package names, which are not rare, with other distributions."""
     found: list[str] = []
     here = Path(__file__).resolve().parent.parent
-    for name in OWN_PACKAGES:
+    for name in ("gateway", "adapters"):
         spec = find_spec(name)
         place = Path(spec.origin).resolve().parent if spec is not None and spec.origin is not None else None
         if place != here / name:
             found.append(f"`import {name}` finds {place or 'no package'} instead of {here / name}")
     for one in distributions():
-        if one.name == OWN_DISTRIBUTION:
+        if one.name in OWN_DISTRIBUTIONS:
             continue
         # Search the text of the record: parsing each line would take a tenth of a second.
         record = "\n" + (one.read_text("RECORD") or "")

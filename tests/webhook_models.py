@@ -8,9 +8,7 @@ from typing import Any
 import jsonschema_rs
 from pydantic import ValidationError
 
-from gateway.events import KINDS
-from gateway.http.webhooks import WebhookHeaders
-from gateway.models.webhooks import (
+from dragoman.models.webhooks import (
     ApprovalBody,
     CopyBody,
     MessageBody,
@@ -19,6 +17,8 @@ from gateway.models.webhooks import (
     ToolRequestedBody,
     WebhookBody,
 )
+from gateway.events import KINDS
+from gateway.http.webhooks import WebhookHeaders
 
 MODELS: dict[str, type[WebhookBody]] = {
     "tool.requested": ToolRequestedBody,

@@ -1,4 +1,4 @@
-"""Does one thing to many calls or dead letters: shows which, asks, does it one by one, and reports failures."""
+"""Applies one action to many calls or dead letters: asks for confirmation, acts on each, reports failures."""
 
 import sys
 from collections.abc import Callable, Coroutine, Sequence
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from gateway.cli.connection import GatewayConnection
 
 MOST = 500
-"""How many one command may do it to."""
+"""The most items that one command acts on."""
 
 
 @dataclass(frozen=True, slots=True)
 class BulkOrder:
-    """What to do, and in which words to report it."""
+    """The action, and the wording of its report."""
 
     noun: str
-    """What it is done to, in the singular."""
+    """The name of one item, in the singular."""
     member: str
     """The member of the JSON report that counts successes."""
     done: str
-    """The participle for people, such as `tried again`."""
+    """The action as a past participle, such as `tried again`."""
     act: Callable[[str], Coroutine[Any, Any, object]]
     dry_run: bool = False
     confirmed: bool = False
@@ -40,13 +40,13 @@ class BulkOrder:
 def run_order(
     gateway: "GatewayConnection", order: BulkOrder, ids: Sequence[str], *, unknown: int = 0, more: bool = False
 ) -> None:
-    """Do it to each of these, at most `MOST`; exit code 1 if some failed.
+    """Act on each of at most `MOST` items; exit code 1 if some failed.
 
-    `unknown` of them may have run already, and `more` of them match than are given.
+    `unknown` is the number of items that may have run already; `more` means that further items match.
 
     Raises:
-        Refusal: the person said no. OperatorError: there is no terminal in which to ask.
-        ClientError: the gateway is gone; the rest is left as it is.
+        Refusal: the user declined. OperatorError: there is no terminal to ask in.
+        ClientError: the gateway became unreachable; the remaining items are unchanged.
     """
     report = {"found": len(ids), order.member: 0, "failed": [], "more": more, "dry_run": order.dry_run, "ids": [*ids]}
     ended: BaseException | None = None
@@ -69,21 +69,21 @@ def _confirm(order: BulkOrder, found: int, warning: str, *, more: bool) -> None:
         note(warning, "yellow")
     if not sys.stdin.isatty():
         raise OperatorError(f"{plural(found, order.noun)} would be {order.done}; --yes confirms it")
-    also = " (there are more; --limit takes more of them)" if more else ""
-    if not typer.confirm(f"{plural(found, order.noun)} will be {order.done}{also}. Go on?", err=True):
+    also = " (more match; raise --limit to include them)" if more else ""
+    if not typer.confirm(f"{plural(found, order.noun)} will be {order.done}{also}. Continue?", err=True):
         raise Refusal(f"nothing was {order.done}")
 
 
 def _act_on_each(
     gateway: "GatewayConnection", order: BulkOrder, ids: Sequence[str], report: dict[str, Any]
 ) -> BaseException | None:
-    """Act one by one and count in the report; return what ended it early."""
+    """Act on each item and count in the report; return the exception that stopped the loop early."""
+    from dragoman.client import ClientError, RequestRefused
     from gateway.cli.connection import describe_refusal
-    from gateway.client import ClientError, RequestRefused
 
     with Progress(order.done, count_of(f"{order.noun}s")) as progress:
         for number, one in enumerate(ids):
-            progress.tell(order.done, number, len(ids))
+            progress.update(order.done, number, len(ids))
             try:
                 gateway.run(order.act(one))
                 report[order.member] += 1

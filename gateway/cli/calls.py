@@ -1,4 +1,4 @@
-"""Lists calls, shows one with its story, and cancels or redrives calls."""
+"""Lists calls, shows one with its history, and cancels or redrives calls."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -17,18 +17,18 @@ from gateway.cli.tables import TABLE, Cell, Column, RowTable, show_members, show
 from gateway.cli.terminal import SHORT, age_of, note, say_json, to_row
 
 if TYPE_CHECKING:
+    from dragoman.client import Call
     from gateway.cli.connection import GatewayConnection
-    from gateway.client import Call
 
 _WHOLE = re.compile(r"[0-9A-Za-z-]{32,64}")
 _SEARCHED = 2_000
 """How many of the newest calls are searched for an abbreviated ID."""
 _TURNED_AWAY = re.compile(r"executor answered (3[0-9]{2}|40[1345]|41[35])\b")
-"""How the gateway words a response that is only a status: the executor did not take the request."""
+"""The error of a call whose executor rejected the request with a bare status."""
 
-CALL = argument("ID", "Its ID, or the first letters of it.", autocompletion=complete_call)
+CALL = argument("ID", "ID of the call, or a prefix of it.", autocompletion=complete_call)
 NEW_KEY = flag("--new-key", "Give calls a new idempotency key.")
-DELIVER = flag("--deliver", "Tell the runtime the new outcome as well.")
+DELIVER = flag("--deliver", "Also deliver the new outcome to the runtime.")
 
 
 class CallStanding(StrEnum):
@@ -43,7 +43,7 @@ class CallStanding(StrEnum):
     EXPIRED = "expired"
 
 
-_STATES = f"Only those in this state: {', '.join(CallStanding)}; may be repeated."
+_STATES = f"Only calls in this state: {', '.join(CallStanding)}; may be repeated."
 
 group = typer.Typer(
     name="calls",
@@ -55,11 +55,11 @@ group = typer.Typer(
         "dragoman calls --state queued --state dispatched",
         "dragoman calls show b1d5781e",
         "dragoman calls --failed",
-        "dragoman calls --failed --redrive         what surely has not run",
+        "dragoman calls --failed --redrive         those that certainly did not run",
         "dragoman calls --unknown --json | jq -r .call_id",
-        more=f"{TABLE}\n\n--redrive takes failed calls that surely did not run: no request arrived, or the executor "
-        "turned it away (401, 404 …). With --unknown it takes those that may have run instead. A failure that an "
-        "executor itself reported is redriven by its ID only.",
+        more=f"{TABLE}\n\n--redrive selects failed calls that certainly did not run: no request arrived, or the "
+        "executor rejected it (401, 404 …). With --unknown it selects calls that may have run instead. To redrive a "
+        "failure that the executor itself reported, give its ID.",
     ),
 )
 
@@ -70,13 +70,13 @@ def list_calls(
     *,
     session: str | None = SESSION,
     runtime: str | None = RUNTIME,
-    tool: str | None = option("--tool", "NAME", "Only those of this tool."),
+    tool: str | None = option("--tool", "NAME", "Only calls of this tool."),
     state: list[CallStanding] | None = option("--state", "STATE", _STATES),
     failed: bool = flag("--failed", "Only failed and expired calls."),
-    unknown: bool = flag("--unknown", "Only those whose outcome is unknown."),
+    unknown: bool = flag("--unknown", "Only calls with an unknown outcome."),
     limit: int = LIMIT,
-    redrive: bool = flag("--redrive", "Redrive those that --failed lists; asks first."),
-    dry_run: bool = flag("--dry-run", "Only show which would be redriven."),
+    redrive: bool = flag("--redrive", "Redrive the calls that --failed lists; asks first."),
+    dry_run: bool = flag("--dry-run", "Only show the calls that would be redriven."),
     yes: bool = YES,
     as_json: RowsOption = False,
     url: str = URL,
@@ -89,13 +89,13 @@ def list_calls(
 
     with report_errors():
         if failed and state:
-            raise Misused("--failed and --state exclude each other")
+            raise Misused("--failed and --state cannot be combined")
         if redrive and not failed:
-            raise Misused("--redrive belongs to --failed")
+            raise Misused("--redrive requires --failed")
         if (dry_run or yes) and not redrive:
-            raise Misused("--dry-run and --yes belong to --redrive")
+            raise Misused("--dry-run and --yes require --redrive")
         if redrive and limit > MOST:
-            raise Misused(f"--redrive takes at most {MOST} calls at a time")
+            raise Misused(f"--redrive accepts at most {MOST} calls at a time")
     states = ["failed", "expired"] if failed else [one.value for one in state or ()]
     with connect(url, key) as gateway:
         found = gateway.client.calls(
@@ -109,10 +109,10 @@ def list_calls(
         if not redrive:
             show_rows(rows, _CALLS, as_json=as_json, more=more)
             return
-        ids = [row.call_id for row in rows if unknown or surely_did_not_run(row)]
+        ids = [row.call_id for row in rows if unknown or certainly_did_not_run(row)]
         order = BulkOrder("call", "redriven", "tried again", gateway.client.redrive_call, dry_run, yes, as_json)
         if left := len(rows) - len(ids):
-            note(f"{left} left out: their executor reported the failure, so they may have run (`calls redrive ID`)")
+            note(f"{left} skipped: their executor reported the failure, so they may have run (`calls redrive ID`)")
         run_order(gateway, order, ids, unknown=len(ids) if unknown else 0, more=more)
 
 
@@ -120,7 +120,7 @@ def list_calls(
     epilog=examples("dragoman calls show b1d5781e", "dragoman calls show b1d5781e --json | jq .outcome", more=SHORT_IDS)
 )
 def show(call: str = CALL, *, as_json: JsonOption = False, url: str = URL, key: str | None = KEY) -> None:
-    """Show one call with its reason and its history."""
+    """Show one call with its error and its history."""
     from gateway.cli.connection import connect
 
     with connect(url, key) as gateway:
@@ -135,13 +135,13 @@ def show(call: str = CALL, *, as_json: JsonOption = False, url: str = URL, key: 
     epilog=examples(
         "dragoman calls cancel b1d5781e",
         "dragoman calls cancel b1d5781e --reason 'The game is over.'",
-        more=f"The executor is asked to stop; for a short time its outcome still counts.\n{SHORT_IDS}",
+        more=f"The executor is asked to stop; an outcome that arrives within a short time still counts.\n{SHORT_IDS}",
     )
 )
 def cancel(
     call: str = CALL,
     *,
-    reason: str | None = option("--reason", "TEXT", "Why; the executor is told."),
+    reason: str | None = option("--reason", "TEXT", "Reason, which is sent to the executor."),
     as_json: JsonOption = False,
     url: str = URL,
     key: str | None = KEY,
@@ -174,7 +174,7 @@ def redrive(
     url: str = URL,
     key: str | None = KEY,
 ) -> None:
-    """Try a call again, whatever became of it."""
+    """Redrive a call in any state."""
     from gateway.cli.connection import connect
 
     with connect(url, key) as gateway:
@@ -187,10 +187,10 @@ def redrive(
 
 
 def find_call(gateway: "GatewayConnection", given: str) -> str:
-    """Return the ID of a call, which may be abbreviated for the newest calls.
+    """Return the full ID of a call; only the newest calls are searched for an abbreviated one.
 
     Raises:
-        Misused, Refusal: the text is no ID, or fits none or several of these calls.
+        Misused, Refusal: the text is not an ID, or it matches none or several of these calls.
     """
     from gateway.cli.connection import match_id
 
@@ -204,8 +204,8 @@ def find_call(gateway: "GatewayConnection", given: str) -> str:
     return match_id(given, known, noun="call", listing="dragoman calls")
 
 
-def surely_did_not_run(call: "Call") -> bool:
-    """Whether a failed call's tool surely did not run: no executor took a request of it."""
+def certainly_did_not_run(call: "Call") -> bool:
+    """Return whether a failed call's tool certainly did not run, because no executor accepted its request."""
     if call.unknown:
         return False
     if call.dead or call.attempt == 0:

@@ -1,10 +1,10 @@
-"""What `dragoman init` can be asked for; read by `--help`, so it loads nothing."""
+"""The choices of `dragoman init`; `--help` imports this module, so it loads nothing."""
 
 from enum import StrEnum
 
 
 class RuntimeChoice(StrEnum):
-    """Whose agents the project serves."""
+    """The runtime of the agents that the project serves."""
 
     HUMA_0_2 = "huma-0.2"
     HUMA_0_1 = "huma-0.1"
@@ -14,7 +14,7 @@ class RuntimeChoice(StrEnum):
 
 
 class BackendChoice(StrEnum):
-    """What the backend is written in."""
+    """The framework of the backend."""
 
     FASTAPI = "fastapi"
     EXPRESS = "express"

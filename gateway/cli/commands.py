@@ -32,7 +32,7 @@ _MOST_BYTES = 64 * 1024
 
 
 class _Commands(TyperGroup):
-    """The commands; their errors do not begin with a word of the library that found them."""
+    """The commands; removes pydantic's prefix from usage errors."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -53,8 +53,8 @@ app = typer.Typer(
         "dragoman serve",
         "dragoman sessions",
         "dragoman tail finn/agent-7",
-        more="Exit code 0: done. 1: it failed, or was refused; stderr says why, and what to do. 2: wrong usage.\n"
-        "130: Ctrl-C.",
+        more="Exit code 0: done. 1: failed or refused; stderr gives the reason and a fix.\n"
+        "2: wrong usage. 130: Ctrl-C.",
     ),
     no_args_is_help=True,
     add_completion=False,
@@ -85,9 +85,9 @@ def read_env_file() -> None:
             raise ValueError(f"it is larger than {_MOST_BYTES:,} bytes")
         load_dotenv(stream=StringIO(raw.decode()))
     except OSError as exc:
-        complain(f"{ENV_FILE} is left out: {exc.strerror}")
+        complain(f"{ENV_FILE} is ignored: {exc.strerror}")
     except ValueError as exc:
-        complain(f"{ENV_FILE} is left out: {exc}")
+        complain(f"{ENV_FILE} is ignored: {exc}")
 
 
 def _show_version(wanted: bool) -> None:

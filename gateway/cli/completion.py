@@ -1,4 +1,4 @@
-"""Completes words in a shell: commands and options by Typer itself, and names that the gateway knows."""
+"""Shell completion: Typer completes commands and options; the gateway supplies names and IDs."""
 
 import os
 import re
@@ -14,16 +14,16 @@ from gateway.cli.help import DEFAULT_URL as DEFAULT_URL, examples
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from gateway.client import Client, Runtime
+    from dragoman.client import Client, Runtime
 
 T = TypeVar("T")
 COMPLETE_VARIABLE = "_DRAGOMAN_COMPLETE"
-"""The variable by which a shell asks; Typer reads it."""
+"""The environment variable with which a shell requests completions; Typer reads it."""
 PATIENCE = 1.5
-"""Seconds; a person waits at the TAB key."""
+"""Seconds; the user is waiting at the TAB key."""
 _MOST = 100
 _HARMLESS = re.compile(r"[A-Za-z0-9_@%+=.,/-]+")
-"""Names without special characters of any shell; runtimes choose them."""
+"""Names without a character that is special in any shell; the names come from runtimes."""
 
 
 class Shell(StrEnum):
@@ -34,7 +34,7 @@ class Shell(StrEnum):
     FISH = "fish"
 
 
-# Typer's own scripts cannot be loaded from zsh's fpath, and let bash expand what they print.
+# Typer's own scripts cannot be loaded from zsh's fpath, and with them bash expands the completions.
 _SCRIPTS = {
     Shell.BASH: """\
 _dragoman() {
@@ -72,22 +72,22 @@ commands = typer.Typer()
         "dragoman completion zsh > ~/.zfunc/_dragoman",
         "dragoman completion fish > ~/.config/fish/completions/dragoman.fish",
         "source <(dragoman completion bash)                 for this shell only",
-        more="zsh wants ~/.zfunc in its fpath, before compinit.\n"
-        "Names of runtimes, sessions, calls and questions come from the gateway of DRAGOMAN_URL.",
+        more="zsh: add ~/.zfunc to fpath before compinit.\n"
+        "Names of runtimes, sessions, calls and requests come from the gateway at DRAGOMAN_URL.",
     )
 )
 def completion(shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")]) -> None:
-    """Print what makes a shell complete this command."""
+    """Print the completion script of a shell."""
     typer.echo(_SCRIPTS[shell])
 
 
 def prepare() -> None:
-    """Make Typer register its shells, which it otherwise does only for options of its own."""
+    """Make Typer register its shells; it does so by itself only with its own completion options."""
     get_completion_inspect_parameters()
 
 
 def complete_session(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Offer open sessions by their names, newest first."""
+    """List the names of open sessions, newest first."""
     runtime, slash, _ = incomplete.partition("/")
     rows = _take(ctx, lambda client: client.sessions(runtime=runtime if slash else None, open_only=True,
                                                      newest_first=True))  # fmt: skip
@@ -95,7 +95,7 @@ def complete_session(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_runtime(ctx: typer.Context) -> list[str]:
-    """Offer the runtimes."""
+    """List the runtimes."""
 
     async def runtimes(client: "Client") -> "AsyncGenerator[Runtime]":
         for row in await client.runtimes():
@@ -105,19 +105,19 @@ def complete_runtime(ctx: typer.Context) -> list[str]:
 
 
 def complete_interaction(ctx: typer.Context) -> list[str]:
-    """Offer the IDs of waiting questions."""
+    """List the IDs of waiting requests."""
     return _keep_harmless(row.interaction_id for row in _take(ctx, lambda client: client.interactions(state="waiting")))
 
 
 def complete_call(ctx: typer.Context) -> list[str]:
-    """Offer the IDs of the newest calls."""
+    """List the IDs of the newest calls."""
     return _keep_harmless(row.call_id for row in _take(ctx, lambda client: client.calls()))
 
 
 def _take(ctx: typer.Context, rows: "Callable[[Client], AsyncGenerator[T]]") -> list[T]:
+    from dragoman.client import ClientError
     from gateway.cli.connection import GatewayConnection
     from gateway.cli.errors import Misused
-    from gateway.client import ClientError
 
     url = ctx.params.get("url") or os.environ.get("DRAGOMAN_URL") or DEFAULT_URL
     key = ctx.params.get("key") or os.environ.get("DRAGOMAN_KEY")
@@ -125,7 +125,6 @@ def _take(ctx: typer.Context, rows: "Callable[[Client], AsyncGenerator[T]]") -> 
         with GatewayConnection(url, key, timeout=PATIENCE) as gateway:
             return gateway.take(rows(gateway.client), _MOST)[0]
     except (ClientError, Misused):
-        # A shell that is offered nothing shows nothing.
         return []
 
 

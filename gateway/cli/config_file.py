@@ -1,4 +1,4 @@
-"""Says which configuration file a command uses: the one that is named, or the one that lies about."""
+"""Selects the configuration file of a command: the given one, or the first in the usual places."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +8,7 @@ import typer
 from gateway.errors import OperatorError
 
 DEFAULT_FILES = (Path("gateway.yaml"), Path("config/gateway.yaml"))
-"""Where a configuration is looked for when none is named."""
+"""The usual places, searched in this order if no file is given."""
 SHOWN_DEFAULT = "gateway.yaml, else config/gateway.yaml"
 
 ConfigOption = Annotated[
@@ -20,17 +20,17 @@ ConfigOption = Annotated[
         envvar="DRAGOMAN_CONFIG",
         help="The configuration file.",
         show_default=SHOWN_DEFAULT,
-        # Whoever reads it says better what is wrong, and alike of a file that lies about.
+        # The loader reports unreadable files with a better text than click, also those in the usual places.
         readable=False,
     ),
 ]
 
 
 def choose(given: Path | None) -> Path:
-    """Pick the file.
+    """Return the given file, or the first that exists in the usual places.
 
     Raises:
-        OperatorError: none is named, and none is in its usual place.
+        OperatorError: there is none.
     """
     if given is not None:
         return given
@@ -38,4 +38,4 @@ def choose(given: Path | None) -> Path:
         if path.is_file():
             return path
     looked = " nor ".join(str(path) for path in DEFAULT_FILES)
-    raise OperatorError(f"no configuration: there is neither {looked} here; name one, or set DRAGOMAN_CONFIG")
+    raise OperatorError(f"no configuration: there is neither {looked} here; give a file, or set DRAGOMAN_CONFIG")

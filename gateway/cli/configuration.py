@@ -1,4 +1,4 @@
-"""Checks a configuration, and prints its schema, its tools section and the OpenAPI document."""
+"""The commands that check or reload a configuration, and print its schema, tools section and OpenAPI document."""
 
 import importlib
 import json
@@ -38,13 +38,13 @@ class Format(StrEnum):
     epilog=examples(
         "dragoman check",
         "dragoman check config/gateway.yaml --strict",
-        "dragoman check --format github      marks the lines of a pull request",
+        "dragoman check --format github      annotates the lines of a pull request",
         "dragoman check --format json | jq .problems",
-        more="Exit code 0: the file can be used, though warnings may remain. 1: it cannot.",
+        more="Exit code 0: the file is usable; it may have warnings. 1: it has errors.",
     )
 )
 def check(
-    # The loader explains better what is wrong with the file.
+    # The loader reports unreadable files with a better text than click.
     file: Path | None = argument(
         "FILE",
         "The configuration file.",
@@ -54,13 +54,13 @@ def check(
         readable=False,
     ),
     *,
-    strict: bool = flag("--strict", "Fail on warnings too."),
+    strict: bool = flag("--strict", "Also fail on warnings."),
     format: Format = typer.Option(  # noqa: A002 -- the name of the option
         Format.TEXT, "--format", help="text for people, json for programs, github for workflows."
     ),
     as_json: bool = flag("--json", "The same as --format json."),
 ) -> None:
-    """Say what is wrong or doubtful in a configuration."""
+    """Validate a configuration file."""
     from gateway.errors import InvalidConfiguration
     from gateway.plugins import installed_adapters
     from gateway.settings.load import load
@@ -93,19 +93,19 @@ def check(
         "dragoman reload --dry-run",
         "dragoman reload",
         "dragoman reload --force",
-        more="A runtime connects again if its block changed. HUMA cannot replay, and loses what its agents send\n"
-        "meanwhile: this needs --force.",
+        more="A runtime reconnects if its block changed. HUMA cannot replay: messages that its agents send in the\n"
+        "meantime are lost, so reconnecting it requires --force.",
     )
 )
 def reload(
     *,
-    dry_run: bool = flag("--dry-run", "Only show what would change."),
+    dry_run: bool = flag("--dry-run", "Only show the changes."),
     force: bool = flag("--force", "Also restart runtimes that cannot replay."),
     as_json: JsonOption = False,
     url: str = URL,
     key: str | None = KEY,
 ) -> None:
-    """Make a running gateway read its configuration again."""
+    """Make a running gateway reload its configuration."""
     from gateway.cli.connection import connect
 
     with connect(url, key) as gateway:
@@ -133,13 +133,13 @@ def schema() -> None:
 @commands.command(
     epilog=examples(
         "dragoman tools --from backend:tools",
-        "dragoman tools --from backend:tools > tools.yaml     to go into gateway.yaml",
+        "dragoman tools --from backend:tools > tools.yaml    for gateway.yaml",
     )
 )
 def tools(
-    source: str = option("--from", "MODULE:NAME", "Where the Tools of gateway.kit are, as for uvicorn.", default=...),
+    source: str = option("--from", "MODULE:NAME", "The backend's Tools object, as for uvicorn.", default=...),
 ) -> None:
-    """Write the YAML's tools from a backend's models."""
+    """Print the `tools:` section for a backend's tools."""
     with report_errors():
         section = write_tools(source)
         typer.echo(section, nl=False)
@@ -157,14 +157,14 @@ def openapi() -> None:
 
 
 def list_problems(problems: "Sequence[Problem]") -> list[dict[str, Any]]:
-    """Write problems as JSON values."""
+    """Convert problems to JSON values."""
     return [
         {"line": one.line or 1, "path": one.path, "severity": one.severity, "message": one.message} for one in problems
     ]
 
 
 def write_tools(place: str) -> str:
-    """Import `module:attribute`, and write the section `tools` of what it declares.
+    """Import `module:attribute`, and return the section `tools` that it declares, in YAML.
 
     Raises:
         Misused: the place has another form. Refusal: it cannot be imported, or declares no tools.
@@ -181,18 +181,18 @@ def write_tools(place: str) -> str:
     except Exception as exc:
         raise Refusal(
             f"{module_name} cannot be imported: {type(exc).__name__}: {exc}",
-            "call it from the folder that your server starts in, with the environment that it has there",
+            "run this in the folder and environment in which your server starts",
         ) from exc
     declarations = getattr(getattr(module, attribute, None), "declarations", None)
     if not callable(declarations):
-        text = f"{module_name} has no Tools of gateway.kit called {attribute}"
-        raise Refusal(text, "name the variable that holds `Tools(…)`")
+        text = f"{module_name}.{attribute} is not a Tools object of dragoman.kit"
+        raise Refusal(text, "give the variable that holds `Tools(…)`")
     section = {"tools": cast("dict[str, Any]", declarations())}
     return yaml.safe_dump(section, sort_keys=False, allow_unicode=True, width=110)
 
 
 def _warn_about_models(section: str) -> "list[Problem]":
-    """List what model APIs refuse in a section `tools`; it is in no file yet, so no problem has a line."""
+    """List the parts of a section `tools` that model APIs reject; problems have no line, as there is no file yet."""
     import yaml
 
     from gateway.settings.lint_models import refusals
@@ -232,5 +232,5 @@ def _summarize(loaded: "Loaded") -> str:
     )
     doubts = f" ({count_problems(loaded.problems)})" if loaded.problems else ""
     keeping = [name for name, tool in settings.tools.items() if tool.nulls == "keep"]
-    nulls = f"; null is no omitted argument for {', '.join(keeping)} (nulls: keep)" if keeping else ""
+    nulls = f"; null arguments are kept for {', '.join(keeping)} (nulls: keep)" if keeping else ""
     return f"ok{doubts}: {', '.join(filter(None, counts)) or 'nothing configured'}{nulls}"

@@ -1,4 +1,4 @@
-"""Connects a command to a running gateway, and explains errors with what to do about them."""
+"""Connects a command to a running gateway, and turns its errors into messages with a fix."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable
@@ -6,23 +6,23 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, TypeVar
 
+from dragoman.client import Client, ClientError, GatewayUnreachable, RequestRefused, Session
 from gateway.cli.errors import Misused, Refusal, report_errors
 from gateway.cli.lines import clean
-from gateway.client import Client, ClientError, GatewayUnreachable, RequestRefused, Session
 
 T = TypeVar("T")
 SHORTEST = 4
-"""Letters of an ID that are enough; a shorter text may be a number that a prompt has shown."""
+"""The shortest accepted prefix of an ID; a shorter text may be the number of a choice."""
 _LONGEST = 1_000
 _MOST_NAMED = 10
-_NAMES = "give its ID or RUNTIME/NATIVE_ID, as `dragoman sessions` shows them"
-_MENDS = {
-    "not-found": "`dragoman sessions`, `calls`, `inbox` and `dead-letters list` list what exists",
-    "invalid-request": "`--help` of the command lists its options",
-    "invalid-event": "`dragoman openapi` prints the forms of all kinds",
-    "unauthorized": "give a key of `api.keys` with --key, or in DRAGOMAN_KEY",
+_NAMES = "pass its ID or RUNTIME/NATIVE_ID; `dragoman sessions` lists them"
+_FIXES = {
+    "not-found": "list them with `dragoman sessions`, `calls`, `inbox` or `dead-letters list`",
+    "invalid-request": "see the options with `--help`",
+    "invalid-event": "see the schema of each kind with `dragoman openapi`",
+    "unauthorized": "pass a key from `api.keys` with --key or DRAGOMAN_KEY",
 }
-"""What to do in a terminal, if the gateway's own advice is for callers of its API."""
+"""Fixes for a terminal, by problem type; the gateway's own fixes address callers of its API."""
 
 
 class GatewayConnection:
@@ -45,11 +45,11 @@ class GatewayConnection:
             self._runner.run(self.client.aclose())
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end."""
+        """Run a coroutine until it returns."""
         return self._runner.run(work)
 
     def take(self, rows: AsyncGenerator[T], limit: int) -> tuple[list[T], bool]:
-        """Read at most `limit` rows of a list, and tell whether there are more."""
+        """Read at most `limit` rows of a list; return also whether there are more."""
 
         async def read() -> tuple[list[T], bool]:
             taken: list[T] = []
@@ -65,7 +65,7 @@ class GatewayConnection:
         """Find a session by its ID, or by RUNTIME/NATIVE_ID.
 
         Raises:
-            Misused, Refusal: the text is no name of a session, or no session has it.
+            Misused, Refusal: the text has another form, or there is no session of this name.
         """
         runtime, slash, native = given.partition("/")
         if slash and not (runtime and native):
@@ -76,8 +76,8 @@ class GatewayConnection:
                 return found[0]
             others, _ = self.take(self.client.sessions(runtime=runtime, newest_first=True), 5)
             names = ", ".join(clean(name_session(one), 80) for one in others)
-            mend = f"there are: {names}" if names else "`dragoman sessions` lists all; POST /v1/sessions opens one"
-            raise Refusal(f"no session {given!r}", mend)
+            fix = f"available: {names}" if names else "list all with `dragoman sessions`; open one: POST /v1/sessions"
+            raise Refusal(f"no session {given!r}", fix)
         if not given.strip("."):
             raise Refusal(f"no session {given!r}", _NAMES)
         try:
@@ -90,7 +90,7 @@ class GatewayConnection:
 
 @contextmanager
 def connect(url: str, key: str | None) -> Generator[GatewayConnection]:
-    """Connect to a gateway, and report every error of the command."""
+    """Connect to a gateway, and report the errors of the command."""
     with report_errors():
         try:
             with GatewayConnection(url, key) as gateway:
@@ -102,31 +102,31 @@ def connect(url: str, key: str | None) -> Generator[GatewayConnection]:
 
 
 def explain_error(exc: ClientError, url: str) -> Refusal:
-    """Say what went wrong and what to do about it."""
+    """Convert a client error to a message with a fix."""
     if isinstance(exc, GatewayUnreachable):
-        mend = "start one with `dragoman serve`, or name another with --url or DRAGOMAN_URL"
-        return Refusal(clean(exc, _LONGEST), "try again" if exc.may_have_arrived else mend)
+        fix = "start one with `dragoman serve`, or select another with --url or DRAGOMAN_URL"
+        return Refusal(clean(exc, _LONGEST), "try again" if exc.may_have_arrived else fix)
     if not isinstance(exc, RequestRefused):
-        return Refusal(clean(exc, _LONGEST), "check --url, or DRAGOMAN_URL")
+        return Refusal(clean(exc, _LONGEST), "check --url or DRAGOMAN_URL")
     from gateway.http.errors import PROBLEMS
 
     kind, text = PROBLEMS.get(exc.type), describe_refusal(exc)
     if exc.type == "unknown-path" or "unknown parameter" in text:
-        # This release sends only what a gateway of this release knows.
-        text = f"{url} is a gateway of an older release, which does not know this ({text})"
-        return Refusal(text, f"upgrade it, or use the command of its release: {url}/version shows it")
-    return Refusal(text, _MENDS.get(exc.type, kind.mend if kind else ""))
+        # A gateway of this release knows every path and parameter that this command sends.
+        text = f"{url} is a gateway of an older release, which does not support this ({text})"
+        return Refusal(text, f"upgrade it, or use the command of its release ({url}/version)")
+    return Refusal(text, _FIXES.get(exc.type, kind.mend if kind else ""))
 
 
 def describe_refusal(exc: RequestRefused) -> str:
-    """Say in one line why the gateway refused."""
+    """Write the gateway's reason on one line."""
     problem = exc.problem
-    where = f" (at {problem.pointer})" if problem.pointer and problem.pointer not in problem.detail else ""
-    return clean(f"{problem.detail or problem.title}{where}", _LONGEST)
+    at = f" (at {problem.pointer})" if problem.pointer and problem.pointer not in problem.detail else ""
+    return clean(f"{problem.detail or problem.title}{at}", _LONGEST)
 
 
 def name_session(session: Session) -> str:
-    """Name a session as commands take it."""
+    """Write the name of a session as commands accept it."""
     return f"{session.runtime}/{session.native_id}"
 
 
@@ -140,7 +140,7 @@ def match_id(
     """
     if len(given) < SHORTEST:
         raise Misused(
-            f"{given!r} is too short: give at least the first {SHORTEST} letters of an ID, as `{listing}` shows them"
+            f"{given!r} is too short: pass at least the first {SHORTEST} characters of an ID; `{listing}` lists them"
         )
     found = [(one, text) for one, text in known() if one.startswith(begins or given)]
     if not found:
@@ -149,5 +149,5 @@ def match_id(
         named = [f"{clean(one)}  {clean(text, 80)}" for one, text in found[:_MOST_NAMED]]
         if len(found) > _MOST_NAMED:
             named.append(f"and {len(found) - _MOST_NAMED} more")
-        raise Refusal(f"{len(found)} {noun}s begin with {given!r}: give more letters", "\n  ".join(named))
+        raise Refusal(f"{len(found)} {noun}s begin with {given!r}: pass more characters", "\n  ".join(named))
     return found[0][0]

@@ -17,29 +17,29 @@ from gateway.cli.tables import Cell, Column, RowTable, show_members, show_rows, 
 from gateway.cli.terminal import age_of, say_json, to_row
 
 if TYPE_CHECKING:
+    from dragoman.client import DeadCall, DeadDelivery
     from gateway.cli.connection import GatewayConnection
-    from gateway.client import DeadCall, DeadDelivery
 
 _LIST = "dragoman dead-letters list"
 _WHOLE = re.compile(r"[^:]{32,}|[^:]+:[0-9]+:.+")
 _SESSION_AND_EVENT = re.compile(r"[^:]+:[0-9]+")
 
-LETTER = argument("ID", "Its ID, or its first letters; without one, those the filters match.", default=None)
-KIND = option("--kind", "KIND", "Only call, or only delivery.")
+LETTER = argument("ID", "ID or prefix; without one, all that match the filters.", default=None)
+KIND = option("--kind", "KIND", "Only `call` or only `delivery`.")
 EXECUTOR = option("--executor", "NAME", "Only calls to this executor.")
-TARGET = option("--target", "TARGET", "Only deliveries to it: runtime, or destination:NAME.")
-SINCE = option("--since", "TIME", "Only later ones: a span such as 2h, or 2026-11-20T12:00:00Z.")
+TARGET = option("--target", "TARGET", "Only deliveries to this target: runtime, or destination:NAME.")
+SINCE = option("--since", "TIME", "Only newer ones: a span such as 2h, or 2026-11-20T12:00:00Z.")
 UNKNOWN = typer.Option(
-    None, "--unknown/--known", help="Only calls that may have run, or only those that surely have not."
+    None, "--unknown/--known", help="Only calls that may have run, or only those that certainly did not."
 )
-ALL = flag("--all", "All of them, if no filter is given.")
-DRY_RUN = flag("--dry-run", "Only show which it would be done to.")
-SHOWN = typer.Option(100, "--limit", metavar="N", min=1, max=10_000, help="How many to show at most.")
-MANY = typer.Option(100, "--limit", metavar="N", min=1, max=MOST, help="How many at most.")
+ALL = flag("--all", "Select all, if no filter is given.")
+DRY_RUN = flag("--dry-run", "Only show the selected dead letters.")
+SHOWN = typer.Option(100, "--limit", metavar="N", min=1, max=10_000, help="Show at most N.")
+MANY = typer.Option(100, "--limit", metavar="N", min=1, max=MOST, help="Select at most N.")
 
 group = typer.Typer(
     name="dead-letters",
-    help="List, show, redrive and dismiss what did not get through.",
+    help="List, show, redrive and dismiss dead letters.",
     epilog=examples(
         "dragoman dead-letters list --executor cards",
         "dragoman dead-letters show ID",
@@ -73,7 +73,7 @@ def list_letters(
     url: str = URL,
     key: str | None = KEY,
 ) -> None:
-    """List what did not get through, calls first, newest first."""
+    """List dead letters, calls first, newest first."""
     from gateway.cli.connection import connect
 
     with connect(url, key) as gateway:
@@ -90,13 +90,13 @@ def list_letters(
     )
 )
 def show(
-    letter: str = argument("ID", "Its ID, or the first letters of it."),
+    letter: str = argument("ID", "ID of the dead letter, or a prefix of it."),
     *,
     as_json: JsonOption = False,
     url: str = URL,
     key: str | None = KEY,
 ) -> None:
-    """Show one dead letter: what is known, and what to do."""
+    """Show one dead letter with its history and advice."""
     from gateway.cli.connection import connect
 
     with connect(url, key) as gateway:
@@ -112,11 +112,11 @@ def show(
         "dragoman dead-letters redrive b1d5781e",
         "dragoman dead-letters redrive --target destination:chat-log",
         "dragoman dead-letters redrive --executor cards --since 2h --limit 50 --yes",
-        "dragoman dead-letters redrive --known      only what surely has not run",
+        "dragoman dead-letters redrive --known      that certainly did not run",
         "dragoman dead-letters redrive --all --dry-run",
-        more="A call keeps its idempotency key unless --new-key; the agent hears of the new "
-        "outcome only with --deliver.\n"
-        f"{SHORT_IDS}\nExit code 0: all were tried again. 1: some, or none, could be.",
+        more="A call keeps its idempotency key unless --new-key is given; its new outcome is\n"
+        "sent to the runtime only with --deliver.\n"
+        f"{SHORT_IDS}\nExit code 0: all were redriven. 1: not all were.",
     )
 )
 def redrive(
@@ -138,9 +138,9 @@ def redrive(
     url: str = URL,
     key: str | None = KEY,
 ) -> None:
-    """Try dead letters again: one by its ID, or many by filters."""
+    """Redrive dead letters: one by its ID, or many by filters."""
+    from dragoman.client import RedrivenCall
     from gateway.cli.connection import connect
-    from gateway.client import RedrivenCall
 
     with connect(url, key) as gateway:
 
@@ -159,7 +159,7 @@ def redrive(
         elif isinstance(done, RedrivenCall):
             typer.echo(f"tried again as call {clean(done.call_id)}")
         else:
-            typer.echo(f"due again: event {done.sequence} to {clean(done.target)}")
+            typer.echo(f"queued again: event {done.sequence} to {clean(done.target)}")
 
 
 @group.command(
@@ -167,8 +167,8 @@ def redrive(
         "dragoman dead-letters dismiss b1d5781e",
         "dragoman dead-letters dismiss --target destination:chat-log --yes",
         "dragoman dead-letters dismiss --all --dry-run",
-        more="A dismissed letter leaves the list and the alert for good; its history stays on record.\n"
-        f"{SHORT_IDS}\nExit code 0: all were dismissed. 1: some, or none, could be.",
+        more="Dismissing removes a dead letter from the list and the alert permanently; its history is kept.\n"
+        f"{SHORT_IDS}\nExit code 0: all were dismissed. 1: not all were.",
     )
 )
 def dismiss(
@@ -188,7 +188,7 @@ def dismiss(
     url: str = URL,
     key: str | None = KEY,
 ) -> None:
-    """Leave dead letters as they are, one or many."""
+    """Dismiss dead letters: one by its ID, or many by filters."""
     from gateway.cli.connection import connect
 
     with connect(url, key) as gateway:
@@ -214,7 +214,7 @@ def _filters(
     """Collect the given filters.
 
     Raises:
-        Misused: `since` is no time.
+        Misused: `since` is not a time.
     """
     given = {"kind": kind, "runtime": runtime, "executor": executor, "target": target,
              "since": None if since is None else _time_of(since), "unknown": unknown}  # fmt: skip
@@ -232,7 +232,7 @@ def _time_of(since: str) -> datetime:
     except ValidationError:
         pass
     try:
-        # A time without a zone is this machine's.
+        # A time without a zone is in the zone of this machine.
         return datetime.fromisoformat(since).astimezone()
     except ValueError as exc:
         text = f"--since: {clean(since, 50)!r} is neither a span such as 2h nor a time such as 2026-11-20T12:00Z"
@@ -241,9 +241,9 @@ def _time_of(since: str) -> datetime:
 
 def _check_choice(letter: str | None, which: dict[str, Any], *, everything: bool, dry_run: bool) -> None:
     if letter is not None and (which or everything or dry_run):
-        raise Misused("an ID stands alone: filters, --all and --dry-run are for many")
+        raise Misused("an ID cannot be combined with filters, --all or --dry-run")
     if letter is None and not which and not everything:
-        raise Misused("give an ID, a filter, or --all")
+        raise Misused("pass an ID, a filter, or --all")
 
 
 def _order_many(
@@ -255,18 +255,18 @@ def _order_many(
 
 
 def _ask(gateway: "GatewayConnection", act: Callable[[str], Coroutine[Any, Any, Any]], given: str) -> Any:
-    """Do it to the dead letter with this ID, which may be abbreviated."""
+    """Apply `act` to the dead letter with this ID, which may be abbreviated."""
+    from dragoman.client import RequestRefused
     from gateway.cli.connection import describe_refusal, match_id
-    from gateway.client import RequestRefused
 
     if not re.fullmatch(r"[\x21-\x7e]{1,300}", given):
-        raise Misused(f"ID must be the ID of a dead letter, as `{_LIST}` shows it")
+        raise Misused(f"ID must be the ID of a dead letter; `{_LIST}` lists them")
 
     def known() -> Iterable[tuple[str, str]]:
         rows, _ = gateway.take(gateway.client.dead_letters(), 20_000)
-        return [(row.id, _what(row)) for row in rows]
+        return [(row.id, _describe(row)) for row in rows]
 
-    # Event 4 of a session is not its event 41.
+    # Event 4 of a session must not match event 41.
     begins = f"{given}:" if _SESSION_AND_EVENT.fullmatch(given) else given
     whole = given
     if not _WHOLE.fullmatch(given):
@@ -279,7 +279,7 @@ def _ask(gateway: "GatewayConnection", act: Callable[[str], Coroutine[Any, Any, 
         raise
 
 
-def _what(letter: "DeadCall | DeadDelivery") -> str:
+def _describe(letter: "DeadCall | DeadDelivery") -> str:
     if letter.type == "call":
         return f"{letter.tool} → {letter.executor}"
     return f"{letter.envelope.event.kind} → {letter.target}"
@@ -294,7 +294,7 @@ def _letter_cells(letter: "DeadCall | DeadDelivery") -> Sequence[Cell]:
     when = (letter.finished_at or letter.created_at) if is_call else letter.envelope.recorded_at
     return (
         Cell(letter.id, style="bold"),
-        Cell(_what(letter)),
+        Cell(_describe(letter)),
         state_cell("unknown" if is_call and letter.unknown else letter.state),
         Cell(when.isoformat(timespec="seconds"), age_of(when)),
         Cell(str(letter.attempt)),

@@ -1,4 +1,4 @@
-"""Checks everything that a gateway needs, and prints line by line what is wrong and what to do about it."""
+"""`dragoman doctor`: checks installation, adapters, configuration, store, network and links; suggests fixes."""
 
 import os
 import platform
@@ -18,9 +18,10 @@ from gateway.cli.lines import clean
 from gateway.cli.options import RowsOption
 from gateway.cli.probes import ProbeTarget, probe, target_of
 from gateway.cli.terminal import Check, count_problems, say_json, show_check, show_heading, show_problems
+from gateway.cli.version import find_sdk_fault, version_of
 
 if TYPE_CHECKING:
-    from gateway.client import Runtime
+    from dragoman.client import Runtime
     from gateway.errors import Problem
     from gateway.plugins import FoundAdapter
     from gateway.settings.load import Loaded
@@ -38,7 +39,7 @@ commands = typer.Typer()
 
 @commands.command(epilog=examples("dragoman doctor", "dragoman doctor --config my.yaml"))
 def doctor(*, config: ConfigOption = None, as_json: RowsOption = False) -> None:
-    """Look for what is broken, from Python to network."""
+    """Find problems, from Python to the network."""
     with report_errors():
         found = config or next((path for path in DEFAULT_FILES if path.is_file()), None)
         well = _run_checks(found, env=os.environ, as_json=as_json)
@@ -46,7 +47,7 @@ def doctor(*, config: ConfigOption = None, as_json: RowsOption = False) -> None:
 
 
 def _run_checks(config: Path | None, *, env: Mapping[str, str], as_json: bool) -> bool:
-    """Print all checks; return whether nothing is broken."""
+    """Print all checks; return whether none is broken."""
     from gateway.plugins import find_adapters
 
     adapters, report = find_adapters(), _Report(as_json=as_json)
@@ -60,9 +61,7 @@ def _run_checks(config: Path | None, *, env: Mapping[str, str], as_json: bool) -
         report.show("Network", _check_network(loaded.settings))
         report.show("Links", check_links(env))
     if not as_json:
-        show_heading(
-            "Everything needed is there." if report.well else "Something is broken: see the lines marked above."
-        )
+        show_heading("No problems found." if report.well else "Problems found: see the marked lines above.")
     return report.well
 
 
@@ -74,7 +73,7 @@ class _Report:
         self._as_json = as_json
 
     def show(self, about: str, checks: Iterable[Check], file: str = "", problems: "Sequence[Problem]" = ()) -> None:
-        """Print the checks of one part, then the problems of a file."""
+        """Print the checks of one section, then the problems of a file."""
         if not self._as_json:
             show_heading(about)
         for check in checks:
@@ -90,36 +89,29 @@ class _Report:
             say_json({"about": about, **problem})
 
 
-def _version_of(name: str) -> str | None:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
-
-
 def _check_installation() -> Iterator[Check]:
     from gateway.plugins import APART, find_intruders
 
-    own = _version_of("dragoman")
+    own = version_of("dragoman")
     if own is None:
         yield Check("broken", "dragoman is not installed, so its adapters cannot be found", _REINSTALL)
     else:
         yield Check("ok", f"dragoman {own}")
+    if (fault := find_sdk_fault()) is not None:
+        yield Check("broken", *fault)
     for intruder in find_intruders():
         yield Check("broken", intruder, APART)
     system = f"{platform.system()} {platform.machine()}"
     yield Check(
         "ok", f"{platform.python_implementation()} {platform.python_version()} on {system}, {os.cpu_count()} CPUs"
     )
-    found = {name: _version_of(name) for name in LIBRARIES}
+    found = {name: version_of(name) for name in LIBRARIES}
     yield Check("ok", ", ".join(f"{name} {number}" for name, number in found.items() if number))
     missing = [name for name, number in found.items() if number is None]
     if missing:
         yield Check("broken", f"missing libraries: {', '.join(missing)}", _REINSTALL)
     if find_spec("uvloop"):
-        yield Check("ok", f"event loop: uvloop {_version_of('uvloop') or ''}".rstrip())
+        yield Check("ok", f"event loop: uvloop {version_of('uvloop') or ''}".rstrip())
     else:
         yield Check("note", "event loop: asyncio; uvloop would be faster", "python -m pip install uvloop")
 
@@ -153,12 +145,12 @@ def _check_configuration(
     try:
         loaded = load(config, adapters=usable, env=env)
     except InvalidConfiguration as exc:
-        told = Check("broken", f"{config}: {count_problems(exc.problems)}", "see the lines below")
-        report.show(about, [told], exc.file, exc.problems)
+        summary = Check("broken", f"{config}: {count_problems(exc.problems)}", "see the lines below")
+        report.show(about, [summary], exc.file, exc.problems)
         return None
     state = "warning" if loaded.problems else "ok"
-    told = Check(state, f"{config}: can be used{', see the warnings below' if loaded.problems else ''}")
-    report.show(about, [told], str(config), loaded.problems)
+    summary = Check(state, f"{config}: usable{', see the warnings below' if loaded.problems else ''}")
+    report.show(about, [summary], str(config), loaded.problems)
     return loaded
 
 
@@ -175,17 +167,17 @@ def _check_network(settings: "Settings") -> Iterator[Check]:
     if not targets:
         yield Check("note", "nothing to connect to")
     for reached in probe(targets):
-        where = f"{reached.target.label} at {reached.target.host}:{reached.target.port}"
+        name = f"{reached.target.label} at {reached.target.host}:{reached.target.port}"
         if reached.fault is None:
-            yield Check("ok", f"{where} accepts connections")
+            yield Check("ok", f"{name} accepts connections")
         else:
-            yield Check("broken", f"{where}: {reached.fault}", reached.mend)
+            yield Check("broken", f"{name}: {reached.fault}", reached.fix)
 
 
 def check_links(env: Mapping[str, str]) -> Iterator[Check]:
-    """Ask the running gateway which sessions have no link, and why."""
+    """Ask the running gateway for the sessions without a link, and the reasons."""
+    from dragoman.client import ClientError
     from gateway.cli.connection import GatewayConnection, explain_error
-    from gateway.client import ClientError
 
     url = env.get("DRAGOMAN_URL") or DEFAULT_URL
     try:
@@ -193,7 +185,7 @@ def check_links(env: Mapping[str, str]) -> Iterator[Check]:
             runtimes = gateway.run(gateway.client.runtimes())
     except ClientError as exc:
         refusal = explain_error(exc, url)
-        yield Check("note", f"not checked: {refusal}", refusal.mend)
+        yield Check("note", f"not checked: {refusal}", refusal.fix)
         return
     except Misused as exc:
         yield Check("note", f"not checked: {exc}", "check DRAGOMAN_URL and DRAGOMAN_KEY")
@@ -209,7 +201,7 @@ def _describe_links(runtimes: "Sequence[Runtime]", url: str) -> Iterator[Check]:
     yield Check("warning" if unstarted and not up else "ok", f"{up} of {wanted} up at {url}")
     for name, failing in unstarted:
         text = f"runtime {clean(name)}: autostart has failed {failing.attempts} times: {clean(failing.reason, 300)}"
-        yield Check("warning", text, f"is retried at {failing.next_at.isoformat()}")
+        yield Check("warning", text, f"next attempt at {failing.next_at.isoformat()}")
     for runtime in runtimes:
         if runtime.reason:
             yield Check("warning", f"runtime {clean(runtime.name)}: {clean(runtime.reason, 300)}")
@@ -220,7 +212,7 @@ def _describe_links(runtimes: "Sequence[Runtime]", url: str) -> Iterator[Check]:
         yield Check("note", f"and {len(down) - _MOST_LINKS} more", "GET /v1/runtimes lists all")
     lacking = [(name, link) for name, link in links if link.lacks_tools]
     for name, link in lacking[:_MOST_LINKS]:
-        why = clean(link.lacks_tools_reason or "it has not listed them", 500)
+        why = clean(link.lacks_tools_reason or "the runtime has not listed them", 500)
         yield Check("warning", f"{name} has no tools: {why}")
     if len(lacking) > _MOST_LINKS:
         yield Check("note", f"and {len(lacking) - _MOST_LINKS} more without tools", "GET /v1/runtimes lists all")

@@ -1,4 +1,4 @@
-"""The checks of `dragoman doctor` about the store, without changing it."""
+"""The store checks of `dragoman doctor`; they change nothing."""
 
 import asyncio
 import fcntl
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gateway.store.postgres.operations import Examined
     from gateway.store.postgres.tuning import PostgresTuning
 
-_LITTLE_ROOM = 1024**3
+_LITTLE_SPACE = 1024**3
 _SQLITE_HEADER = b"SQLite format 3\x00"
 _PATIENCE = 15.0
 """Seconds for all questions to a PostgreSQL server."""
@@ -31,7 +31,7 @@ def check_store(engine: Store) -> Iterator[Check]:
     elif isinstance(engine, SqliteStore):
         yield from _check_sqlite(engine.path.absolute())
     else:
-        yield Check("warning", "memory: nothing survives a restart", "engine: {type: sqlite, path: …} keeps everything")
+        yield Check("warning", "memory: all data is lost at exit", "use engine: {type: sqlite, path: …}")
 
 
 def _check_sqlite(path: Path) -> Iterator[Check]:
@@ -44,10 +44,10 @@ def _check_sqlite(path: Path) -> Iterator[Check]:
     yield _check_lock(path.with_name(path.name + ".lock"))
     free = free_bytes(path.parent)
     if free is None:
-        yield Check("warning", f"the free space of {path.parent} is not known")
-    elif free < _LITTLE_ROOM:
+        yield Check("warning", f"the free space of {path.parent} is unknown")
+    elif free < _LITTLE_SPACE:
         yield Check(
-            "warning", f"only {write_bytes(free)} free in {path.parent}", "make room, or lower retention.max_bytes"
+            "warning", f"only {write_bytes(free)} free in {path.parent}", "free some, or lower retention.max_bytes"
         )
     else:
         yield Check("ok", f"{write_bytes(free)} free in {path.parent}")
@@ -55,19 +55,19 @@ def _check_sqlite(path: Path) -> Iterator[Check]:
 
 def _check_file(path: Path) -> Check:
     if not os.access(path.parent, os.W_OK | os.X_OK):
-        return Check("broken", f"{path.parent} cannot be written", "give the gateway's user the right to write there")
+        return Check("broken", f"{path.parent} is not writable", "make it writable for the gateway's user")
     if not path.exists():
-        return Check("ok", f"sqlite {path}: will be made at the first start")
+        return Check("ok", f"sqlite {path}: will be created at the first start")
     try:
         with path.open("rb") as file:
             start = file.read(len(_SQLITE_HEADER))
         size = path.stat().st_size
     except OSError as exc:
-        return Check("broken", f"{path} cannot be read ({exc.strerror})", "check its owner and rights")
+        return Check("broken", f"{path} is not readable ({exc.strerror})", "check its owner and permissions")
     if start and start != _SQLITE_HEADER:
         return Check("broken", f"{path} is not a SQLite database", "move it away, or change engine.path")
     if not os.access(path, os.W_OK):
-        return Check("broken", f"{path} cannot be written", "check its owner and rights")
+        return Check("broken", f"{path} is not writable", "check its owner and permissions")
     return Check("ok", f"sqlite {path}: {write_bytes(size)}")
 
 
@@ -82,12 +82,12 @@ def _check_lock(path: Path) -> Check:
     except FileNotFoundError:
         pass
     except OSError as exc:
-        return Check("warning", f"the lock {path} cannot be read ({exc.strerror})")
-    return Check("ok", "no other process holds it")
+        return Check("warning", f"the lock {path} is not readable ({exc.strerror})")
+    return Check("ok", "no other process uses it")
 
 
 def check_postgres(store: PostgresStore, tuning: "PostgresTuning | None" = None) -> Iterator[Check]:
-    """Check how the server is set, its tables, and the gateways on it; connect as a gateway does."""
+    """Check the server's settings, the schema and the instances; connect as a gateway does."""
     from gateway.store.postgres.connection import Address
     from gateway.store.postgres.operations import examine
     from gateway.store.postgres.tuning import PRODUCTION
@@ -119,10 +119,10 @@ def _check_schema(name: str, number: int) -> Check:
     from gateway.store.postgres.tables import MIGRATIONS
 
     if not number:
-        return Check("ok", f"schema {name}: will be made at the first start")
+        return Check("ok", f"schema {name}: will be created at the first start")
     if number < len(MIGRATIONS):
         text = f"schema {name} is at {number}, this release has {len(MIGRATIONS)}"
-        return Check("note", text, "the first start migrates it, or `dragoman migrate`")
+        return Check("note", text, "run `dragoman migrate`, or let the first start migrate it")
     return Check("ok", f"schema {name} is at {number}")
 
 
@@ -132,6 +132,6 @@ def _check_instances(seen: "Examined") -> Iterator[Check]:
         if one.alive:
             yield Check("ok", name)
         else:
-            yield Check("warning", f"{name}: dead", "the others take its sessions over when its lease has run out")
+            yield Check("warning", f"{name}: dead", "the others take over its sessions when its lease expires")
     if not any(one.alive for one in seen.instances):
-        yield Check("note", "no gateway is on it now")
+        yield Check("note", "no gateway is using it now")

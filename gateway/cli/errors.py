@@ -1,4 +1,4 @@
-"""Reports what ends a command early, with an exit code: 1 for a failure, 2 for wrong usage."""
+"""The errors of commands and their exit codes: 1 for a failure, 2 for wrong usage."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -10,15 +10,15 @@ from gateway.errors import DownstreamError, InvalidConfiguration, OperatorError
 
 
 class Misused(Exception):
-    """The words of a command do not fit together; a usage error."""
+    """A usage error: the arguments contradict each other or have the wrong form."""
 
 
 class Refusal(OperatorError):
-    """A command cannot do what it was asked for; `mend` says what to do about it."""
+    """A command failed; `fix` tells the user how to continue."""
 
-    def __init__(self, text: str, mend: str = "") -> None:
+    def __init__(self, text: str, fix: str = "") -> None:
         super().__init__(text)
-        self.mend = mend
+        self.fix = fix
 
 
 @contextmanager
@@ -29,7 +29,7 @@ def report_errors() -> Generator[None]:
     except InvalidConfiguration as exc:
         show_problems(exc.file, exc.problems)
     except Refusal as exc:
-        complain(str(exc), exc.mend)
+        complain(str(exc), exc.fix)
     except (OperatorError, DownstreamError) as exc:
         complain(str(exc), _notes_of(exc))
     except Misused as exc:

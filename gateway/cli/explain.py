@@ -1,4 +1,4 @@
-"""Explains what a configuration would do with a call or an event, without a gateway or a runtime."""
+"""`dragoman explain`: shows the route, checks and translation of a call or an event, without a running gateway."""
 
 import os
 from pathlib import Path
@@ -34,26 +34,26 @@ commands = typer.Typer()
         '  --arguments \'{"rank": "7"}\'',
         "dragoman explain --runtime finn \\",
         '  --event \'{"kind": "turn.steered", "text": "Be quick."}\'',
-        more="Exit code 0: it would go through. 1: it would be refused, or nobody would answer.",
+        more="Exit code 0: it would be processed. 1: it would be refused, or would get no answer.",
     )
 )
 def explain(
     *,
     config: ConfigOption = None,
-    runtime: str = option("--runtime", "NAME", "The runtime that asks, or is told.", default=...),
+    runtime: str = option("--runtime", "NAME", "The runtime that calls, or receives the event.", default=...),
     tool: str | None = option("--tool", "TOOL", "Explain a call of this tool."),
     arguments: str | None = option("--arguments", "JSON", "The call's arguments; - is stdin. Default: {}."),
     event: str | None = option("--event", "JSON", "Explain an event, with its `kind`; - is stdin."),
     label: list[str] | None = option("--label", "NAME=VALUE", "A label of the session; may be repeated."),
-    running: bool = flag("--running", "As if a turn were under way."),
+    running: bool = flag("--running", "Assume that a turn is in progress."),
     as_json: JsonOption = False,
 ) -> None:
-    """Say where a call or event would go, and what is lost."""
+    """Show the route and the losses of a call or event."""
     with report_errors():
         if (tool is None) == (event is None):
-            raise Misused("give either --tool or --event")
+            raise Misused("pass either --tool or --event")
         if arguments is not None and tool is None:
-            raise Misused("--arguments belongs to --tool")
+            raise Misused("--arguments requires --tool")
         case, mask = _read_case(choose(config), runtime, labels=_parse_labels(label or []), running=running)
         if tool is not None:
             reasons = _explain_call(case, tool, arguments or "{}")
@@ -72,7 +72,7 @@ def explain(
 
 
 def _read_case(config: Path, runtime: str, *, labels: dict[str, str], running: bool) -> "tuple[Case, Mask]":
-    """Read the configuration and find the runtime; return also a mask of its secrets."""
+    """Read the configuration and find the runtime; return also a mask for the configured secrets."""
     from gateway.cli.reasons import Case
     from gateway.links.masking import Mask
     from gateway.plugins import installed_adapters
@@ -118,7 +118,7 @@ def _explain_event(case: "Case", given: dict[str, Any]) -> "Reasons":
 
 
 def _read_event(given: dict[str, Any]) -> "Event":
-    """Read an event; one that clients may post is checked as the API checks it."""
+    """Read an event; events that clients may post get the API's own checks."""
     from pydantic import SecretStr, ValidationError
 
     from gateway.events import ApprovalAsked, QuestionAsked, SecretAsked, SecretSupplied, ToolRequested
@@ -126,7 +126,7 @@ def _read_event(given: dict[str, Any]) -> "Event":
     from gateway.http.client_events import read_events
     from gateway.http.errors import Refused
 
-    # Only runtimes say these.
+    # Only runtimes send these.
     models = {
         one.model_fields["kind"].default: one for one in (ToolRequested, ApprovalAsked, QuestionAsked, SecretAsked)
     }
@@ -137,9 +137,9 @@ def _read_event(given: dict[str, Any]) -> "Event":
         raise OperatorError(f"the API would refuse this event: {exc}") from exc
     except ValidationError as exc:
         raise OperatorError(
-            f"this is no {given['kind']}: {misfit('invalid-event', exc.errors(), given, model or ToolRequested)}"
+            f"invalid {given['kind']}: {misfit('invalid-event', exc.errors(), given, model or ToolRequested)}"
         ) from exc
-    # The frames are printed, so the secret itself is not put into them.
+    # The frames are printed, so they must not contain the secret.
     return event.model_copy(update={"value": SecretStr("<secret>")}) if isinstance(event, SecretSupplied) else event
 
 
@@ -155,7 +155,7 @@ def _read_option(given: str) -> str:
 
 
 def _show_reasons(reasons: "Reasons", mask: "Mask") -> None:
-    """Print each part: a heading and a line, with a block below if there is one."""
+    """Print each part: its heading, its line and its block."""
     out = Output()
     for part in reasons.parts:
         out.say(Text.assemble((f"{part.heading:<10}", "bold"), (clean(mask(part.text)), _STYLES[part.tone])))

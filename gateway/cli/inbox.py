@@ -1,4 +1,4 @@
-"""Lists the questions that wait for a person, and answers them."""
+"""`dragoman inbox` and `dragoman answer`: requests that are waiting for a human."""
 
 import getpass
 import re
@@ -22,14 +22,14 @@ from gateway.cli.terminal import SHORT, Output, complain, note, say_json, to_row
 from gateway.errors import OperatorError
 
 if TYPE_CHECKING:
+    from dragoman.client import Interaction
     from gateway.cli.connection import GatewayConnection
-    from gateway.client import Interaction
 
 _WHOLE = re.compile(r"[0-9A-Za-z-]{32,64}")
 _MOST_WAITING = 20_000
 _MOST_NAMES = 50
 _FORMS = "--allow, --deny, --text or --secret"
-_LISTS = "`dragoman inbox` lists what waits"
+_LISTS = "`dragoman inbox` lists the waiting requests"
 
 
 _OPTIONS = {
@@ -37,11 +37,11 @@ _OPTIONS = {
     "question.asked": "--text TEXT",
     "secret.asked": "--secret",
 }
-"""The options that answer each kind."""
+"""The options of `answer`, by kind."""
 
 INTERACTION = argument(
     "INTERACTION",
-    "Its ID, or the first letters of it; without one, asks about each.",
+    "ID of the request, or a prefix of it; without one, prompts for each.",
     default=None,
     autocompletion=complete_interaction,
 )
@@ -54,8 +54,8 @@ commands = typer.Typer()
         "dragoman inbox",
         "dragoman inbox --session finn/agent-7",
         "dragoman inbox --json | jq -r .interaction_id",
-        more="`dragoman answer` answers: in a terminal it shows the same, and asks.\n"
-        "In a pipe: ID, kind, session, until when, and what is asked, with tabs between them.",
+        more="To answer the requests one by one, run `dragoman answer`.\n"
+        "When piped, prints tab-separated rows: ID, kind, session, expiry and request.",
     )
 )
 def inbox(
@@ -66,7 +66,7 @@ def inbox(
     url: str = URL,
     key: str | None = KEY,
 ) -> None:
-    """List what waits for a person, and how to answer it."""
+    """List requests that are waiting for a human."""
     from gateway.cli.connection import connect
 
     with connect(url, key) as gateway:
@@ -83,36 +83,36 @@ def inbox(
 
 @commands.command(
     epilog=examples(
-        "dragoman answer                          shows each question, and asks",
+        "dragoman answer                          prompts for each request",
         "dragoman answer b1d5781e --allow --scope session",
         "dragoman answer b1d5781e --text 'the blue one'",
-        "dragoman answer b1d5781e --secret        asks without showing it",
+        "dragoman answer b1d5781e --secret        prompts without echoing it",
         "pass show db | dragoman answer b1d5781e --secret",
-        more=f"`dragoman inbox` lists what waits. A terminal asks for what is not given.\n{SHORT_IDS}",
+        more=f"{_LISTS}. Prompts for missing values in a terminal.\n{SHORT_IDS}",
     )
 )
 def answer(
     interaction: str | None = INTERACTION,
     *,
-    allow: bool = flag("--allow", "Allow what approval is asked for."),
-    deny: bool = flag("--deny", "Deny it."),
-    scope: str | None = option("--scope", "SCOPE", "How far a decision goes: once, session, always; as offered."),
+    allow: bool = flag("--allow", "Approve the request."),
+    deny: bool = flag("--deny", "Deny the request."),
+    scope: str | None = option("--scope", "SCOPE", "Scope of the decision: once, session or always, if offered."),
     text: str | None = option("--text", "TEXT", "Answer a question; '' skips it, - reads stdin."),
-    secret: bool = flag("--secret", "Supply a secret: asked for in a terminal, else a line of stdin."),
+    secret: bool = flag("--secret", "Supply a secret: prompted for in a terminal, else a line of stdin."),
     as_json: JsonOption = False,
     url: str = URL,
     key: str | None = KEY,
 ) -> None:
-    """Answer what an agent asks of a person."""
+    """Answer a request of an agent."""
     from gateway.cli.connection import connect
 
     with connect(url, key) as gateway:
         if interaction is None and (allow or deny or secret or scope is not None or text is not None):
-            raise Misused(f"name the interaction to answer; {_LISTS}")
+            raise Misused(f"pass the ID of the request; {_LISTS}")
         body = _read_answer(allow=allow, deny=deny, scope=scope, text=text, secret=secret)
         if body is None and not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise Misused(
-                f"without a terminal, say which and what: `dragoman answer ID` with one of {_FORMS}; {_LISTS}"
+                f"without a terminal, pass the ID and the answer: `dragoman answer ID` with one of {_FORMS}; {_LISTS}"
             )
         if interaction is None:
             _ask_about_all(gateway, as_json=as_json)
@@ -121,7 +121,7 @@ def answer(
         if body is not None:
             _give_answer(gateway, found, body, as_json=as_json)
         elif isinstance(found, str):
-            raise Refusal(f"no question {clean(found, 80)!r} waits for an answer", _LISTS)
+            raise Refusal(f"no waiting request {clean(found, 80)!r}", _LISTS)
         else:
             found.show(Output(stderr=True))
             _ask_about(gateway, found, as_json=as_json)
@@ -129,38 +129,38 @@ def answer(
 
 @dataclass(frozen=True, slots=True)
 class WaitingQuestion:
-    """One waiting question."""
+    """One waiting request."""
 
     row: "Interaction"
     session: str
-    """Its session, as commands take it."""
+    """The session's name, as commands accept it."""
 
     @property
     def event(self) -> Mapping[str, Any]:
-        """What was asked."""
+        """The event that asks."""
         return to_row(self.row).get("event") or {}
 
     @property
     def short(self) -> str:
-        """The first letters of its ID."""
+        """The abbreviated ID."""
         return clean(self.row.interaction_id[:SHORT])
 
     @property
     def scopes(self) -> Sequence[str]:
-        """How far a decision may go."""
+        """The scopes that a decision may have."""
         return [clean(scope, 40) for scope in self.event.get("scopes") or ("once",)]
 
     @property
     def options(self) -> str:
-        """The options that answer it."""
+        """The options of `answer` for this kind."""
         scopes = f" [--scope {' | '.join(self.scopes)}]" if len(self.scopes) > 1 else ""
         return _OPTIONS.get(self.row.kind, "").format(scopes=scopes)
 
     def show(self, out: Output) -> None:
-        """Print it whole, since a person decides about it."""
-        left = "" if self.row.expires_at is None else f"  {_remaining(self.row.expires_at)} left"
+        """Print all of it, since a human decides about it."""
+        time_left = "" if self.row.expires_at is None else f"  {_remaining(self.row.expires_at)} left"
         kind = (clean(self.row.kind, 40), "yellow")
-        out.say(Text.assemble((self.short, "bold"), "  ", kind, f"  {clean(self.session, 200)}{left}"))
+        out.say(Text.assemble((self.short, "bold"), "  ", kind, f"  {clean(self.session, 200)}{time_left}"))
         out.say(Text.assemble("    ", facts_of(dict(self.event))))
 
 
@@ -170,9 +170,9 @@ def _remaining(moment: datetime) -> str:
 
 
 def _name_questions(gateway: "GatewayConnection", rows: Sequence["Interaction"]) -> list[WaitingQuestion]:
-    """Look up the names of their sessions."""
+    """Look up the session names of the rows."""
+    from dragoman.client import RequestRefused
     from gateway.cli.connection import name_session
-    from gateway.client import RequestRefused
 
     names: dict[str, str] = {}
     for row in rows:
@@ -182,7 +182,7 @@ def _name_questions(gateway: "GatewayConnection", rows: Sequence["Interaction"])
             except RequestRefused as exc:
                 if exc.type != "not-found":
                     raise
-                # Retention has removed it since.
+                # Retention has removed the session in the meantime.
                 names[row.session_id] = row.session_id
     return [WaitingQuestion(row, names.get(row.session_id, row.session_id)) for row in rows]
 
@@ -198,11 +198,11 @@ def _show_questions(found: Sequence[WaitingQuestion]) -> None:
             cells = (one.row.interaction_id, one.row.kind, one.session, until, facts_of(dict(one.event)).plain)
             typer.echo("\t".join(map(clean, cells)))
     if not found:
-        note("nothing waits for an answer")
+        note("no waiting requests")
 
 
 def _find_question(gateway: "GatewayConnection", given: str) -> WaitingQuestion | str:
-    """Find a waiting question by its ID, which may be abbreviated; return a whole ID itself if it does not wait."""
+    """Find a waiting request by its ID or a prefix; return a complete ID unchanged if it is not waiting."""
     from gateway.cli.connection import match_id
 
     rows, _ = gateway.take(gateway.client.interactions(state="waiting"), _MOST_WAITING)
@@ -212,26 +212,26 @@ def _find_question(gateway: "GatewayConnection", given: str) -> WaitingQuestion 
     whole = given
     if given not in known:
         named = [(one, f"{row.kind}  {row.session_id}") for one, row in known.items()]
-        whole = match_id(given, lambda: named, noun="waiting question", listing="dragoman inbox")
+        whole = match_id(given, lambda: named, noun="waiting request", listing="dragoman inbox")
     return _name_questions(gateway, [known[whole]])[0]
 
 
 def _read_answer(
     *, allow: bool, deny: bool, scope: str | None, text: str | None, secret: bool
 ) -> dict[str, Any] | None:
-    """Make the answer that options give, or None; a secret is asked for without showing it."""
+    """Make the answer from the options, or return None; prompts for a secret without echoing it."""
     given = allow + deny + (text is not None) + secret
     if given > 1:
-        raise Misused(f"give exactly one of {_FORMS}")
+        raise Misused(f"pass exactly one of {_FORMS}")
     if scope is not None and not (allow or deny):
-        raise Misused("--scope belongs to --allow or --deny")
+        raise Misused("--scope requires --allow or --deny")
     if not given:
         return None
     if secret:
         terminal = sys.stdin.isatty()
         value = getpass.getpass("Secret (not shown): ") if terminal else sys.stdin.readline(MOST_BYTES).rstrip("\r\n")
         if not value:
-            raise OperatorError("no secret was given, so nothing was sent")
+            raise OperatorError("the secret is empty; nothing was sent")
         return {"value": value}
     if text is not None:
         return {"answer": read_text(text)}
@@ -241,8 +241,8 @@ def _read_answer(
 def _give_answer(
     gateway: "GatewayConnection", found: WaitingQuestion | str, body: dict[str, Any], *, as_json: bool
 ) -> None:
+    from dragoman.client import RequestRefused
     from gateway.cli.connection import describe_refusal
-    from gateway.client import RequestRefused
 
     try:
         interaction = found if isinstance(found, str) else found.row.interaction_id
@@ -261,51 +261,52 @@ def _give_answer(
 
 
 def _ask_about_all(gateway: "GatewayConnection", *, as_json: bool) -> None:
-    """Show each question and ask for its answer; an empty line leaves it waiting."""
+    """Show each request and prompt for its answer; an empty line leaves it waiting."""
     rows, _ = gateway.take(gateway.client.interactions(state="waiting"), _MOST_WAITING)
     for one in _name_questions(gateway, rows):
         one.show(Output(stderr=True))
         try:
             _ask_about(gateway, one, as_json=as_json)
         except Refusal as exc:
-            # It was answered or has expired meanwhile.
+            # The request was answered or has expired in the meantime.
             complain(str(exc))
-    note("no other question waits" if rows else "nothing waits for an answer")
+    note("no more waiting requests" if rows else "no waiting requests")
 
 
 def _ask_about(gateway: "GatewayConnection", one: WaitingQuestion, *, as_json: bool) -> None:
-    """Ask for the answer to one question; an empty line leaves it waiting."""
+    """Prompt for the answer to one request; an empty line leaves it waiting."""
     match one.row.kind:
         case "approval.asked":
             body = _ask_decision(one)
         case "question.asked":
             body = _ask_text(one)
         case "secret.asked":
-            value = getpass.getpass("Secret (not shown; Enter leaves it): ")
+            value = getpass.getpass("Secret (not shown; Enter leaves it waiting): ")
             body = {"value": value} if value else None
         case kind:
-            raise Refusal(f"this command has no answer for {clean(kind, 40)!r}", "POST /v1/interactions/{id}/answer")
+            text = f"this command cannot answer {clean(kind, 40)!r}"
+            raise Refusal(text, "answer with POST /v1/interactions/{id}/answer")
     if body is None:
-        note("left as it is")
+        note("still waiting")
     else:
         _give_answer(gateway, one, body, as_json=as_json)
 
 
 def _ask_decision(one: WaitingQuestion) -> dict[str, Any] | None:
-    decision = _ask_one_of("allow or deny? (Enter leaves it): ", ("allow", "deny"))
+    decision = _ask_one_of("allow or deny? (Enter leaves it waiting): ", ("allow", "deny"))
     if decision is None or len(one.scopes) < 2:
         return None if decision is None else {"decision": decision}
-    scope = _ask_one_of(f"for how long? {', '.join(one.scopes)} (Enter: {one.scopes[0]}): ", one.scopes)
+    scope = _ask_one_of(f"scope? {', '.join(one.scopes)} (Enter: {one.scopes[0]}): ", one.scopes)
     return {"decision": decision, "scope": scope or one.scopes[0]}
 
 
 def _ask_one_of(question: str, words: Sequence[str]) -> str | None:
-    """Ask for one of some words, or its first letters; None for an empty line."""
-    while said := _prompt(question):
-        found = [word for word in words if word.startswith(said.lower())]
+    """Prompt for one of these words or a prefix of it; return None for an empty line."""
+    while reply := _prompt(question):
+        found = [word for word in words if word.startswith(reply.lower())]
         if len(found) == 1:
             return found[0]
-        note(f"say {' or '.join(words)}")
+        note(f"enter {' or '.join(words)}")
     return None
 
 
@@ -313,13 +314,15 @@ def _ask_text(one: WaitingQuestion) -> dict[str, Any] | None:
     choices = [str(choice) for choice in one.event.get("choices") or ()]
     for number, choice in enumerate(choices, 1):
         Output(stderr=True).say(f"    {number}  {clean(choice)}")
-    said = _prompt(f"Answer ({'a number, or ' if choices else ''}a text; - skips the question, Enter leaves it): ")
-    by_number = said.isdecimal() and said.isascii() and said not in choices and 1 <= int(said[:9]) <= len(choices)
-    return {"answer": "" if said == "-" else choices[int(said) - 1] if by_number else said} if said else None
+    reply = _prompt(
+        f"Answer ({'a number or ' if choices else ''}a text; - skips the question, Enter leaves it waiting): "
+    )
+    by_number = reply.isdecimal() and reply.isascii() and reply not in choices and 1 <= int(reply[:9]) <= len(choices)
+    return {"answer": "" if reply == "-" else choices[int(reply) - 1] if by_number else reply} if reply else None
 
 
 def _prompt(question: str) -> str:
-    """Ask on stderr, so that stdout holds answers only; the end of the input is an empty line."""
+    """Prompt on stderr, so that stdout contains results only; return an empty text at the end of the input."""
     sys.stderr.write(question)
     sys.stderr.flush()
     line = ""

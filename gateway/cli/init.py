@@ -1,4 +1,4 @@
-"""`dragoman init`: write a gateway and a backend, or the package of an adapter, into a folder."""
+"""`dragoman init`: writes a gateway and a backend, or the package of an adapter, into a folder."""
 
 import os
 import shlex
@@ -30,22 +30,22 @@ commands = typer.Typer()
 
 @commands.command(
     epilog=examples(
-        "dragoman init                     in the folder where you are",
-        "dragoman init cards               in a new one",
+        "dragoman init                     in the current folder",
+        "dragoman init cards               in a new folder",
         "dragoman init cards --runtime herm --backend express",
         "dragoman init acme --adapter acme-1",
-        more="Asks nothing, and never overwrites a file. Prints three commands that make a simulated\n"
-        "agent's call answer.",
+        more="Non-interactive; never overwrites files. Prints three commands that run a simulated agent\n"
+        "against your backend.",
     )
 )
 def init(
-    folder: Path = argument("FOLDER", "Where to write; made if it is missing.", default=Path(), show_default="here"),
+    folder: Path = argument("FOLDER", "Target folder; created if missing.", default=Path(), show_default="here"),
     *,
-    runtime: RuntimeChoice = typer.Option(RuntimeChoice.HUMA_0_2, help="Which agents you have."),
-    backend: BackendChoice = typer.Option(BackendChoice.FASTAPI, help="What you write your tools in."),
+    runtime: RuntimeChoice = typer.Option(RuntimeChoice.HUMA_0_2, help="Runtime of your agents."),
+    backend: BackendChoice = typer.Option(BackendChoice.FASTAPI, help="Framework of your backend."),
     adapter: str | None = option("--adapter", "NAME", "Write the package of an adapter for your own protocol instead."),
 ) -> None:
-    """Begin a gateway and a backend of your own."""
+    """Create a gateway configuration and a backend."""
     if adapter is not None:
         _init_adapter(folder, adapter)
         return
@@ -71,7 +71,7 @@ def _init_adapter(folder: Path, name: str) -> None:
         _check_absent(folder, made, f"dragoman init {name} --adapter {name}")
         write_new(folder, made)
         _show_files(folder, made)
-        _print("\nIt speaks a small protocol over HTTP: replace it by yours, file by file. Run:", "bold")
+        _print("\nIt speaks a small protocol over HTTP; replace it with yours, file by file. Run:", "bold")
         for line in _first_lines(folder):
             _print(f"  {line}")
         _show_commands(commands_of_adapter())
@@ -81,12 +81,12 @@ def _check_absent(folder: Path, made: "Mapping[str, StarterFile]", command: str)
     from gateway.errors import OperatorError
 
     if taken := [name for name in made if os.path.lexists(folder / name)]:
-        there = f"{' and '.join(taken)} {'is' if len(taken) == 1 else 'are'} there already"
-        raise OperatorError(f"{there}, so nothing was written; begin in a new folder: {command}")
+        existing = f"{' and '.join(taken)} {'exists' if len(taken) == 1 else 'exist'} already"
+        raise OperatorError(f"{existing}; nothing was written; use a new folder: {command}")
 
 
 def write_new(folder: Path, made: "Mapping[str, StarterFile]") -> None:
-    """Write all files, or none; what is there already stays.
+    """Write all files or none; never touch existing ones.
 
     Raises:
         OSError: nothing was written.
@@ -134,21 +134,21 @@ def _show_commands(commands: "Sequence[StartCommand]") -> None:
 
 
 def _show(folder: Path, made: "Mapping[str, StarterFile]", commands: "Sequence[StartCommand]") -> None:
-    """Say what was written, and print the commands so that they can be pasted."""
+    """Print the written files and the commands to paste."""
     _show_files(folder, made)
-    _print("\nStart it in three terminals, one command each, in this order:", "bold")
+    _print("\nRun these commands in this order, each in its own terminal:", "bold")
     if first := _first_lines(folder):
-        _print("\n  # in each of them", "dim")
+        _print("\n  # in each terminal", "dim")
         for line in first:
             _print(f"  {line}")
     _show_commands(commands)
-    _print("\nThen look at it: dragoman calls, dragoman sessions, dragoman tail.")
+    _print("\nThen inspect it: dragoman calls, dragoman sessions, dragoman tail.")
     if ".gitignore" not in made and not _ignores_secrets(folder / ".gitignore"):
         _print("Before you commit: add .env to your .gitignore.", "yellow")
     if all(map(find_spec, DEMO_LIBRARIES)):
-        _print("The simulator comes with dragoman[demo], which is installed.")
+        _print("The simulator's libraries (dragoman[demo]) are installed.")
     else:
-        _print("The simulator wants libraries that a gateway does not: pip install 'dragoman[demo]'", "yellow")
+        _print("The simulator needs more libraries than a gateway: pip install 'dragoman[demo]'", "yellow")
 
 
 def _ignores_secrets(file: Path) -> bool:
@@ -157,7 +157,7 @@ def _ignores_secrets(file: Path) -> bool:
 
 
 def _first_lines(folder: Path) -> list[str]:
-    """Say what a new terminal wants first: another folder, and the environment in which this command runs."""
+    """List the commands that a new terminal needs first: `cd`, and activation of this command's environment."""
     lines = [] if folder == Path() else [f"cd {shlex.quote(str(folder.absolute()))}"]
     programs = Path(sys.executable).parent
     found, activate = shutil.which("python"), programs / "activate"

@@ -1,4 +1,4 @@
-"""Reads texts and JSON that a command is given as options, in files and on stdin."""
+"""Reads texts and JSON from options, files and stdin."""
 
 import sys
 from pathlib import Path
@@ -14,7 +14,7 @@ def read_source(given: str) -> bytes:
     """Read a file, or stdin for `-`.
 
     Raises:
-        OperatorError: it is too large. OSError: it cannot be read.
+        OperatorError: the input is too large. OSError: the file is not readable.
     """
     if given == "-":
         raw = sys.stdin.buffer.read(MOST_BYTES + 1)
@@ -27,7 +27,7 @@ def read_source(given: str) -> bytes:
 
 
 def read_text(given: str | None) -> str | None:
-    """Return a text as it is, or stdin for `-`."""
+    """Return the text itself, or stdin for `-`."""
     return read_source("-").decode(errors="replace").rstrip("\n") if given == "-" else given
 
 
@@ -35,7 +35,7 @@ def parse_object(text: str, option: str) -> dict[str, Any]:
     """Parse the JSON object of an option.
 
     Raises:
-        Misused: it is not a JSON object.
+        Misused: the text is not a JSON object.
     """
     from gateway.http.body import parse_json
     from gateway.http.errors import Refused

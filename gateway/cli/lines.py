@@ -1,4 +1,4 @@
-"""Writes events as single lines for people: time, sequence, arrow, kind, and the facts that tell."""
+"""Formats events as single lines: time, sequence, direction, kind and the most important members."""
 
 import json
 import re
@@ -17,7 +17,7 @@ OURS = frozenset(
         "call.progressed", "call.linked",
     }
 )  # fmt: skip
-"""Kinds that the gateway says about itself."""
+"""Kinds that the gateway itself records."""
 
 _ARROWS = {"in": ("←", "<-"), "out": ("→", "->"), "own": ("·", "- ")}
 _STYLES = {
@@ -29,13 +29,13 @@ _OUTCOMES = {"success": "green", "failure": "red", "expired": "red", "canceled":
 
 
 def clean(text: object, longest: int = _LONGEST) -> str:
-    """Make a text from outside fit for a terminal: one line, bounded, nothing that steers it."""
+    """Make an untrusted text safe for a terminal: one bounded line without control characters."""
     line = _UNPRINTABLE.sub(" ", str(text)[: 2 * longest]).strip()
     return line if len(line) <= longest else line[: longest - 1] + "…"
 
 
 def clean_line(line: str) -> str:
-    """Make one line of a text from outside fit for a terminal, with its indentation and whole."""
+    """Make one line of an untrusted text safe for a terminal; keep its indentation and length."""
     return _UNPRINTABLE.sub(" ", line)
 
 
@@ -45,19 +45,19 @@ def compact(value: Any) -> str:
 
 
 def event_line(item: dict[str, Any], *, plain: bool, narrow: bool = False) -> Text:
-    """Write an envelope, or something live, as the stream sends it.
+    """Format an envelope or a live event of a stream.
 
-    `plain` is for encodings without arrows, `narrow` for terminals where columns would leave no room for the facts.
+    `plain` uses ASCII arrows. `narrow` omits the columns' padding, for small terminals.
     """
     event = _members(item.get("event"))
     kind = str(event.get("kind", "?"))
     live = bool(item.get("live"))
-    way = _way(item, kind)
+    direction = _direction(item, kind)
     number, clock = "" if live else clean(item.get("sequence", "")), _clock(item.get("recorded_at"))
     line = Text.assemble(
         (clock.partition(".")[0] if narrow else clock, "dim"),
         f" {number} " if narrow else f" {number:>6} ",
-        (_ARROWS[way][plain], "bold"),
+        (_ARROWS[direction][plain], "bold"),
         " ",
         (clean(kind, 40) if narrow else f"{clean(kind, 40):<{_KIND_WIDTH}}", _STYLES.get(kind.partition(".")[0], "")),
         " ",
@@ -73,8 +73,8 @@ def event_line(item: dict[str, Any], *, plain: bool, narrow: bool = False) -> Te
     return line
 
 
-def _way(item: dict[str, Any], kind: str) -> str:
-    """Say from where to where; what the gateway infers of a runtime has no origin there."""
+def _direction(item: dict[str, Any], kind: str) -> str:
+    # An event that the gateway has inferred about a runtime has no origin.
     if item.get("direction") == "to_runtime" and kind not in OURS:
         return "out"
     inferred = not item.get("live") and item.get("origin") is None
@@ -82,13 +82,13 @@ def _way(item: dict[str, Any], kind: str) -> str:
 
 
 def facts_of(event: dict[str, Any]) -> Text:
-    """Say what tells most about an event; of a kind that is not known here, all of it."""
+    """Format the most important members of an event; all members of an unknown kind."""
     match event:
         case {"kind": "message.posted", "content": content}:
             author = _members(event.get("author"))
-            who = clean(author.get("name") or author.get("id") or author.get("role") or "?", 80)
+            name = clean(author.get("name") or author.get("id") or author.get("role") or "?", 80)
             cut = "" if event.get("complete", True) else " (cut off)"
-            return Text.assemble((f"{who}: ", "bold"), _write_text(content), cut)
+            return Text.assemble((f"{name}: ", "bold"), _write_text(content), cut)
         case {"kind": "context.updated", "name": name, "context": context}:
             description = f" {clean(event['description'])}" if event.get("description") else ""
             return Text(f"{clean(name)}:{description} {compact(context)}")
@@ -99,11 +99,11 @@ def facts_of(event: dict[str, Any]) -> Text:
             rest = _rest(event, known | {"runs_in", "needs_approval", "scopes"})
             return Text.assemble((clean(name), "bold"), f" {compact(event.get('arguments') or {})}{ran}", rest)
         case {"kind": "tool.finished", "outcome": outcome}:
-            said = event.get("error") if outcome != "success" else compact(event.get("result"))
+            text = event.get("error") if outcome != "success" else compact(event.get("result"))
             style = _OUTCOMES.get(str(outcome), "")
             unknown = " (unknown)" if event.get("unknown") else ""
             name = (clean(event.get("tool") or event.get("native_call_id")), "bold")
-            return Text.assemble(name, " ", (f"{clean(outcome)}{unknown}", style), f" {clean(said or '')}")
+            return Text.assemble(name, " ", (f"{clean(outcome)}{unknown}", style), f" {clean(text or '')}")
         case {"kind": "tool.canceled", "native_call_id": call}:
             return Text.assemble((clean(event.get("tool") or call), "bold"), f" {clean(event.get('reason') or '')}")
         case {"kind": "message.confirmed", "index": index}:
@@ -129,7 +129,7 @@ def _write_text(content: Any) -> str:
 
 
 def _members(value: object) -> dict[str, Any]:
-    """Take what should be an object; a newer gateway may have changed its mind."""
+    # A gateway of another release may send another type.
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
@@ -138,14 +138,14 @@ def _elements(value: object) -> list[Any]:
 
 
 def _rest(event: dict[str, Any], known: set[str]) -> str:
-    told = {name: value for name, value in event.items() if name not in known and value not in (None, "", [], {})}
+    shown = {name: value for name, value in event.items() if name not in known and value not in (None, "", [], {})}
     return "".join(
-        f" {clean(name)}={clean(value) if isinstance(value, str) else compact(value)}" for name, value in told.items()
+        f" {clean(name)}={clean(value) if isinstance(value, str) else compact(value)}" for name, value in shown.items()
     )
 
 
 def _clock(recorded_at: object) -> str:
-    """Say when, in the time of whoever looks."""
+    """Format a time in this machine's zone."""
     try:
         at = datetime.fromisoformat(str(recorded_at)) if recorded_at else datetime.now().astimezone()
     except ValueError:

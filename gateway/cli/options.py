@@ -1,4 +1,4 @@
-"""Options and arguments of the commands."""
+"""Options and arguments that commands share."""
 
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -11,7 +11,7 @@ from gateway.cli.help import DEFAULT_URL
 
 
 def flag(name: str, text: str, *names: str) -> Any:
-    """Make an option that is on or off."""
+    """Make a boolean option."""
     return typer.Option(False, name, *names, help=text)
 
 
@@ -26,36 +26,36 @@ def argument(metavar: str, text: str, **more: Any) -> Any:
 
 
 def check_url(given: str) -> str:
-    """Return the address of a gateway.
+    """Check and return the URL of a gateway.
 
     Raises:
-        typer.BadParameter: it is none.
+        typer.BadParameter: it is not an HTTP URL.
     """
     given = given.strip()
     if find_url_fault(given) is not None or urlsplit(given).scheme not in ("http", "https"):
-        raise typer.BadParameter("must be the address of a gateway, e.g. http://127.0.0.1:8080")
+        raise typer.BadParameter("must be the URL of a gateway, e.g. http://127.0.0.1:8080")
     return given
 
 
 def check_key(given: str | None) -> str | None:
-    """Return an API key, which is never shown.
+    """Check and return an API key; the error does not quote it.
 
     Raises:
-        typer.BadParameter: it is no printable ASCII.
+        typer.BadParameter: it is not printable ASCII.
     """
     given = given.strip() if given else given
     if given and not (given.isascii() and given.isprintable()):
-        raise typer.BadParameter("a key is printable ASCII on one line")
+        raise typer.BadParameter("a key must be printable ASCII on one line")
     return given
 
 
-URL = option("--url", "URL", "Address of the gateway.", default=DEFAULT_URL, envvar="DRAGOMAN_URL", callback=check_url)
-KEY = option("--key", "KEY", "An API key of the gateway.", envvar="DRAGOMAN_KEY", callback=check_key)
-SESSION_HELP = "A session's ID, or RUNTIME/NATIVE_ID, e.g. finn/agent-7."
-SESSION_FILTER = "Only those of this session: its ID, or RUNTIME/NATIVE_ID."
+URL = option("--url", "URL", "Gateway URL.", default=DEFAULT_URL, envvar="DRAGOMAN_URL", callback=check_url)
+KEY = option("--key", "KEY", "API key.", envvar="DRAGOMAN_KEY", callback=check_key)
+SESSION_HELP = "Session ID, or RUNTIME/NATIVE_ID, e.g. finn/agent-7."
+SESSION_FILTER = "Only this session: its ID, or RUNTIME/NATIVE_ID."
 SESSION = option("--session", "SESSION", SESSION_FILTER, autocompletion=complete_session)
-RUNTIME = option("--runtime", "NAME", "Only those of this runtime.", autocompletion=complete_runtime)
-LIMIT = typer.Option(50, "--limit", "-n", metavar="N", min=1, max=100_000, help="How many to show at most.")
+RUNTIME = option("--runtime", "NAME", "Only this runtime.", autocompletion=complete_runtime)
+LIMIT = typer.Option(50, "--limit", "-n", metavar="N", min=1, max=100_000, help="Show at most N.")
 YES = flag("--yes", "Do not ask for confirmation.", "-y")
-RowsOption = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")]
+RowsOption = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]

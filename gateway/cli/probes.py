@@ -1,4 +1,4 @@
-"""Probes network and disk, each within two seconds."""
+"""Probes of the network and the disk, each within two seconds."""
 
 import shutil
 import socket
@@ -28,11 +28,11 @@ class Reached:
 
     target: ProbeTarget
     fault: str | None
-    mend: str = ""
+    fix: str = ""
 
 
 def target_of(label: str, url: str) -> ProbeTarget | None:
-    """Read host and port out of a URL; None if it has no host."""
+    """Return the host and port of a URL; None if it has no host."""
     try:
         parts = urlsplit(url)
         port = parts.port or (443 if parts.scheme in ("https", "wss") else 80)
@@ -42,11 +42,11 @@ def target_of(label: str, url: str) -> ProbeTarget | None:
 
 
 def probe(targets: Sequence[ProbeTarget]) -> tuple[Reached, ...]:
-    """Try all targets at once and report in their order."""
+    """Probe all targets at once; return the results in their order."""
     late = f"no answer within {PATIENCE:g} s"
-    found = {one: Reached(one, late, "is a firewall or a slow name server in between?") for one in targets[:MAX_PROBES]}
-    # Name resolution cannot be interrupted; daemon threads at least do not keep the process.
-    threads = [threading.Thread(target=_ask, args=(one, found), daemon=True) for one in list(found)]
+    found = {one: Reached(one, late, "check for a firewall or a slow name server") for one in targets[:MAX_PROBES]}
+    # Name resolution cannot be interrupted, but daemon threads do not keep the process alive.
+    threads = [threading.Thread(target=_run_probe, args=(one, found), daemon=True) for one in list(found)]
     for thread in threads:
         thread.start()
     end = monotonic() + PATIENCE
@@ -55,11 +55,11 @@ def probe(targets: Sequence[ProbeTarget]) -> tuple[Reached, ...]:
     return tuple(found[target] for target in targets[:MAX_PROBES])
 
 
-def _ask(target: ProbeTarget, found: dict[ProbeTarget, Reached]) -> None:
-    found[target] = _knock(target)
+def _run_probe(target: ProbeTarget, found: dict[ProbeTarget, Reached]) -> None:
+    found[target] = _connect(target)
 
 
-def _knock(target: ProbeTarget) -> Reached:
+def _connect(target: ProbeTarget) -> Reached:
     try:
         with socket.create_connection((target.host, target.port), timeout=PATIENCE):
             return Reached(target, None)
@@ -68,14 +68,14 @@ def _knock(target: ProbeTarget) -> Reached:
             target, f"the name does not resolve ({exc.strerror})", "check the host name and the DNS of this machine"
         )
     except ConnectionRefusedError:
-        return Reached(target, "the connection is refused", "is it running, and is the port right?")
+        return Reached(target, "connection refused", "check that it is running, and the port")
     except (OSError, UnicodeError) as exc:
         reason = exc.strerror if isinstance(exc, OSError) else "not a host name"
         return Reached(target, f"cannot connect ({reason or exc})", "check the address and the network")
 
 
 def free_bytes(folder: Path) -> int | None:
-    """Return the free space of a folder's disk; None if it is not known."""
+    """Return the free space of a folder's disk; None if it is unknown."""
     try:
         return shutil.disk_usage(folder).free
     except OSError:
@@ -83,7 +83,7 @@ def free_bytes(folder: Path) -> int | None:
 
 
 def write_bytes(number: float) -> str:
-    """Write a size as people read it."""
+    """Format a size with a binary unit."""
     amount = number
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024:

@@ -1,4 +1,4 @@
-"""One line on stderr that says what a long command does; only in a terminal."""
+"""The progress line of long commands, on stderr; only in a terminal."""
 
 import time
 from types import TracebackType
@@ -9,25 +9,25 @@ from gateway.cli.lines import clean
 from gateway.cli.terminal import Output
 
 _PAUSE = 0.1
-"""Seconds between two lines."""
+"""Seconds between two updates."""
 
 
 def count_of(noun: str) -> str:
-    """Write the unit of a count."""
+    """Return the unit for counting these items."""
     return f" {noun}"
 
 
 class Progress:
     """A context manager that shows one line and removes it at the end."""
 
-    def __init__(self, what: str, unit: str = "") -> None:
+    def __init__(self, action: str, unit: str = "") -> None:
         self._out = Output(stderr=True)
         self._shown = self._out.is_terminal and not self._out.is_dumb_terminal
-        self._what, self._unit = what, unit
+        self._action, self._unit = action, unit
         self._drawn_at = float("-inf")
 
     def __enter__(self) -> "Progress":
-        self._draw(f"{clean(self._what)} …")
+        self._draw(f"{clean(self._action)} …")
         return self
 
     def __exit__(
@@ -35,15 +35,15 @@ class Progress:
     ) -> None:
         self._write("\r\x1b[K")
 
-    def tell(self, what: str, done: int, total: int) -> None:
-        """Show how much is done."""
+    def update(self, action: str, done: int, total: int) -> None:
+        """Show the progress, at most every 0.1 s."""
         if time.monotonic() - self._drawn_at >= _PAUSE:
-            self._draw(f"{clean(what)}: {done:,} of {total:,}{self._unit}, {done * 100 // max(total, 1)}%")
+            self._draw(f"{clean(action)}: {done:,} of {total:,}{self._unit}, {done * 100 // max(total, 1)}%")
 
     def _draw(self, line: str) -> None:
         self._drawn_at = time.monotonic()
-        room = self._out.width - 1
-        self._write("\r\x1b[K" + (line if cell_len(line) <= room else set_cell_size(line, room)))
+        width = self._out.width - 1
+        self._write("\r\x1b[K" + (line if cell_len(line) <= width else set_cell_size(line, width)))
 
     def _write(self, text: str) -> None:
         if self._shown:

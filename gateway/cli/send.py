@@ -1,4 +1,4 @@
-"""Posts events to a session: a message, a steer, or any event as JSON."""
+"""`dragoman send`: posts a message, a steer, or any event as JSON."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gateway.events import Loss
 
 WORDED = ("message.posted", "turn.steered", "turn.interrupted", "context.updated")
-"""Kinds that a text on the command line can express."""
+"""Kinds that a TEXT argument can express."""
 _LONGEST_NAME = 255
 
 commands = typer.Typer()
@@ -34,33 +34,33 @@ commands = typer.Typer()
         "dragoman send finn/agent-7 'Cards were dealt.' --kind context.updated \\",
         '  --context \'{"hand": ["7"]}\'',
         "dragoman send finn/agent-7 --event event.json",
-        more="Prints the sequence of each recorded event; `dragoman tail` shows what follows.",
+        more="Prints the sequence of each recorded event. Follow the session with `dragoman tail`.",
     )
 )
 def send(
     session: str = argument("SESSION", SESSION_HELP, autocompletion=complete_session),
-    text: str | None = argument("TEXT", "What to say; - reads it from stdin.", default=None),
+    text: str | None = argument("TEXT", "Text to send; - reads stdin.", default=None),
     *,
     kind: str | None = option("--kind", "KIND", f"One of {', '.join(WORDED)}. Default: message.posted."),
     event_file: str | None = option("--event", "FILE", "Post the event, or list of events, in a file; - is stdin."),
-    author: str | None = option("--author", "NAME", "Who says the message."),
+    author: str | None = option("--author", "NAME", "Author of the message."),
     context: str | None = option("--context", "JSON", "The complete state, for context.updated."),
     name: str | None = option("--name", "NAME", "The update's name, for context.updated."),
-    as_json: bool = flag("--json", "Print the recorded events, one line of JSON each."),
+    as_json: bool = flag("--json", "Print the recorded events, one JSON object per line."),
     url: str = URL,
     key: str | None = KEY,
 ) -> None:
-    """Post a message, or another event, to a session."""
+    """Post a message or another event to a session."""
     from gateway.cli.connection import connect
 
     with connect(url, key) as gateway:
         if event_file is None:
-            said = read_text(text)
+            content = read_text(text)
             if as_json:
-                _check_is_text(text, said)
-            events = [_make_event(kind or "message.posted", said, author=author, context=context, name=name)]
+                _check_is_text(text, content)
+            events = [_make_event(kind or "message.posted", content, author=author, context=context, name=name)]
         elif any(given is not None for given in (text, kind, author, context, name)):
-            raise Misused("--event stands alone: the file holds the whole event")
+            raise Misused("--event cannot be combined with TEXT or other options of the event")
         else:
             events = _read_events(event_file)
         found = gateway.find_session(session)
@@ -73,7 +73,7 @@ def send(
 
 
 def show_losses(losses: "Iterable[Loss]") -> None:
-    """Print losses on stderr, each with its reason."""
+    """Print losses on stderr, with their reasons."""
     err = Output(stderr=True)
     for loss in losses:
         err.say(Text(f"  {clean(loss.how)}: {clean(loss.note or loss.path)}", "yellow"))
@@ -82,31 +82,33 @@ def show_losses(losses: "Iterable[Loss]") -> None:
 def _make_event(
     kind: str, text: str | None, *, author: str | None, context: str | None, name: str | None
 ) -> dict[str, Any]:
-    """Make the event that a text and options express."""
+    """Make the event from a text and options."""
     if kind not in WORDED:
         from gateway.events import CLIENT_KINDS
 
-        known = "give it with --event" if kind in CLIENT_KINDS else f"these can: {', '.join(WORDED)}"
-        raise Misused(f"--kind {kind!r} cannot be said as a text; {known}")
+        if kind in CLIENT_KINDS:
+            raise Misused(f"{kind!r} takes structured data; pass it with --event")
+        raise Misused(f"--kind {kind!r} is unknown; available: {', '.join(WORDED)}")
     if author is not None and kind != "message.posted":
-        raise Misused(f"--author belongs to a message, not to {kind}")
+        raise Misused(f"--author requires --kind message.posted, not {kind}")
     if (context is not None or name is not None) and kind != "context.updated":
-        raise Misused(f"--context and --name belong to context.updated, not to {kind}")
+        raise Misused(f"--context and --name require --kind context.updated, not {kind}")
     match kind:
         case "turn.interrupted":
             return {"kind": kind} | ({} if text is None else {"reason": text})
         case "context.updated":
             if context is None:
-                raise Misused("context.updated needs --context JSON: the complete state, which replaces the last one")
-            said = {} if text is None else {"description": text}
-            return {"kind": kind, "name": name or "update", "context": parse_object(context, "--context"), **said}
+                raise Misused("context.updated requires --context JSON: the complete state, which replaces the last")
+            description = {} if text is None else {"description": text}
+            new_context = parse_object(context, "--context")
+            return {"kind": kind, "name": name or "update", "context": new_context, **description}
         case _ if text is None:
-            raise Misused(f"{kind} needs a TEXT (- reads it from stdin)")
+            raise Misused(f"{kind} requires a TEXT (- reads stdin)")
         case "turn.steered":
             return {"kind": kind, "text": text}
         case _:
-            said = {} if author is None else {"author": {"role": "user", "name": author}}
-            return {"kind": kind, "content": text, **said}
+            named = {} if author is None else {"author": {"role": "user", "name": author}}
+            return {"kind": kind, "content": text, **named}
 
 
 def _read_events(given: str) -> list[Any]:
@@ -120,13 +122,13 @@ def _read_events(given: str) -> list[Any]:
         raise OperatorError(f"{'stdin' if given == '-' else given}: {exc}") from exc
     events: list[Any] = cast("list[Any]", value) if isinstance(value, list) else [value]
     if not all(isinstance(event, dict) for event in events):
-        raise OperatorError(f"{'stdin' if given == '-' else given}: an event is a JSON object with a `kind`")
+        raise OperatorError(f"{'stdin' if given == '-' else given}: an event must be a JSON object with a `kind`")
     return events
 
 
-def _check_is_text(given: str | None, said: str | None) -> None:
-    """Refuse a file's name, or an event, in place of a text: `--json FILE` posted that file until release 0.2."""
+def _check_is_text(given: str | None, content: str | None) -> None:
+    """Refuse a file name or an event in place of a text: up to release 0.2, `--json FILE` posted the file."""
     if given is not None and given != "-" and Path(given[:_LONGEST_NAME]).is_file():
-        raise Misused(f"{given!r} is a file: --event posts the event in it; --json prints what is on record")
-    if given == "-" and (said or "").lstrip().startswith(("{", "[")):
-        raise Misused("stdin holds JSON: --event - posts the event in it; --json prints what is on record")
+        raise Misused(f"{given!r} is a file: to post the event in it, use --event; --json prints the recorded event")
+    if given == "-" and (content or "").lstrip().startswith(("{", "[")):
+        raise Misused("stdin holds JSON: to post it as an event, use --event -; --json prints the recorded event")

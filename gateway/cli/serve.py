@@ -1,4 +1,4 @@
-"""Runs the gateway, and the scripted demo."""
+"""`dragoman serve` and `dragoman demo`."""
 
 import importlib
 import os
@@ -15,6 +15,7 @@ from gateway.cli.errors import report_errors
 from gateway.cli.help import examples
 from gateway.cli.init import DEMO_LIBRARIES
 from gateway.cli.options import flag, option
+from gateway.cli.version import find_sdk_fault
 from gateway.errors import OperatorError
 
 _HERE = "127.0.0.1"
@@ -26,24 +27,26 @@ commands = typer.Typer()
     epilog=examples(
         "dragoman serve",
         "dragoman serve --config my.yaml --host 0.0.0.0 --port 80",
-        "kill -HUP PID       reads the configuration again",
-        "kill -TERM PID      finishes calls in flight, then leaves",
+        "kill -HUP PID       reloads the configuration",
+        "kill -TERM PID      finishes calls in flight, then exits",
     )
 )
 def serve(
     *,
     config: ConfigOption = None,
-    host: str = option("--host", "HOST", "Address to listen on; beyond loopback only with API keys.", default=_HERE),
-    port: int = option("--port", "PORT", "Port; 0 takes a free one.", default=8080, min=0, max=65535),
+    host: str = option("--host", "HOST", "Address to listen on; other than loopback requires API keys.", default=_HERE),
+    port: int = option("--port", "PORT", "Port; 0 selects a free one.", default=8080, min=0, max=65535),
 ) -> None:
-    """Run the gateway until it is told to stop."""
-    # SIGHUP would end the process now. The configuration is read after this line, so no reload is lost.
+    """Run the gateway."""
+    # Until the server handles SIGHUP, it would end the process. No reload is lost: the configuration is read later.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     import asyncio
 
-    from gateway import serve
-
     with report_errors():
+        if (fault := find_sdk_fault()) is not None:
+            raise OperatorError("; ".join(fault))
+        from gateway import serve
+
         path = choose(config)
         # uvloop exists for CPython outside Windows only.
         factory = importlib.import_module("uvloop").new_event_loop if find_spec("uvloop") else None
@@ -55,24 +58,24 @@ def serve(
 @commands.command(
     epilog=examples(
         "dragoman demo",
-        "dragoman demo --keep                 leaves everything running",
-        "dragoman demo --keep --port 8090     on ports that stay the same",
+        "dragoman demo --keep                 keeps everything running",
+        "dragoman demo --keep --port 8090     with fixed ports",
     )
 )
 def demo(
     *,
-    keep: bool = flag("--keep", "Leave everything running until Ctrl-C."),
+    keep: bool = flag("--keep", "Keep everything running until Ctrl-C."),
     verbose: bool = flag("--verbose", "Show every step, and one call in each protocol."),
     as_json: bool = flag("--json", "Print one JSON object per line, with every message."),
     host: str = option("--host", "HOST", "Address to listen on.", default=_HERE),
     port: int = option(
-        "--port", "PORT", "The gateway's port; the others follow. 0 takes free ones.", default=0, min=0, max=65_530
+        "--port", "PORT", "The gateway's port; the others follow. 0 selects free ones.", default=0, min=0, max=65_530
     ),
 ) -> None:
     """Play a scripted game through a real gateway."""
     with report_errors():
         if not all(map(find_spec, DEMO_LIBRARIES)):
-            raise OperatorError("the demo wants libraries that a gateway does not: pip install 'dragoman[demo]'")
+            raise OperatorError("the demo needs more libraries than a gateway: pip install 'dragoman[demo]'")
         from gateway.testing.demo import game
 
         show = "json" if as_json else "verbose" if verbose else "brief"
@@ -81,7 +84,7 @@ def demo(
 
 
 def _limit_stop(span: timedelta) -> None:
-    """End this process after a time in any case: a thread that waits for a hanging disk would keep it forever."""
+    """Exit after this time: a thread that waits for a hanging disk would keep the process alive forever."""
     watch = threading.Timer(span.total_seconds(), _give_up)
     watch.daemon = True
     watch.start()
@@ -91,9 +94,9 @@ def _give_up() -> None:
     import structlog
 
     structlog.get_logger(__name__).critical(
-        "leaving as a crash would",
-        reason="something did not end in time, probably the store or its disk",
-        consequence="nothing that was acknowledged is lost; the next process takes it up",
+        "shutdown timed out; exiting at once",
+        reason="a component did not stop in time, probably the store or its disk",
+        consequence="no acknowledged input is lost; the next process continues it",
     )
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""Lists the runtimes and the sessions of a running gateway."""
+"""`dragoman runtimes` and `dragoman sessions`."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from gateway.cli.tables import TABLE, Cell, Column, RowTable, show_rows, state_c
 from gateway.cli.terminal import age_of
 
 if TYPE_CHECKING:
-    from gateway.client import Runtime, Session
+    from dragoman.client import Runtime, Session
 
 commands = typer.Typer()
 
@@ -21,11 +21,11 @@ commands = typer.Typer()
     epilog=examples(
         "dragoman runtimes",
         "dragoman runtimes --json | jq -c '{name, links}'",
-        more=f"{TABLE}\nLinks are those of the gateway that answers.",
+        more=f"{TABLE}\nLists the links of the answering instance only.",
     )
 )
 def runtimes(*, as_json: RowsOption = False, url: str = URL, key: str | None = KEY) -> None:
-    """List the runtimes and how their links stand."""
+    """List runtimes and their connection status."""
     from gateway.cli.connection import connect
 
     with connect(url, key) as gateway:
@@ -44,13 +44,13 @@ def runtimes(*, as_json: RowsOption = False, url: str = URL, key: str | None = K
 def sessions(
     *,
     runtime: str | None = RUNTIME,
-    open_only: bool = flag("--open", "Without closed sessions."),
+    open_only: bool = flag("--open", "Only open sessions."),
     limit: int = LIMIT,
     as_json: RowsOption = False,
     url: str = URL,
     key: str | None = KEY,
 ) -> None:
-    """List the sessions, newest first."""
+    """List sessions, newest first."""
     from gateway.cli.connection import connect
 
     with connect(url, key) as gateway:
@@ -95,7 +95,7 @@ _RUNTIMES = RowTable(
         Column("why", apart=True),
     ),
     _runtime_cells,
-    "the configuration has no runtime",
+    "no runtimes configured",
 )
 _SESSIONS = RowTable(
     (

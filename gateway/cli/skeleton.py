@@ -1,4 +1,4 @@
-"""The package of a new adapter, as `dragoman init --adapter` writes it."""
+"""Makes the files of a new adapter package for `dragoman init --adapter`."""
 
 import re
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ _TEMPLATE = files("gateway.cli") / "templates/adapter"
 _NAME = re.compile(r"[a-z][a-z0-9]*([.-][a-z0-9]+)*")
 _LONGEST = 40
 _SOURCES = {"README.md": "readme.txt"}
-"""Files whose template has another name: a page of the template is not one of Dragoman's pages."""
+"""Template names that differ, so that a template is not taken for one of Dragoman's own pages."""
 _PURPOSES = {
     "pyproject.toml": "the package and its entry point",
     "README.md": "how to install, test and try it",
@@ -37,11 +37,11 @@ def files_of_adapter(name: str) -> Mapping[str, StarterFile]:
     """
     if not _NAME.fullmatch(name) or len(name) > _LONGEST:
         raise OperatorError(
-            f"{name[:100]!r} cannot name an adapter: use up to {_LONGEST} lower-case letters, digits, dots and"
+            f"{name[:100]!r} is not a valid adapter name: use up to {_LONGEST} lower-case letters, digits, dots and"
             " dashes, beginning with a letter, e.g. acme-1"
         )
     if name in {choice.value for choice in RuntimeChoice}:
-        raise OperatorError(f"{name!r} is an adapter of Dragoman; choose another name, e.g. acme-{name}")
+        raise OperatorError(f"{name!r} is one of Dragoman's own adapters; choose another name, e.g. acme-{name}")
     made = {
         _renamed(path, name): StarterFile(_renamed(_read(_SOURCES.get(path, path)), name), purpose)
         for path, purpose in _PURPOSES.items()
@@ -63,7 +63,7 @@ def _read(path: str) -> str:
 
 
 def _renamed(text: str, name: str) -> str:
-    """Put the name in place of the template's, in each of its forms."""
+    """Replace the template's name in each of its forms."""
     words = re.split(r"[.-]", name)
     for old, new in (
         ("pigeon_adapter", f"{'_'.join(words)}_adapter"),

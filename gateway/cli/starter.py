@@ -1,4 +1,4 @@
-"""What `dragoman init` writes, and how the parts of it are started."""
+"""Makes the files of `dragoman init`, and the commands that start them."""
 
 import base64
 import json
@@ -18,15 +18,15 @@ _TEMPLATES = files("gateway.cli") / "templates"
 class _Agent:
     title: str
     variable: str
-    """What its key is called in `.env`."""
+    """The name of its key in `.env`."""
     explained: str
     simulator: str
-    """The module that plays it, with its options."""
+    """The module of its simulator, with options."""
 
 
 @dataclass(frozen=True, slots=True)
 class StarterFile:
-    """One file: its text, and what it is for."""
+    """One file: its text and its purpose."""
 
     text: str
     purpose: str
@@ -35,28 +35,28 @@ class StarterFile:
 
 @dataclass(frozen=True, slots=True)
 class StartCommand:
-    """One command to start a part with."""
+    """One command and its purpose."""
 
     purpose: str
     lines: tuple[str, ...]
 
 
 _KNOWS_REPEATS = """\
-    # The kit knows a repeat by its key, so what may have arrived may be sent again.
+    # The kit detects repeats by their key, so a request that may have arrived may be repeated.
     idempotent: true
 """
-_SIMULATED = "the simulator's, until you write your runtime's here"
+_SIMULATED = "the simulator's; replace it with your runtime's"
 _AGENTS = {
     RuntimeChoice.HUMA_0_2: _Agent("HUMA 0.2.0", "HUMA_API_KEY", _SIMULATED, "huma --dialect 0.2 --port 9002"),
     RuntimeChoice.HUMA_0_1: _Agent("HUMA 0.1", "HUMA_API_KEY", _SIMULATED, "huma --dialect 0.1 --port 9002"),
     RuntimeChoice.OPENHANDS: _Agent("OpenHands", "OPENHANDS_KEY", _SIMULATED, "openhands --port 9002"),
     RuntimeChoice.HERM: _Agent("Herm", "HERM_API_KEY", _SIMULATED, "herm --port 9002"),
-    RuntimeChoice.MCP: _Agent("MCP", "MCP_TOKEN", "what your MCP client says who it is with", "mcp"),
+    RuntimeChoice.MCP: _Agent("MCP", "MCP_TOKEN", "identifies your MCP client", "mcp"),
 }
 
 
 def files_of(runtime: RuntimeChoice, backend: BackendChoice) -> Mapping[str, StarterFile]:
-    """Make the files, with fresh secrets."""
+    """Make the files, with new secrets."""
     title = "an MCP client" if runtime is RuntimeChoice.MCP else f"a {_AGENTS[runtime].title} agent"
     made = {
         "gateway.yaml": StarterFile(_configuration(runtime, backend), f"the gateway between {title} and your backend")
@@ -67,20 +67,20 @@ def files_of(runtime: RuntimeChoice, backend: BackendChoice) -> Mapping[str, Sta
         case BackendChoice.EXPRESS:
             made["backend.mjs"] = StarterFile(_template("backend.mjs"), "your backend: one tool, in express")
             made["package.json"] = StarterFile(_template("package.json"), "the libraries of the backend")
-    made[".env"] = StarterFile(_environment(_AGENTS[runtime]), "fresh secrets; only you may read it", secret=True)
+    made[".env"] = StarterFile(_environment(_AGENTS[runtime]), "new secrets; readable only by you", secret=True)
     return made
 
 
 def gitignore() -> StarterFile:
-    """Make what keeps secrets and databases out of version control."""
+    """Make the file that keeps secrets and databases out of git."""
     return StarterFile(_template("gitignore"), "keeps secrets and databases out of git")
 
 
 def commands_of(runtime: RuntimeChoice, backend: BackendChoice) -> tuple[StartCommand, StartCommand, StartCommand]:
-    """Say how backend, gateway and agent are started, in this order; the last one calls the first tool."""
+    """List the commands that start backend, gateway and agent, in this order; the agent calls the first tool."""
     call = f"--call ask_for_cards '{json.dumps(_FIRST_CALL)}'"
     simulator = f"python -m gateway.testing.runtimes.{_AGENTS[runtime].simulator}"
-    who = "an MCP client" if runtime is RuntimeChoice.MCP else "a simulated agent"
+    caller = "an MCP client" if runtime is RuntimeChoice.MCP else "a simulated agent"
     return (
         StartCommand(
             "the backend",
@@ -89,7 +89,7 @@ def commands_of(runtime: RuntimeChoice, backend: BackendChoice) -> tuple[StartCo
             else ("npm install --no-fund --no-audit && node --env-file=.env backend.mjs",),
         ),
         StartCommand("the gateway", ("dragoman serve",)),
-        StartCommand(f"{who}, which calls the backend", (f"{simulator} \\", f"  --env-file .env {call}")),
+        StartCommand(f"{caller}, which calls the backend", (f"{simulator} \\", f"  --env-file .env {call}")),
     )
 
 
@@ -105,10 +105,10 @@ def _configuration(runtime: RuntimeChoice, backend: BackendChoice) -> str:
 def _environment(agent: _Agent) -> str:
     secret = base64.b64encode(secrets.token_bytes(32)).decode()
     return (
-        "# Secrets: not for version control. What the environment says already wins over this file.\n\n"
-        "# The key of the gateway's API, for `dragoman send` and clients of yours.\n"
+        "# Secrets: keep this file out of git. Variables that are already set win over this file.\n\n"
+        "# API key of the gateway, for `dragoman send` and your own clients.\n"
         f"DRAGOMAN_KEY={secrets.token_urlsafe(32)}\n"
-        "# Signs what the gateway asks the backend.\n"
+        "# Signs the gateway's requests to the backend.\n"
         f"CARDS_SECRET=whsec_{secret}\n"
         f"# The key of {agent.title}: {agent.explained}.\n"
         f"{agent.variable}={secrets.token_urlsafe(32)}\n"

@@ -1,4 +1,4 @@
-"""The commands about the database: migrate, backup, restore, copy."""
+"""The database commands: migrate, backup, restore, copy."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,35 +15,35 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command(
         epilog=f"{RAW}Examples:\n  dragoman migrate\n  dragoman migrate --check && dragoman serve\n\n"
-        "`dragoman serve` migrates too; this does it without starting, e.g. before the first of several replicas.\n"
-        "Exit code of --check: 0 when the database is up to date, 1 when migrations wait."
+        "`dragoman serve` migrates too; run this before you start the first of several replicas.\n"
+        "Exit code of --check: 0 if the database is up to date, 1 if it needs migrations."
     )(migrate)
     app.command(
         epilog=f"{RAW}Examples:\n  dragoman backup /backups/dragoman-$(date +%F).db\n"
         "\n"
-        "The gateway goes on running. The file appears under its name once it is complete and checked.\n"
-        "An existing file is never replaced."
+        "The gateway keeps running. The file gets its name when it is complete and checked.\n"
+        "Never replaces an existing file."
     )(backup)
     app.command(
         epilog=f"{RAW}Examples:\n  dragoman restore /backups/latest.db\n"
         "  dragoman restore --bump-fences      after a restore by other means\n\n"
-        "Stop the gateway first. The old database is kept beside the new one as PATH.before-restore.\n"
-        "What was delivered after the backup was made may be delivered again, with the same idempotency keys."
+        "Stop the gateway first. The old database is kept as PATH.before-restore.\n"
+        "Deliveries that were made after the backup may be repeated, with the same idempotency keys."
     )(restore)
     app.command(
         epilog=f"{RAW}Examples:\n  dragoman copy gateway.yaml gateway-postgres.yaml\n\n"
-        "Stop the gateways of both first. Rows keep their ids, sequences, keys and fences; each table is read again\n"
-        "at its new place and compared. Unless all of it arrived, nothing is kept there."
+        "Stop the gateways of both first. Rows keep their ids, sequences, keys and fences. Each table is read back\n"
+        "and compared; if any differs, the target stays empty."
     )(copy)
 
 
 def migrate(
     *,
     config: ConfigOption = None,
-    check: Annotated[bool, typer.Option("--check", help="Change nothing; fail where migrations wait.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Change nothing; fail if migrations are needed.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Bring the tables of the database up to date."""
+    """Migrate the database to the schema of this release."""
     from gateway.cli import stores
 
     with report_errors():
@@ -71,12 +71,12 @@ def restore(
     ] = None,
     *,
     bump_fences: Annotated[
-        bool, typer.Option("--bump-fences", help="Only make the fences new, in a database restored by other means.")
+        bool, typer.Option("--bump-fences", help="Only bump the fencing tokens, after a restore by other means.")
     ] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Replace the database by a backup."""
+    """Replace the database with a backup."""
     from gateway.cli import stores
 
     with report_errors():
@@ -85,15 +85,15 @@ def restore(
 
 def copy(
     old: Annotated[
-        Path, typer.Argument(metavar="OLD", help="The configuration whose database is copied.", readable=False)
+        Path, typer.Argument(metavar="OLD", help="The configuration of the source database.", readable=False)
     ],
     new: Annotated[
-        Path, typer.Argument(metavar="NEW", help="The configuration whose database is empty.", readable=False)
+        Path, typer.Argument(metavar="NEW", help="The configuration of the target, an empty database.", readable=False)
     ],
     *,
     as_json: RowsOption = False,
 ) -> None:
-    """Copy everything into another, empty database."""
+    """Copy all data into another, empty database."""
     from gateway.cli import stores
 
     with report_errors():

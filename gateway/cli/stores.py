@@ -1,4 +1,4 @@
-"""Works on the database that a configuration names: brings its tables up to date, copies it, puts it back."""
+"""Migrates, backs up, restores and copies the database of a configuration."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def migrate(config: Path | None, *, check: bool, as_json: bool) -> bool:
-    """Bring the tables up to date, or only say how they stand; returns whether migrations wait."""
+    """Migrate the database, or only report its schema; return whether migrations are needed."""
     store = _store(config)
     place, before, after = _migrate(store, check=check)
     note = _note(store, check=check) if 0 < before < after else ""
@@ -45,7 +45,7 @@ def migrate(config: Path | None, *, check: bool, as_json: bool) -> bool:
 
 
 def _note(store: Store, *, check: bool) -> str:
-    """Describe the copy that a migration keeps, and its cost; or the copy to make before it."""
+    """Describe the copy that a SQLite migration keeps and its cost, or the dump to make before a PostgreSQL one."""
     match store:
         case SqliteStore(path=path):
             path = locate(path)
@@ -69,7 +69,7 @@ def _note(store: Store, *, check: bool) -> str:
 
 
 def _migrate(store: Store, *, check: bool) -> tuple[str, int, int]:
-    """Say which database it is, its schema, and the one that it has now, or would have."""
+    """Migrate or check; return the database's name, and its schema before and after (or after a migration)."""
     match store:
         case SqliteStore(path=path):
             place, newest = str(locate(path)), NEWEST
@@ -93,7 +93,7 @@ def _migrate(store: Store, *, check: bool) -> tuple[str, int, int]:
 
 
 def backup(file: Path, *, config: Path | None, as_json: bool) -> None:
-    """Copy the database to a file."""
+    """Copy the database to a new file."""
     match _store(config):
         case SqliteStore(path=path):
             path = locate(path)
@@ -112,9 +112,9 @@ def backup(file: Path, *, config: Path | None, as_json: bool) -> None:
 
 
 def restore(file: Path | None, *, bump_fences: bool, config: Path | None, as_json: bool) -> None:
-    """Put a backup in the place of the database, or only make the fences new."""
+    """Replace the database with a backup, or only bump the fencing tokens."""
     if (file is None) != bump_fences:
-        raise Misused("give either FILE or --bump-fences")
+        raise Misused("pass either FILE or --bump-fences")
     match _store(config):
         case SqliteStore(path=path):
             path = locate(path)
@@ -135,7 +135,7 @@ def restore(file: Path | None, *, bump_fences: bool, config: Path | None, as_jso
 
 
 def copy(old: Path, new: Path, *, as_json: bool) -> None:
-    """Copy everything into another, empty database."""
+    """Copy all data into another, empty database."""
     source, target = _store(old), _store(new)
     if source == target:
         raise Misused("OLD and NEW name the same database")
@@ -149,7 +149,7 @@ def copy(old: Path, new: Path, *, as_json: bool) -> None:
     for one in moved:
         for place, found in _both(one):
             typer.echo(f"{one.table:<{width}}  {place}  {found.rows:>10} rows  sha256 {found.digest}")
-    typer.echo(f"ok: {new} has everything that {old} has")
+    typer.echo(f"ok: copied everything from {old} to {new}")
 
 
 def _both(one: Moved) -> tuple[tuple[str, Sum], tuple[str, Sum]]:
@@ -158,21 +158,21 @@ def _both(one: Moved) -> tuple[tuple[str, Sum], tuple[str, Sum]]:
 
 def _restore(path: Path, file: Path, *, as_json: bool) -> None:
     with Progress(f"restoring {file}"):
-        made, aside = sqlite.restore(path, file)
+        made, old = sqlite.restore(path, file)
     if as_json:
-        before = None if aside is None else str(aside)
+        before = None if old is None else str(old)
         say_json({"database": str(path), "file": str(file), "before_restore": before, **asdict(made)})
         return
-    typer.echo(f"{path}: {_describe(made)}, restored from {file}, under new fences")
-    if aside is not None:
-        typer.echo(f"{aside}: the database as it was before")
+    typer.echo(f"{path}: {_describe(made)}, restored from {file}, with new fencing tokens")
+    if old is not None:
+        typer.echo(f"{old}: the previous database")
 
 
 def _show_bumped(place: str, sessions: int, *, as_json: bool) -> None:
     if as_json:
         say_json({"database": place, "sessions": sessions})
         return
-    typer.echo(f"{place}: {plural(sessions, 'session') or 'no session'} under new fences, owned by nobody")
+    typer.echo(f"{place}: {plural(sessions, 'session') or 'no session'} with new fencing tokens and no owner")
 
 
 async def _copy(
@@ -202,7 +202,7 @@ def _store(config: Path | None) -> Store:
 def _address(store: PostgresStore) -> "Address":
     from gateway.store.postgres.connection import Address
 
-    # Past a pooler where there is a way, since this keeps one connection for long.
+    # Bypass a pooler if possible: these commands hold one connection for a long time.
     return Address((store.direct_dsn or store.dsn).get_secret_value(), store.schema_name)
 
 
@@ -210,14 +210,14 @@ def _name(address: "Address") -> str:
     return f"{address.place}, schema {address.schema}"
 
 
-def _nothing_to(what: str) -> OperatorError:
-    return OperatorError(f"the engine of this configuration keeps nothing, so there is nothing to {what}")
+def _nothing_to(verb: str) -> OperatorError:
+    return OperatorError(f"nothing to {verb}: the memory engine of this configuration keeps no data")
 
 
 def _leave_to(program: str, command: str) -> NoReturn:
     complain(
-        f"PostgreSQL has {program} for this, or the backups of whoever runs the server",
-        f"{command}\nThe password goes into PGPASSWORD or ~/.pgpass.",
+        f"for PostgreSQL, use {program} or the backups of your provider",
+        f"{command}\nPut the password into PGPASSWORD or ~/.pgpass.",
     )
     raise typer.Exit(2)
 

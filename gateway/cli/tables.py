@@ -1,4 +1,4 @@
-"""Prints rows: in a terminal aligned and fitted to its width, in a pipe whole texts with tabs between them."""
+"""Prints rows: as a table that fits a terminal, or tab-separated and complete when piped."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 Row = TypeVar("Row", bound="BaseModel")
-TABLE = "In a terminal a table that fits it; in a pipe all columns in full with tabs between them, without a heading."
+TABLE = "Prints a table in a terminal; tab-separated rows without a header when piped."
 _GAP = 2
 _LONGEST = 300
 _STYLES = {
@@ -33,16 +33,16 @@ class Column:
 
     name: str
     least: int | None = None
-    """The width to which it may be cut; None: it is never cut."""
+    """The smallest width after truncation; None: never truncated."""
     spare: int = 0
-    """If the terminal is too narrow, the column with the highest number is left out first; 0 is never left out."""
+    """In a narrow terminal the column with the highest number is omitted first; 0: never omitted."""
     apart: bool = False
-    """Whether a terminal shows it on its own line: before the others if it is the first column, else below them."""
+    """Whether a terminal shows it on its own line: above the others if it is the first column, else below them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One cell: its whole text for pipes, and a shorter one for terminals."""
+    """One cell: its complete text for pipes, and a shorter one for terminals."""
 
     whole: str
     shown: str | None = None
@@ -55,21 +55,21 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class RowTable:
-    """How the rows of a list are shown."""
+    """The presentation of a list: its columns and the cells of a row."""
 
     columns: Sequence[Column]
     cells: Callable[..., Sequence[Cell]]
     nothing: str
-    """What to say about an empty list."""
+    """The note for an empty list."""
 
 
 def state_cell(state: str) -> Cell:
-    """Make the cell of a state, in its color."""
+    """Make the cell of a state, with its color."""
     return Cell(state, style=_STYLES.get(state, ""))
 
 
 def show_rows(rows: Sequence[Row], table: RowTable, *, as_json: bool, more: bool = False) -> None:
-    """Print a list; `more` says that it goes on behind `--limit`."""
+    """Print a list; `more` means that there are rows beyond `--limit`."""
     if as_json:
         for row in rows:
             say_json(to_row(row))
@@ -87,7 +87,7 @@ def show_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], out: O
         for row in rows:
             typer.echo("\t".join(clean(cell.whole) for cell in row))
         return
-    # A column without any text is left out.
+    # Omit empty columns.
     filled = [at for at in range(len(columns)) if any(row[at].text() for row in rows)]
     above = [at for at in filled if columns[at].apart and at == 0]
     below = [at for at in filled if columns[at].apart and at > 0]
@@ -108,14 +108,14 @@ def show_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], out: O
 
 
 def show_members(value: "BaseModel") -> None:
-    """Print the members of one row below each other, then its events; a terminal wraps texts between words."""
+    """Print the members of one row, one per line, then its events; in a terminal texts are wrapped between words."""
     from rich.table import Table
 
     out, row = Output(), to_row(value)
     events = row.pop("events", None) or [row.pop("envelope", None)]
     match row.pop("outcome", None):
         case {"outcome": "success", "result": result}:
-            # Every other outcome is in `state` and `error`.
+            # `state` and `error` contain every other outcome.
             row["result"] = compact(result)
         case _:
             pass
@@ -123,13 +123,13 @@ def show_members(value: "BaseModel") -> None:
         f"{one['target']} {one['state']}{': ' if one['reason'] else ''}{one['reason'] or ''}"
         for one in row.pop("deliveries", ())
     )
-    told = {name: one if isinstance(one, str) else compact(one) for name, one in row.items() if one}
-    width = max(map(len, told))
-    for name, text in told.items():
+    members = {name: one if isinstance(one, str) else compact(one) for name, one in row.items() if one}
+    width = max(map(len, members))
+    for name, text in members.items():
         style = _STYLES.get(text, "") if name == "state" else "yellow" if name in {"error", "advice"} else ""
         label, shown = f"{name:>{width}}  ", Text(clean(text), style)
         if not out.is_terminal or name.endswith("id"):
-            # What is copied is not broken.
+            # IDs stay on one line, so that they can be copied.
             out.say(Text.assemble((label, "dim"), shown))
             continue
         grid = Table.grid()
@@ -140,22 +140,22 @@ def show_members(value: "BaseModel") -> None:
 
 
 def fit_columns(columns: Sequence[Column], natural: Sequence[int], width: int) -> dict[int, int]:
-    """Choose the width of each column: cut columns first, then leave columns out by `spare`."""
+    """Choose the width of each column: truncate first, then omit columns by `spare`."""
     least = [
         min(size, size if column.least is None else column.least) for column, size in zip(columns, natural, strict=True)
     ]
-    kept = list(range(len(columns)))
-    while sum(least[at] + _GAP for at in kept) - _GAP > width:
-        spare = max(kept, key=lambda at: columns[at].spare)
+    shown = list(range(len(columns)))
+    while sum(least[at] + _GAP for at in shown) - _GAP > width:
+        spare = max(shown, key=lambda at: columns[at].spare)
         if not columns[spare].spare:
             break
-        kept.remove(spare)
-    widths = {at: least[at] for at in kept}
-    room = width - sum(size + _GAP for size in widths.values()) + _GAP
-    for at in kept:
-        more = max(min(natural[at] - widths[at], room), 0)
+        shown.remove(spare)
+    widths = {at: least[at] for at in shown}
+    unused = width - sum(size + _GAP for size in widths.values()) + _GAP
+    for at in shown:
+        more = max(min(natural[at] - widths[at], unused), 0)
         widths[at] += more
-        room -= more
+        unused -= more
     return widths
 
 

@@ -1,4 +1,4 @@
-"""Follows one session, or all sessions, in the terminal: one line an event, over restarts of the gateway."""
+"""`dragoman tail`: follows one session or all sessions, one line per event, across restarts of the gateway."""
 
 import logging
 import math
@@ -21,51 +21,51 @@ from gateway.cli.terminal import Output, note, plural, say_json, to_row
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+    from dragoman.client import Client, Envelope, Gap, Live, Session
     from gateway.cli.connection import GatewayConnection
-    from gateway.client import Client, Envelope, Gap, Live, Session
 
 MOST_FOLLOWED = 200
-"""How many sessions `tail --all` follows."""
+"""The number of sessions that `tail --all` follows."""
 LOOK = 1.0
-"""Seconds between two looks of `tail --all`."""
+"""Seconds between two polls of `tail --all`."""
 _LONGEST_WAIT = 10.0
 _NARROW = 60
-"""Columns below which a cut line would show little."""
+"""Terminals with fewer columns wrap lines instead of truncating them."""
 _LONGEST_NAME = 24
 _COLORS = ("cyan", "green", "magenta", "blue", "yellow", "bright_cyan", "bright_green", "bright_magenta")
 
-_SESSION = f"{SESSION_HELP} Default: the open one that was opened last."
+_SESSION = f"{SESSION_HELP} Default: the most recently opened session that is still open."
 
 commands = typer.Typer()
 
 
 @commands.command(
     epilog=examples(
-        "dragoman tail                            the session that was opened last",
+        "dragoman tail                            the most recently opened session",
         "dragoman tail finn/agent-7 --after 0 | grep tool",
         "dragoman tail --all                      every session",
         "dragoman tail 0b5e6f7a-… --json | jq .event.kind",
-        more="← is from the runtime, → to it, · the gateway's own; dim lines are live only, never on record.\n"
-        "In a terminal of 60 columns or more each line is cut to its width; --json shows everything.\n"
-        f"--all looks once a second at the {MOST_FOLLOWED} newest sessions, and shows recorded events.\n"
-        "Ctrl-C ends it, with exit code 0.",
+        more="← from the runtime, → to the runtime, · from the gateway itself; dim lines are not recorded.\n"
+        "A terminal of 60 columns or more truncates each line to its width; --json shows everything.\n"
+        f"--all polls the {MOST_FOLLOWED} newest sessions once per second, and shows recorded events.\n"
+        "Press Ctrl-C to stop, with exit code 0.",
     )
 )
 def tail(
     session: str | None = argument("SESSION", _SESSION, default=None, autocompletion=complete_session),
     *,
-    everything: bool = flag("--all", "Follow all sessions, the newest and new ones."),
-    after: int | None = option("--after", "N", "Begin after sequence N; 0: at the beginning. Default: now.", min=0),
-    as_json: bool = flag("--json", "One line of JSON an event."),
+    everything: bool = flag("--all", "Follow all sessions, also new ones."),
+    after: int | None = option("--after", "N", "Start after sequence N; 0 replays everything. Default: now.", min=0),
+    as_json: bool = flag("--json", "Print one JSON object per event."),
     url: str = URL,
     key: str | None = KEY,
 ) -> None:
-    """Follow a session, or all, one line an event."""
+    """Follow one session or all, one line per event."""
     from gateway.cli.connection import connect
 
     with connect(url, key) as gateway:
         if everything and (session is not None or after is not None):
-            raise Misused("--all stands alone: SESSION and --after are for one session")
+            raise Misused("--all cannot be combined with SESSION or --after")
         printer = _Printer(as_json=as_json)
         try:
             if everything:
@@ -73,7 +73,7 @@ def tail(
             else:
                 _tail_one(gateway, session, after, printer)
         except KeyboardInterrupt:
-            # The usual way to end it, so it is no failure.
+            # Ctrl-C is the usual way to stop, not a failure.
             raise typer.Exit(0) from None
 
 
@@ -83,8 +83,8 @@ def _tail_one(gateway: "GatewayConnection", given: str | None, after: int | None
     found = _newest(gateway) if given is None else gateway.find_session(given)
     place = found.last_sequence if after is None else after
     if printer.out.is_terminal and not printer.as_json:
-        before = f"; {place} events came before (--after 0 shows them)" if place else ""
-        note(f"following {clean(name_session(found))}, {clean(found.state)}{before}; Ctrl-C ends")
+        before = f"; skipped {place} earlier events (--after 0 shows them)" if place else ""
+        note(f"following {clean(name_session(found))}, {clean(found.state)}{before}; Ctrl-C to stop")
     elif given is None:
         note(f"following {clean(name_session(found))}")
 
@@ -100,13 +100,13 @@ def _tail_one(gateway: "GatewayConnection", given: str | None, after: int | None
 def _newest(gateway: "GatewayConnection") -> "Session":
     found, _ = gateway.take(gateway.client.sessions(open_only=True, newest_first=True), 1)
     if not found:
-        raise Refusal("no session is open", "POST /v1/sessions opens one; `dragoman sessions` lists the closed ones")
+        raise Refusal("there is no open session", "create one with POST /v1/sessions; `dragoman sessions` lists all")
     return found[0]
 
 
 @contextmanager
 def _noting_outages() -> "Generator[None]":
-    """Print what the client logs about lost connections."""
+    """Print the client's log lines about lost connections."""
 
     class Notes(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -141,7 +141,7 @@ class _Printer:
         if "event" in row:
             line = event_line(row, plain=self.out.plain, narrow=self._narrow)
         else:
-            line = Text(f"history before {row['first_sequence']} is gone", "yellow")
+            line = Text(f"events before {row['first_sequence']} were removed by retention", "yellow")
         if session is not None:
             line = Text.assemble(self._name(session), line)
         if self.out.is_terminal and not self._narrow:
@@ -157,8 +157,8 @@ class _Printer:
 
 
 def _item_row(item: "Envelope | Live | Gap") -> dict[str, Any]:
-    """Turn an item of a stream into JSON values, as the stream has them."""
-    from gateway.client import Envelope, Gap
+    """Convert an item of a stream to the JSON values of the stream."""
+    from dragoman.client import Envelope, Gap
     from gateway.events import dump_event
 
     if isinstance(item, Envelope):
@@ -169,17 +169,17 @@ def _item_row(item: "Envelope | Live | Gap") -> dict[str, Any]:
 
 
 async def _tail_all(client: "Client", printer: _Printer) -> None:
-    """Print what is recorded in any session.
+    """Print new events of all sessions.
 
     Raises:
-        ClientError: there is no gateway at first; later the command waits for it.
+        ClientError: the gateway is unreachable at the start; later outages are waited out.
     """
     import asyncio
 
-    from gateway.client import ClientError
+    from dragoman.client import ClientError
 
     places = {row.session_id: row.last_sequence for row in await _newest_sessions(client)}
-    note(f"following {plural(len(places), 'session') or 'no session'}, and new ones; Ctrl-C ends")
+    note(f"following {plural(len(places), 'session') or 'no session'}, and new ones; Ctrl-C to stop")
     wait, away = LOOK, False
     while True:
         await asyncio.sleep(wait)
@@ -209,14 +209,14 @@ async def _newest_sessions(client: "Client") -> "list[Session]":
 async def _read_news(
     client: "Client", before: Mapping[str, int]
 ) -> "tuple[dict[str, int], list[tuple[Session, Envelope | Gap]]]":
-    """Read what was recorded after these sequences, in the order of its time; return the new sequences too."""
-    from gateway.client import Gap
+    """Read the events after these sequences, ordered by time; return also the new sequences."""
+    from dragoman.client import Gap
 
     places: dict[str, int] = {}
     news: list[tuple[Session, Envelope | Gap]] = []
     was_opened = True
     for row in await _newest_sessions(client):
-        # A session listed before all known ones was opened since; one behind them has only moved up.
+        # An unknown session above all known ones was opened since the last poll; one below them has only moved up.
         was_opened = was_opened and row.session_id not in before
         place = before.get(row.session_id, 0 if was_opened else row.last_sequence)
         if row.last_sequence > place:

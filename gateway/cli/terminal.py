@@ -1,4 +1,4 @@
-"""Writes lines, checks, problems and JSON: to a terminal in color (unless NO_COLOR is set), to a pipe in plain text."""
+"""Prints lines, checks, problems and JSON: in color in a terminal (unless NO_COLOR is set), plain when piped."""
 
 import json
 import os
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 SHORT = 8
-"""How many letters of an ID a terminal shows."""
+"""The number of characters of an ID that a terminal shows."""
 
 
 class Output(Console):
@@ -27,10 +27,10 @@ class Output(Console):
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(highlight=False, stderr=stderr)
         self.plain = not self.encoding.lower().startswith("utf")
-        """Whether only ASCII is certain to be readable."""
+        """Whether to print ASCII instead of symbols."""
 
     def say(self, text: str | Text) -> None:
-        """Print a line as it is, however long."""
+        """Print a line without wrapping it."""
         self.print(Text(text) if isinstance(text, str) else text, soft_wrap=True)
 
     def on_broken_pipe(self) -> None:
@@ -38,12 +38,12 @@ class Output(Console):
 
 
 def say_json(value: Any) -> None:
-    """Write JSON on one line; in ASCII, so that no character in it can steer a terminal."""
+    """Print JSON on one line; in ASCII, so that it contains no control character of a terminal."""
     typer.echo(json.dumps(value))
 
 
 def to_row(value: "BaseModel") -> dict[str, Any]:
-    """Turn a model of the API into JSON values, with the members that the gateway has sent."""
+    """Convert an API model to JSON values, with only the members that the gateway has sent."""
     row = json.loads(json.dumps(value.model_dump(exclude_unset=True), default=_write_value))
     for envelope in (row, row.get("envelope"), *(row.get("events") or ())):
         match envelope:
@@ -56,12 +56,12 @@ def to_row(value: "BaseModel") -> dict[str, Any]:
 
 
 def _write_value(value: object) -> str:
-    """Write what JSON has no form for: a time as the API writes it, a secret as asterisks."""
+    # A time in the format of the API, or a secret as asterisks.
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
 def age_of(moment: datetime) -> str:
-    """Say how long ago something was."""
+    """Format the age of a time."""
     seconds = (datetime.now(UTC) - moment).total_seconds()
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
         if seconds >= 2 * size:
@@ -70,8 +70,8 @@ def age_of(moment: datetime) -> str:
 
 
 def leave_quietly() -> NoReturn:
-    """End the command because its reader has closed the pipe."""
-    # The interpreter would report what is left in the buffer.
+    """Exit because the reader has closed the pipe."""
+    # At exit the interpreter would report that it cannot flush its buffer.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise SystemExit(0)
 
@@ -81,11 +81,11 @@ State = Literal["ok", "note", "warning", "broken"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The result of one check: its finding and, if something is wrong, what to do."""
+    """The result of one check: its finding and a fix."""
 
     state: State
     text: str
-    mend: str = ""
+    fix: str = ""
 
 
 _MARKS: dict[State, tuple[str, str, str]] = {
@@ -96,12 +96,12 @@ _MARKS: dict[State, tuple[str, str, str]] = {
 }
 
 
-def complain(message: str, mend: str = "") -> None:
-    """Print on stderr why a command cannot go on and, if known, what to do."""
+def complain(message: str, fix: str = "") -> None:
+    """Print an error and its fix on stderr."""
     text = Text.assemble(("dragoman: ", "bold"), ("error: ", "bold red"), message)
     _stderr().print(text, soft_wrap=True)
-    if mend:
-        _stderr().print(Text(f"  {mend}", "yellow"), soft_wrap=True)
+    if fix:
+        _stderr().print(Text(f"  {fix}", "yellow"), soft_wrap=True)
 
 
 def show_problems(file: str, problems: Sequence[Problem]) -> None:
@@ -109,7 +109,7 @@ def show_problems(file: str, problems: Sequence[Problem]) -> None:
     console = _stderr()
     for problem in problems:
         warning = problem.severity == "warning"
-        # A problem of the file itself has no place in it.
+        # A problem of the file itself has no line.
         inside = problem.line is not None
         line = Text.assemble(
             (f"{file}:{problem.line}: " if inside else f"{file}: ", "bold"),
@@ -123,13 +123,13 @@ def show_problems(file: str, problems: Sequence[Problem]) -> None:
 
 
 def count_problems(problems: Sequence[Problem]) -> str:
-    """Count errors and warnings in words."""
+    """Write the numbers of errors and warnings, such as `1 error, 2 warnings`."""
     warnings = sum(problem.severity == "warning" for problem in problems)
     return ", ".join(filter(None, (plural(len(problems) - warnings, "error"), plural(warnings, "warning"))))
 
 
 def plural(number: int, noun: str) -> str:
-    """Count things in words; zero is the empty text."""
+    """Write a number with its noun; zero is the empty text."""
     return f"{number} {noun}{'' if number == 1 else 's'}" if number else ""
 
 
@@ -143,7 +143,7 @@ def show_check(check: Check) -> None:
     out = Output()
     sign, plain, style = _MARKS[check.state]
     out.say(Text.assemble((f"  {plain if out.plain else sign} ", style), check.text))
-    for line in check.mend.splitlines():
+    for line in check.fix.splitlines():
         out.say(Text(f"      {line}", style if check.state != "ok" else ""))
 
 

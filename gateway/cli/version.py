@@ -1,5 +1,6 @@
-"""Shows the installed release."""
+"""`dragoman version`."""
 
+from importlib.metadata import PackageNotFoundError, version as installed_version
 from platform import python_version
 
 import typer
@@ -27,9 +28,21 @@ def describe() -> str:
 
 def release() -> str:
     """Return the installed release of Dragoman."""
-    from importlib.metadata import PackageNotFoundError, version as installed_version
+    return version_of("dragoman") or "(not installed; run `dragoman doctor` for a fix)"
 
+
+def version_of(distribution: str) -> str | None:
+    """Return the version of an installed distribution, or None."""
     try:
-        return installed_version("dragoman")
+        return installed_version(distribution)
     except PackageNotFoundError:
-        return "(not installed; `dragoman doctor` says what to do)"
+        return None
+
+
+def find_sdk_fault() -> tuple[str, str] | None:
+    """Return the problem and the fix if the SDK is missing or of another release, whose models may differ."""
+    own, sdk = version_of("dragoman"), version_of("dragoman-sdk")
+    if own is None or sdk == own:
+        return None
+    found = "is not installed" if sdk is None else f"{sdk} is installed"
+    return f"dragoman {own} requires dragoman-sdk {own}, but dragoman-sdk {found}", f"pip install dragoman-sdk=={own}"

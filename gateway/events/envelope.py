@@ -1,17 +1,16 @@
-"""Drafts from codecs, recorded envelopes, and live items for followers. Pure."""
+"""Drafts from codecs, and recorded envelopes. Pure."""
 
 from dataclasses import field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 
-from gateway.events.content import Loss
+from dragoman.models.content import Loss
+from dragoman.models.events import Event, dump_event
+from dragoman.models.states import Direction
 from gateway.events.frozen import frozen
 from gateway.events.ids import CallId, EventId, SessionId
-from gateway.events.kinds import EVENT, Event
-
-Direction = Literal["from_runtime", "to_runtime"]
 
 
 @frozen
@@ -75,26 +74,6 @@ class Envelope:
     """Made by the gateway, not received from a runtime, caller, client or backend."""
     stored_kind: str | None = None
     """The stored kind if this release cannot read it: `event` is then opaque and never sent."""
-
-
-@frozen
-class Live:
-    """An event that is shown to followers but not stored."""
-
-    event: Event
-    after_sequence: int
-
-
-@frozen
-class Gap:
-    """The history between the reader's position and `first_sequence` was deleted."""
-
-    first_sequence: int
-
-
-@frozen
-class Missed:
-    """The reader missed changes of interactions; the stream continues with all pending ones."""
 
 
 OWN_KINDS = frozenset({"session.opened", "session.closed", "link.changed", "call.linked", "delivery.settled"})
@@ -162,8 +141,3 @@ def write_around(event: Event, written: bytes | None) -> bytes | None:
     if name in members:
         members[name] = orjson.Fragment(written)
     return orjson.dumps(members)
-
-
-def dump_event(event: Event) -> dict[str, Any]:
-    """Convert an event to plain JSON values, without None members."""
-    return EVENT.dump_python(event, mode="json", exclude_none=True)

@@ -1,1 +1,1 @@
-"""Who answers calls and who receives copies: webhook, static, destination, and what they share."""
+"""Executors of calls and receivers of event copies: webhook, Python function, static answer, destination."""

@@ -1,4 +1,4 @@
-"""The socket for whoever answers calls: what is asked, and the ways it can end. Pure."""
+"""The port of executors and destinations: requests and every possible answer. Pure."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import field
@@ -8,49 +8,48 @@ from typing import Any, Literal, Protocol, cast
 import orjson
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
+from dragoman.models.described import Described
 from gateway.events import ContextUpdate, Outcome
-from gateway.events.described import Described
 from gateway.events.frozen import frozen
 from gateway.strict_json import json_type
 
 
-def _unheard(_data: dict[str, Any]) -> None:
-    """Take no report."""
+def _ignore_report(_data: dict[str, Any]) -> None:
+    """Ignore a progress report."""
 
 
 @frozen
 class Request:
-    """One attempt at asking an executor something.
+    """One attempt at a request to an executor.
 
-    `kind` is an event's kind: `tool.requested` asks for an outcome; `message.posted`,
-    `approval.asked` and `question.asked` ask for a reply of their own form
-    (gateway/executors/README.md#messages-approvals-questions).
+    `kind` is an event's kind. `tool.requested` requires an outcome; `message.posted`, `approval.asked` and
+    `question.asked` require replies in their own formats (gateway/executors/README.md#messages-approvals-questions).
     """
 
     kind: str
     key: str
-    """The idempotency key: the same for every attempt, for ever."""
+    """The idempotency key, the same for every attempt."""
     data: dict[str, Any]
-    """The `data` member of the webhook body; `attempt` and `deadline` are already in it."""
+    """The `data` member of the webhook body, including `attempt` and `deadline`."""
     attempt: int
     timeout: timedelta
-    """How long this one attempt may take."""
+    """The time limit of this attempt."""
     arguments: bytes | None = field(default=None, compare=False, repr=False)
-    """The `arguments` in the data as compact JSON, where somebody has written them."""
-    report: Callable[[dict[str, Any]], None] = field(default=_unheard, compare=False, repr=False)
-    """Tells how far a call is: a JSON object of 64 KiB at most, which goes on record as `call.progressed`.
+    """The `arguments` in the data as compact JSON, if they were serialized before."""
+    report: Callable[[dict[str, Any]], None] = field(default=_ignore_report, compare=False, repr=False)
+    """Reports progress: takes a JSON object of at most 64 KiB, which is recorded as `call.progressed`.
 
-    It never raises and may be called from any thread, until the answer is there. A report that is no such object is
-    ignored; of those within 100 ms only the newest is kept, and `limits.progress` bounds all of one call's.
+    It never raises, and any thread may call it until the attempt ends. Invalid reports are ignored, and of several
+    reports within 100 ms only the newest is recorded. `limits.progress` bounds all reports of a call.
     """
 
 
 @frozen
 class Cancellation:
-    """Tell an executor that nobody waits for a call any more; best effort."""
+    """A notice to an executor that a call was canceled; best effort."""
 
     key: str
-    """The call's key with `.cancel` behind it."""
+    """The call's key with the suffix `.cancel`."""
     data: dict[str, Any]
     timeout: timedelta
 
@@ -62,54 +61,53 @@ class Answered:
     outcome: Outcome
     updates: tuple[ContextUpdate, ...] = ()
     wakes_agent: bool | None = None
-    """None leaves it to the outcome: everything but canceled wakes."""
+    """None: every outcome except `canceled` wakes the agent."""
     ignored: tuple[str, ...] = ()
-    """Members of the answer that nobody knows."""
+    """Unknown members of the answer."""
     may_quote: bool = field(default=True, compare=False)
-    """Whether it may tell something that was sent along; False only after a look through its text."""
+    """Whether it may contain a secret that was sent with the request; False only after its text was searched."""
     written: bytes | None = field(default=None, compare=False, repr=False)
-    """The result as compact JSON if it was read strictly; it needs no further check."""
+    """The result as compact JSON, if it was parsed strictly; it needs no further check."""
     synthetic: bool = field(default=False, compare=False)
-    """Made by the gateway, for want of an answer."""
+    """Whether the gateway made this answer, because none arrived."""
     refused: bool = field(default=False, compare=False)
-    """Whether the executor has told no outcome, but turned the request away or answered with what means nothing: most
-    likely a mistake in how it is set up."""
+    """Whether the executor rejected the request or sent an invalid response, most likely due to a wrong setup."""
     without_outcome: bool = field(default=False, compare=False)
-    """Whether the response had no outcome in it: its status or its form alone makes this a failure."""
+    """Whether the response contained no outcome, so that its status or format alone makes this a failure."""
 
 
 @frozen
 class Replied:
-    """The reply to a routed message, approval or question; an empty object where the body was empty."""
+    """The reply to a routed message, approval or question; an empty object for an empty body."""
 
     reply: dict[str, Any]
 
 
 @frozen
 class Accepted:
-    """The outcome will come later, to the callback."""
+    """The outcome will arrive later at the callback."""
 
 
 @frozen
 class NeverSent:
-    """The request certainly never left; safe to try again for every executor."""
+    """The request was certainly not sent; safe to retry for every executor."""
 
     reason: str
 
 
 @frozen
 class NotProcessed:
-    """The executor says it did nothing (425, 429, 503 with Retry-After); safe to try again."""
+    """The executor did not process the request (425, 429, 503 with Retry-After); safe to retry."""
 
     reason: str
     retry_after: timedelta | None = None
     by_choice: bool = False
-    """Whether the executor itself has decided so (4xx): it is there, and its breaker stays closed."""
+    """Whether the executor itself decided so (4xx); then it is available, and its breaker stays closed."""
 
 
 @frozen
 class Uncertain:
-    """The request may have been carried out; only an idempotent executor is asked again."""
+    """The request may have been executed; only an idempotent executor gets it again."""
 
     reason: str
     by_choice: bool = False
@@ -122,15 +120,14 @@ Answer = Answered | Replied | Accepted | NeverSent | NotProcessed | Uncertain
 class Executor(Protocol):
     """Answers requests; an async context manager that owns its connections.
 
-    `execute` never raises for what the other side does: every way it can end is an `Answer`.
-    It is canceled (asyncio) when nobody wants the answer any more. A future that it returns is under way already;
-    anything else is awaited in a task.
+    `execute` raises no error of the peer: every way in which a request can end is an `Answer`. It is canceled (asyncio)
+    when the answer is no longer needed. A returned future must be running already; other awaitables run in a task.
     """
 
     def execute(self, request: Request) -> Awaitable[Answer]: ...
 
     async def cancel(self, cancellation: Cancellation) -> None:
-        """Tell about a canceled call; failures are swallowed here, after a log line."""
+        """Notify the executor of a canceled call; log failures instead of raising them."""
         ...
 
     async def __aenter__(self) -> "Executor": ...
@@ -139,10 +136,10 @@ class Executor(Protocol):
 
 @frozen
 class Copied:
-    """What became of one event copy.
+    """The result of sending one event copy.
 
-    `delivered`; `again`: try later; `unsent`: it certainly did not leave, so that the try does not count; `refused`:
-    final; `gone`: 410, switch the destination off.
+    `delivered`; `again`: retry later; `unsent`: it was certainly not sent, so the attempt does not count; `refused`:
+    final; `gone`: 410, disable the destination.
     """
 
     state: str
@@ -162,7 +159,7 @@ class Destination(Protocol):
 
 
 class OutcomeForm(Described):
-    """The answer to a call as an executor writes it."""
+    """The outcome of a call as an executor writes it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -177,35 +174,35 @@ class OutcomeForm(Described):
         description="Fresh state that reaches the agent before the result.",
         max_length=100,
     )
-    wakes_agent: bool | None = Field(default=None, description="Whether the agent should go on; default true.")
+    wakes_agent: bool | None = Field(default=None, description="Whether the agent should continue; default true.")
 
 
 _MOST_IGNORED = 20
 _OUTCOME = TypeAdapter(Outcome).validator
-_SAID, _KINDS = frozenset({"outcome", "result", "error"}), ("success", "failure", "canceled")
-_OUTCOME_MEMBERS = _SAID | {"unknown"}
-"""Of what most answers are made: members that the form and an outcome have alike, and kinds that both know."""
-# Asked for on each call, a model collects them anew.
+_BASIC_MEMBERS, _KINDS = frozenset({"outcome", "result", "error"}), ("success", "failure", "canceled")
+_OUTCOME_MEMBERS = _BASIC_MEMBERS | {"unknown"}
+"""Members and kinds that `OutcomeForm` shares with `Outcome`; most answers have no others and skip the form."""
+# Collected once, since a model collects its fields on each access.
 _MEMBERS, _UPDATE_MEMBERS = frozenset(OutcomeForm.model_fields), frozenset(ContextUpdate.model_fields)
 
 
 def outcome_from(body: Any, *, strict: bool = False, may_quote: bool = True, written: bytes | None = None) -> Answered:
-    """Read an outcome out of a JSON body, as webhooks and callbacks send it (gateway/executors/README.md#answers).
+    """Read an outcome from the JSON body of a webhook response or callback (gateway/executors/README.md#answers).
 
     `{"outcome": "success", "result", "updates": [{"name", "context", "description"}], "wakes_agent"}` or
-    `{"outcome": "failure" | "canceled", "error"}`, a failure also with `unknown`. Members that nobody knows are ignored
-    and named in the answer;
-    `strict` refuses them. `may_quote` is passed on; `written` is the body's JSON, of which the result's part is.
+    `{"outcome": "failure" | "canceled", "error"}`, a failure also with `unknown`. Unknown members are ignored and
+    listed in the answer; `strict` rejects them. `may_quote` is passed on. With `written`, the compact JSON of the body,
+    the answer also contains the result as compact JSON.
 
     Raises:
-        ValueError: with a text that names the member and what is allowed.
+        ValueError: the text names the member and the allowed values.
     """
     if not isinstance(body, dict):
         raise ValueError(f"expected a JSON object with an `outcome`, got {json_type(body)}")
     known = given = cast("dict[str, Any]", body)
     ignored, updates, wakes_agent = (), (), None
     try:
-        if not known.keys() <= _SAID or known.get("outcome") not in _KINDS:
+        if not known.keys() <= _BASIC_MEMBERS or known.get("outcome") not in _KINDS:
             if not strict:
                 known, ignored = _known(known)
             form = OutcomeForm.model_validate(known)
@@ -223,7 +220,7 @@ def outcome_from(body: Any, *, strict: bool = False, may_quote: bool = True, wri
 
 
 def _known(body: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Leave out what nobody knows; returns the names of it, bounded."""
+    """Split off unknown members; return the known ones, and a bounded list of the unknown names."""
     strange = [name for name in body if name not in _MEMBERS]
     known = {name: value for name, value in body.items() if name in _MEMBERS}
     if isinstance(updates := body.get("updates"), list):

@@ -1,4 +1,4 @@
-"""Answers every request with the result or error written in the YAML, after the delay written there."""
+"""Answers every request with the configured result or error, after the configured delay."""
 
 import asyncio
 import json
@@ -12,10 +12,10 @@ from gateway.settings.model import StaticSpec
 
 
 class StaticExecutor:
-    """An executor without a backend, for trials and for tools that always answer the same."""
+    """An executor without a backend, for trials and for tools with a constant answer."""
 
     def __init__(self, spec: StaticSpec) -> None:
-        """Take the answer over.
+        """Prepare the answer.
 
         Raises:
             OperatorError: the result is YAML but not JSON, for example a date or .nan.
@@ -44,14 +44,14 @@ class StaticExecutor:
             return Replied({})
         if isinstance(result, dict):
             return Replied(cast("dict[str, Any]", result))
-        return failure(f"the static result is no reply to {request.kind}: it must be a mapping")
+        return failure(f"the static result is not a reply to {request.kind}: it must be a mapping")
 
     async def cancel(self, cancellation: Cancellation) -> None:
-        """Do nothing: there is nobody to tell."""
+        """Do nothing, since there is no backend."""
 
 
 def _as_json(result: Any) -> Any:
     try:
         return json.loads(json.dumps(result, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as exc:
-        raise OperatorError(f"result: cannot be JSON ({exc}); write dates and the like in quotes") from exc
+        raise OperatorError(f"result: cannot be JSON ({exc}); quote dates and similar values") from exc

@@ -6,6 +6,7 @@ from typing import Annotated, Any, cast, get_args
 
 from pydantic import ConfigDict, Field, PlainValidator, ValidationError
 
+from dragoman.models.described import Described
 from gateway.events import (
     CLIENT_KINDS,
     KINDS,
@@ -21,7 +22,6 @@ from gateway.events import (
     TurnInterrupted,
     TurnSteered,
 )
-from gateway.events.described import Described
 from gateway.http.body import misfit
 from gateway.http.errors import Refused
 

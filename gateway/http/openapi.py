@@ -11,10 +11,10 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
+from dragoman.models.responses import Problem
 from gateway.http.auth import ACCESS, SCOPES
 from gateway.http.errors import PROBLEMS
 from gateway.http.webhooks import router as webhooks
-from gateway.models.responses import Problem
 
 _PROBLEM = "application/problem+json"
 _PROBLEM_SCHEMA = {"$ref": "#/components/schemas/Problem"}

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from gateway.events.described import Described
+from dragoman.models.described import Described
 from gateway.runtime.calls.dead_letters import Which
 from gateway.store.call import CallState
 from gateway.store.rows import SessionFilter

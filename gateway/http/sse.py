@@ -8,6 +8,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
 
 import structlog
 from starlette.responses import StreamingResponse
@@ -15,7 +16,6 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.errors import DragomanError, Overloaded
 from gateway.events import Envelope, Gap, Live, Missed, dump_event, to_json
-from gateway.events.frozen import frozen
 from gateway.http.reply import dump
 from gateway.http.views import show_interaction
 from gateway.runtime.views import Heartbeat, InteractionItem, InteractionShown, News, StreamItem
@@ -32,7 +32,7 @@ Items = AsyncGenerator[StreamItem | InteractionItem]
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Beyond(Gap):
     """The session ends before the client's position, which happens after its store was restored."""
 

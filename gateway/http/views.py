@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from dragoman.models import responses
 from gateway.core.adapt import equivalent_kind
 from gateway.events import CLIENT_KINDS, Envelope, Loss, Outcome, SessionId, ToolFinished, dump_event, to_json
-from gateway.models import responses
 from gateway.runtime.calls.dead_letters import advise, id_of
 from gateway.runtime.views import CallHistory, RuntimeStatus, UnconnectedRuntime
 from gateway.store.call import Call

@@ -8,10 +8,8 @@ from fastapi import APIRouter, Header, Response
 from fastapi.routing import APIRoute
 from pydantic import ConfigDict
 
-from gateway.events.described import Described
-from gateway.executors.port import OutcomeForm
-from gateway.http.operation import options_of
-from gateway.models.webhooks import (
+from dragoman.models.described import Described
+from dragoman.models.webhooks import (
     ApprovalBody,
     ApprovalReply,
     CopyBody,
@@ -22,6 +20,8 @@ from gateway.models.webhooks import (
     ToolCanceledBody,
     ToolRequestedBody,
 )
+from gateway.executors.port import OutcomeForm
+from gateway.http.operation import options_of
 
 _NOT_DONE: dict[int | str, dict[str, Any]] = {
     425: {"description": "Not processed; the gateway retries."},

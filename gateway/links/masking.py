@@ -2,7 +2,7 @@
 
 from functools import lru_cache
 
-from gateway.hidden import Hidden
+from dragoman.hidden import Hidden
 
 
 class Mask(Hidden):

@@ -6,10 +6,10 @@ from datetime import timedelta
 
 import httpx
 
+from dragoman.sse import SseReader
 from gateway.errors import LinkLost
 from gateway.links.masking import Mask
 from gateway.links.rest import RestClient, check_plain, explain
-from gateway.sse import SseReader
 
 _ENDLESS = 8
 """The multiple of the largest size at which an event ends the connection."""

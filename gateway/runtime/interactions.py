@@ -61,7 +61,7 @@ class Interactions:
         if row is None:
             raise NotFound(f"no interaction {interaction_id!r}")
         if row.state != "waiting":
-            raise Conflict(f"this question is {row.state} and cannot be answered any more")
+            raise Conflict(f"this question is already {row.state}")
         worker = await self._directory.worker(row.session_id)
         given: Envelope = await self._directory.ask(worker, AnswerGiven(interaction_id, body, by, reply_slot()))
         answered = await self._engine.interaction(interaction_id)

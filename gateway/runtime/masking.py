@@ -7,7 +7,7 @@ from itertools import islice
 from math import isfinite
 from typing import Any, cast
 
-from gateway.hidden import MASK, NOTHING, Hidden
+from dragoman.hidden import MASK, NOTHING, Hidden
 
 _LONGEST = 2_000
 _LONGEST_TRACEBACK = 8_000

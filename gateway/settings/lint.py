@@ -6,6 +6,8 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
+from dragoman.postgres_dsn import find_dropped
+from dragoman.webhook_secret import LONGEST, MEND, SHORTEST, decode_secret
 from gateway.addresses import find_url_fault, why_refused
 from gateway.settings.lint_clients import lint_clients
 from gateway.settings.lint_models import lint_models
@@ -13,8 +15,6 @@ from gateway.settings.lint_routes import lint_routes
 from gateway.settings.lint_tools import lint_tools
 from gateway.settings.model import PostgresStore, PythonSpec, Settings, StaticSpec, WebhookSpec
 from gateway.settings.place import Finding, Place
-from gateway.settings.postgres_dsn import find_dropped
-from gateway.settings.webhook_secret import LONGEST, MEND, SHORTEST, decode_secret
 
 SHORT_KEY = 16
 EXAMPLE_KEYS = frozenset({"change-me-to-something-long"})

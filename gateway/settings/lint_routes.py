@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 
-from gateway.events.kinds import KINDS
+from dragoman.models.events import KINDS
 from gateway.settings.model import MatchSpec, RouteSpec, Settings
 from gateway.settings.place import Finding, Place, suggest
 

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
+from dragoman.postgres_dsn import files_of, needs_root_certificate
 from gateway.adapter.port import Adapter, RuntimeOptions
 from gateway.errors import InvalidConfiguration, OperatorError, Problem
 from gateway.settings.expand import expand
@@ -21,7 +22,6 @@ from gateway.settings.functions import find_function
 from gateway.settings.lint import lint
 from gateway.settings.model import PostgresStore, PythonSpec, Settings
 from gateway.settings.place import Finding, Place, overlap, report, suggest
-from gateway.settings.postgres_dsn import files_of, needs_root_certificate
 from gateway.settings.schema import build_schema
 from gateway.settings.secret_values import secrets_from_outside, secrets_in
 from gateway.settings.source import read_source

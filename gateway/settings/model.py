@@ -24,14 +24,14 @@ from pydantic import (
     model_validator,
 )
 
+from dragoman.models.described import Documented
+from dragoman.postgres_dsn import why_refused
+from dragoman.webhook_secret import decode_secret
 from gateway.adapter.duration import Duration
 from gateway.adapter.options import check_header, refusal
 from gateway.adapter.port import LARGEST_FRAME, RuntimeOptions
 from gateway.addresses import read_origin
-from gateway.events.described import Documented
 from gateway.settings.functions import PATH
-from gateway.settings.postgres_dsn import why_refused
-from gateway.settings.webhook_secret import decode_secret
 
 _CONTRACT_HEADERS = frozenset(
     {"dragoman-attempt", "idempotency-key", "traceparent", "webhook-id", "webhook-signature", "webhook-timestamp"}

@@ -8,10 +8,10 @@ from dataclasses import field
 from datetime import datetime
 from typing import Any, Literal
 
+from dragoman.models.states import AnswerTo as AnswerTo, CallState as CallState
 from gateway.errors import InvalidRequest, Stale
 from gateway.events import CallId, Origin, OutcomeKind, SessionId
 from gateway.events.frozen import frozen, replace
-from gateway.models.states import AnswerTo as AnswerTo, CallState as CallState
 
 CALLER = "caller"
 """The origin adapter of calls from outside the runtime, and the prefix of their native call ids."""

@@ -1,4 +1,4 @@
-"""Copies all rows of one store to an empty one of another kind, in one transaction, and compares them there."""
+"""Copies all rows of one store to an empty one of another kind in one transaction, and verifies the copy."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -17,7 +17,7 @@ from gateway.store.records import (
 )
 
 PAGE = 200
-"""Rows in memory at once; each is at most one event large."""
+"""The number of rows in memory at once; a row is at most as large as one event."""
 
 Value = int | str | bytes | None
 Row = Sequence[Value]
@@ -30,7 +30,7 @@ class Table:
     name: str
     columns: tuple[str, ...]
     key: tuple[str, ...]
-    """The columns by which its rows are sorted."""
+    """The columns that sort its rows."""
 
 
 SESSIONS = (
@@ -69,7 +69,7 @@ class TransferSide(Protocol):
         ...
 
     async def keep(self) -> None:
-        """Commit all rows; without this none is kept."""
+        """Commit all rows; otherwise they are rolled back."""
         ...
 
 
@@ -111,8 +111,8 @@ def _encode_value(value: Value) -> bytes:
         case int():
             return b"i%d;" % value
         case str():
-            said = value.encode()
-            return b"s%d:%b" % (len(said), said)
+            encoded = value.encode()
+            return b"s%d:%b" % (len(encoded), encoded)
         case bytes():
             return b"b%d:%b" % (len(value), value)
 
@@ -125,13 +125,11 @@ async def move(source: TransferSide, target: TransferSide) -> list[Moved]:
     """
     for table in TABLES:
         if await target.count(table):
-            raise EngineUnusable(f"{target.place} is not empty (table {table.name}): name an empty one")
+            raise EngineUnusable(f"{target.place} is not empty (table {table.name}): use an empty database")
     moved = [await _move(table, source, target) for table in TABLES]
     wrong = [one.table for one in moved if one.source != one.target]
     if wrong:
-        raise EngineUnusable(
-            f"{target.place} does not give back what was written to {', '.join(wrong)}: nothing was kept"
-        )
+        raise EngineUnusable(f"{target.place} returns other rows than were written ({', '.join(wrong)}): rolled back")
     await target.keep()
     return moved
 
@@ -141,13 +139,13 @@ async def _move(table: Table, source: TransferSide, target: TransferSide) -> Mov
     async for rows in source.pages(table):
         await target.put(table, rows)
         read = read.plus(rows)
-        await _breathe()
+        await _yield_to_loop()
     async for rows in target.pages(table):
         back = back.plus(rows)
-        await _breathe()
+        await _yield_to_loop()
     return Moved(table.name, read, back)
 
 
-async def _breathe() -> None:
-    # Lets a cancel or Ctrl-C through, even if a side never waits.
+async def _yield_to_loop() -> None:
+    # Allows cancellation and Ctrl-C, even if neither side ever waits.
     await asyncio.sleep(0)

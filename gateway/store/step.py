@@ -2,9 +2,9 @@
 
 from datetime import datetime
 
+from dragoman.models.states import InteractionState as InteractionState, Lane as Lane, SendState as SendState
 from gateway.events import Envelope, InteractionId, SessionId
 from gateway.events.frozen import frozen
-from gateway.models.states import InteractionState as InteractionState, Lane as Lane, SendState as SendState
 from gateway.store.call import CallChange
 
 RUNTIME = "runtime"

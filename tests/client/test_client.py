@@ -12,7 +12,7 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from gateway.client import Client, Envelope, Gap, GatewayUnreachable, RequestRefused
+from dragoman.client import Client, Envelope, Gap, GatewayUnreachable, RequestRefused
 from gateway.events import (
     Author,
     MessagePosted,

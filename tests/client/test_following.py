@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 from fastapi import Response
 
-from gateway.client import Client, Envelope, Gap, GatewayUnreachable, Interaction, Live, Missed, RequestRefused
+from dragoman.client import Client, Envelope, Gap, GatewayUnreachable, Interaction, Live, Missed, RequestRefused
 from gateway.events import MessagePosted, TypingChanged, dump_event, text_of
 from tests.faults.proxy import Proxy
 from tests.http.conftest import serving

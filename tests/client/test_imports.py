@@ -1,4 +1,4 @@
-"""What importing the client and the kit costs, and what becomes of them beside a package named like ours."""
+"""The cost of importing the client and the kit."""
 
 import os
 import subprocess
@@ -9,9 +9,8 @@ from statistics import median
 import pytest
 
 from tests.pace import QUIET, within
-from tests.readme.pages import ROOT, block
+from tests.readme.pages import ROOT
 
-PAGE = "gateway/client/README.md"
 _MEASURE = """
 import sys, time
 begun = time.process_time()
@@ -40,7 +39,8 @@ def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.timing
 @pytest.mark.parametrize(
-    ("module", "needless", "most"), [("gateway.client", HEAVY | SERVER, 0.95), ("gateway.kit", HEAVY | {"httpx"}, 0.95)]
+    ("module", "needless", "most"),
+    [("dragoman.client", HEAVY | SERVER, 0.95), ("dragoman.kit", HEAVY | {"httpx"}, 0.95)],
 )
 def test_importing_it_is_cheap_and_brings_nothing_of_a_server(module: str, needless: set[str], most: float) -> None:
     """Beside FastAPI and httpx alone, which take about 0.3 s of CPU on a quick machine."""
@@ -52,27 +52,3 @@ def test_importing_it_is_cheap_and_brings_nothing_of_a_server(module: str, needl
         assert "pydantic" in loaded
         ratios.append(float(ours) / float(alone))
     assert median(ratios) <= within(most)
-
-
-def test_a_package_of_ones_own_called_gateway_is_told_apart_as_the_page_says(tmp_path: Path) -> None:
-    (tmp_path / "gateway").mkdir()
-    (tmp_path / "gateway/__init__.py").write_text("")
-    told = run("-c", "from gateway.client import Client", cwd=tmp_path)
-    ours = run("-c", "import gateway.client", cwd=ROOT)
-    assert (told.returncode, ours.returncode) == (1, 0)
-    [said] = [line for line in block(PAGE, "text", "ModuleNotFoundError").splitlines() if "ModuleNotFoundError" in line]
-    assert told.stderr.splitlines()[-1] == said
-    where = next(line for line in block(PAGE, "sh", "__file__").splitlines() if "__file__" in line)
-    source = where.partition('-c "')[2].partition('"')[0]
-    found = run("-c", source, cwd=tmp_path)
-    assert Path(found.stdout.strip()) == tmp_path / "gateway/__init__.py"
-    # The command does not look into the folder where it is run.
-    command = subprocess.run(
-        [Path(sys.executable).with_name("dragoman"), "version"],
-        capture_output=True, text=True, check=False, timeout=60, cwd=tmp_path, env={},
-    )  # fmt: skip
-    assert (command.returncode, command.stderr) == (0, "")
-    (tmp_path / "shop").mkdir()
-    (tmp_path / "gateway").rename(tmp_path / "shop/gateway")
-    inside = run("-c", "import shop.gateway\nfrom gateway.client import Client\nprint(Client)", cwd=tmp_path)
-    assert (inside.stdout, inside.stderr) == ("<class 'gateway.client.client.Client'>\n", "")

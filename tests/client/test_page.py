@@ -9,7 +9,7 @@ from asyncio.subprocess import PIPE, STDOUT
 from pathlib import Path
 from typing import Any
 
-from gateway.client import Client, RequestRefused
+from dragoman.client import Client, RequestRefused
 from gateway.events import ApprovalAsked, Outcome, QuestionAsked
 from gateway.executors.port import Answered
 from tests.client.test_client import world
@@ -17,7 +17,7 @@ from tests.http.environment import Environment
 from tests.pace import PATIENCE
 from tests.readme.pages import ROOT, text_of
 
-PAGE = "gateway/client/README.md"
+PAGE = "gateway/sdk/dragoman/client/README.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", text_of(PAGE), flags=re.DOTALL | re.MULTILINE)
 
 

@@ -7,7 +7,7 @@ import pytest
 from httpx import AsyncByteStream, Response
 from hypothesis import example, given, strategies as st
 
-from gateway.sse import SseReader
+from dragoman.sse import SseReader
 
 RAW = "".join(
     line + "\n"

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.client import (
+from dragoman.client import (
     Client,
     ClientError,
     Envelope,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.kit.postgres import PostgresCallStore
+from dragoman.kit.postgres import PostgresCallStore
 from gateway.settings.model import Settings
 from gateway.store.postgres import PostgresEngine
 from gateway.testing.conformance.engine_words import FakeClock

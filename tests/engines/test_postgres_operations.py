@@ -65,7 +65,7 @@ async def test_a_server_that_is_away_is_said_to_be() -> None:
 
 async def test_what_gets_no_answer_in_time_is_not_said_to_be_away(address: Address) -> None:
     link = await connect(address)
-    with pytest.raises(EngineUnavailable, match=r"no answer came within 0\.2 s; .*pg_blocking_pids\(\)"):
+    with pytest.raises(EngineUnavailable, match=r"no response within 0\.2 s; .*pg_blocking_pids\(\)"):
         await link.ask("SELECT pg_sleep($1)", 5.0, seconds=0.2)
     assert link.lost
 

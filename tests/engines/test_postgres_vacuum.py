@@ -54,7 +54,7 @@ async def left_open(dsn: str, *statements: str) -> AsyncGenerator["asyncpg.Conne
 
 def doctor(server: OwnServer, schema: str) -> list[tuple[str, str, str]]:
     store = PostgresStore.model_validate({"type": "postgres", "dsn": server.dsn, "schema": schema})
-    return [(check.state, check.text, check.mend) for check in check_postgres(store, SOON)]
+    return [(check.state, check.text, check.fix) for check in check_postgres(store, SOON)]
 
 
 @pytest.mark.parametrize(

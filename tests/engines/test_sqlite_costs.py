@@ -12,7 +12,7 @@ import pytest
 
 from gateway.store.questions.calls import count_open_calls
 from gateway.store.questions.question import Question
-from gateway.store.questions.retention import shelves
+from gateway.store.questions.retention import removable_sessions
 from gateway.store.questions.sends import next_send_due, pending_sends
 from gateway.store.rows import RetentionPolicy
 from gateway.store.sqlite import SqliteEngine
@@ -66,7 +66,7 @@ def _count(connection: sqlite3.Connection, work: Callable[[], object]) -> int:
 @pytest.mark.parametrize("over", [True, False])
 async def test_to_look_for_what_may_go_takes_as_long_whatever_stays(tmp_path: Path, *, over: bool) -> None:
     policy = RetentionPolicy(open_events=KEPT if over else MANY * 2)
-    asked = shelves(policy, now=0, total=0, budget=2_000)
+    asked = removable_sessions(policy, now=0, total=0, budget=2_000)
     found: dict[int, int] = {}
     for events in (FEW, MANY):
         path = tmp_path / f"{events}.db"

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, strategies as st
 from pydantic import AnyHttpUrl, SecretStr
 
+from dragoman.hidden import Hidden
 from gateway.executors.port import Accepted, Answer, Answered, NeverSent, NotProcessed, Replied, Uncertain, outcome_from
 from gateway.executors.webhook.answers import MAX_TEXT, read_answer, read_copied, read_retry_after
 from gateway.executors.webhook.reader import AddressForbidden, ConnectionBroken, HttpAnswer, NotSent, Unread
 from gateway.executors.webhook.sent import sent_to
-from gateway.hidden import Hidden
 from gateway.http.app import describe
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
@@ -126,7 +126,7 @@ def test_202_is_accepted_for_a_call_only() -> None:
         (received(200, b"[" * 2_000), "not JSON"),
         (received(200, b"canary", content_type="text/plain"), r"\(text/plain\) that is not JSON"),
         (received(200, b"canary", content_type="can\rary"), "a body that is not JSON"),
-        (received(200, {"cards": "canary"}), "no outcome: /outcome"),
+        (received(200, {"cards": "canary"}), "not an outcome: /outcome"),
         (received(200, {"outcome": "done"}), "'success', 'failure' or 'canceled'"),
         (received(200, {"outcome": "expired"}), "'success', 'failure' or 'canceled'"),
         (received(200, {"outcome": "success", "updates": [{"name": "x"}]}), "/updates/0/context"),
@@ -232,7 +232,7 @@ def test_425_429_and_503_with_retry_after_were_not_processed(exchange: HttpAnswe
         received(999),
         received(101),
         received(200, Unread.LOST),
-        ConnectionBroken("the connection was lost before an answer came"),
+        ConnectionBroken("the connection was lost before a response arrived"),
     ],
 )
 def test_what_may_have_been_carried_out_is_uncertain(exchange: Any, kind: str) -> None:

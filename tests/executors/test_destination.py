@@ -60,8 +60,8 @@ async def test_a_copy_is_one_signed_post_with_the_time_of_the_event() -> None:
             http(429, retry_after="60"),
             Copied("again", "destination answered 429 Too Many Requests", timedelta(minutes=1)),
         ),
-        (b"garbage", Copied("again", "the answer is not HTTP")),
-        (b"", Copied("again", "the connection was lost before an answer came")),
+        (b"garbage", Copied("again", "the response is not HTTP")),
+        (b"", Copied("again", "the connection was lost before a response arrived")),
     ],
 )
 async def test_an_answer_is_delivered_gone_refused_or_to_be_tried_again(answer: bytes, expected: Copied) -> None:

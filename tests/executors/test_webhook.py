@@ -166,7 +166,7 @@ async def test_a_cancel_that_fails_is_logged_and_not_raised(answer: bytes) -> No
         with structlog.testing.capture_logs() as logs:
             await executor.cancel(CANCELLATION)
     [line] = logs
-    assert (line["log_level"], line["event"], line["key"]) == ("warning", "cancel not taken", "call-1.cancel")
+    assert (line["log_level"], line["event"], line["key"]) == ("warning", "cancel failed", "call-1.cancel")
     assert "canary" not in str(logs)
 
 

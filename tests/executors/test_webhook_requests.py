@@ -76,7 +76,7 @@ def test_the_user_agent_is_dragoman_unless_another_is_configured() -> None:
 
 @pytest.mark.parametrize("value", ["a\r\nx-evil: 1", "a\nb", "a\rb", "a\0b"])
 def test_a_key_that_would_split_the_request_is_never_written(value: str) -> None:
-    with pytest.raises(ValueError, match="cannot stand in a header"):
+    with pytest.raises(ValueError, match="cannot be sent as a header"):
         make_writer().write(value, "x", data={})
 
 

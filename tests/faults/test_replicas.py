@@ -37,7 +37,7 @@ TAKEOVER = 2 * LEASE
 """Seconds within which another instance must have a dead one's sessions."""
 
 
-HANDED_OVER = "frames heard here and not written are handed to the session's owner"
+HANDED_OVER = "unrecorded frames handed to the session's owner"
 ORPHANS = """
 INSERT INTO @sessions (session_id, runtime, protocol, native_id, state, labels, last_seq, min_seq, fence, size,
     opened_at, updated_at)

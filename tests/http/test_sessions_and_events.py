@@ -9,6 +9,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
+from dragoman.models import responses
 from gateway.adapter.port import RuntimeOptions
 from gateway.cli.commands import app
 from gateway.cli.doctor import check_links
@@ -23,7 +24,6 @@ from gateway.events import (
     SessionId,
 )
 from gateway.executors.port import Cancellation, Copied
-from gateway.models import responses
 from gateway.runtime.delivery.subscriptions import note_of
 from gateway.settings.load import load
 from gateway.store.rows import EngineHealth

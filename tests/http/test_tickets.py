@@ -254,7 +254,7 @@ async def test_a_ticket_is_rotated_by_force_alone_and_apart_from_the_tool_token(
     assert (await Plain(stranger_wire, f"/mcp/{session_id}", token).send(LIST)).status_code == 200
     attached = await environment.attach("agent-8")
     none = await wire.post(f"/v1/sessions/{attached}/mcp/rotate", params={"of": "ticket", "force": "true"})
-    assert (none.status_code, "was given no ticket" in none.json()["detail"]) == (409, True)
+    assert (none.status_code, "has no ticket" in none.json()["detail"]) == (409, True)
 
 
 @pytest.mark.parametrize("over", [{"public_url": None}, {"tools": None}, {"routes": []}])

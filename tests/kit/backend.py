@@ -9,9 +9,9 @@ from typing import Annotated, Any
 from fastapi import FastAPI
 from pydantic import AfterValidator, BaseModel
 
-from gateway.kit import Callback, CallStore, MemoryCallStore, SqliteCallStore, ToolCall, ToolFailed, Tools, Update
-from gateway.kit.calls import Answer
-from gateway.kit.postgres import PostgresCallStore
+from dragoman.kit import Callback, CallStore, MemoryCallStore, SqliteCallStore, ToolCall, ToolFailed, Tools, Update
+from dragoman.kit.calls import Answer
+from dragoman.kit.postgres import PostgresCallStore
 
 SECRET = "whsec_dHdlbnR5LWZvdXItYnl0ZXMtb3ItbW9yZQ=="
 RUNS, DIE, STORE = "KIT_RUNS", "KIT_DIE", "KIT_STORE"

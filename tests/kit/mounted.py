@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from gateway.kit import SqliteCallStore, Tools
+from dragoman.kit import SqliteCallStore, Tools
 from tests.kit.backend import RUNS, SECRET
 
 tools = Tools(secret=SECRET, store=SqliteCallStore(os.environ[RUNS] + ".db"), at_once=0.05, drain=0.2)

@@ -16,7 +16,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from gateway.kit import Callback, MemoryCallStore, SqliteCallStore, Tools
+from dragoman.kit import Callback, MemoryCallStore, SqliteCallStore, Tools
 from tests.kit.backend import RUNS, SECRET
 from tests.kit.sender import Gateway, Sender, serving
 from tests.pace import PATIENCE

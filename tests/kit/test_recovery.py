@@ -18,8 +18,8 @@ import pytest
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from gateway.kit import Callback, CallStore, Owed, SqliteCallStore, ToolCall, Tools
-from gateway.kit.postgres import PostgresCallStore
+from dragoman.kit import Callback, CallStore, Owed, SqliteCallStore, ToolCall, Tools
+from dragoman.kit.postgres import PostgresCallStore
 from tests.kit.backend import SECRET
 from tests.kit.sender import Gateway, Sender, serving
 from tests.kit.test_stores import ENGINES, backend_on

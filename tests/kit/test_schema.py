@@ -11,9 +11,9 @@ import pytest
 import yaml
 from pydantic import BaseModel, Field
 
+from dragoman.kit.schema import parameters_of
 from gateway.adapter.port import Tool
 from gateway.core.arguments import ArgumentValidator
-from gateway.kit.schema import parameters_of
 from gateway.links.flat_tools import flatten
 from tests.readme.pages import block
 
@@ -124,7 +124,7 @@ def _tools(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_command_writes_what_the_first_page_shows_and_flat_runtimes_lose_nothing_of_it(tmp_path: Path) -> None:
-    (tmp_path / "backend.py").write_text(block("README.md", "python", "gateway.kit"))
+    (tmp_path / "backend.py").write_text(block("README.md", "python", "dragoman.kit"))
     done = _tools(tmp_path, "--from", "backend:tools")
     assert (done.returncode, done.stderr) == (0, "")
     shown = yaml.safe_load(done.stdout)["tools"]
@@ -136,7 +136,7 @@ def test_the_command_writes_what_the_first_page_shows_and_flat_runtimes_lose_not
 REFUSED = """
 from pydantic import BaseModel
 
-from gateway.kit import Tools
+from dragoman.kit import Tools
 
 
 class Nothing(BaseModel):

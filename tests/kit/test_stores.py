@@ -7,8 +7,8 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from gateway.kit import CallStore, KeyReused, MemoryCallStore, SqliteCallStore, StoreUnavailable
-from gateway.kit.postgres import PostgresCallStore
+from dragoman.kit import CallStore, KeyReused, MemoryCallStore, SqliteCallStore, StoreUnavailable
+from dragoman.kit.postgres import PostgresCallStore
 from tests.kit.sender import Backend, Gateway, Sender, serving
 from tests.pace import PATIENCE
 

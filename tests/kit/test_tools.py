@@ -12,7 +12,7 @@ import pytest
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from gateway.kit import Callback, CallStore, MemoryCallStore, SqliteCallStore, StoreUnavailable, ToolCall, Tools
+from dragoman.kit import Callback, CallStore, MemoryCallStore, SqliteCallStore, StoreUnavailable, ToolCall, Tools
 from tests.kit import backend
 from tests.kit.sender import Gateway, Sender, request_of, serving
 from tests.pace import PATIENCE

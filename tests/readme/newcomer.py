@@ -128,7 +128,7 @@ def _signal(process: Process, number: signal.Signals) -> None:
 
 def pasted(said: str) -> list[str]:
     """Take the commands from what is printed: each with the lines that a new terminal wants first."""
-    shown = [line[2:] for line in said.partition("Start it")[2].splitlines() if line.startswith("  ")]
+    shown = [line[2:] for line in said.partition("Run these commands")[2].splitlines() if line.startswith("  ")]
     groups = [group.partition("\n")[2].rstrip() for group in re.split(r"(?m)^(?=# )", "\n".join(shown)) if group]
     first, commands = (groups[0], groups[1:]) if len(groups) == 4 else ("", groups)
     return [f"{first}\n{command}" for command in commands]

@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from gateway.events import Draft, Opaque, ToolFinished, ToolRequested
 from gateway.testing.conformance.codec import HOSTILE, check_vector
 from tests.pace import PATIENCE
 from tests.ports import free_port
-from tests.readme.pages import ROOT, block
+from tests.readme.pages import block
 
 FIRST, API, ADAPTERS = "README.md", "gateway/http/README.md", "adapters/README.md"
 NODE = shutil.which("node")
@@ -37,11 +38,11 @@ def reader(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
             text = text.replace(written, real)
         return text
 
-    (tmp_path / "backend.py").write_text(local(block(FIRST, "python", "gateway.kit")), encoding="utf-8")
+    (tmp_path / "backend.py").write_text(local(block(FIRST, "python", "dragoman.kit")), encoding="utf-8")
     (tmp_path / "gateway.yaml").write_text(local(block(FIRST, "yaml", "ask_for_cards")), encoding="utf-8")
     (tmp_path / "follow.py").write_text(local(block(API, "python", "httpx_sse")), encoding="utf-8")
     (tmp_path / "follow.mjs").write_text(local(block(API, "js", "process.env")), encoding="utf-8")
-    start = local(block(FIRST, "sh", "dragoman serve")).replace(". .venv/bin/activate", f". {ROOT}/.venv/bin/activate")
+    start = local(block(FIRST, "sh", "dragoman serve"))
     call = local(block(FIRST, "sh", "/simulator/agents/finn/call"))
     # A stream has no end of its own: the reader looks until it shows what is waited for.
     say = local(block(API, "sh", "/events/stream")).replace("curl -sN", "until_seen tool.finished curl -sN")
@@ -88,7 +89,7 @@ echo "== end"
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONUNBUFFERED": "1"},
     )
     try:
         yield shell
@@ -117,7 +118,7 @@ def test_a_reader_who_types_what_the_readme_says_sees_what_it_says(reader: subpr
 
 
 def test_the_backend_and_the_configuration_are_as_short_as_promised():
-    code = [line for line in block(FIRST, "python", "gateway.kit").splitlines() if line.strip()]
+    code = [line for line in block(FIRST, "python", "dragoman.kit").splitlines() if line.strip()]
     yaml = [line for line in block(FIRST, "yaml", "ask_for_cards").splitlines() if line.strip()]
     assert len(code) <= 15
     assert len(yaml) <= 12

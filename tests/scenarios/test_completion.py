@@ -99,7 +99,7 @@ async def test_fish_completes_with_descriptions(plain: Plain) -> None:
     running, _ = plain
     script = "source (dragoman completion fish | psub); complete -C 'dragoman run'; complete -C 'dragoman tail finn/'"
     assert await lines_of("fish", script, running) == [
-        "runtimes\tList the runtimes and how their links stand.",
+        "runtimes\tList runtimes and their connection status.",
         "finn/room-7",
     ]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi.responses import Response
 
-from gateway.models import responses
+from dragoman.models import responses
 from tests.scenarios.environment import GOOD, Running, Scene, ended, until
 from tests.scenarios.hooks import success
 from tests.scenarios.terminal import dragoman, screen
@@ -49,7 +49,7 @@ async def test_calls_and_copies_are_listed_by_filters_and_shown_with_what_to_do(
         dead = await letters(gateway, kind="call")
         assert {one["native_call_id"] for one in dead} == {call.call_id for call in calls}
         assert all(one["unknown"] and one["attempt"] == 2 and one["id"] == one["call_id"] for one in dead)
-        assert all(one["id"] in one["advice"] and "Nobody knows" in one["advice"] for one in dead)
+        assert all(one["id"] in one["advice"] and "It is unknown" in one["advice"] for one in dead)
         copies = await letters(gateway, target="destination:log")
         assert await letters(gateway, kind="delivery") == copies
         assert await letters(gateway, target="runtime") == []
@@ -175,7 +175,7 @@ async def test_the_terminal_lists_shows_and_redrives(newer: Scene) -> None:
         as_json = await dragoman(gateway, "dead-letters", "list", "--kind", "call", "--json", "--limit", "1")
         assert [json.loads(line)["id"] for line in as_json.out.splitlines()] == [found[0]["id"]]
         shown = await dragoman(gateway, "dead-letters", "show", found[0]["id"])
-        assert "Nobody knows whether executor 'cards'" in shown.out
+        assert "It is unknown whether executor 'cards'" in shown.out
         assert "tool.requested" in shown.out
         looked = await dragoman(gateway, "dead-letters", "redrive", "--all", "--dry-run")
         assert looked.out.splitlines() == [one["id"] for one in found]

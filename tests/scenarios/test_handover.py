@@ -252,7 +252,9 @@ async def test_frames_for_a_session_that_was_closed_are_dropped_and_nothing_brea
         before = await one.events(session_id)
         with capture_logs() as logs:
             await stranger(one.faults).leave(session_id, left([heard(tool_call("far"))]))
-        assert [entry["event"] for entry in logs] == ["frames heard here are dropped: the session was closed meanwhile"]
+        assert [(entry["event"], entry["reason"]) for entry in logs] == [
+            ("unrecorded frames dropped", "the session was closed meanwhile")
+        ]
         assert await one.events(session_id) == before
         newer.huma.agent("gill")
         opened = await one.post("/v1/sessions", {"runtime": "finn", "native_id": "gill"}, status=201)

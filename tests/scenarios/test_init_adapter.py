@@ -101,7 +101,7 @@ async def test_a_gateway_with_it_answers_a_call(installed: tuple[Path, Mapping[s
     backend, gateway, agents = free_port(), free_port(), free_port()
     config = tmp_path / "gateway.yaml"
     text = config.read_text().replace("9000", str(backend)).replace("8080", str(gateway))
-    start, end = text.index("runtimes:\n") + len("runtimes:\n"), text.index("\n# Who answers")
+    start, end = text.index("runtimes:\n") + len("runtimes:\n"), text.index("\n# Your backend, which runs the calls")
     config.write_text(text[:start] + RUNTIME.format(port=agents) + text[end:])
     env = {**env, "DRAGOMAN_URL": f"http://127.0.0.1:{gateway}"}
     await run(tmp_path, dragoman, "check", "--strict", env=env)

@@ -126,7 +126,7 @@ async def test_a_conversation_that_is_started_again_lacks_its_tools_and_everybod
         assert "ask" in await list_tools(told.url, str(told.api_key))
         await begin_again(gateway, environment, conversation)
         reason = await wait_lacking(gateway, session_id)
-        assert "was started again at" in reason
+        assert "was restarted at" in reason
         assert "tools: settings" in reason
         assert not conversation.mcp.has("ask")
         await wait_metric(gateway, 1)

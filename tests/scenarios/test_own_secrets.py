@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.hidden import Hidden
+from dragoman.hidden import Hidden
 from gateway.runtime import log, masking
 from gateway.serve import read_configuration
 

@@ -54,7 +54,7 @@ async def test_a_backup_is_made_while_calls_are_answered_and_can_be_gone_back_to
         assert "Traceback" not in served.log.read_text()
     code, said = await dragoman(newer, "restore", str(backup))
     assert code == 0, said
-    assert f"{database}.before-restore: the database as it was before" in said
+    assert f"{database}.before-restore: the previous database" in said
     async with newer.running() as gateway:
         assert len(await gateway.events(kind="tool.finished")) >= 10
         assert (await ended(await newer.agent.call("ask", GOOD))).outcome == "success"

@@ -207,14 +207,14 @@ async def test_what_goes_wrong_is_one_clear_line_with_its_mend(plain: Plain, new
             await dragoman(None, "inbox", "--url", newer.huma.url),
         ]
     told = [
-        ("no session 'nope'", "give its ID or RUNTIME/NATIVE_ID, as `dragoman sessions` shows them"),
-        ("no session '..'", "give its ID"),
-        ("no session 'a%2Fb?x=1#", "give its ID"),
-        ("no session 'finn/nope'", "there are: finn/room-7"),
-        ("invalid API key", "--key, or in DRAGOMAN_KEY"),
+        ("no session 'nope'", "pass its ID or RUNTIME/NATIVE_ID; `dragoman sessions` lists them"),
+        ("no session '..'", "pass its ID"),
+        ("no session 'a%2Fb?x=1#", "pass its ID"),
+        ("no session 'finn/nope'", "available: finn/room-7"),
+        ("invalid API key", "--key or DRAGOMAN_KEY"),
         ("no gateway responds at http://127.0.0.1:1", "start one with `dragoman serve`"),
         ("the runtime has no way to be told 'action.ordered'", "GET /v1/capabilities"),
-        ("'message.postd' is not a kind; did you mean 'message.posted'?", "the forms of all kinds"),
+        ("'message.postd' is not a kind; did you mean 'message.posted'?", "see the schema of each kind"),
         ("stdin: ", ""),
         ("No such file or directory: no-such-file.json", ""),
         ("does not respond like a Dragoman gateway (404", "check --url"),
@@ -266,7 +266,7 @@ async def test_words_that_do_not_go_together_are_usage_errors() -> None:
 async def test_the_inbox_lists_what_waits_and_answer_answers_each_kind_once(plain: Plain) -> None:
     running, runtime = plain
     nothing = await dragoman(running, "inbox")
-    assert (nothing.code, nothing.out, nothing.err) == (0, "", "· nothing waits for an answer\n")
+    assert (nothing.code, nothing.out, nothing.err) == (0, "", "· no waiting requests\n")
     runtime.say(ApprovalAsked(id="a", tool="rm", arguments={"path": "x"}, scopes=("once", "session")))
     runtime.say(QuestionAsked(id="q", text="Which\x1b[2J?", choices=("red", "blue")))
     rows = await asked(running, 2)
@@ -290,8 +290,8 @@ async def test_the_inbox_lists_what_waits_and_answer_answers_each_kind_once(plai
     assert (await runtime.hears("question.answered"))["answer"] == "blue"
     again = await dragoman(running, "answer", approval, "--deny")
     assert again.code == 1
-    assert "this question is answered and cannot be answered any more" in again.err
-    assert "`dragoman inbox` lists what waits" in again.err
+    assert "this question is already answered" in again.err
+    assert "`dragoman inbox` lists the waiting requests" in again.err
 
 
 async def test_an_answer_prints_its_losses(plain: Plain) -> None:
@@ -315,7 +315,7 @@ async def test_a_secret_is_read_from_stdin_and_shown_nowhere(plain: Plain, tmp_p
     interaction = (await asked(running, 1))["s"]["interaction_id"]
     empty = await dragoman(running, "answer", interaction, "--secret")
     assert empty.code == 1
-    assert "no secret was given, so nothing was sent" in empty.err
+    assert "the secret is empty; nothing was sent" in empty.err
     done = await process_of(running, "answer", interaction, "--secret", stdin=f"{SECRET}\n".encode())
     assert done.code == 0, done.err
     assert (await runtime.hears("secret.supplied"))["value"] == SECRET

@@ -38,7 +38,7 @@ async def test_calls_that_the_backend_refused_are_found_and_redriven_together(ne
         assert (looked.code, looked.out.splitlines()) == (0, refused)
         assert "2 would be tried again" in looked.err
         # The backend itself has reported this failure, so the tool may have run.
-        assert "1 left out" in looked.err
+        assert "1 skipped" in looked.err
         unsure = await dragoman(gateway, "calls", "--failed", "--redrive")
         assert (unsure.code, "--yes confirms it" in unsure.err) == (1, True)
         assert len(await states(gateway)) == 3
@@ -125,7 +125,7 @@ async def test_what_is_no_call_is_told_with_the_command_that_lists_calls(newer: 
         for given, code, text in (
             ("zzzz", 1, "no call begins with 'zzzz'"),
             ("abc", 2, "is too short"),
-            ("f" * 36, 1, "list what exists"),
+            ("f" * 36, 1, "list them with"),
         ):
             for verb in ("show", "cancel", "redrive"):
                 done = await dragoman(gateway, "calls", verb, given)

@@ -180,7 +180,7 @@ async def test_the_first_letters_of_an_id_will_do_where_they_fit_one_only(plain:
     assert (other[:4], other) == (one[:4], alike(native_id=name))
     two = await dragoman(running, "answer", one[:4], "--text", "yes")
     assert (two.code, two.out) == (1, "")
-    assert f"2 waiting questions begin with '{one[:4]}': give more letters" in two.err
+    assert f"2 waiting requests begin with '{one[:4]}': pass more characters" in two.err
     assert one in two.err
     assert other in two.err
     length = next(size for size in range(5, 37) if one[:size] != other[:size])
@@ -217,22 +217,22 @@ async def test_in_a_terminal_answer_asks_about_each_question(plain: Plain) -> No
     runtime.say(SecretAsked(id="s", purpose="sudo", prompt="Password"))
     rows = await asked(running, 4)
     async with screen(running, "answer") as shown:
-        await shown.shows("allow or deny? (Enter leaves it): ")
+        await shown.shows("allow or deny? (Enter leaves it waiting): ")
         assert f"{rows['a']['interaction_id'][:8]}  approval.asked  finn/room-7  " in shown.text
         shown.type("perhaps\nd\n")
-        await shown.shows("say allow or deny")
-        await shown.shows("for how long? once, session (Enter: once): ")
+        await shown.shows("enter allow or deny")
+        await shown.shows("scope? once, session (Enter: once): ")
         shown.type("s\n")
         await shown.shows(f"answered: approval.asked {rows['a']['interaction_id']}")
         await shown.shows("    2  blue\n")
         shown.type("2\n")
         await shown.shows("Later?")
         shown.type("\n")
-        await shown.shows("left as it is")
-        await shown.shows("Secret (not shown; Enter leaves it): ")
+        await shown.shows("still waiting")
+        await shown.shows("Secret (not shown; Enter leaves it waiting): ")
         shown.type("correct-horse-canary\n")
         assert await shown.ended() == 0
-    assert "no other question waits" in shown.text
+    assert "no more waiting requests" in shown.text
     assert "canary" not in shown.text
     given = await runtime.hears("approval.given")
     assert (given["decision"], given["scope"]) == ("deny", "session")
@@ -256,7 +256,7 @@ async def test_ctrl_c_at_a_prompt_answers_nothing_and_is_130(plain: Plain) -> No
         await shown.shows("allow or deny?")
         shown.type("\n")
         assert await shown.ended() == 0
-    assert "left as it is" in shown.text
+    assert "still waiting" in shown.text
     assert (await asked(running, 1))["a"]["state"] == "waiting"
 
 
@@ -266,12 +266,12 @@ async def test_a_question_that_is_over_when_the_answer_comes_is_told_and_the_res
     runtime.say(QuestionAsked(id="r", text="What?"))
     rows = await asked(running, 2)
     async with screen(running, "answer") as shown:
-        await shown.shows("Answer (a text; - skips the question, Enter leaves it): ")
+        await shown.shows("Answer (a text; - skips the question, Enter leaves it waiting): ")
         done = await dragoman(running, "answer", rows["q"]["interaction_id"], "--text", "first")
         assert done.code == 0
         shown.type("second\n")
-        await shown.shows("this question is answered and cannot be answered any more")
-        await shown.shows("Answer (a text; - skips the question, Enter leaves it): ", times=2)
+        await shown.shows("this question is already answered")
+        await shown.shows("Answer (a text; - skips the question, Enter leaves it waiting): ", times=2)
         shown.type("\x04")
         assert await shown.ended() == 0
     assert (await runtime.hears("question.answered"))["answer"] == "first"
@@ -300,8 +300,8 @@ async def test_advice_names_commands_and_not_paths_of_the_api(plain: Plain) -> N
     running, _ = plain
     await opened(running, "here")
     for words, mend in (
-        (("dead-letters", "list", "--executor", "a", "--kind", "delivery"), "`--help` of the command"),
-        (("send", "finn/here", "--event", "-"), "`dragoman openapi` prints"),
+        (("dead-letters", "list", "--executor", "a", "--kind", "delivery"), "see the options with `--help`"),
+        (("send", "finn/here", "--event", "-"), "see the schema of each kind with `dragoman openapi`"),
     ):
         done = await dragoman(running, *words, stdin=b'{"kind": "bogus"}')
         assert done.code == 1
@@ -324,7 +324,7 @@ async def test_tail_without_a_name_follows_the_open_session_that_was_opened_last
         await running.http.delete(f"/v1/sessions/{session['session_id']}")
     none = await dragoman(running, "tail")
     assert (none.code, none.out) == (1, "")
-    assert "no session is open" in none.err
+    assert "there is no open session" in none.err
 
 
 async def test_tail_all_shows_each_event_of_all_sessions_once_and_new_sessions_whole(tmp_path: Path) -> None:
@@ -334,7 +334,7 @@ async def test_tail_all_shows_each_event_of_all_sessions_once_and_new_sessions_w
         await running.wait_events("message.posted")
         stack = tailing(running, "--all")
         shown = await stack.__aenter__()
-        assert await shown.complaint() == "· following 1 session, and new ones; Ctrl-C ends\n"
+        assert await shown.complaint() == "· following 1 session, and new ones; Ctrl-C to stop\n"
         runtime.say(said("in the old one"))
         line = await shown.line()
         assert line.startswith("finn/room-7  ")
@@ -362,13 +362,13 @@ async def test_in_a_narrow_terminal_tail_leaves_nothing_out(plain: Plain, words:
     running, runtime = plain
     named = [f"finn/{word}" if word == "room-7" else word for word in words]
     async with screen(running, "tail", *named, width=40) as shown:
-        await shown.shows("Ctrl-C ends")
+        await shown.shows("Ctrl-C to stop")
         runtime.say(said("word " * 30 + "end"))
         await shown.shows("word end")
         shown.type("\x03")
         assert await shown.ended() == 0
     assert re.search(r"\d\d:\d\d:\d\d \d+ ← message\.posted Finn: word", shown.text.replace("\n", ""))
-    assert "…" not in shown.text.partition("Ctrl-C ends")[2].replace("finn/room…", "")
+    assert "…" not in shown.text.partition("Ctrl-C to stop")[2].replace("finn/room…", "")
 
 
 # dead letters --------------------------------------------------------------------------------------------
@@ -411,7 +411,7 @@ async def test_dead_letters_are_named_by_the_first_letters_of_their_ids(newer: S
         session = deliveries[0]["session_id"]
         both = await dragoman(gateway, "dead-letters", "redrive", session[:12])
         assert (both.code, both.out) == (1, "")
-        assert f"4 dead letters begin with '{session[:12]}': give more letters" in both.err
+        assert f"4 dead letters begin with '{session[:12]}': pass more characters" in both.err
         assert all(f"{one['id']}  tool.finished → destination:log" in both.err for one in deliveries)
         for words in (["show", "nope"], ["redrive", "f" * 36], ["dismiss", f"{session}:1:destination:lo"]):
             none = await dragoman(gateway, "dead-letters", *words)
@@ -438,10 +438,10 @@ async def test_before_a_redrive_of_many_it_is_said_how_many_may_have_run(newer: 
         await listed(gateway, 4)
         unsure = "· 2 of 4 may have run already: their outcome is unknown\n"
         async with screen(gateway, "dead-letters", "redrive", "--all") as shown:
-            await shown.shows("Go on?")
+            await shown.shows("Continue?")
             shown.type("n\n")
             assert await shown.ended() == 1
-        assert f"{unsure}4 dead letters will be tried again. Go on?" in shown.text
+        assert f"{unsure}4 dead letters will be tried again. Continue?" in shown.text
         looked = await dragoman(gateway, "dead-letters", "redrive", "--all", "--dry-run")
         assert looked.err == f"4 would be tried again\n{unsure}"
         for words in (["redrive", "--kind", "delivery"], ["dismiss", "--all"]):

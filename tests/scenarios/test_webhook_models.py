@@ -8,6 +8,8 @@ import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from dragoman.kit.calls import RequestedCall
+from dragoman.models.webhooks import ToolRequestedData
 from gateway.events import (
     ApprovalAsked,
     Burst,
@@ -17,8 +19,6 @@ from gateway.events import (
     ToolCanceled,
     ToolRequested,
 )
-from gateway.kit.calls import RequestedCall
-from gateway.models.webhooks import ToolRequestedData
 from gateway.testing.conformance.executor import make_request
 from tests.executors.peers import serve
 from tests.executors.test_webhook import answer_success, make_executor

@@ -28,8 +28,8 @@ RULE = rule()
 
 def end(breaker: Breaker, sign: Sign, *, epoch: int | None = None, after: float = 0, jitter: float = 0.0) -> bool:
     """Let one attempt begin and end."""
-    begun = breaker.began() if epoch is None else epoch
-    return breaker.ended(begun, sign, reason="no connection", now=NOW + after * SECOND, jitter=jitter)
+    begun = breaker.start_attempt() if epoch is None else epoch
+    return breaker.end_attempt(begun, sign, reason="no connection", now=NOW + after * SECOND, jitter=jitter)
 
 
 def opened() -> Breaker:
@@ -66,7 +66,7 @@ def test_it_admits_one_trial_when_its_time_is_up_and_a_little_later_for_some(jit
     breaker.reserve(due)
     assert breaker.state == "half_open"
     assert not breaker.admits(due)
-    breaker.began()
+    breaker.start_attempt()
     assert not breaker.admits(due + 60 * SECOND)
 
 
@@ -91,12 +91,12 @@ def test_the_trial_decides(sign: Sign, state: str, moved: bool) -> None:
 
 def test_failures_of_attempts_from_before_say_nothing_but_an_answer_closes_it() -> None:
     breaker = Breaker(RULE)
-    before = breaker.began()
+    before = breaker.start_attempt()
     for _ in range(3):
         end(breaker, "failing")
     assert not end(breaker, "failing", epoch=before)
     breaker.reserve(NOW + 10 * SECOND)
-    breaker.began()
+    breaker.start_attempt()
     assert not end(breaker, "failing", epoch=before)
     assert breaker.state == "half_open"
     assert end(breaker, "there", epoch=before)
@@ -155,20 +155,20 @@ def test_the_executors_to_look_at_are_those_whose_breaker_is_not_closed(steps: l
             breakers.configure({"cards": made} if model else {}, {"cards": object()})
         elif step == "begin" and breakers.admits("cards"):
             breakers.reserve("cards")
-            epoch = breakers.began("cards")
+            epoch = breakers.start_attempt("cards")
             if model is not None:
                 assert model.admits(NOW)
                 model.reserve(NOW)
-                assert epoch == model.began()
+                assert epoch == model.start_attempt()
         elif step == "begin":
             assert model is not None
             assert not model.admits(NOW)
         else:
             answer = answers[step]
-            breakers.ended("cards", epoch, answer)
+            breakers.end_attempt("cards", epoch, answer)
             if model is not None:
                 sign, reason = ("nothing", "") if answer is None else read(answer)
-                model.ended(epoch, sign, reason=reason, now=NOW, jitter=0.0)
+                model.end_attempt(epoch, sign, reason=reason, now=NOW, jitter=0.0)
         closed = model is None or model.state == "closed"
         assert breakers.moved == (set() if closed else {"cards"})
         assert (breakers.refusal("cards") is None) == closed
@@ -178,7 +178,7 @@ def test_the_executors_to_look_at_are_those_whose_breaker_is_not_closed(steps: l
 def test_any_answer_between_failures_begins_the_row_of_an_executor_anew(answer: Answer) -> None:
     breakers = Breakers(SystemClock(), Metrics(version="0"), lambda: 0.0, rules={"cards": rule(2)}, specs={})
     moved = [
-        breakers.ended("cards", breakers.began("cards"), one)
+        breakers.end_attempt("cards", breakers.start_attempt("cards"), one)
         for one in (Uncertain("no"), answer, Uncertain("no"), Uncertain("no"))
     ]
     assert moved == [False, False, False, True]
@@ -189,7 +189,7 @@ def probe(breaker: Breaker, sign: Sign, *, after: float) -> bool:
     now = NOW + after * SECOND
     assert breaker.admits(now)
     breaker.reserve(now)
-    return breaker.ended(breaker.began(), sign, reason="no connection", now=now, jitter=1.0)
+    return breaker.end_attempt(breaker.start_attempt(), sign, reason="no connection", now=now, jitter=1.0)
 
 
 def test_an_unreachable_executor_opens_it_at_once_and_holds_calls_from_the_first_time_on() -> None:
@@ -250,5 +250,5 @@ def test_a_probe_that_never_begins_is_looked_for_again_when_its_place_is_free() 
     now = NOW + SECOND
     breaker.reserve(now)
     assert breaker.next_change(now) == now + SECOND
-    breaker.began()
+    breaker.start_attempt()
     assert breaker.next_change(now) == NOW + WITHIN

@@ -9,7 +9,7 @@ from urllib.parse import quote, quote_plus
 import pytest
 from hypothesis import example, given, strategies as st
 
-from gateway.hidden import Hidden
+from dragoman.hidden import Hidden
 
 letters = st.sampled_from('ab/"\\\n\té🂡0')
 texts = st.text(letters, max_size=6)

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from gateway.client import Client
+from dragoman.client import Client
 from gateway.links.masking import Mask
 from gateway.links.rest import RestClient
 from tests.executors.peers import Peer, Seen, http_json, send, serve

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-WIRE = ("adapters/*/wire*.py", "adapters/*/*/wire*.py", "gateway/models/*.py")
+WIRE = ("adapters/*/wire*.py", "adapters/*/*/wire*.py", "gateway/sdk/dragoman/models/*.py")
 
 
 def classes() -> Iterator[tuple[str, str]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-NOT_PRODUCTION = (ROOT / "gateway/testing", ROOT / "gateway/kit")
+NOT_PRODUCTION = (ROOT / "gateway/testing", ROOT / "gateway/sdk")
 """What is for tests, and what runs in somebody else's process."""
 GUARD = ROOT / "gateway/guard.py"
 

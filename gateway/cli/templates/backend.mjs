@@ -5,12 +5,12 @@ import { Webhook } from "standardwebhooks";
 const seal = new Webhook(process.env.CARDS_SECRET);
 const app = express();
 
-// One function a tool. What it returns is the result; what it throws, the agent is told as a failure.
+// One function per tool. Its return value is the result; an exception is reported to the agent as a failure.
 const tools = {
   ask_for_cards: ({ rank }) => `Go fish! Nobody has a ${rank}.`,
 };
 
-// The signature is checked over the bytes as they came, so the body is not parsed before.
+// The signature covers the raw bytes, so verify it before parsing the body.
 app.post("/tools", express.raw({ type: "application/json", limit: "2mb" }), async (request, response) => {
   let asked;
   try {
@@ -18,7 +18,7 @@ app.post("/tools", express.raw({ type: "application/json", limit: "2mb" }), asyn
   } catch (error) {
     return response.status(401).json({ detail: String(error.message) });
   }
-  if (asked.type !== "tool.requested") return response.status(204).end(); // a cancel: nobody waits any more
+  if (asked.type !== "tool.requested") return response.status(204).end(); // a cancellation: no answer is expected
   const { tool, arguments: given } = asked.data;
   try {
     if (!Object.hasOwn(tools, tool)) throw new Error(`there is no tool ${tool}`);

@@ -8,22 +8,22 @@ import os
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from gateway.kit import SqliteCallStore, Tools
+from dragoman.kit import SqliteCallStore, Tools
 
 app = FastAPI()
-# The store keeps what each call was answered, so that a repeat runs nothing twice, also after a restart.
+# The store keeps the answer of each call, so that a repeated call runs only once, even after a restart.
 tools = Tools(secret=os.environ["CARDS_SECRET"], store=SqliteCallStore("calls.db"))
 
 
 class AskForCards(BaseModel):
-    """What agents say with the call; None is what they may leave out."""
+    """The arguments of the tool; those with a default are optional."""
 
     targetPlayer: str | None = None
     rank: str
 
 
-# After a change of a tool's name, docstring or arguments: `dragoman tools --from backend:tools` writes them anew for
-# gateway.yaml.
+# If you change a tool's name, docstring or arguments, regenerate `tools` of gateway.yaml:
+# dragoman tools --from backend:tools
 @tools.tool("ask_for_cards")
 async def ask_for_cards(wanted: AskForCards) -> str:
     """Ask another player for all cards of a rank."""

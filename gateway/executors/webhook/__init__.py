@@ -1,1 +1,1 @@
-"""The webhook executor and destination: signed requests, strictly read answers."""
+"""The webhook executor and destination: signed requests, strictly parsed responses."""

@@ -1,4 +1,4 @@
-"""Reads how an HTTP exchange ended into an `Answer` or a `Copied` (gateway/executors/README.md#answers). Pure."""
+"""Turns the end of an HTTP exchange into an `Answer` or a `Copied` (gateway/executors/README.md#answers). Pure."""
 
 import re
 from collections.abc import Callable
@@ -8,6 +8,7 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any, cast
 
+from dragoman.hidden import NOTHING, Hidden
 from gateway.events import Outcome
 from gateway.executors.port import (
     Accepted,
@@ -22,7 +23,6 @@ from gateway.executors.port import (
 )
 from gateway.executors.webhook.json_body import read_json
 from gateway.executors.webhook.reader import AddressForbidden, ConnectionBroken, Exchange, HttpAnswer, NotSent, Unread
-from gateway.hidden import NOTHING, Hidden
 
 MAX_RETRY_AFTER = timedelta(hours=1)
 MAX_TEXT = 500
@@ -35,10 +35,10 @@ _MEDIA_TYPE = re.compile(r"[a-z0-9.+-]{1,40}/[a-z0-9.+-]{1,40}")
 def read_answer(
     exchange: Exchange, kind: str, *, raw: bool = False, now: Callable[[], datetime], hidden: Hidden = NOTHING
 ) -> Answer:
-    """Say what one attempt came to.
+    """Return the answer of one attempt.
 
-    A 202 to anything but `tool.requested` is a final failure: no callback exists that could bring the
-    reply later. `hidden` are texts that must not be quoted should the executor send them back.
+    A 202 to anything but `tool.requested` is a final failure, because only calls have a callback. The texts in
+    `hidden` are masked if the executor sends them back.
     """
     match exchange:
         case HttpAnswer(status=200 | 202 | 204):
@@ -54,7 +54,7 @@ def read_answer(
 
 
 def read_copied(exchange: Exchange, *, now: Callable[[], datetime]) -> Copied:
-    """Say what became of one event copy; the body of the answer does not matter."""
+    """Return the result of sending one event copy; the body of the response is ignored."""
     match exchange:
         case NotSent(reason):
             return Copied("unsent", reason)
@@ -75,7 +75,7 @@ def read_copied(exchange: Exchange, *, now: Callable[[], datetime]) -> Copied:
 
 
 def read_retry_after(header: str | None, *, now: datetime) -> timedelta | None:
-    """Read seconds or an HTTP date as a wait of at most `MAX_RETRY_AFTER`; None where it says nothing sensible."""
+    """Read seconds or an HTTP date as a wait of at most `MAX_RETRY_AFTER`; None if it is invalid."""
     if header is None:
         return None
     given = header.strip()
@@ -83,7 +83,7 @@ def read_retry_after(header: str | None, *, now: datetime) -> timedelta | None:
         return min(timedelta(seconds=int(given)), MAX_RETRY_AFTER) if len(given) < 10 else MAX_RETRY_AFTER
     try:
         moment = parsedate_to_datetime(given)
-        # HTTP dates are UTC, whether they say so or not (RFC 9110, 5.6.7).
+        # HTTP dates are UTC, with or without a zone (RFC 9110, 5.6.7).
         wait = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - now
     except (ValueError, TypeError, IndexError, OverflowError):
         return None
@@ -91,17 +91,17 @@ def read_retry_after(header: str | None, *, now: datetime) -> timedelta | None:
 
 
 def failure(text: str) -> Answered:
-    """End a call for good, with a text for the agent."""
+    """Return a final failure with a text for the agent."""
     return Answered(Outcome(outcome="failure", error=text))
 
 
 def refusal(text: str) -> Answered:
-    """End a call for good because of an answer that tells nothing of the tool, with a text for the agent."""
+    """Return a final failure because of a response without an outcome, with a text for the agent."""
     return Answered(Outcome(outcome="failure", error=text), refused=True, without_outcome=True)
 
 
 def name_status(status: int) -> str:
-    """Write a status with its standard name; what the peer calls it is not trusted."""
+    """Return a status with its standard name; the peer's reason phrase is not trusted."""
     try:
         return f"{status} {HTTPStatus(status).phrase}"
     except ValueError:
@@ -110,13 +110,13 @@ def name_status(status: int) -> str:
 
 def _read_success(received: HttpAnswer, kind: str, *, raw: bool, hidden: Hidden) -> Answer:
     is_call = kind == "tool.requested"
-    # Not by the names of `HTTPStatus`, whose look-up takes longer than all of this.
+    # Numbers, since a look-up in `HTTPStatus` takes longer than this whole function.
     if received.status == 202:
-        return Accepted() if is_call else refusal(f"executor answered 202 Accepted, but {kind} cannot be replied later")
+        return Accepted() if is_call else refusal(f"executor answered 202 Accepted, but {kind} needs its reply at once")
     body = b"" if received.status == 204 else received.body
     if isinstance(body, Unread):
         if body is Unread.LOST:
-            return Uncertain("the connection was lost or time was up in the middle of the answer")
+            return Uncertain("the connection was lost or the time ran out in the middle of the response")
         return refusal(f"executor answered 200 OK with {body.value}")
     if not body.strip():
         return Answered(Outcome(outcome="success")) if is_call else Replied({})
@@ -130,7 +130,7 @@ def _read_success(received: HttpAnswer, kind: str, *, raw: bool, hidden: Hidden)
         try:
             answered = outcome_from(value, may_quote=may_quote, written=written)
         except ValueError as exc:
-            raise ValueError(f"that is no outcome: {exc}") from exc
+            raise ValueError(f"that is not an outcome: {exc}") from exc
     except ValueError as exc:
         return refusal(clean(f"executor answered 200 OK with {_describe(received, body)} {exc}", hidden=hidden))
     if answered.ignored or answered.outcome.outcome != "success" or answered.outcome.error:
@@ -139,13 +139,12 @@ def _read_success(received: HttpAnswer, kind: str, *, raw: bool, hidden: Hidden)
 
 
 def _mask_answer(answered: Answered, *, hidden: Hidden) -> Answered:
-    """Leave out what was sent to an executor, and say something where it fails without a word."""
+    """Mask secrets that were sent to the executor, and add a text to a failure without one."""
     if answered.ignored:
         answered = replace(answered, ignored=tuple(clean(name, hidden=hidden) for name in answered.ignored))
     outcome = answered.outcome
     if outcome.outcome == "success" and not outcome.error:
         return answered
-    # Its own words, but not the secrets that were sent to it.
     error = hidden.mask(outcome.error or "") or f"executor answered {outcome.outcome} without saying why"
     return replace(answered, outcome=outcome.model_copy(update={"error": error}))
 
@@ -168,7 +167,7 @@ def _read_refusal(received: HttpAnswer, *, now: Callable[[], datetime], hidden: 
     if status in (408, 409):
         return Uncertain(text, by_choice=True)
     if 200 <= status < 300:
-        return refusal(f"{text}, which means nothing here; it should answer 200, 202 or 204")
+        return refusal(f"{text}; expected 200, 202 or 204")
     if 300 <= status < 400:
         return refusal(f"{text}; redirects are not followed")
     if 400 <= status < 500:
@@ -176,12 +175,12 @@ def _read_refusal(received: HttpAnswer, *, now: Callable[[], datetime], hidden: 
         if detail is None:
             return refusal(text)
         return replace(failure(clean(f"{text}: {detail}", hidden=hidden)), without_outcome=True)
-    # 5xx, and statuses that HTTP does not have: the work may have been done.
+    # 5xx and unknown statuses: the call may have run.
     return Uncertain(text)
 
 
 def _read_detail(received: HttpAnswer) -> str | None:
-    """Find the text of a problem+json body (RFC 9457), or of plain JSON that looks like one."""
+    """Find the text of a problem+json body (RFC 9457), or of similar plain JSON."""
     if isinstance(received.body, Unread) or not received.content_type.endswith(("/json", "+json")):
         return None
     try:
@@ -203,6 +202,6 @@ def _describe(received: HttpAnswer, body: bytes) -> str:
 
 
 def clean(text: str, *, hidden: Hidden = NOTHING) -> str:
-    """Make a text from outside fit to be shown: no secrets, one line, bounded."""
+    """Clean an external text for display: mask secrets, join lines, limit the length."""
     line = _UNPRINTABLE.sub(" ", hidden.mask(text)[: 4 * MAX_TEXT]).strip()
     return line if len(line) <= MAX_TEXT else line[: MAX_TEXT - 1] + "…"

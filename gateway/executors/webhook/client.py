@@ -1,12 +1,11 @@
-"""POSTs bytes to one URL over kept-alive connections and says exactly how far each attempt got.
+"""POSTs bytes to one URL over keep-alive connections and reports exactly how far each attempt got.
 
-An attempt ends in one of four values, never in an exception. `NotSent` is a proof, not a guess: nothing is
-written before a connection stands, TLS included. Everything after that moment is `ConnectionBroken`
-until an answer's status is read.
+An attempt ends in one of four values, never in an exception. `NotSent` is certain, because nothing is written before
+the connection and TLS are established. From then until the status is read, every failure is `ConnectionBroken`.
 
-A general HTTP client spent a quarter of a tool call's CPU on redirects, cookies, proxies and streams, none of
-which belongs to this exchange; so only its parts are used: the race between the addresses of a name
-(aiohappyeyeballs), TLS and the sockets (asyncio), and the parser (httptools).
+A general HTTP client spent a quarter of a tool call's CPU on redirects, cookies, proxies and streams, which are not
+needed here. This client combines aiohappyeyeballs (the race between addresses), asyncio (TLS and sockets) and httptools
+(the parser).
 """
 
 import asyncio
@@ -38,10 +37,10 @@ CONNECT_TIMEOUT = timedelta(seconds=10)
 CLOSE_TIMEOUT = timedelta(seconds=5)
 
 _SWEEP_EARLY = 0.05
-"""Idle connections that expire within so many seconds are closed together."""
-# Loops keep time in milliseconds, so that an alarm may go off a little early.
+"""Idle connections that expire within this many seconds are closed together."""
+# Event loops keep time in milliseconds, so a timer may fire slightly early.
 _TICK = 0.001
-# RFC 8305, 5: how long an address of a name may take before the next is tried beside it.
+# RFC 8305, 5: the delay before the next address of a name is tried in parallel.
 _NEXT_ADDRESS = 0.25
 
 
@@ -49,13 +48,13 @@ T = TypeVar("T")
 
 
 class _Closed(OSError):
-    """The client was not entered, or left."""
+    """The client's context is not open."""
 
 
 class HttpClient:
     """The connections to one URL; an async context manager.
 
-    Redirects are not followed, cookies not kept, proxy variables of the environment not obeyed.
+    It does not follow redirects, store cookies or use the proxy variables of the environment.
     """
 
     def __init__(self, url: str, *, concurrency: int, max_response: int, idle: float = IDLE_SECONDS) -> None:
@@ -64,29 +63,29 @@ class HttpClient:
         A `Keep-Alive` header of the server shortens that.
 
         Raises:
-            OperatorError: the URL can never be used.
+            OperatorError: the URL is invalid or its address is forbidden.
         """
         self._url = URL(url, encoded=True)
         check_url(url, self._url.host)
         self._max_response = max_response
         self._idle_seconds = idle
-        self._room = concurrency
-        """How many exchanges more may begin at once."""
-        self._in_line: deque[asyncio.Future[None]] = deque()
-        """Who waits for room."""
+        self._free_slots = concurrency
+        """The number of exchanges that may start now."""
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        """Exchanges that wait for a slot."""
         self._idle: deque[_Wire] = deque()
         self._wires: set[_Wire] = set()
         self._sweeper: asyncio.TimerHandle | None = None
         self._sweep_moment = inf
         self._alarm: asyncio.TimerHandle | None = None
         self.alarm_at = inf
-        """When the first of the exchanges under way may be late: one timer is for all of them."""
+        """The earliest deadline of the running exchanges; one timer serves all of them."""
         self._open = False
         self._loop: asyncio.AbstractEventLoop
 
     @property
     def host(self) -> str:
-        """The host alone, for logs: the rest of a URL may carry secrets."""
+        """The host alone, for logs, since the rest of a URL may contain secrets."""
         return self._url.host or ""
 
     async def __aenter__(self) -> "HttpClient":
@@ -114,70 +113,70 @@ class HttpClient:
                 wire.transport.abort()
 
     def post(self, request: bytes, *, within: timedelta, read: Callable[[Exchange], T]) -> Awaitable[T]:
-        """Send one request and `read` what came of it before time is up; a canceled one closes its connection.
+        """Send one request and `read` its result within the time limit; canceling it closes its connection.
 
-        Where a connection is free, the request has left when this returns, and what is returned is a future.
+        With an idle connection, the request is sent before this returns, and the result is a future.
         """
-        if self._room and self._idle:
+        if self._free_slots and self._idle:
             now = self._loop.time()
             if (wire := self._take(now)) is not None:
-                asked = wire.ask(request, within, now + within.total_seconds(), read)
-                self._room -= 1
-                return asked
+                pending = wire.ask(request, within, now + within.total_seconds(), read)
+                self._free_slots -= 1
+                return pending
         return self._connect_and_post(request, within, read)
 
     async def _connect_and_post(self, request: bytes, within: timedelta, read: Callable[[Exchange], T]) -> T:
         until = asyncio.get_running_loop().time() + within.total_seconds()
         try:
-            await self._enter(until)
+            await self._take_slot(until)
         except TimeoutError as exc:
             return read(self._explain_unsent(exc, within))
         try:
             if not self._open:
                 raise _Closed
             wire = self._take(self._loop.time()) or await self._connect(until)
-            asked = wire.ask(request, within, until, read)
-        # uvloop reports some failed connections as a RuntimeError; a label of over 63 letters is a UnicodeError.
+            pending = wire.ask(request, within, until, read)
+        # uvloop reports some failed connections as a RuntimeError; a host label of over 63 letters is a UnicodeError.
         except (OSError, RuntimeError, UnicodeError) as exc:
-            self._leave()
+            self._release_slot()
             return read(self._explain_unsent(exc, within))
         except BaseException:
-            self._leave()
+            self._release_slot()
             raise
-        # The connection gives the room back.
-        return await asked
+        # The end of the exchange releases the slot.
+        return await pending
 
-    async def _enter(self, until: float) -> None:
-        """Wait for room.
+    async def _take_slot(self, until: float) -> None:
+        """Wait for a slot.
 
         Raises:
-            TimeoutError: there was none in time.
+            TimeoutError: no slot was free in time.
         """
-        if self._room:
-            self._room -= 1
+        if self._free_slots:
+            self._free_slots -= 1
             return
         turn = asyncio.get_running_loop().create_future()
-        self._in_line.append(turn)
+        self._waiting.append(turn)
         try:
             async with asyncio.timeout_at(until):
                 await turn
         except BaseException:
             if turn.done() and not turn.cancelled():
-                self._leave()
+                self._release_slot()
             raise
 
-    def _leave(self) -> None:
-        """Give room to the next in line."""
-        while self._in_line:
-            turn = self._in_line.popleft()
+    def _release_slot(self) -> None:
+        """Give a slot to the next waiting exchange."""
+        while self._waiting:
+            turn = self._waiting.popleft()
             if not turn.done():
                 turn.set_result(None)
                 return
-        self._room += 1
+        self._free_slots += 1
 
     def _take(self, now: float) -> "_Wire | None":
         while self._idle:
-            # The one used last: the others grow old, so that no more stay open than are needed.
+            # The most recently used one; the others expire, so that only as many as needed stay open.
             wire = self._idle.pop()
             if wire.idle_until >= now and wire.reader.reusable and not wire.has_news():
                 return wire
@@ -185,13 +184,13 @@ class HttpClient:
         return None
 
     def put_back(self, wire: "_Wire") -> None:
-        """Take a connection back whose exchange is over."""
-        if self._in_line:
-            self._leave()
+        """Reuse or close a connection whose exchange has ended."""
+        if self._waiting:
+            self._release_slot()
         else:
-            self._room += 1
+            self._free_slots += 1
         transport = wire.transport
-        # Another exchange can follow where this one is whole, both ways, and the peer has not hung up.
+        # The connection is reusable if this exchange is complete in both directions and the peer has not closed it.
         whole = wire.reader.reusable and not transport.is_closing() and not transport.get_write_buffer_size()
         if not whole or not self._open:
             transport.abort()
@@ -214,16 +213,16 @@ class HttpClient:
     def _sweep(self) -> None:
         self._sweeper, self._sweep_moment = None, inf
         soon = self._loop.time() + _SWEEP_EARLY
-        kept = [wire for wire in self._idle if wire.idle_until > soon]
+        remaining = [wire for wire in self._idle if wire.idle_until > soon]
         for wire in self._idle:
             if wire.idle_until <= soon:
                 wire.transport.close()
-        self._idle = deque(kept)
-        if kept:
-            self._sweep_at(min(wire.idle_until for wire in kept))
+        self._idle = deque(remaining)
+        if remaining:
+            self._sweep_at(min(wire.idle_until for wire in remaining))
 
     def watch(self, until: float) -> None:
-        """Have an exchange end when its time is up, unless something ends it before."""
+        """Set the timer for an exchange that must end by `until`."""
         if until >= self.alarm_at:
             return
         if self._alarm is not None:
@@ -241,20 +240,20 @@ class HttpClient:
                 wire.expire()
 
     async def _connect(self, until: float) -> "_Wire":
-        """Find the host, connect, agree on TLS.
+        """Resolve the host, connect and negotiate TLS.
 
         Raises:
-            OSError, RuntimeError, UnicodeError: whatever went wrong; TimeoutError is an OSError.
+            OSError, RuntimeError, UnicodeError: any step failed; TimeoutError is an OSError.
         """
         loop = asyncio.get_running_loop()
         host = self._url.host or ""
         secure = self._url.scheme == "https"
         if until <= loop.time():
-            # A deadline that is over would only be noticed once a connection is under way.
+            # A timeout in the past would only take effect once a connection is being made.
             raise TimeoutError
         async with asyncio.timeout_at(min(until, loop.time() + CONNECT_TIMEOUT.total_seconds())):
             addresses = await look_up(host, self._url.port or 0)
-            # Its annotations say `tuple` and no more.
+            # Its annotations are incomplete.
             connection = await aiohappyeyeballs.start_connection(  # pyright: ignore[reportUnknownMemberType]
                 addresses, happy_eyeballs_delay=_NEXT_ADDRESS, socket_factory=guarded_socket
             )
@@ -276,7 +275,7 @@ class HttpClient:
                 return NotSent("the client is closed")
             case AddressRefused():
                 limited(_log.error, "address refused", per=self.host, host=self.host)
-                return AddressForbidden("its address is link-local, a metadata service or otherwise never connected to")
+                return AddressForbidden("its address is forbidden (link-local, a metadata service or similar)")
             case ssl.SSLCertVerificationError():
                 reason = f"TLS certificate not accepted: {exc.verify_message[:200]}"
             case ssl.SSLError():
@@ -292,8 +291,8 @@ class HttpClient:
         return NotSent(reason)
 
 
-class _Asked(asyncio.Future[T]):
-    """What will come of an exchange under way; canceled, it closes the connection at once."""
+class _PendingExchange(asyncio.Future[T]):
+    """The future result of a running exchange; canceling it closes the connection at once."""
 
     __slots__ = ("wire",)
     wire: "_Wire"
@@ -306,42 +305,44 @@ class _Asked(asyncio.Future[T]):
 
 
 class _Wire(asyncio.Protocol):
-    """One connection, which carries one exchange at a time."""
+    """One connection; it has at most one exchange at a time."""
 
     def __init__(self, client: HttpClient, wires: set["_Wire"], *, limit: int) -> None:
         self._client = client
         self._wires = wires
         self.reader = HttpReader(limit=limit)
         self._loop = asyncio.get_running_loop()
-        self._asked: _Asked[Any] | None = None
+        self._pending: _PendingExchange[Any] | None = None
         self._read: Callable[[Exchange], Any]
         self._within: timedelta
         self.until = inf
-        """When the time of the exchange is up."""
+        """The deadline of the exchange."""
         self.transport: asyncio.Transport
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self.idle_until = 0.0
-        """Until when another exchange may begin."""
+        """The time until which another exchange may start."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are none by inheritance.
+        # uvloop's transports do not inherit from asyncio's.
         self.transport = cast("asyncio.Transport", transport)
         self._wires.add(self)
 
-    def ask(self, request: bytes, within: timedelta, until: float, read: Callable[[Exchange], T]) -> "_Asked[T]":
-        """Send a request; the answer, the end of the connection or `until` ends the exchange."""
+    def ask(
+        self, request: bytes, within: timedelta, until: float, read: Callable[[Exchange], T]
+    ) -> "_PendingExchange[T]":
+        """Send a request; the response, the end of the connection or `until` ends the exchange."""
         self.transport.write(request)
         self.reader.begin()
         self._read, self._within, self.until = read, within, until
-        asked: _Asked[T] = _Asked(loop=self._loop)
-        asked.wire = self
-        self._asked = asked
+        pending: _PendingExchange[T] = _PendingExchange(loop=self._loop)
+        pending.wire = self
+        self._pending = pending
         if until < self._client.alarm_at:
             self._client.watch(until)
-        return asked
+        return pending
 
     def has_news(self) -> bool:
-        """Look whether the idle peer has closed or sent anything, even if the loop has not come to read it yet."""
+        """Check whether the idle peer has closed or sent anything, even if the loop has not read it yet."""
         if self.transport.is_closing():
             return True
         poll = select.poll()
@@ -350,18 +351,17 @@ class _Wire(asyncio.Protocol):
 
     @property
     def busy(self) -> bool:
-        """Whether an exchange is under way."""
-        return self._asked is not None
+        """Whether an exchange is running."""
+        return self._pending is not None
 
     def data_received(self, data: bytes) -> None:
-        if self._asked is None:
-            # Nobody asked.
+        if self._pending is None:
             self.transport.abort()
             return
         try:
             self.reader.feed(data)
         except NotHttp:
-            self._end("the answer is not HTTP")
+            self._end("the response is not HTTP")
             return
         if self.reader.over:
             self._end()
@@ -373,34 +373,34 @@ class _Wire(asyncio.Protocol):
         del exc
         self._wires.discard(self)
         self.closed.set_result(None)
-        self._end("the connection was lost before an answer came")
+        self._end("the connection was lost before a response arrived")
 
     def expire(self) -> None:
-        """Time is up."""
+        """End the exchange at its deadline."""
         self._end(f"no answer within {round(self._within.total_seconds(), 2):g} s")
 
     def give_up(self) -> None:
-        """Nobody wants the answer any more."""
-        self._asked = None
+        """Abandon the exchange, since its response is no longer needed."""
+        self._pending = None
         self._client.put_back(self)
 
     def _end(self, missing: str = "") -> None:
-        """Say what the exchange came to: an answer as far as it came, or why there is none."""
-        asked, self._asked = self._asked, None
-        if asked is None:
+        """Set the result of the exchange: the response so far, or the reason why there is none."""
+        pending, self._pending = self._pending, None
+        if pending is None:
             return
         exchange = self.reader.answer() if self.reader.status else ConnectionBroken(missing)
         self._client.put_back(self)
         try:
-            asked.set_result(self._read(exchange))
-        # Whoever waits gets what reading raised; this connection and its client go on.
+            pending.set_result(self._read(exchange))
+        # An error of the reader is raised to the caller; the connection and its client continue.
         except Exception as exc:  # noqa: BLE001
-            asked.set_exception(exc)
+            pending.set_exception(exc)
 
 
 @cache
 def system_trust() -> ssl.SSLContext:
-    """Trust whom the system trusts; made once, as reading the certificates takes milliseconds."""
+    """Return a context with the system's CA certificates; cached, since loading them takes milliseconds."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context

@@ -15,13 +15,13 @@ _MAX_RESPONSE = 64 * 1024
 
 
 class WebhookDestination:
-    """A destination behind a URL; the caller decides when to try again."""
+    """A destination behind a URL; the caller decides when to retry."""
 
     def __init__(self, spec: DestinationSpec, *, clock: Clock) -> None:
         """Prepare without connecting.
 
         Raises:
-            OperatorError: the URL, a secret or a header of the configuration can never work.
+            OperatorError: the URL, a secret or a header of the configuration is unusable.
         """
         self._clock = clock
         self._timeout: timedelta = spec.timeout

@@ -1,4 +1,4 @@
-"""Asks an HTTP backend: one signed POST per attempt, reported exactly as it ended."""
+"""Calls an HTTP backend: one signed POST per attempt, with its exact result."""
 
 from collections.abc import Awaitable
 from datetime import timedelta
@@ -29,13 +29,13 @@ class WebhookExecutor:
         """Prepare without connecting.
 
         Raises:
-            OperatorError: the URL, a secret or a header of the configuration can never work.
+            OperatorError: the URL, a secret or a header of the configuration is unusable.
         """
         self._writer = RequestWriter(spec.url, secrets=spec.secret, headers=spec.headers, clock=clock)
         self._read = partial(read_answer, raw=spec.response == "raw", now=clock.now, hidden=self._writer.hidden)
         idle, url = spec.idle_seconds, str(spec.url)
         self._calls = HttpClient(url, concurrency=spec.concurrency, max_response=spec.max_response, idle=idle)
-        # Connections of their own, so that hanging calls cannot keep the news of their end from leaving.
+        # Separate connections, so that hanging calls cannot block their own cancels.
         self._cancels = HttpClient(url, concurrency=_CANCEL_CONNECTIONS, max_response=_CANCEL_RESPONSE, idle=idle)
 
     async def __aenter__(self) -> "WebhookExecutor":
@@ -55,7 +55,7 @@ class WebhookExecutor:
                 request.key, request.kind, data=request.data, attempt=request.attempt, arguments=request.arguments
             )
         except ValueError as exc:
-            return _as_coroutine(failure(f"executor was not asked: {exc}"))
+            return _as_coroutine(failure(f"request not sent to the executor: {exc}"))
         return self._calls.post(written, within=request.timeout, read=partial(self._read, kind=request.kind))
 
     async def cancel(self, cancellation: Cancellation) -> None:
@@ -65,16 +65,16 @@ class WebhookExecutor:
             limited(_log.warning, "cancel not sent", per=self, key=cancellation.key, reason=str(exc))
             return
         within = min(cancellation.timeout, _CANCEL_TIMEOUT)
-        reason = await self._cancels.post(written, within=within, read=_why_not_taken)
+        reason = await self._cancels.post(written, within=within, read=_cancel_error)
         if reason is not None:
-            limited(_log.warning, "cancel not taken", per=self, key=cancellation.key, reason=reason)
+            limited(_log.warning, "cancel failed", per=self, key=cancellation.key, reason=reason)
 
 
 async def _as_coroutine(answer: Answer) -> Answer:
     return answer
 
 
-def _why_not_taken(exchange: Exchange) -> str | None:
+def _cancel_error(exchange: Exchange) -> str | None:
     match exchange:
         case HttpAnswer(status=status):
             return None if 200 <= status < 300 else f"answered {name_status(status)}"

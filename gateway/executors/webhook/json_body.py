@@ -1,10 +1,10 @@
-"""Reads JSON from a peer strictly: nothing too deep, no number that would be rounded. Pure."""
+"""Parses JSON of a peer strictly: limits the depth, and rejects integers that would be rounded. Pure."""
 
 from typing import Any
 
 from gateway.strict_json import Unreadable, read_and_write
 
-_SAID = {
+_TEXTS = {
     "members": "with {}",
     "syntax": "that is not JSON",
     "depth": "{}",
@@ -14,7 +14,7 @@ _SAID = {
 
 
 def read_json(body: bytes) -> tuple[Any, bytes | None]:
-    """Parse a body; beside the value is its compact JSON, as `read_and_write` has it.
+    """Parse a body; return the value and its compact JSON, as `read_and_write` does.
 
     Raises:
         ValueError: with a text that completes "a body ..." and never quotes the body.
@@ -22,4 +22,4 @@ def read_json(body: bytes) -> tuple[Any, bytes | None]:
     try:
         return read_and_write(body)
     except Unreadable as exc:
-        raise ValueError(_SAID[exc.fault].format(exc)) from exc
+        raise ValueError(_TEXTS[exc.fault].format(exc)) from exc

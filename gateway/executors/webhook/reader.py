@@ -1,6 +1,6 @@
-"""Reads the answers that come over one HTTP/1.1 connection, one after the other. Pure: bytes in, an answer out.
+"""Reads consecutive HTTP/1.1 responses from the bytes of one connection. Pure.
 
-httptools finds where things begin and end; what is kept, and how much of it, is decided here.
+httptools parses the messages; this module selects the headers and limits the sizes.
 """
 
 import zlib
@@ -12,15 +12,15 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from gateway.events.frozen import frozen
 
 MAX_HEAD = 64 * 1024
-"""Bytes that may come before the body, interim answers included."""
+"""Most bytes before the body, including interim responses."""
 
-_KEPT = frozenset({b"content-encoding", b"content-length", b"content-type", b"retry-after", b"transfer-encoding"})
+_HEADERS = frozenset({b"content-encoding", b"content-length", b"content-type", b"retry-after", b"transfer-encoding"})
 _SWITCHING = 101
 _GZIP = 16 + zlib.MAX_WBITS
 
 
 class Unread(Enum):
-    """Why the body of an answer is missing; the value completes "executor answered 200 OK with ..."."""
+    """The reason why a body is missing; the value completes "executor answered 200 OK with ..."."""
 
     TOO_LARGE = "a body over the size limit"
     UNDECODABLE = "a body in an encoding that cannot be read"
@@ -29,42 +29,42 @@ class Unread(Enum):
 
 @frozen
 class HttpAnswer:
-    """An answer's status was read, and its body unless `Unread` says why not."""
+    """A response with its status, and its body or the reason why the body is missing."""
 
     status: int
     body: bytes | Unread
     headers: Mapping[bytes, bytes]
-    """Those that matter here, by their names in lower case."""
+    """The headers in `_HEADERS`, by lower-case name."""
 
     @property
     def content_type(self) -> str:
-        """The media type in lower case, without parameters; empty where none was given."""
+        """The media type in lower case, without parameters; empty if there is none."""
         return self.headers.get(b"content-type", b"").partition(b";")[0].strip().lower().decode("latin-1")
 
     @property
     def retry_after(self) -> str | None:
-        """The header of that name."""
+        """The `Retry-After` header."""
         given = self.headers.get(b"retry-after")
         return None if given is None else given.decode("latin-1")
 
 
 @frozen
 class NotSent:
-    """Not one byte of the request left, and another try may do better."""
+    """No byte of the request was sent; a retry may succeed."""
 
     reason: str
 
 
 @frozen
 class AddressForbidden:
-    """Not one byte of the request left, and none ever will: the address is refused."""
+    """No byte of the request was sent, and a retry cannot succeed: the address is forbidden."""
 
     reason: str
 
 
 @frozen
 class ConnectionBroken:
-    """The request, or a part of it, left; no status came back."""
+    """The request may have been sent, wholly or in part; no status arrived."""
 
     reason: str
 
@@ -73,43 +73,43 @@ Exchange = HttpAnswer | NotSent | AddressForbidden | ConnectionBroken
 
 
 class NotHttp(Exception):
-    """What came is no answer, or one with a head without end."""
+    """The received bytes are not an HTTP response, or its head is too large."""
 
 
 class HttpReader:
-    """The answers of one connection; `begin`, then `feed` until `over`."""
+    """Reads the responses of one connection: call `begin`, then `feed` until `over`."""
 
     def __init__(self, *, limit: int) -> None:
         """Read bodies of at most `limit` bytes, before and after decompression."""
         self._limit = limit
-        # As tolerant as the field's clients: a head whose lines end in LF alone, a space behind the size of a chunk.
+        # As lenient as common clients: lines that end in LF alone, a space after a chunk size.
         self._parser = HttpResponseParser(self)
         self._parser.set_dangerous_leniencies(
             lenient_headers=True, lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True
         )
         self._spoilt = False
-        """Whether the connection is of no use for what follows, however its answer ends."""
+        """Whether the connection cannot be reused, however this response ends."""
         self.begin()
 
     def begin(self) -> None:
-        """Forget the answer before."""
+        """Forget the previous response."""
         self.status = 0
-        """HTTP status; 0 until the head of an answer, that is no interim one, has been read."""
+        """The HTTP status; 0 until the head of a final response has been read."""
         self.over = False
-        """Whether nothing more has to be read: the answer is whole, or too large."""
+        """Whether reading can stop: the response is complete or too large."""
         self._whole = self.reusable = False
-        """Whether all of the answer has come, and whether the connection can carry another exchange."""
+        """Whether the response is complete, and whether the connection can be reused."""
         self._fed = self._head = self._size = 0
         self._headers: dict[bytes, bytes] = {}
         self.keep_alive: list[str] = []
-        """The values of all `Keep-Alive` headers of the answer."""
+        """The values of all `Keep-Alive` headers of the response."""
         self._chunks: list[bytes] = []
 
     def feed(self, data: bytes) -> None:
-        """Take what came.
+        """Parse received bytes.
 
         Raises:
-            NotHttp: the connection is of no more use.
+            NotHttp: the connection is unusable.
         """
         if not self.status:
             self._fed += len(data)
@@ -126,13 +126,13 @@ class HttpReader:
             raise NotHttp
 
     def end(self) -> None:
-        """Take note that the peer closed, which is how a body without a length ends."""
+        """Note that the peer closed the connection, which ends a body without a length."""
         self._spoil()
         if self.status and not self._headers.keys() & {b"content-length", b"transfer-encoding"}:
             self._whole = self.over = True
 
     def answer(self) -> HttpAnswer:
-        """Give what there is of an answer whose status has been read."""
+        """Return the response so far; its status must have been read."""
         if self._size > self._limit:
             body = Unread.TOO_LARGE
         elif not self._whole:
@@ -146,7 +146,7 @@ class HttpReader:
     def _spoil(self) -> None:
         self._spoilt, self.reusable = True, False
 
-    # What the parser calls -------------------------------------------------------------------------------
+    # Callbacks of the parser -----------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         if self.over:
@@ -155,13 +155,13 @@ class HttpReader:
     def on_header(self, name: bytes, value: bytes) -> None:
         self._head += len(name) + len(value)
         if self._head > MAX_HEAD:
-            # Reaches `feed` as an error of the parser.
+            # The parser passes it to `feed` as its own error.
             raise NotHttp
-        # Behind a body these are trailers, and behind an answer they belong to nothing.
+        # Headers after the body are trailers, and headers after the response belong to nothing.
         if self.status:
             return
         name = name.lower()
-        if name in _KEPT:
+        if name in _HEADERS:
             self._headers.setdefault(name, value)
         elif name == b"keep-alive":
             self.keep_alive.append(value.decode("latin-1"))
@@ -203,7 +203,7 @@ def _decode(body: bytes, encoding: bytes, *, limit: int) -> bytes | Unread:
 def _inflate(body: bytes, *, limit: int) -> bytes | Unread:
     gzip = zlib.decompressobj(wbits=_GZIP)
     try:
-        # One byte over the limit shows that it is passed, and keeps a bomb from unfolding further.
+        # One byte over the limit proves the excess without inflating a zip bomb.
         plain = gzip.decompress(body, limit + 1)
     except zlib.error:
         return Unread.UNDECODABLE

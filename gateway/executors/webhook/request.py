@@ -1,4 +1,4 @@
-"""Writes the signed HTTP request that asks an executor, cancels a call or copies an event."""
+"""Writes the signed HTTP request of a call, a cancel or an event copy."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from gateway.executors.webhook.signing import Signer
 
 
 class RequestWriter:
-    """Writes requests to one receiver with its secrets and extra headers, as the settings have checked them."""
+    """Writes requests to one receiver with its secrets and extra headers, which the settings have validated."""
 
     def __init__(
         self, url: AnyHttpUrl, *, secrets: Sequence[SecretStr], headers: Mapping[str, str], clock: Clock
@@ -28,7 +28,7 @@ class RequestWriter:
         extra = {name.lower(): value for name, value in headers.items()}
         self._head = _write_head(url, extra)
         self.hidden = sent_to(url, secrets, extra)
-        """What must not be quoted in a text, should the receiver send it back."""
+        """Secrets to mask in texts, since the receiver may send them back."""
 
     def write(
         self,
@@ -40,27 +40,27 @@ class RequestWriter:
         attempt: int | None = None,
         arguments: bytes | None = None,
     ) -> bytes:
-        """Write the whole request, with `{"type", "timestamp", "data"}` for a body.
+        """Write the whole request, with the body `{"type", "timestamp", "data"}`.
 
-        The timestamp is now unless the event has its own time; the signature is over the very bytes of the body.
-        `arguments` are those in the data, as somebody has written them already.
+        The timestamp is `at`, by default now; the signature covers the exact bytes of the body. `arguments` is the
+        compact JSON of the arguments in `data`, if it exists already.
 
         Raises:
-            ValueError: `data` cannot be JSON, or `key` no header; the text does not quote it.
+            ValueError: `data` cannot be JSON, or `key` cannot be a header; the text quotes neither.
         """
         if not key.isprintable():
-            raise ValueError("its key cannot stand in a header")
+            raise ValueError("its key cannot be sent as a header")
         now = self._clock.now()
-        told = now if at is None else at.astimezone(UTC)
+        event_time = now if at is None else at.astimezone(UTC)
         if arguments is not None:
             data = {**data, "arguments": orjson.Fragment(arguments)}
         try:
-            body = orjson.dumps({"type": kind, "timestamp": told, "data": data}, option=orjson.OPT_UTC_Z)
+            body = orjson.dumps({"type": kind, "timestamp": event_time, "data": data}, option=orjson.OPT_UTC_Z)
         except orjson.JSONEncodeError as exc:
             raise ValueError("the request cannot be written as JSON") from exc
         timestamp = int(now.timestamp())
-        # Named after the key, so that all attempts share a W3C trace, with a span for each. Sampled, because the
-        # receivers' tracers commonly follow the caller's flag and would else keep nothing.
+        # Derived from the key, so that all attempts share a W3C trace, with a span for each. Flagged as sampled,
+        # because receivers' tracers commonly follow the caller's flag and would otherwise record nothing.
         trace = sha256(key.encode()).hexdigest()
         span = (int(trace[32:48], 16) + (attempt or 0)) % 2**64
         head = (
@@ -75,7 +75,7 @@ class RequestWriter:
 
 
 def _write_head(url: AnyHttpUrl, extra: dict[str, str]) -> str:
-    """Write what is the same in every request: its first line, and the headers that do not change."""
+    """Write the constant part of every request: the request line and the fixed headers."""
     where = URL(str(url), encoded=True)
     headers = {"host": where.host_port_subcomponent or ""}
     if where.user is not None:

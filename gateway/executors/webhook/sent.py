@@ -1,4 +1,4 @@
-"""What was sent to a backend and must not be quoted, should it be sent back. Pure."""
+"""Collects the secrets that are sent to a backend, to mask them in its responses. Pure."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -6,16 +6,16 @@ from urllib.parse import unquote, unquote_plus
 
 from pydantic import AnyHttpUrl, SecretStr
 
-from gateway.hidden import Hidden
+from dragoman.hidden import Hidden
 
 _SHORTEST = 8
 """Shorter values (versions, tenant names) would turn ordinary words into asterisks."""
 
 
 def sent_to(url: AnyHttpUrl, secrets: Sequence[SecretStr], headers: Mapping[str, str]) -> Hidden:
-    """Name what a receiver knows from our requests and should not be quoted with."""
+    """Collect the secrets that a receiver knows from our requests: secrets, header values, query values, password."""
     hidden = {secret.get_secret_value() for secret in secrets} | set(headers.values())
-    # The schemes stand before the actual credential, which may be sent back alone.
+    # The credential without its scheme (`Bearer`), since a receiver may send it back alone.
     hidden |= {value.partition(" ")[2] for value in headers.values()}
     for pair in (url.query or "").split("&"):
         written = pair.partition("=")[2]

@@ -1,4 +1,4 @@
-"""Signs request bodies the Standard Webhooks way, so that any of its libraries can verify them. Pure."""
+"""Signs request bodies according to Standard Webhooks, so that its libraries can verify them. Pure."""
 
 import hmac
 from binascii import b2a_base64
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from pydantic import SecretStr
 
+from dragoman.webhook_secret import decode_secret
 from gateway.errors import OperatorError
-from gateway.settings.webhook_secret import decode_secret
 
 
 class Signer:
@@ -17,14 +17,14 @@ class Signer:
         """Decode the secrets.
 
         Raises:
-            OperatorError: says which secret cannot be used and why, and never quotes it.
+            OperatorError: a secret is invalid; the text gives its number and the reason, never the secret.
         """
         keys = [_decode(secret, place=f"{number} of {len(secrets)}") for number, secret in enumerate(secrets, 1)]
-        # Preparing a key costs as much as signing; a copy of a prepared one does not.
+        # Preparing a key costs as much as signing; copying a prepared key is cheap.
         self._prepared = tuple(hmac.new(key, digestmod="sha256") for key in keys)
 
     def sign(self, key: str, body: bytes, *, timestamp: int) -> str | None:
-        """Write the `webhook-signature` header over `key.timestamp.body`, or None where there is no secret."""
+        """Return the `webhook-signature` header over `key.timestamp.body`; None without a secret."""
         if not self._prepared:
             return None
         head = f"{key}.{timestamp}.".encode()

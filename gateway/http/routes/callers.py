@@ -4,6 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body, Header, Query, Response
 
+from dragoman.models import responses
 from gateway.core.callers import CallRequest
 from gateway.errors import InvalidRequest
 from gateway.http.body import refuse_two_keys
@@ -13,7 +14,6 @@ from gateway.http.reply import Reply
 from gateway.http.requests import LONGEST_CALL_KEY, CallTool, WaitQuery
 from gateway.http.route import ApiRequest, CallerDep, OperationRoute, SessionPath
 from gateway.http.views import show_called
-from gateway.models import responses
 from gateway.store.call import Call
 
 router = APIRouter(route_class=OperationRoute, tags=["calls"])

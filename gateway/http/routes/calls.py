@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Query, Response
 from pydantic import PlainValidator
 
+from dragoman.models import responses
 from gateway.errors import CallOver, InvalidRequest, NotFound, Unconfigured
 from gateway.events import SessionId
 from gateway.executors.port import Answered, OutcomeForm, outcome_from
@@ -17,7 +18,6 @@ from gateway.http.reply import Reply, listing
 from gateway.http.requests import CallsQuery, CancelCall, RedriveCall, WaitQuery
 from gateway.http.route import ApiRequest, CallerDep, CallPath, GatewayDep, OperationRoute
 from gateway.http.views import show, show_history
-from gateway.models import responses
 from gateway.store.rows import CallFilter, Page
 
 router = APIRouter(route_class=OperationRoute, tags=["calls"])

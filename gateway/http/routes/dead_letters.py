@@ -7,6 +7,7 @@ from urllib.parse import quote
 import orjson
 from fastapi import APIRouter, Body, Query, Response
 
+from dragoman.models import responses
 from gateway.errors import Conflict, Elsewhere
 from gateway.events import SessionId
 from gateway.http.openapi import problems
@@ -14,7 +15,6 @@ from gateway.http.reply import Reply, dump, listing
 from gateway.http.requests import DeadLettersQuery, DismissMany, RedriveCall, RedriveMany
 from gateway.http.route import ApiRequest, CallerDep, GatewayDep, LetterPath, OperationRoute
 from gateway.http.views import show, show_dead_letter, show_redriven
-from gateway.models import responses
 from gateway.runtime.calls.dead_letters import Done
 from gateway.store.rows import Page
 

@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Header, Query, Response
 from pydantic import PlainValidator
 
+from dragoman.models import responses
 from gateway.errors import Gone, Inexpressible, Truncated
 from gateway.events import Envelope, dump_event, to_json
 from gateway.http.client_events import PostedEvents, Several
@@ -25,7 +26,6 @@ from gateway.http.route import (
     read_sequence,
 )
 from gateway.http.sse import Beyond, EventStream
-from gateway.models import responses
 from gateway.runtime.views import StreamItem
 from gateway.store.step import Keep
 

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body, Query, Response
 
+from dragoman.models import responses
 from gateway.events import SessionId
 from gateway.http.openapi import problems
 from gateway.http.reply import Reply, listing
@@ -12,7 +13,6 @@ from gateway.http.requests import AnswerInteraction, InteractionsQuery
 from gateway.http.route import ApiRequest, CallerDep, GatewayDep, InteractionPath, OperationRoute
 from gateway.http.sse import EventStream
 from gateway.http.views import show_answered, show_interaction
-from gateway.models import responses
 from gateway.store.rows import Page
 
 router = APIRouter(route_class=OperationRoute, tags=["interactions"])

@@ -4,12 +4,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
+from dragoman.models import responses
 from gateway.http.openapi import problems
 from gateway.http.reply import Reply, listing
 from gateway.http.requests import ReloadQuery
 from gateway.http.route import GatewayDep, NamePath, OperationRoute
 from gateway.http.views import show, show_capabilities, show_runtime, show_unconnected
-from gateway.models import responses
 
 router = APIRouter(route_class=OperationRoute, tags=["operating"])
 

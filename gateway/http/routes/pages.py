@@ -5,6 +5,7 @@ from typing import Any
 from fastapi import APIRouter, Response
 from starlette.responses import PlainTextResponse
 
+from dragoman.models import responses
 from gateway.errors import NotFound
 from gateway.guard import in_thread
 from gateway.http.errors import PROBLEMS
@@ -12,7 +13,6 @@ from gateway.http.openapi import problems
 from gateway.http.reply import Reply, dump, listing
 from gateway.http.route import ApiRequest, GatewayDep, NamePath, OperationRoute
 from gateway.http.views import show
-from gateway.models import responses
 
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _WRITING = 60.0

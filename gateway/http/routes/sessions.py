@@ -4,6 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body, Query, Response
 
+from dragoman.models import responses
 from gateway.http.auth import require
 from gateway.http.idempotency import IdempotencyKey
 from gateway.http.openapi import problems
@@ -11,7 +12,6 @@ from gateway.http.reply import Reply, dump, listing
 from gateway.http.requests import CloseQuery, OpenSession, SessionsQuery
 from gateway.http.route import ApiRequest, GatewayDep, OperationRoute, SessionPath
 from gateway.http.views import show
-from gateway.models import responses
 from gateway.store.rows import Page
 
 router = APIRouter(route_class=OperationRoute, tags=["sessions"])

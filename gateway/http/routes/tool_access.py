@@ -4,13 +4,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
+from dragoman.models import responses
 from gateway.errors import Conflict
 from gateway.events import SessionId
 from gateway.http.openapi import problems
 from gateway.http.reply import Reply
 from gateway.http.requests import RotateQuery
 from gateway.http.route import ApiRequest, GatewayDep, OperationRoute, SessionPath
-from gateway.models import responses
 
 router = APIRouter(route_class=OperationRoute, tags=["calls"])
 

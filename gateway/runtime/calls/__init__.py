@@ -1,1 +1,1 @@
-"""Calls under way: dispatching, slots, breakers, callbacks, history and dead letters."""
+"""Calls: dispatching, slots, breakers, callbacks, history and dead letters."""

@@ -1,4 +1,4 @@
-"""Circuit breakers: whether an executor is asked now, and whether its calls wait meanwhile or fail.
+"""Circuit breakers: decide whether an executor may be called now, and whether its calls wait or fail meanwhile.
 
 | an attempt ended with | counts as |
 |---|---|
@@ -7,13 +7,13 @@
 | a connection lost; no answer in time; 5xx, also 503 with Retry-After | failing |
 | a cancel; too little time left for a fair attempt; a fault inside the gateway | nothing |
 
-"There" closes the breaker. "Unreachable" opens it at once, and for `reconnect_within` the executor's calls wait; later
-they fail. "Failing" opens it after `failures` in a row, and calls fail.
+"There" closes the breaker. "Unreachable" opens it at once; the executor's calls wait for up to `reconnect_within` and
+then fail. "Failing" opens it after `failures` consecutive failures, and calls fail.
 
-While the breaker is open, one call at a time probes the executor: with back-off as long as calls wait, then once every
-`open_for`. Failures count in a row: an executor of which some instances work is there. An attempt that began before
-the breaker moved only counts if it brought an answer. `Breaker` is a pure state machine; `Breakers` holds one for each
-executor of this process.
+While the breaker is open, one call at a time probes the executor: with back-off while calls wait, then once every
+`open_for`. One success resets the count of failures, so an executor with some working instances counts as there. An
+attempt that started before the breaker changed its state counts only if it brought an answer. `Breaker` is a pure state
+machine; `Breakers` holds one for each executor of this process.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,46 +33,47 @@ State = Literal["closed", "half_open", "open"]
 Sign = Literal["there", "unreachable", "failing", "nothing"]
 
 _RESERVED = timedelta(seconds=1)
-"""How long a probe may take from getting its slot to leaving; its step has to reach the disk in between."""
-_SPREAD = 0.25
+"""The time that a probe has from getting its slot to its start; its step is written to disk in between."""
+_OPEN_JITTER = 0.25
+"""Largest extension of `open_for`, as a fraction, so that many gateways do not probe at once."""
 _LONGEST_REASON = 200
 
 
 @frozen
 class Rule:
-    """When a breaker opens, and how it probes."""
+    """The settings of a breaker: when it opens and how it probes."""
 
     failures: int | None
-    """Attempts in a row without an answer that open it; None: any number is fine."""
+    """Consecutive attempts without an answer that open it; None: no number does."""
     open_for: timedelta
-    """From one probe to the next while calls fail."""
+    """The time between probes while calls fail."""
     reconnect_within: timedelta
-    """How long calls wait for an executor, from the moment in which it was first found unreachable."""
+    """The time that calls wait for an executor after it was first unreachable."""
     pause: Callable[[timedelta, float], timedelta]
-    """The wait before the next probe while calls wait, given how long that has lasted and a number from 0 to 1."""
+    """Returns the wait before the next probe while calls wait; takes the time so far and a jitter from 0 to 1."""
 
 
 class Breaker:
-    """The breaker of one executor; every method is given the time."""
+    """The breaker of one executor; its methods take the current time."""
 
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
         self.state: State = "closed"
         self.failures = 0
         self.since: datetime | None = None
-        """When the first of the failures in a row ended, or the executor was first found unreachable."""
+        """The end of the first consecutive failure, or the time at which the executor was first unreachable."""
         self.unreachable = False
         """Whether the last request could not even be sent."""
         self.reason = ""
         self.epoch = 0
-        """Grows whenever the state changes, so that attempts of different states are told apart."""
+        """Grows with each change of state, to distinguish attempts that started in different states."""
         self._wait_until: datetime | None = None
         self._due_at: datetime | None = None
         self._reserved_until: datetime | None = None
         self._probe: int | None = None
 
     def admits(self, now: datetime) -> bool:
-        """Whether an attempt may begin: any while closed; while open one, once it is time."""
+        """Whether an attempt may start: any attempt while closed, one probe at its time while open."""
         if self.state == "closed":
             return True
         if self._probe is not None or (self._reserved_until is not None and now < self._reserved_until):
@@ -84,26 +85,26 @@ class Breaker:
         return self.state == "closed" or (self._wait_until is not None and now < self._wait_until)
 
     def next_change(self, now: datetime) -> datetime | None:
-        """Return when the passing of time alone admits a probe, or ends the wait."""
+        """Return the next time at which a probe is due or the wait ends."""
         times = [self._wait_until]
         if self.state != "closed" and self._probe is None:
             times += [self._due_at, self._reserved_until]
         return min((time for time in times if time is not None and time > now), default=None)
 
     def reserve(self, now: datetime) -> None:
-        """Keep the one probe for whoever was just admitted; it is free again if that attempt never begins."""
+        """Reserve the probe for the attempt that was just admitted; expires if that attempt does not start."""
         if self.state != "closed":
             self._reserved_until = now + _RESERVED
             self._move("half_open")
 
-    def began(self) -> int:
-        """An attempt begins; returns what its end is told with."""
+    def start_attempt(self) -> int:
+        """Register the start of an attempt; return the epoch to pass to `end_attempt`."""
         if self.state == "half_open":
             self._probe = self.epoch
         return self.epoch
 
-    def ended(self, epoch: int, sign: Sign, *, reason: str, now: datetime, jitter: float) -> bool:
-        """An attempt has ended; says whether that has moved the breaker."""
+    def end_attempt(self, epoch: int, sign: Sign, *, reason: str, now: datetime, jitter: float) -> bool:
+        """Register the end of an attempt; return whether the breaker changed its state."""
         mine = epoch == self.epoch
         if sign == "there":
             self.failures = 0
@@ -119,7 +120,7 @@ class Breaker:
             return self._open(now, jitter)
         reached = self.state == "half_open" and self.holds_calls(now)
         if reached:
-            # It can be reached again, and what it answers counts like any first failure.
+            # The executor is reachable again, so this failure counts as the first one.
             self._close()
         self.failures += 1
         if self.failures == 1 or self.since is None:
@@ -132,8 +133,7 @@ class Breaker:
         if self._wait_until is not None and now < self._wait_until and self.since is not None:
             self._due_at = now + self.rule.pause(now - self.since, jitter)
         else:
-            # A little longer for some, so that many gateways do not try in the same moment.
-            self._due_at = now + self.rule.open_for * (1 + _SPREAD * jitter)
+            self._due_at = now + self.rule.open_for * (1 + _OPEN_JITTER * jitter)
         self._move("open")
         return True
 
@@ -149,7 +149,7 @@ class Breaker:
 
 
 def read(answer: Answer) -> tuple[Sign, str]:
-    """Say what an answer tells about the executor being there (the table above)."""
+    """Classify an answer by the table above; return the reason of a failure as well."""
     match answer:
         case Answered() | Replied() | Accepted():
             return "there", ""
@@ -162,7 +162,7 @@ def read(answer: Answer) -> tuple[Sign, str]:
 
 
 class Breakers:
-    """The breakers of all executors; known to logs and metrics."""
+    """The breakers of all executors, with their logs and metrics."""
 
     def __init__(
         self,
@@ -179,11 +179,11 @@ class Breakers:
         self._specs: Mapping[str, object] = {}
         self._breakers: dict[str, Breaker] = {}
         self.moved: set[str] = set()
-        """The executors whose breaker is not closed: every call looks, and nearly always there is none."""
+        """The executors whose breaker is not closed; usually empty, which makes the check of each call cheap."""
         self.configure(rules, specs)
 
     def configure(self, rules: Mapping[str, Rule], specs: Mapping[str, object]) -> None:
-        """Take over a configuration; an executor whose spec has changed begins anew, the others stay as they are."""
+        """Apply a configuration; an executor with a changed spec gets a new breaker, the others keep theirs."""
         before, self._specs = self._specs, specs
         for name in [name for name in self._breakers if name not in rules]:
             del self._breakers[name]
@@ -203,43 +203,46 @@ class Breakers:
         self._metrics.breaker(name, state)
 
     def admits(self, name: str) -> bool:
-        """Whether an attempt at this executor may begin now."""
+        """Whether an attempt at this executor may start now."""
         return name not in self.moved or self._breakers[name].admits(self._clock.now())
 
     def reserve(self, name: str) -> None:
-        """An attempt was admitted; where the breaker is not closed, it is the probe."""
+        """Reserve the probe for an admitted attempt, if the breaker is not closed."""
         if name in self.moved:
             self._breakers[name].reserve(self._clock.now())
             self._show(name)
 
     def refusal(self, name: str) -> str | None:
-        """Say what to tell an agent instead of letting its call wait; None where it may wait, or be asked now."""
+        """Return the text for an agent whose call must not wait; None if it may wait or start now."""
         if name not in self.moved:
             return None
         breaker = self._breakers[name]
         if breaker.holds_calls(self._clock.now()):
             return None
-        what = "unreachable" if breaker.unreachable else "failing"
+        problem = "unreachable" if breaker.unreachable else "failing"
         since = f" since {breaker.since:%H:%M:%S} UTC" if breaker.since is not None else ""
-        return f"{name!r} has been {what}{since} ({breaker.reason})"
+        return f"{name!r} has been {problem}{since} ({breaker.reason})"
 
     def seconds_to_change(self, name: str) -> float | None:
-        """Return in how many seconds time alone admits a probe or ends the wait; None where it changes nothing."""
+        """Return the seconds until a probe is due or the wait ends; None if time changes nothing."""
         if name not in self.moved:
             return None
         now = self._clock.now()
         at = self._breakers[name].next_change(now)
         return None if at is None else (at - now).total_seconds()
 
-    def began(self, name: str) -> int:
-        """An attempt begins; returns what its end is told with."""
+    def start_attempt(self, name: str) -> int:
+        """Register the start of an attempt; return the epoch to pass to `end_attempt`."""
         breaker = self._breakers.get(name)
         if breaker is None:
             return 0
-        return breaker.began() if name in self.moved else breaker.epoch
+        return breaker.start_attempt() if name in self.moved else breaker.epoch
 
-    def ended(self, name: str, epoch: int, answer: Answer | None) -> bool:
-        """An attempt has ended, with nothing to tell where None; says whether that has moved the breaker."""
+    def end_attempt(self, name: str, epoch: int, answer: Answer | None) -> bool:
+        """Register the end of an attempt; return whether the breaker changed its state.
+
+        `answer` is None if the attempt says nothing about the executor.
+        """
         breaker = self._breakers.get(name)
         if breaker is None:
             return False
@@ -250,7 +253,7 @@ class Breakers:
         sign, reason = ("nothing", "") if answer is None else read(answer)
         reason = reason[:_LONGEST_REASON]
         now = self._clock.now()
-        if not breaker.ended(epoch, sign, reason=reason, now=now, jitter=self._jitter()):
+        if not breaker.end_attempt(epoch, sign, reason=reason, now=now, jitter=self._jitter()):
             return False
         self._show(name)
         self._log(name, breaker, before, sign)

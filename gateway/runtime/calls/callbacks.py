@@ -1,4 +1,4 @@
-"""The addresses that executors report to later on, each with a token that is good for its one call."""
+"""Callback addresses of executors, each with a token that is valid for one call."""
 
 import hmac
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _LETTERS = 40
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where an executor reports about one call."""
+    """The callback addresses of one call."""
 
     outcome: str
     progress: str
@@ -49,15 +49,15 @@ def _token(key: bytes, call_id: CallId) -> str:
 
 
 async def keep_key(engine: Engine, ids: Ids) -> bytes:
-    """Read the key of this store, or make one; of several instances that start at once, one makes it for all.
+    """Read the key of this store, or create one; instances that start at once agree on one key.
 
     Raises:
-        EngineUnavailable: the store keeps none.
+        EngineUnavailable: the store does not keep the key.
     """
     known = await engine.note(_NOTE)
     if known is not None:
         return known.encode()
-    # The store keeps one answer per key, whoever comes first; a note would be the last one's.
+    # The store keeps the first answer of a key; a note would be overwritten by the last instance.
     made = StoredAnswer("", ids.token().encode(), _NEVER)
     await engine.remember(key=_NOTE, scope=_SCOPE, answer=made)
     kept = await engine.recall(key=_NOTE, scope=_SCOPE)

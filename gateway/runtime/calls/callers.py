@@ -1,4 +1,4 @@
-"""Calls from outside: whoever is not the runtime asks for a tool, and waits for its outcome on any instance."""
+"""Calls from API and MCP clients: opens a call and waits for its outcome, on any instance."""
 
 import asyncio
 from collections import Counter
@@ -19,27 +19,27 @@ from gateway.store.call import Call
 from gateway.store.port import Engine
 
 MOST_HELD = 4_096
-"""Requests of callers that one process holds at once."""
+"""Requests that wait for calls in one process at once."""
 MOST_HELD_OF_ONE = 64
-"""Of them, those about calls of one session."""
+"""Requests that wait for calls of one session."""
 
 _NEARLY = 0.9
-"""Of a beat: heartbeats come a moment early or late, and a beat must not wait for the next one."""
+"""The fraction of a beat after which a heartbeat triggers it; heartbeats arrive slightly early or late."""
 
 Follow = Callable[[SessionId, int, float], AsyncGenerator[StreamItem]]
 Tell = Callable[[CallProgressed | None], Awaitable[object]]
-"""Takes what an executor reports, and None for a beat."""
+"""Receives each progress report of an executor, and None for a beat."""
 
 
 class Callers:
-    """Asks in a caller's name, and holds its request until the call has ended."""
+    """Opens calls for callers, and holds their requests until the calls have ended."""
 
     def __init__(
         self, engine: Engine, directory: SessionDirectory, ids: Ids, follow: Follow, *, beat: float, drain: Drain
     ) -> None:
-        """Prepare; `follow` shows what stands in a journal behind a sequence, then what happens, and beats.
+        """Prepare; `follow` yields the events after a sequence, new events as they come, and heartbeats.
 
-        When the `drain` is over, each request that waits is answered at once as still open.
+        At the end of the `drain`, waiting requests return at once with calls that are still open.
         """
         self._engine = engine
         self._directory = directory
@@ -51,24 +51,24 @@ class Callers:
 
     @property
     def held(self) -> int:
-        """How many requests are held now."""
+        """The number of waiting requests."""
         return self._held.total()
 
     @property
     def held_by_session(self) -> Mapping[SessionId, int]:
-        """Count the requests that are held now for calls of each session."""
+        """The number of waiting requests by session."""
         return self._held
 
     def fresh_key(self) -> str:
-        """Make the key of a call whose caller gives none."""
+        """Generate the key of a call whose caller gives none."""
         return self._ids.event_id()
 
     async def ask(self, session_id: SessionId, request: CallRequest) -> Call:
-        """Open a call, or find the one that has the same key; its key holds as long as the call is kept.
+        """Open a call, or return the stored call with the same key.
 
         Raises:
-            CallDiffers, UnknownTool, InvalidArguments, Overloaded: it cannot be called so.
-            NotFound, Conflict, Elsewhere: the session is not there, closed, or at work on another instance.
+            CallDiffers, UnknownTool, InvalidArguments, Overloaded: the request is rejected.
+            NotFound, Conflict, Elsewhere: the session is unknown, closed, or runs on another instance.
             Draining: the gateway is stopping, and the call would be new.
         """
         if not request.fresh:
@@ -83,27 +83,27 @@ class Callers:
         return worker.view.calls.get(call_id) or await self._directory.call(call_id)
 
     async def wait(self, call_id: CallId, seconds: float) -> Call:
-        """Wait until a call has ended, or the time is over, or the gateway stops.
+        """Wait until a call ends, `seconds` have passed, or the gateway stops.
 
         Raises:
-            NotFound: no such call. Overloaded: too many wait already.
+            NotFound: the call is unknown. Overloaded: too many requests wait already.
         """
         call = await self._directory.call(call_id)
         if seconds <= 0 or not call.is_open:
             return call
         with self.holding(call.session_id):
             try:
-                await self._hear(call, seconds)
+                await self._wait_outcome(call, seconds)
                 return await self._directory.call(call_id)
             except EngineUnavailable:
-                # Whoever waits on hears of it later.
+                # The caller sees an open call and can wait again.
                 return call
 
     async def outcome(self, call: Call, seconds: float, tell: Tell | None = None) -> tuple[Call, ToolFinished | None]:
-        """Wait as `wait` does, in a place that is held already; `tell` hears how far the call is meanwhile."""
+        """Wait for the outcome like `wait`, within `holding`; `tell` receives progress meanwhile."""
         try:
             if call.is_open:
-                finished = await self._hear(call, seconds, tell)
+                finished = await self._wait_outcome(call, seconds, tell)
                 if finished is not None:
                     return call, finished
                 call = await self._directory.call(call.call_id)
@@ -114,32 +114,32 @@ class Callers:
             return call, None
 
     async def finished(self, call: Call) -> ToolFinished | None:
-        """Read how a call has ended; None while it is open, or where its outcome was removed."""
+        """Read the outcome of a call; None while it is open or if the outcome was removed."""
         if call.outcome_sequence is None:
             return None
         page = await self._engine.read(call.session_id, after=call.outcome_sequence - 1, limit=1)
         event = page[0].event if page else None
         return event if isinstance(event, ToolFinished) else None
 
-    async def _hear(self, call: Call, seconds: float, tell: Tell | None = None) -> ToolFinished | None:
+    async def _wait_outcome(self, call: Call, seconds: float, tell: Tell | None = None) -> ToolFinished | None:
         try:
             async with asyncio.timeout(seconds):
-                return await self._ended(call, tell)
+                return await self._watch(call, tell)
         except TimeoutError:
             return None
 
-    async def _ended(self, call: Call, tell: Tell | None) -> ToolFinished | None:
+    async def _watch(self, call: Call, tell: Tell | None) -> ToolFinished | None:
         carried = self._directory.owned(call.session_id)
         if carried is not None and tell is None:
-            finished = await self._ended_here(call, carried.worker)
+            finished = await self._watch_here(call, carried.worker)
             if finished is not None:
                 return finished
         loop = asyncio.get_running_loop()
-        told = loop.time()
+        told_at = loop.time()
         async with aclosing(self._follow(call.session_id, call.request_sequence, self._beat / 2)) as items:
             async for item in items:
                 if isinstance(item, Heartbeat) and not (await self._directory.call(call.call_id)).is_open:
-                    # News stand still here while the instance has no lease, and another one has ended the call.
+                    # Without a lease this instance receives no news; another instance ended the call.
                     return None
                 events = [one.event for one in item.items] if isinstance(item, News) else []
                 for event in events:
@@ -147,36 +147,36 @@ class Callers:
                         return event
                     if tell is not None and isinstance(event, CallProgressed) and event.call_id == call.call_id:
                         await tell(event)
-                        told = loop.time()
-                if tell is not None and loop.time() - told >= self._beat * _NEARLY:
+                        told_at = loop.time()
+                if tell is not None and loop.time() - told_at >= self._beat * _NEARLY:
                     await tell(None)
-                    told = loop.time()
+                    told_at = loop.time()
         return None
 
-    async def _ended_here(self, call: Call, worker: SessionWorker) -> ToolFinished | None:
-        """Wait for an outcome where the session is carried here, without a look at the journal.
+    async def _watch_here(self, call: Call, worker: SessionWorker) -> ToolFinished | None:
+        """Wait for the outcome of a call whose session runs here, without reading the journal.
 
-        None where that must be looked at: the call was not open any more, or the session is given up here.
+        Returns None if the journal must be read: the call has ended already, or the session was released.
         """
         with worker.feed.watching(call.call_id) as watch:
             while call.call_id in worker.view.calls and not worker.feed.closed and not self._drain.over.is_set():
-                told = await wait_any(watch, self._drain.over, within=self._beat / 2)
+                woke = await wait_any(watch, self._drain.over, within=self._beat / 2)
                 if watch.outcome is not None:
                     return watch.outcome
-                if not told and not (await self._directory.call(call.call_id)).is_open:
-                    # Nothing comes here while the instance has no lease, and another one has ended the call.
+                if not woke and not (await self._directory.call(call.call_id)).is_open:
+                    # Without a lease this instance receives no news; another instance ended the call.
                     break
             return watch.outcome
 
     @contextmanager
     def holding(self, session_id: SessionId) -> Generator[None]:
-        """Take a place among the requests that are held.
+        """Count a request as waiting, within the limits.
 
         Raises:
-            Overloaded: too many are.
+            Overloaded: too many requests wait already.
         """
         if self.held >= MOST_HELD or self._held[session_id] >= MOST_HELD_OF_ONE:
-            raise Overloaded("too many requests wait for calls already; ask again without `wait`")
+            raise Overloaded("too many requests are waiting for calls; retry without `wait`")
         self._held[session_id] += 1
         try:
             yield

@@ -1,4 +1,4 @@
-"""What clients ask about calls, and say of them: outcomes, progress, cancels, another try."""
+"""Operations on calls for clients: queries, outcomes, progress, cancels and redrives."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ from gateway.store.rows import CallFilter, Page
 
 
 class Calls:
-    """Looks calls up, and takes to the session that carries one what is said of it."""
+    """Queries calls, and sends outcomes, progress and orders to the worker of the call's session."""
 
     def __init__(
         self,
@@ -42,15 +42,15 @@ class Calls:
         self._largest = largest
 
     async def page(self, which: CallFilter, page: Page) -> tuple[Sequence[Call], str | None]:
-        """List calls, and say where the next page begins."""
+        """List calls; return the cursor of the next page as well."""
         return await self._engine.calls(which, page)
 
     async def one(self, call_id: CallId) -> Call:
-        """Look up a call."""
+        """Load a call."""
         return await self._directory.call(call_id)
 
     async def history(self, call_id: CallId) -> CallHistory:
-        """Read all that happened to a call."""
+        """Load the whole history of a call."""
         return await load_history(self._engine, await self._directory.call(call_id))
 
     def callback_allowed(self, call_id: CallId, token: str) -> bool:
@@ -58,11 +58,11 @@ class Calls:
         return self._callbacks.allowed(call_id, token)
 
     async def settle(self, call_id: CallId, answer: Answered, *, size: int = 0) -> Call:
-        """Record an outcome that came by callback or API, of so many bytes; the same one again is fine.
+        """Record an outcome of `size` bytes from a callback or the API; an identical repeat succeeds.
 
         Raises:
-            Conflict: the call has already ended otherwise; the first such outcome is recorded as ignored.
-            CallOver: it ended too long ago. TooLarge: its executor may not answer so much.
+            Conflict: the call ended with another outcome; the first late outcome is recorded as ignored.
+            CallOver: it ended too long ago. TooLarge: the outcome exceeds its executor's `max_response`.
         """
         row = await self._answerable(call_id, size)
         answer = self._dispatcher.scan_answer(row.executor, answer)
@@ -90,10 +90,11 @@ class Calls:
         return row
 
     async def progress(self, call_id: CallId, data: dict[str, Any], *, size: int = 0) -> None:
-        """Record how far a call is; what one call may say is bounded.
+        """Record progress of a call.
 
         Raises:
-            Conflict: the call has ended. CallOver: too long ago. TooLarge: this is too much, or all together is.
+            Conflict: the call has ended. CallOver: it ended too long ago.
+            TooLarge: this report, or all reports of the call together, are too large.
         """
         row = await self._answerable(call_id, size)
         worker = await self._directory.worker(row.session_id)
@@ -101,10 +102,10 @@ class Calls:
             raise Conflict(f"the call has already {(await self._directory.call(call_id)).state}")
 
     async def cancel(self, call_id: CallId, *, reason: str | None) -> Call:
-        """Have a call canceled.
+        """Cancel a call.
 
         Raises:
-            Conflict: it has ended.
+            Conflict: the call has ended.
         """
         row = await self._directory.call(call_id)
         worker = await self._directory.worker(row.session_id)
@@ -113,5 +114,5 @@ class Calls:
         return await self._directory.call(call_id)
 
     async def redrive(self, call_id: CallId, *, new_key: bool, deliver: bool) -> Call:
-        """Ask the executor again what a call had asked; returns the new call."""
+        """Redrive a call; return the new call, or the same one if it is open."""
         return await self._redriving.call(await self._directory.call(call_id), new_key=new_key, deliver=deliver)

@@ -1,8 +1,7 @@
-"""Dead letters: calls that ended without an answer, and sends that will not be tried again by themselves.
+"""Dead letters: calls that ended without an answer, and deliveries that the gateway no longer retries.
 
-Each has an id for good: a call's is its call_id, a send's is `SESSION:SEQUENCE:TARGET`. Redriven, it leaves the
-list; should that fail as well, the new call, or the send, is a dead letter again. Dismissed, it leaves the list for
-good.
+The id of a call is its call_id; the id of a delivery is `SESSION:SEQUENCE:TARGET`. Redriving or dismissing a dead
+letter removes it from the list. If the redrive fails, the new call or the delivery becomes a dead letter again.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -25,32 +24,32 @@ _MOST_FAILURES = 100
 
 @dataclass(frozen=True, slots=True)
 class Which:
-    """Which dead letters are meant; empty members match everything."""
+    """Filters of dead letters; empty members match everything."""
 
     kind: Kind | None = None
     runtime: str | None = None
     executor: str | None = None
-    """Only calls have one."""
+    """Matches calls only."""
     target: str | None = None
-    """Only deliveries have one: `runtime`, or `destination:NAME`."""
+    """Matches deliveries only: `runtime` or `destination:NAME`."""
     since: datetime | None = None
     unknown: bool | None = None
-    """Only calls whose outcome is unknown, or only those that were surely not done."""
+    """True: only calls with an unknown outcome; False: only calls that certainly did not run."""
 
     @property
     def calls(self) -> bool:
-        """Whether a call can be meant."""
+        """Whether the filters can match a call."""
         return self.kind != "delivery" and self.target is None
 
     @property
     def sends(self) -> bool:
-        """Whether a delivery can be meant."""
+        """Whether the filters can match a delivery."""
         return self.kind != "call" and self.executor is None and self.unknown is None
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A dead letter that could not be redriven or dismissed, and why."""
+    """A dead letter that could not be redriven or dismissed, with the reason."""
 
     id: str
     reason: str
@@ -58,51 +57,51 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What became of redriving or dismissing many."""
+    """The result of redriving or dismissing several dead letters."""
 
     found: tuple[str, ...]
-    """The ids that were meant, at most as many as were allowed."""
+    """The matching ids, up to the limit."""
     done: int
     failed: tuple[Failed, ...]
     more: bool
-    """Whether the filters match more than that."""
+    """Whether the filters match more than `found`."""
 
 
 def id_of(row: Call | Send) -> str:
-    """Name a dead letter."""
+    """Return the id of a dead letter."""
     return row.call_id if isinstance(row, Call) else f"{row.session_id}:{row.sequence}:{row.target}"
 
 
 def advise(row: Call | Send) -> str:
-    """Say what is known of a dead letter and what an operator should do."""
+    """Describe the state of a dead letter and the operator's next step."""
     match row:
         case Call(unknown=True):
             return (
-                f"Nobody knows whether executor {row.executor!r} has done this. Look there for the webhook-id "
-                f"{row.key or row.call_id}: if it was not done, or if a repeat does no harm, redrive it; else dismiss "
-                "it."
+                f"It is unknown whether executor {row.executor!r} ran this call. Look there for webhook-id "
+                f"{row.key or row.call_id}: redrive the call if it did not run or if a repeat is harmless; otherwise "
+                "dismiss it."
             )
         case Call():
-            return f"It was not done. Redrive it once executor {row.executor!r} answers again."
+            return f"The call did not run. Redrive it when executor {row.executor!r} responds again."
         case Send(target="runtime", state="unknown"):
             return (
-                "Nobody knows whether the runtime has got this. Look at what the agent did next: redrive it if it is "
-                "missing, else dismiss it."
+                "It is unknown whether the runtime received this. Check the agent's next actions: redrive it if it is "
+                "missing; otherwise dismiss it."
             )
         case Send(state="refused"):
-            return "The receiver refused it. Mend what the reason says, then redrive it; as it is, it is refused again."
+            return "The receiver refused it. Fix the cause given in the reason before you redrive it."
         case Send():
-            return "It was given up after all attempts. Redrive it once the receiver takes events again."
+            return "All attempts failed. Redrive it when the receiver accepts events again."
 
 
 def dismissed(row: Send, *, by: str, at: datetime) -> str:
-    """Say of a delivery that an operator has left it as it is."""
+    """Write the reason that is stored with a dismissed delivery."""
     was = f"{row.state}: {row.reason}" if row.reason else row.state
     return f"dismissed by {by} at {at.isoformat(timespec='seconds')}; it was {was}"
 
 
 class DeadLetters:
-    """Lists, shows, redrives and dismisses them."""
+    """Lists, shows, redrives and dismisses dead letters."""
 
     def __init__(
         self,
@@ -121,7 +120,7 @@ class DeadLetters:
         """List calls, newest first, then deliveries, newest first.
 
         Raises:
-            InvalidRequest: the cursor is not of this list.
+            InvalidRequest: the cursor is from another list.
         """
         kind, _, cursor = (page.after or ("c:" if which.calls else "s:")).partition(":")
         if kind not in {"c", "s"}:
@@ -130,10 +129,10 @@ class DeadLetters:
         if kind == "s":
             rows, following = await self._engine.dead_sends(Page(page.limit, cursor or None), sends)
             return rows if which.sends else (), None if following is None else f"s:{following}"
-        wanted = CallFilter(
+        call_filter = CallFilter(
             runtime=which.runtime, executor=which.executor, since=which.since, unknown=which.unknown, dead=True
         )
-        calls, following = await self._engine.calls(wanted, Page(page.limit, cursor or None))
+        calls, following = await self._engine.calls(call_filter, Page(page.limit, cursor or None))
         if following is not None:
             return calls, f"c:{following}"
         if not which.sends:
@@ -143,34 +142,34 @@ class DeadLetters:
         rows, following = await self._engine.dead_sends(Page(page.limit - len(calls)), sends)
         return [*calls, *rows], None if following is None else f"s:{following}"
 
-    async def show(self, letter: str) -> CallHistory | Send:
-        """Tell all about one; a call with its whole history.
+    async def show(self, dead_letter_id: str) -> CallHistory | Send:
+        """Load one dead letter; a call includes its whole history.
 
         Raises:
-            NotFound: there is none of this id, or it was redriven or dismissed.
+            NotFound: the id is unknown, or the dead letter was redriven or dismissed.
         """
-        row = await self._find(letter)
+        row = await self._find(dead_letter_id)
         return await load_history(self._engine, row) if isinstance(row, Call) else row
 
-    async def redrive(self, letter: str, *, new_key: bool, deliver: bool) -> Call | Send:
-        """Try one again; returns the new call, or the delivery that is pending again.
+    async def redrive(self, dead_letter_id: str, *, new_key: bool, deliver: bool) -> Call | Send:
+        """Redrive one dead letter; return the new call, or the delivery, which is pending again.
 
         Raises:
-            NotFound, Conflict, Gone: it cannot be.
+            NotFound, Conflict, Gone: it cannot be redriven.
         """
-        row = await self._find(letter)
+        row = await self._find(dead_letter_id)
         if isinstance(row, Call):
             return await self._redrive(row.call_id, new_key=new_key, deliver=deliver)
         await self._redeliver(row.session_id, row.sequence, row.target)
         return replace(row, state="pending", reason=None)
 
-    async def dismiss(self, letter: str, *, by: str) -> Call | Send:
-        """Leave one as it is, for good; returns the call or delivery, which is no dead letter any more.
+    async def dismiss(self, dead_letter_id: str, *, by: str) -> Call | Send:
+        """Dismiss one dead letter; return its call or delivery.
 
         Raises:
-            NotFound, Conflict: it cannot be.
+            NotFound, Conflict: it cannot be dismissed.
         """
-        return await self._dismiss(await self._find(letter), by)
+        return await self._dismiss(await self._find(dead_letter_id), by)
 
     async def each(
         self,
@@ -181,12 +180,12 @@ class DeadLetters:
         deal_with: Callable[[str], Awaitable[object]],
         pass_on: Callable[[str, Elsewhere], Awaitable[None]],
     ) -> Done:
-        """Redrive or dismiss what the filters match, at most `limit`; whatever cannot be is told with its reason.
+        """Apply `deal_with` to each dead letter that the filters match, up to `limit`; report failures with reasons.
 
-        Those of sessions that are not carried here are passed on.
+        Dead letters of sessions that another instance owns go to `pass_on`.
 
         Raises:
-            EngineUnavailable: the store takes no writes; what was done before that stays so.
+            EngineUnavailable: the store rejects writes; completed changes are kept.
         """
         rows, following = await self.list(which, Page(limit))
         done, failed = 0, list[Failed]()
@@ -204,14 +203,14 @@ class DeadLetters:
         found = tuple(id_of(row) for row in rows)
         return Done(found, done, tuple(failed[:_MOST_FAILURES]), following is not None)
 
-    async def _find(self, letter: str) -> Call | Send:
-        session_id, colon, rest = letter.partition(":")
+    async def _find(self, dead_letter_id: str) -> Call | Send:
+        session_id, colon, rest = dead_letter_id.partition(":")
         if not colon:
-            row = await self._engine.call(CallId(letter))
+            row = await self._engine.call(CallId(dead_letter_id))
             if row is not None and row.dead:
                 return row
             raise NotFound(
-                f"no dead letter {letter!r}: no such call, or it has its answer, or it was redriven or dismissed"
+                f"no dead letter {dead_letter_id!r}: the call is unknown, was answered, redriven or dismissed"
             )
         number, _, target = rest.partition(":")
         if number.isascii() and number.isdigit() and len(number) < 19:
@@ -219,5 +218,5 @@ class DeadLetters:
                 if send.target == target and send.state in DEAD_SENDS:
                     return send
         raise NotFound(
-            f"no dead letter {letter!r}: no such delivery, or it got through, or it is tried again or dismissed"
+            f"no dead letter {dead_letter_id!r}: the delivery is unknown, succeeded, is being retried or was dismissed"
         )

@@ -18,7 +18,7 @@ _GENERATED = "unkeyed-"
 
 
 class CallDeduplicator:
-    """Counts the listeners of each call, here and by its lease on other instances."""
+    """Counts the listeners of each call on this instance; a named lease shows those on other instances."""
 
     def __init__(self, engine: Engine, directory: SessionDirectory, ids: Ids, keeper: LeaseKeeper) -> None:
         self._engine = engine
@@ -56,7 +56,7 @@ class CallDeduplicator:
             if not await self._register(row.call_id, only=True):
                 continue
             call = await self._engine.call(row.call_id)
-            # A canceled call is not wanted any more; the repeat is.
+            # A repeat must not join a call that is being canceled.
             if call is not None and call.is_open and call.canceling_until is None:
                 return call
             await self.stop_listening(row.call_id)

@@ -1,8 +1,8 @@
-"""Runs attempts at executors, and turns every way they can end into a signal.
+"""Runs attempts at executors, and turns every end of an attempt into a signal.
 
-Retry decisions are the core's (core.calls.judge). An attempt is the executor's own future, under way as soon as it was
-asked, or a task where the executor has more to do first. Both report by their done-callback: one that is canceled
-before its first step, or dies of a fault of ours, reports as well.
+The core decides about retries (core.calls.judge). An attempt is the future that the executor returned, or a task around
+its coroutine. Both report from their done-callback, so an attempt also reports if it is canceled before its first step
+or fails with a gateway fault.
 """
 
 import asyncio
@@ -48,14 +48,14 @@ from gateway.store.call import Call
 log = structlog.get_logger(__name__)
 
 _CANCEL_TIMEOUT = timedelta(seconds=5)
-MOST_TOLD = 1_000
-"""Cancels that are told to executors at once; the next are not told, as they are best effort."""
+MOST_CANCELS = 1_000
+"""Cancels that are sent to executors at once; more are not sent, since they are best effort."""
 _SLACK = timedelta(seconds=2)
 _NO_TIME = timedelta(0)
 _FAIR = 0.5
-"""An attempt with less than this part of the time it should have says nothing about an executor that was silent."""
+"""If an attempt had less than this fraction of its full timeout, a timeout says nothing about the executor."""
 _NAME = 64
-"""How much of a member's name is logged."""
+"""Characters of a member's name that are logged."""
 
 _FAILED = frozenset({"refused", "not_processed", "uncertain"})
 """The results that use up an attempt."""
@@ -91,27 +91,28 @@ class Dispatcher:
         self._backends = backends
         self._tasks = services.tasks
         self._attempts: dict[Inbox, dict[CallId, Future[Answer]]] = {}
-        """What is under way, by the session that hears of its end."""
+        """The running attempts of each session."""
         self._broken_off: set[Future[Answer]] = set()
-        """Attempts whose end nobody has to hear of."""
+        """Canceled attempts whose end is not reported."""
         self._questions: dict[Inbox, set[Task[None]]] = {}
         self._asking = Counter[tuple[Inbox, str]]()
-        """How many requests about routed events are on the wire, by session and executor."""
-        self._hear_end = guard_call("dispatcher", self._ended)
-        self._telling = 0
+        """The number of requests about routed events on the wire, by session and executor."""
+        self._report_end = guard_call("dispatcher", self._handle_end)
+        self._canceling = 0
+        """The number of cancels on the wire."""
         self._noted: set[str] = set()
-        """Executors of which it was logged that they say more than anybody knows."""
+        """Executors whose unknown outcome members were logged."""
         self._unaddressed: set[str] = set()
         """Executors that have answered 202 while the gateway had no callback address."""
 
     def stop(self) -> None:
-        """Break off what is under way; the calls are taken up again by the next process."""
+        """Cancel all attempts; the next process continues the calls."""
         for session in list(self._attempts):
             self._break_off(*self._attempts[session].values())
 
     @property
     def in_flight(self) -> int:
-        """How many attempts are on the wire, for calls and for routed events."""
+        """The number of attempts on the wire, for calls and for routed events."""
         return sum(len(of_session) for of_session in self._attempts.values()) + self._asking.total()
 
     def busy(self, session: Inbox) -> bool:
@@ -130,7 +131,7 @@ class Dispatcher:
         return found
 
     def abandon(self, session: Inbox) -> None:
-        """Break off all that is under way for a session that goes on elsewhere; executors are told nothing."""
+        """Cancel the attempts of a session that continues elsewhere, without sending cancels to executors."""
         self._break_off(*self._attempts.get(session, {}).values())
         for question in self._questions.get(session, ()):
             question.cancel()
@@ -145,11 +146,11 @@ class Dispatcher:
     def dispatch(self, session: Inbox, effect: Dispatch, view: SessionView, *, protocol: str) -> None:
         """Start one attempt of a call that holds a slot."""
         call = effect.call
-        epoch = self._breakers.began(call.executor or "")
+        epoch = self._breakers.start_attempt(call.executor or "")
         found = self._backends.executor(call.executor or "")
         if found is None:
             answer = NeverSent(f"executor {call.executor!r} is no longer configured")
-            self._over(session, call, epoch, answer, "never_sent", telling=False)
+            self._finish(session, call, epoch, answer, "never_sent", telling=False)
             return
         executor, policy = found
         if call.state == "accepted":
@@ -160,11 +161,11 @@ class Dispatcher:
                 executor=call.executor,
                 reason="no sign of life, or an operator's order",
             )
-        # The executor keeps to it; one that does not is broken off when the call's deadline ends the call.
+        # The executor enforces the timeout. If it does not, the call's deadline cancels the attempt.
         timeout = min(policy.timeout, call.deadline_at - self._clock.now())
         if timeout <= _NO_TIME:
-            answer = NeverSent("no time was left for this attempt")
-            self._over(session, call, epoch, answer, "never_sent", telling=False)
+            answer = NeverSent("the deadline had passed before this attempt")
+            self._finish(session, call, epoch, answer, "never_sent", telling=False)
             return
         report = Report(session, call.call_id)
         try:
@@ -180,18 +181,18 @@ class Dispatcher:
             attempt = executor.execute(request)
             if not isinstance(attempt, Future):
                 attempt = spawn("attempt", attempt, self._tasks)
-        # The dispatcher's edge: whatever an executor does, an answer comes out.
+        # An executor may raise anything; every attempt must end with an answer.
         except BaseException as exc:
             if not is_fault(exc):
                 raise
             report.end()
             answer = _failed(exc, executor=call.executor, call_id=call.call_id)
-            self._over(session, call, epoch, answer, "uncertain", telling=False)
+            self._finish(session, call, epoch, answer, "uncertain", telling=False)
             return
         self._attempts.setdefault(session, {})[call.call_id] = attempt
-        attempt.add_done_callback(partial(self._hear_end, report, call, epoch, timeout, policy))
+        attempt.add_done_callback(partial(self._report_end, report, call, epoch, timeout, policy))
 
-    def _ended(
+    def _handle_end(
         self,
         report: Report,
         call: Call,
@@ -212,20 +213,20 @@ class Dispatcher:
             answer = attempt.result()
             result = _result_of(answer)
             telling = result != "uncertain" or _is_telling(timeout, policy)
-        # The dispatcher's edge again; canceled by nobody here, an attempt has failed like any other.
+        # An attempt that was canceled, but not by the dispatcher, has failed like any other.
         except BaseException as exc:  # noqa: BLE001
             if not attempt.cancelled() or attempt not in self._broken_off:
                 answer, result = _failed(exc, executor=call.executor, call_id=call.call_id), "uncertain"
         self._broken_off.discard(attempt)
-        self._over(session, call, epoch, answer, result, telling=telling)
+        self._finish(session, call, epoch, answer, result, telling=telling)
 
-    def _over(
+    def _finish(
         self, session: Inbox, call: Call, epoch: int, answer: Answer | None, result: AttemptResult, *, telling: bool
     ) -> None:
-        """An attempt is over; `telling` is an answer that says something about the executor being there."""
+        """Finish an attempt; `telling` says whether its answer tells if the executor is available."""
         name = call.executor or ""
-        # First, so that the slot goes to a call that may begin.
-        moved = self._breakers.ended(name, epoch, answer if telling else None)
+        # The breaker moves first, so that the free slot goes to a call that may start.
+        moved = self._breakers.end_attempt(name, epoch, answer if telling else None)
         if call.executor is not None:
             self._slots.release(name, session)
         if moved:
@@ -257,48 +258,47 @@ class Dispatcher:
         session.put(Attempted(call.call_id, call.attempt, answer))
 
     def scan_answer(self, executor: str | None, answer: Answered) -> Answered:
-        """Note what is strange in an answer, and mask what its error quotes."""
+        """Log unknown members of an outcome, and mask secrets in its error."""
         if executor is None:
             return answer
         if answer.ignored and executor not in self._noted:
-            # Once for each executor.
             self._noted.add(executor)
             members = [name[:_NAME] for name in answer.ignored]
             log.warning("unknown members of an outcome ignored", executor=executor, members=members)
         return self._scanner.scan(executor, answer)
 
     def release(self, session: Inbox, effect: Release) -> None:
-        """A call is over, or should be: break its attempt off and tell the executor."""
+        """Cancel the attempt of a call that has ended or is being canceled, and notify the executor."""
         attempt = self._attempts.get(session, {}).get(effect.call_id)
         if attempt is not None and effect.stop:
             self._break_off(attempt)
         self.tell(effect)
 
     def tell(self, effect: Release) -> None:
-        """Tell the executor of a call that is over, where it is to be told."""
+        """Send the executor a cancel, if the effect asks for one."""
         found = self._backends.executor(effect.executor or "")
         if found is None or effect.tell is None:
             return
         cancellation = Cancellation(key=f"{effect.key}.cancel", data=effect.tell, timeout=_CANCEL_TIMEOUT)
-        if self._telling >= MOST_TOLD:
+        if self._canceling >= MOST_CANCELS:
             log.warning("cancel not sent", key=cancellation.key, reason="too many at once")
             return
-        self._telling += 1
-        telling = guard("cancel", partial(self._tell, found[0], cancellation), self._tasks, again=False)
-        telling.add_done_callback(guard_call("dispatcher", self._end_notification))
+        self._canceling += 1
+        canceling = guard("cancel", partial(self._cancel, found[0], cancellation), self._tasks, again=False)
+        canceling.add_done_callback(guard_call("dispatcher", self._end_cancel))
 
-    def _end_notification(self, _task: Task[None]) -> None:
-        self._telling -= 1
+    def _end_cancel(self, _task: Task[None]) -> None:
+        self._canceling -= 1
 
-    async def _tell(self, executor: Executor, cancellation: Cancellation) -> None:
-        # Best effort by contract: whatever goes wrong here is told to the log and changes nothing.
+    async def _cancel(self, executor: Executor, cancellation: Cancellation) -> None:
+        # Cancels are best effort: a failure is logged and changes nothing.
         async with asyncio.timeout((cancellation.timeout + _SLACK).total_seconds()):
             await executor.cancel(cancellation)
 
     # Questions -------------------------------------------------------------------------------------------
 
     def ask(self, session: Inbox, effect: Ask) -> None:
-        """Start asking an executor about a routed event."""
+        """Send a routed event to its executor in a new task."""
         asking = guard("question", partial(self._ask_until_deadline, session, effect), self._tasks, times=3)
         self._questions.setdefault(session, set()).add(asking)
         asking.add_done_callback(guard_call("dispatcher", partial(self._forget, session)))
@@ -318,13 +318,13 @@ class Dispatcher:
         if found is None:
             return failure(f"there is no executor {effect.executor!r}")
         executor, policy = found
-        reason, attempt, unsent = "no time was left", 1, 0
+        reason, attempt, unsent = "the deadline had passed", 1, 0
         while (left := effect.deadline_at - self._clock.now()) > _NO_TIME:
             if (refusal := self._breakers.refusal(effect.executor)) is not None:
                 if not self._breakers.admits(effect.executor):
                     return failure(refusal)
                 self._breakers.reserve(effect.executor)
-            epoch = self._breakers.began(effect.executor)
+            epoch = self._breakers.start_attempt(effect.executor)
             request = Request(
                 kind=effect.kind,
                 key=effect.key,
@@ -332,28 +332,28 @@ class Dispatcher:
                 attempt=attempt,
                 timeout=min(policy.timeout, left),
             )
-            heard: Answer | None = None
+            telling_answer: Answer | None = None
             place = session, effect.executor
             self._asking[place] += 1
             try:
                 answer, telling = await self._ask_once(executor, request, policy)
-                heard = answer if telling else None
+                telling_answer = answer if telling else None
             finally:
                 self._asking[place] -= 1
                 if not self._asking[place]:
                     del self._asking[place]
-                if self._breakers.ended(effect.executor, epoch, heard):
+                if self._breakers.end_attempt(effect.executor, epoch, telling_answer):
                     self._slots.look(effect.executor)
             self._metrics.attempt(effect.executor, _result_of(answer))
             match answer:
                 case Answered() | Replied():
                     return answer
                 case Accepted():
-                    return failure("the backend must answer at once; a 202 confirms nothing")
+                    return failure("the backend answered 202; this request needs a final response")
                 case Uncertain(reason) if not policy.idempotent:
                     return failure(f"unknown: {reason}", unknown=True)
                 case NeverSent(reason):
-                    # It uses up no attempt; whether there is time for another try, the breaker says.
+                    # An unsent request uses up no attempt; the breaker decides how long to retry.
                     unsent += 1
                     wait = policy.delay(unsent, self._jitter())
                 case NotProcessed(reason, retry_after):
@@ -366,13 +366,13 @@ class Dispatcher:
         return failure(reason)
 
     async def _ask_once(self, executor: Executor, request: Request, policy: RetryPolicy) -> tuple[Answer, bool]:
-        """Ask, and say whether the answer tells something about the executor being there."""
+        """Send the request once; the flag says whether the answer tells if the executor is available."""
         try:
             async with asyncio.timeout((request.timeout + _SLACK).total_seconds()):
                 answer = await executor.execute(request)
             uncertain = _result_of(answer) == "uncertain"
         except TimeoutError:
-            answer, uncertain = Uncertain("the executor did not end in time"), True
+            answer, uncertain = Uncertain("the executor did not finish in time"), True
         except BaseException as exc:
             if not is_fault(exc):
                 raise
@@ -381,7 +381,7 @@ class Dispatcher:
 
 
 def _is_telling(timeout: timedelta, policy: RetryPolicy) -> bool:
-    """Whether silence says something about an executor: only where there was a fair time for an answer."""
+    """Whether a timeout says anything about the executor: only if it had a fair time to answer."""
     return timeout >= _FAIR * min(policy.timeout, policy.deadline)
 
 
@@ -391,10 +391,10 @@ def _failed(exc: BaseException, **about: str | None) -> Uncertain:
 
 
 def _result_of(answer: object) -> AttemptResult:
-    """Name how an attempt ended.
+    """Return the result of an attempt as a metric label.
 
     Raises:
-        TypeError: an executor of somebody else has given what is no answer.
+        TypeError: a plug-in executor returned something that is not an answer.
     """
     match answer:
         case Answered(refused=True):
@@ -410,4 +410,4 @@ def _result_of(answer: object) -> AttemptResult:
         case Uncertain():
             return "uncertain"
         case _:
-            raise TypeError(f"an executor answers with one of its answers, not {type(answer).__name__}")
+            raise TypeError(f"an executor must return an `Answer`, not {type(answer).__name__}")

@@ -1,4 +1,4 @@
-"""A call's whole history, which takes more than one look into the store."""
+"""Loads the whole history of a call, with several reads of the store."""
 
 from gateway.errors import Truncated
 from gateway.events import Envelope
@@ -11,7 +11,7 @@ _MOST_PAGES = 20
 
 
 async def load_history(engine: Engine, row: Call) -> CallHistory:
-    """Collect everything on record about a call, looking a bounded way behind its request."""
+    """Collect all events and deliveries of a call, from its request up to a bounded number of events later."""
     found: list[Envelope] = []
     after = row.request_sequence - 1
     for _ in range(_MOST_PAGES):
@@ -20,7 +20,7 @@ async def load_history(engine: Engine, row: Call) -> CallHistory:
         except Truncated as exc:
             after = exc.first_sequence - 1
             continue
-        found.extend(envelope for envelope in page if _tells_of(envelope, row))
+        found.extend(envelope for envelope in page if _belongs_to(envelope, row))
         if len(page) < _PAGE:
             break
         after = page[-1].sequence
@@ -29,7 +29,7 @@ async def load_history(engine: Engine, row: Call) -> CallHistory:
     return CallHistory(row, tuple(found), tuple(sends))
 
 
-def _tells_of(envelope: Envelope, row: Call) -> bool:
+def _belongs_to(envelope: Envelope, row: Call) -> bool:
     event = envelope.event
     if getattr(event, "call_id", None) == row.call_id or envelope.sequence == row.request_sequence:
         return True

@@ -1,4 +1,4 @@
-"""Which tools callers of a session are offered. Pure."""
+"""The tools that a session offers to its callers. Pure."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -18,13 +18,13 @@ class OfferedTool:
     parameters: Mapping[str, Any]
     read_only: bool
     idempotent: bool
-    """Whether its executor may be asked twice."""
+    """Whether its executor may receive a call twice."""
     longest: timedelta
-    """How long its outcome may take at most."""
+    """The longest time until its outcome."""
 
 
 def offered(settings: Settings, policy: Policy, *, runtime: str, labels: Mapping[str, str]) -> Sequence[OfferedTool]:
-    """List them in the order of the configuration."""
+    """List the offered tools in the order of the configuration."""
     found: list[OfferedTool] = []
     for name, tool in settings.tools.items():
         route = policy.routes.executor_for(runtime=runtime, kind="tool.requested", tool=name, labels=labels)

@@ -1,4 +1,4 @@
-"""Tries calls and deliveries again that have ended, and dismisses those that an operator leaves as they are."""
+"""Redrives ended calls and deliveries, and dismisses dead letters."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +20,7 @@ from gateway.store.step import RUNTIME, SendChange, Step
 
 
 class Redriving:
-    """Does what an operator orders about one call or one delivery; `wake` wakes whoever sends copies."""
+    """Carries out an operator's order for one call or delivery; `wake` wakes the sender of event copies."""
 
     def __init__(
         self,
@@ -40,10 +40,12 @@ class Redriving:
         self._drain = drain
 
     async def call(self, row: Call, *, new_key: bool, deliver: bool) -> Call:
-        """Ask the executor again what a call had asked; returns the new call, or the same one if that is accepted.
+        """Send the request of an ended call to its executor as a new call, or repeat the request of an open call.
+
+        Returns the new call, or the same one if it is open.
 
         Raises:
-            Conflict, Elsewhere: the call cannot be redriven, or its session is not at work here.
+            Conflict, Elsewhere: the call cannot be redriven, or its session does not run here.
             Gone: its arguments were removed. Draining: the gateway is stopping.
         """
         if row.is_open:
@@ -69,36 +71,40 @@ class Redriving:
         return await self._directory.call(fresh)
 
     async def dead_call(self, call_id: CallId, *, new_key: bool, deliver: bool) -> Call:
-        """Redrive a dead call, unless somebody else does so already."""
+        """Redrive a dead call, unless it was redriven or dismissed already."""
         row = await self._directory.call(call_id)
         if not row.dead:
             raise Conflict(NO_LONGER_DEAD)
         return await self.call(row, new_key=new_key, deliver=deliver)
 
     async def delivery(self, session_id: SessionId, sequence: int, target: str) -> None:
-        """Send one event copy or outbound event again, whatever became of it."""
+        """Send one event copy or outbound event again, whatever its state."""
         worker = await self._sender(session_id, target)
         if await self._send(session_id, sequence, target) is None:
-            raise NotFound(f"event {sequence} was never meant for {target!r}")
+            raise NotFound(f"event {sequence} has no delivery to {target!r}")
         change = SendChange(sequence=sequence, target=target, state="pending", due_at=self._clock.now())
         await self._engine.commit(Step(session_id=session_id, send_changes=(change,)))
         self._send_again(worker, sequence)
 
     async def dead_delivery(self, session_id: SessionId, sequence: int, target: str) -> None:
-        """Send a dead letter again, unless somebody else does so already."""
+        """Send a dead delivery again, unless it is being sent already."""
         worker = await self._sender(session_id, target)
         await self._send(session_id, sequence, target)
         if not await self._engine.revive(session_id, sequence, target, due_at=self._clock.now()):
-            raise Conflict("this delivery is tried again already")
+            raise Conflict("this delivery is already being retried")
         self._send_again(worker, sequence)
 
     async def dismiss(self, row: Call | Send, by: str) -> Call | Send:
-        """Leave a dead letter as it is, unless it is one no more."""
+        """Dismiss a dead letter.
+
+        Raises:
+            Conflict: it was redriven or dismissed meanwhile. Elsewhere: another instance owns its session.
+        """
         now = self._clock.now()
         if isinstance(row, Send):
             reason = dismissed(row, by=by, at=now)
             if not await self._engine.dismiss(row.session_id, row.sequence, row.target, reason=reason):
-                raise Conflict("this delivery was tried again or dismissed meanwhile")
+                raise Conflict("this delivery was redriven or dismissed meanwhile")
             return replace(row, state="moot", due_at=None, reason=reason)
         carried = self._directory.owned(row.session_id)
         if carried is not None:
@@ -107,7 +113,7 @@ class Redriving:
         session = await self._directory.session(row.session_id)
         if session.state != "closed" and isinstance(elsewhere := await self._directory.not_here(session), Elsewhere):
             raise elsewhere
-        # Nobody carries the session, and nobody will as things are.
+        # The session has no worker anywhere, so the event is written directly.
         event = Envelope(
             event_id=self._ids.event_id(),
             session_id=row.session_id,
@@ -128,18 +134,18 @@ class Redriving:
         """Find one delivery.
 
         Raises:
-            Gone: what it would say was erased.
+            Gone: the content of its event was erased.
         """
         row = next((one for one in await self._engine.sends_of(session_id, sequence) if one.target == target), None)
         if row is not None and is_erased(row.envelope.event):
-            raise Gone("what this event said was erased, so there is nothing to send", first_sequence=sequence + 1)
+            raise Gone("the content of this event was erased; there is nothing to send", first_sequence=sequence + 1)
         return row
 
     async def _sender(self, session_id: SessionId, target: str) -> SessionWorker | None:
-        """Find the worker that speaks to the runtime; copies, and events of closed sessions, need none.
+        """Find the worker that sends to the runtime; None for copies and for events of closed sessions.
 
         Raises:
-            Elsewhere: another instance carries the session. Draining: the gateway is stopping.
+            Elsewhere: another instance owns the session. Draining: the gateway is stopping.
         """
         session = await self._directory.session(session_id)
         carried = self._directory.owned(session_id)

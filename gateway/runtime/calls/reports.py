@@ -1,4 +1,4 @@
-"""What an executor inside this process says about how far a call is, on its way to the record."""
+"""Progress reports of executors inside this process, on their way to the journal."""
 
 import asyncio
 from asyncio import AbstractEventLoop, Future
@@ -17,28 +17,28 @@ from gateway.strict_json import Unreadable, read_strictly, write_strictly
 log = structlog.get_logger(__name__)
 
 PACE = 0.1
-"""Seconds from one report of a call on record to its next; of those that come meanwhile only the newest is."""
+"""Least seconds between two recorded reports of a call; of the reports in between only the newest is recorded."""
 MOST_REPORTED = 64 * 1024
-"""Bytes of JSON that one report may have."""
+"""Largest size of one report, in bytes of JSON."""
 
 
 class Report:
-    """The `report` of one attempt: it takes a report at once, from any thread, and never raises.
+    """The `report` function of one attempt: takes reports from any thread without blocking, and never raises.
 
-    One report at a time is on its way to the record. After the attempt's end, or the call's, none is taken.
+    One report at a time is being recorded. Reports after the end of the attempt or the call are ignored.
     """
 
     __slots__ = ("_call_id", "_newest", "_over", "_under_way", "session")
 
     def __init__(self, session: Inbox, call_id: CallId) -> None:
-        """Pass on what is reported in the session's own loop."""
+        """Prepare; reports are passed on in the session's event loop."""
         self.session = session
         self._call_id = call_id
         self._newest: dict[str, Any] | None = None
         self._under_way = self._over = False
 
     def __call__(self, data: dict[str, Any]) -> None:
-        """Take word of how far the call is: a JSON object of `MOST_REPORTED` bytes at most."""
+        """Report the progress of the call: a JSON object of at most `MOST_REPORTED` bytes."""
         if self._over:
             return
         try:
@@ -61,7 +61,7 @@ class Report:
             self.session.loop.call_soon_threadsafe(guard_call("dispatcher", self._pass_on))
 
     def end(self) -> None:
-        """The attempt is over: pass on what was said last, and take nothing more."""
+        """Pass on the newest report and ignore later ones, since the attempt has ended."""
         if self._newest is not None:
             self._pass_on()
         self._over = True
@@ -79,7 +79,6 @@ class Report:
             reply.set_exception(exc)
 
     def _handle_reply(self, reply: "Future[bool]") -> None:
-        """It is on record, or was not taken."""
         problem = None if reply.cancelled() else reply.exception()
         if problem is not None:
             log.warning("progress not recorded", call_id=self._call_id, reason=str(problem))
@@ -97,16 +96,16 @@ def _runs_here(loop: AbstractEventLoop) -> bool:
 
 
 def _copied(data: object) -> dict[str, Any]:
-    """Copy a JSON object by writing it.
+    """Copy a JSON object by serializing it.
 
     Raises:
-        ValueError: it is none, or too large.
+        ValueError: it is not a JSON object, or too large.
     """
     if not isinstance(data, dict):
         raise ValueError(f"it must be a dict, not {type(data).__name__}")
     try:
         return read_strictly(write_strictly(cast("object", data), most=MOST_REPORTED))
     except Unreadable as exc:
-        raise ValueError(f"it is nothing that can be kept: {exc}") from exc
+        raise ValueError(f"it cannot be stored: {exc}") from exc
     except ValueError as exc:
         raise ValueError(f"it {exc}") from exc

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import structlog
 
+from dragoman.hidden import Hidden
 from gateway.executors.port import Answered
 from gateway.executors.webhook.sent import sent_to
-from gateway.hidden import Hidden
 from gateway.runtime.masking import is_registered
 from gateway.runtime.metrics import Metrics
 from gateway.settings.model import ExecutorSpec, WebhookSpec
@@ -24,7 +24,7 @@ class SecretScanner:
         self._sent: Mapping[str, Hidden] = {}
         self._secret: Mapping[str, Hidden] = {}
         self._noted: set[str] = set()
-        """Executors with a secret in a result, which was logged."""
+        """Executors for which a secret in a result was logged."""
         self.configure(executors)
 
     def configure(self, executors: Mapping[str, ExecutorSpec]) -> None:
@@ -39,7 +39,7 @@ class SecretScanner:
         }
 
     def scan(self, executor: str, answer: Answered) -> Answered:
-        """Mask the error of an outcome; pass its result on, and count and log a secret in it."""
+        """Mask secrets in the error of an outcome; leave its result unchanged, but count and log a secret in it."""
         sent = self._sent.get(executor)
         if sent is None or not answer.may_quote:
             return answer

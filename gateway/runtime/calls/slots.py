@@ -1,11 +1,12 @@
-"""Who may work now: slots and a rate per executor and per session, fair queues behind them.
+"""Concurrency slots, rate limits and fair queues, per executor and per session.
 
 - A free slot goes to the waiting sessions in turn, and within a session to the call that waited longest.
-- A rate is a bucket of one second's worth (at least one call): so many may begin at once after a quiet second.
-- A call that ends while it waits leaves its queue at once. How many calls of a session may wait is bounded where
-  they are opened (`limits.open_calls`), so queues need no bound of their own.
-- While an executor's breaker is not closed, one call at a time is let through. The others wait without a slot while it
-  was unreachable for less than `reconnect_within`, and are turned away from then on.
+- A rate limit is a token bucket with one second's worth of calls, at least one. After an idle second all of them may
+  start at once.
+- A call that ends while it waits leaves its queue at once. `limits.open_calls` bounds a session's waiting calls, so the
+  queues need no bound.
+- While an executor's breaker is not closed, only one call at a time gets a slot. The other calls wait until the
+  executor has been unreachable for `reconnect_within`; then they are turned away.
 """
 
 import asyncio
@@ -22,16 +23,16 @@ from gateway.runtime.session.signals import SlotFree, TurnedAway
 _LEAST_WAIT = 0.001
 
 Limit = tuple[int, float | None]
-"""How many calls at once, and how many may begin in a second."""
+"""The most concurrent calls, and the most calls started per second."""
 
 
-# Dictionaries without values: in order of arrival, and a call in the middle is taken out at once.
+# A dictionary without values keeps the order of arrival and removes a call in constant time.
 _Queue = dict[CallId, None]
 
 
 @dataclass(slots=True)
 class _Bucket:
-    """A second's worth of calls, and at least one, which fills up at a rate."""
+    """A token bucket that holds one second's worth of calls, at least one."""
 
     rate: float
     tokens: float
@@ -42,7 +43,7 @@ class _Bucket:
         return cls(rate, max(1.0, rate), asyncio.get_running_loop().time())
 
     def wait(self) -> float:
-        """Say in how many seconds a call may begin; 0 where one may now."""
+        """Return the seconds until a call may start; 0 if it may start now."""
         now = asyncio.get_running_loop().time()
         self.tokens = min(max(1.0, self.rate), self.tokens + (now - self.filled_at) * self.rate)
         self.filled_at = now
@@ -53,7 +54,7 @@ class _Bucket:
 
 
 def _paced(bucket: _Bucket | None, rate: float | None) -> _Bucket | None:
-    """Give a bucket another rate; what is in it stays."""
+    """Change the rate of a bucket; it keeps its tokens."""
     if rate is None:
         return None
     if bucket is None:
@@ -81,10 +82,10 @@ class Slots:
         self._executors: dict[str, _Executor] = {}
         self._sessions: dict[Inbox, int] = {}
         self._paces: dict[Inbox, _Bucket] = {}
-        """Of sessions that have begun a call, until they end; empty where sessions have no rate."""
+        """Buckets of the sessions that have started a call, until they end; empty if sessions have no rate."""
         self._paused = False
         self._queued = False
-        """Whether calls may wait somewhere; nearly always none do."""
+        """Whether any queue may hold a call; usually none does."""
         self.configure(executors, session=session)
 
     def configure(self, executors: Mapping[str, Limit], *, session: Limit) -> None:
@@ -101,18 +102,18 @@ class Slots:
                 continue
             known.most, known.bucket = most, _paced(known.bucket, rate)
             if known.timer is not None:
-                # It was set for the old rate.
+                # The timer was set for the old rate.
                 known.timer.cancel()
                 known.timer = None
         for name in list(self._executors):
             self._grant(name)
 
     def pause(self) -> None:
-        """Let nothing new begin any more; the process is about to end."""
+        """Start no more calls; the process is about to exit."""
         self._paused = True
 
     def take(self, executor: str, session: Inbox) -> bool:
-        """Take a slot if one is free and nobody waits for it."""
+        """Take a slot if one is free and no call waits for it."""
         state = self._executors.get(executor)
         if state is None or state.queues or not self._fits(state, session):
             return False
@@ -120,11 +121,11 @@ class Slots:
         return True
 
     def refusal(self, executor: str) -> str | None:
-        """Say why a call that got no slot must not wait for one; None where it may."""
+        """Return the reason why a call without a slot must not wait for one; None if it may wait."""
         return self._breakers.refusal(executor)
 
     def wait(self, executor: str, session: Inbox, call_id: CallId) -> None:
-        """Queue for a slot; the session hears `SlotFree` when it is held, or `TurnedAway` where it will not be."""
+        """Queue for a slot; the session receives `SlotFree` when it holds the slot, or `TurnedAway`."""
         state = self._executors.get(executor)
         if state is None:
             session.put(TurnedAway(call_id, f"executor {executor!r} is no longer configured"))
@@ -134,7 +135,7 @@ class Slots:
         self.look(executor)
 
     def withdraw(self, executor: str, session: Inbox, call_id: CallId) -> None:
-        """Take a call that has ended out of its queue, if it is in it."""
+        """Remove an ended call from its queue."""
         state = self._executors.get(executor)
         queue = state.queues.get(session) if state is not None else None
         if state is None or queue is None:
@@ -144,13 +145,13 @@ class Slots:
             del state.queues[session]
 
     def look(self, executor: str) -> None:
-        """Let calls begin that may, and turn the others away if they must not wait for the executor."""
+        """Grant free slots, and turn waiting calls away if they must not wait for the executor."""
         state = self._executors.get(executor)
         if state is None:
             return
         self._grant(executor)
         reason = self._breakers.refusal(executor)
-        # A process that is about to end leaves what waits to the next one.
+        # A process that is about to exit leaves waiting calls to the next one.
         if reason is None or self._paused:
             return
         waiting, state.queues = state.queues, OrderedDict()
@@ -159,7 +160,7 @@ class Slots:
                 session.put(TurnedAway(call_id, reason))
 
     def release(self, executor: str, session: Inbox) -> None:
-        """Give a slot back."""
+        """Return a slot."""
         state = self._executors.get(executor)
         if state is not None:
             state.running -= 1
@@ -175,19 +176,19 @@ class Slots:
             self._queued = any(other.queues for other in self._executors.values())
 
     def forget(self, session: Inbox) -> None:
-        """Take a session's waiting calls out of all queues."""
+        """Remove a session's waiting calls from all queues."""
         self._paces.pop(session, None)
         for state in self._executors.values():
             state.queues.pop(session, None)
 
     @property
     def held(self) -> int:
-        """How many slots are held, of all executors."""
+        """The number of slots in use, over all executors."""
         return sum(state.running for state in self._executors.values())
 
     @property
     def waiting(self) -> int:
-        """How many calls wait for a slot."""
+        """The number of calls that wait for a slot."""
         return sum(len(queue) for state in self._executors.values() for queue in state.queues.values())
 
     def _fits(self, state: _Executor, session: Inbox) -> bool:
@@ -198,7 +199,7 @@ class Slots:
         return (state.bucket is None and not self._paces) or not self._rate_wait(state, session)
 
     def _rate_wait(self, state: _Executor, session: Inbox) -> float:
-        """Say in how many seconds the rates of both would let a call begin."""
+        """Return the seconds until the rates of the executor and the session allow a call."""
         pace = self._paces.get(session)
         return max(state.bucket.wait() if state.bucket else 0.0, pace.wait() if pace else 0.0)
 
@@ -237,7 +238,7 @@ class Slots:
         self._wake_later(executor, state)
 
     def _wake_later(self, executor: str, state: _Executor) -> None:
-        """Look again when the breaker or a rate lets the next call begin; anything else that may, looks by itself."""
+        """Set a timer for the next call that the breaker or a rate allows; all other causes call `look` themselves."""
         if not state.queues or self._paused:
             return
         waits = (self._breakers.seconds_to_change(executor), self._wait_for_rate(state))
@@ -266,5 +267,5 @@ class Slots:
             for session in state.queues
             if self._sessions.get(session, 0) < self._per_session
         ]
-        # Where something else than a rate holds them up, its end grants anew.
+        # Calls that wait for anything other than a rate are granted when that wait ends.
         return min((wait for wait in waits if wait), default=0.0)

@@ -1,4 +1,4 @@
-"""Tickets: each opens the tools to one native session that we create, or to all sessions of one runtime."""
+"""Tickets: each gives access to the tools of one native session that we create, or of all sessions of one runtime."""
 
 import base64
 import hmac
@@ -24,28 +24,28 @@ _FIRST = "first"
 
 @frozen
 class Ticket:
-    """What is on record of a ticket under its id; the secret itself is not."""
+    """The stored part of a ticket; the secret is derived from it and not stored."""
 
     ticket_id: str
     runtime: str
     labels: Mapping[str, str]
-    """Those of the session that is being created."""
+    """The labels of the session that is being created."""
     epoch: str
     given_at: datetime
     session_id: SessionId | None = None
-    """None until the session is on record."""
+    """None until the session is stored."""
 
 
 class Tickets:
     """Issues tickets and checks them.
 
-    The id is kept before the native session is created and stands in the address that its runtime is told, so that any
-    instance finds out whose a request is, also where the gateway that has created it died too soon.
+    The id is stored before the native session is created, and is part of the address that its runtime receives. Any
+    instance can therefore tell which session a request belongs to, even after the creating gateway crashed.
     """
 
     def __init__(self, engine: Engine, clock: Clock, ids: Ids, *, key: bytes) -> None:
         self.public_url: str | None = None
-        """Under which address the gateway can be reached."""
+        """The address of the gateway, as runtimes reach it."""
         self._engine = engine
         self._clock = clock
         self._ids = ids
@@ -54,9 +54,9 @@ class Tickets:
     async def issue(
         self, runtime: str, labels: Mapping[str, str], *, base: str, longest: timedelta
     ) -> tuple[Ticket, McpEndpoint]:
-        """Make a ticket for a session that is about to be created, and what its runtime is told.
+        """Make a ticket for a session that is about to be created, and the endpoint for its runtime.
 
-        `base` is where the runtime reaches this gateway, `longest` how long a call of its tools may take.
+        `base` is the gateway's URL as the runtime reaches it, `longest` the longest duration of a tool call.
         """
         ticket = Ticket(self._ids.token(), runtime, labels, self._ids.token(), self._clock.now())
         await self._engine.set_note(_ticket(ticket.ticket_id), _write(ticket))
@@ -64,61 +64,61 @@ class Tickets:
         return ticket, McpEndpoint(url, SecretStr(self._secret(ticket)), longest)
 
     async def withdraw(self, ticket: Ticket) -> None:
-        """Forget a ticket whose session was surely not created."""
+        """Delete a ticket whose session was certainly not created."""
         await self._engine.set_note(_ticket(ticket.ticket_id), None)
 
     def notes(self, ticket: Ticket | None, session_id: SessionId) -> Mapping[str, str]:
-        """What is to be kept in the transaction that opens the session of a ticket."""
+        """Return the notes to store in the transaction that opens the session of a ticket."""
         if ticket is None:
             return {}
         written = _write(replace(ticket, session_id=session_id))
         return {_ticket(ticket.ticket_id): written, _of_session(session_id): ticket.ticket_id}
 
     async def find(self, ticket_id: str, given: bytes) -> Ticket | None:
-        """Find a ticket by its id, where what is given is its secret; compared in constant time."""
+        """Find a ticket by its id and check the given secret in constant time; None if it does not match."""
         ticket = await self._read(ticket_id)
         if ticket is None or not hmac.compare_digest(self._secret(ticket).encode(), given):
             return None
         return ticket
 
     async def opens(self, session_id: SessionId, given: bytes) -> bool:
-        """Check whether what is given is the ticket of a session, in constant time."""
+        """Check in constant time whether the given secret is the ticket of a session."""
         ticket = await self.of(session_id)
         return ticket is not None and hmac.compare_digest(self._secret(ticket).encode(), given)
 
     async def rotate(self, session_id: SessionId) -> None:
-        """Let the ticket of a session be over, on every instance at once; there is no way to tell it another one.
+        """Revoke the ticket of a session on every instance at once; the runtime cannot receive a new one.
 
         Raises:
-            Conflict: it has none.
+            Conflict: the session has no ticket.
         """
         ticket = await self.of(session_id)
         if ticket is None:
-            raise Conflict(f"session {session_id!r} was given no ticket")
-        # Drawn and not counted, so that two who rotate at once never come to the same ticket.
+            raise Conflict(f"session {session_id!r} has no ticket")
+        # A random epoch, not a counter: two concurrent rotations must not produce the same ticket.
         await self._engine.set_note(_ticket(ticket.ticket_id), _write(replace(ticket, epoch=self._ids.token())))
 
     async def forget(self, session_id: SessionId) -> None:
-        """Remove all that is kept of the ticket of a session that is erased; whoever holds it is let in no more."""
+        """Remove all notes of the ticket of an erased session, which revokes the ticket."""
         ticket_id = await self._engine.note(_of_session(session_id))
         if ticket_id is not None:
-            # What leads to the others goes last, so that whoever erases again finds what is left.
+            # The note that names the ticket goes last, so that a repeated erasure finds the others.
             for name in (_ticket(ticket_id), listing_note(ticket_id), _of_session(session_id)):
                 await self._engine.set_note(name, None)
 
     # The ticket of a whole runtime -----------------------------------------------------------------------
 
     async def shared(self, runtime: str, *, base: str, longest: timedelta) -> McpEndpoint:
-        """Make the endpoint for all sessions of a runtime; the same on every instance until it is rotated."""
+        """Make the endpoint for all sessions of a runtime; every instance makes the same one until it is rotated."""
         url = f"{base.rstrip('/')}/mcp/s/{quote(runtime, safe='')}"
         return McpEndpoint(url, SecretStr(await self._shared_secret(runtime)), longest, shared=True)
 
     async def opens_shared(self, runtime: str, given: bytes) -> bool:
-        """Say whether a token is that of a runtime; compared in constant time."""
+        """Check in constant time whether a token is that of a runtime."""
         return hmac.compare_digest((await self._shared_secret(runtime)).encode(), given)
 
     async def rotate_shared(self, runtime: str) -> None:
-        """Begin a new epoch of a runtime's token: the one before is refused from now on, on every instance."""
+        """Revoke a runtime's token on every instance by starting a new epoch."""
         await self._engine.set_note(_epoch_of(runtime), self._ids.token())
 
     async def _shared_secret(self, runtime: str) -> str:
@@ -126,7 +126,7 @@ class Tickets:
         return self._sign(f"{epoch} runtime {runtime}")
 
     async def of(self, session_id: SessionId) -> Ticket | None:
-        """Find the ticket that a session was given."""
+        """Find the ticket of a session."""
         ticket_id = await self._engine.note(_of_session(session_id))
         return None if ticket_id is None else await self._read(ticket_id)
 
@@ -134,9 +134,9 @@ class Tickets:
         written = await self._engine.note(_ticket(ticket_id))
         if written is None:
             return None
-        kept: dict[str, Any] = orjson.loads(written)
-        given_at = datetime.fromisoformat(kept["given_at"])
-        return Ticket(ticket_id, kept["runtime"], kept["labels"], kept["epoch"], given_at, kept["session_id"])
+        stored: dict[str, Any] = orjson.loads(written)
+        given_at = datetime.fromisoformat(stored["given_at"])
+        return Ticket(ticket_id, stored["runtime"], stored["labels"], stored["epoch"], given_at, stored["session_id"])
 
     def _secret(self, ticket: Ticket) -> str:
         return self._sign(f"{ticket.epoch} {ticket.ticket_id} {ticket.runtime}")
@@ -147,14 +147,14 @@ class Tickets:
 
 
 def _write(ticket: Ticket) -> str:
-    kept = {
+    stored = {
         "runtime": ticket.runtime,
         "labels": dict(ticket.labels),
         "epoch": ticket.epoch,
         "given_at": ticket.given_at.isoformat(),
         "session_id": ticket.session_id,
     }
-    return orjson.dumps(kept).decode()
+    return orjson.dumps(stored).decode()
 
 
 def _ticket(ticket_id: str) -> str:
@@ -162,7 +162,7 @@ def _ticket(ticket_id: str) -> str:
 
 
 def listing_note(ticket_id: str) -> str:
-    """Name the note that holds when a ticket's holder listed the tools."""
+    """Return the name of the note with the time at which a ticket's holder listed the tools."""
     return f"ticket-listed:{ticket_id}"
 
 

@@ -11,31 +11,31 @@ from gateway.events import SessionId
 from gateway.store.port import Engine
 
 START = "dtt_"
-"""How every token begins, so that it can be told by its form."""
+"""The prefix by which a token is recognised."""
 FORM = re.compile(rb"dtt_[A-Za-z0-9_-]{43}")
 """The form of every token: the prefix, then a SHA-256 digest in base64."""
 TokenKind = Literal["tool token", "tool ticket", "mcp client"]
-"""Who asks for the tools of a session: whoever was shown its tool token; its runtime, by the ticket that it was told; a
-client that comes to us. Their keys are apart, and no API key can be named so."""
+"""The kind of caller of a session's tools: the holder of its tool token, its runtime with a ticket, or an MCP client.
+Each kind has its own keys, and no API key can have one of these names."""
 _PURPOSE = b"tool tokens"
 _FIRST = "first"
 _KEPT = 8
-"""Epochs of a session that are remembered, the one in force included."""
+"""Epochs of a session that are remembered, including the current one."""
 KINDS: tuple[TokenKind, ...] = get_args(TokenKind)
 
 _REMEMBERED = 10_000
-"""Of how many sessions a process that has its store for itself remembers the token."""
+"""Sessions whose tokens a process remembers if no other instance shares its store."""
 
 
 class ToolTokens:
-    """Makes tool tokens and checks them; nothing of them is stored but which epoch counts.
+    """Makes tool tokens and checks them; the store keeps only their epochs.
 
-    What a ticket or a client's own token has let in is passed on to other instances by a token that nobody is shown.
-    Where other instances may rotate a token, each check reads the epoch, so that it is over on every instance at once.
+    A request with a ticket or a client's own token is forwarded to other instances with an internal token of its kind.
+    If other instances share the store, each check reads the epoch, so a rotation takes effect everywhere at once.
     """
 
     def __init__(self, engine: Engine, ids: Ids, *, key: bytes, shared: bool) -> None:
-        """Prepare; `shared` says whether other instances may be on the same store."""
+        """Prepare; `shared` says whether other instances may use the same store."""
         self._engine = engine
         self._ids = ids
         self._shared = shared
@@ -44,7 +44,7 @@ class ToolTokens:
         self._rotations = 0
 
     async def token(self, session_id: SessionId, kind: TokenKind = "tool token") -> str:
-        """Write the token that counts for a session."""
+        """Return the valid token of a session."""
         return (await self._tokens(session_id))[kind]
 
     async def _tokens(self, session_id: SessionId) -> Mapping[TokenKind, str]:
@@ -54,7 +54,7 @@ class ToolTokens:
         rotations = self._rotations
         epoch, *_ = await self._epochs(session_id)
         tokens: Mapping[TokenKind, str] = {kind: self._write(session_id, epoch, kind) for kind in KINDS}
-        # What was rotated meanwhile was perhaps read before.
+        # A rotation during the read may have made the epoch stale.
         if not self._shared and rotations == self._rotations:
             self._known[session_id] = tokens
             if len(self._known) > _REMEMBERED:
@@ -66,19 +66,19 @@ class ToolTokens:
         return START + base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
     async def rotate(self, session_id: SessionId) -> str:
-        """Begin a new epoch of a session: every token made before is over; returns the new one."""
+        """Revoke all tokens of a session by starting a new epoch; return the new token."""
         epochs = await self._epochs(session_id)
-        # Drawn and not counted, so that two who rotate at once never come to the same token.
+        # A random epoch, not a counter: two concurrent rotations must not produce the same token.
         try:
             await self._engine.set_note(_epoch_of(session_id), " ".join([self._ids.token(), *epochs][:_KEPT]))
         finally:
-            # Also where it is not known whether that was written.
+            # Also after an error: the new epoch may have been written.
             self._rotations += 1
             self._known.pop(session_id, None)
         return await self.token(session_id)
 
     async def kind_of(self, session_id: SessionId, given: bytes) -> TokenKind | None:
-        """Say who asks by a token that counts for a session, in constant time; None where it does not count."""
+        """Return the kind of a token in constant time; None if it is not valid for the session."""
         tokens = await self._tokens(session_id)
         found: TokenKind | None = None
         for kind, token in tokens.items():
@@ -87,17 +87,17 @@ class ToolTokens:
         return found
 
     async def is_ended(self, session_id: SessionId, given: bytes) -> bool:
-        """Check whether a token counted for a session before it was rotated, in constant time."""
+        """Check in constant time whether a rotation revoked this token of a session."""
         _, *ended = await self._epochs(session_id)
         tokens = [self._write(session_id, epoch, kind) for epoch in ended for kind in KINDS]
         found = [hmac.compare_digest(token.encode(), given) for token in tokens]
         return any(found)
 
     async def _epochs(self, session_id: SessionId) -> list[str]:
-        """Read the epochs of a session, newest first; only the first one counts."""
+        """Read the epochs of a session, newest first; only the first one is valid."""
         return (await self._engine.note(_epoch_of(session_id)) or _FIRST).split()
 
 
 def _epoch_of(session_id: SessionId) -> str:
-    # It outlives its session: opened again, a session has the same id, and its old tokens stay over.
+    # The note outlives its session: a reopened session has the same id, and its old tokens stay revoked.
     return f"tool-epoch:{session_id}"

@@ -1,4 +1,4 @@
-"""Whether the agents of native sessions have listed the tools since they were started."""
+"""Watches whether the agents of native sessions list their tools after each start."""
 
 import asyncio
 from collections.abc import Iterable
@@ -20,38 +20,38 @@ log = structlog.get_logger(__name__)
 _REMEMBERED = 10_000
 _UNREACHED = "can the runtime reach its `mcp_url`, else `public_url`?"
 _FORGOTTEN = (
-    "a runtime that starts an agent again forgets what it was told on creation; set `tools: settings` if the runtime"
-    " has that option, or create the session again"
+    "a runtime that restarts an agent forgets the tools it got at creation; set `tools: settings` if the runtime has"
+    " that option, or create a new session"
 )
 
 
 @dataclass(slots=True)
 class _Watched:
-    """What this process knows of one session that it carries."""
+    """The state of one session that this process owns."""
 
     runtime: str
     unlinked_since: datetime | None
-    """Since when no link stands: a start that a link replays may have happened since then."""
+    """The time of the link's loss; a start that the next link replays may have happened since then."""
     started_at: datetime | None = None
-    """The earliest time at which the agent may have been started last."""
+    """The earliest possible time of the agent's last start."""
     settled_at: datetime | None = None
-    """When it was seen to have started; an agent lists its tools before that."""
+    """The time at which the start was complete; an agent lists its tools before that."""
     listed: bool = False
-    """Whether a `tools/list` is known to have come since then."""
+    """Whether a `tools/list` has arrived since `started_at`."""
     keeping: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while the start is written, so that an older one never replaces a newer one."""
+    """Held while a start is written, so that an older start never replaces a newer one."""
 
 
 class ToolWatch:
-    """Compares the starts of agents, which their runtimes report, with the `tools/list` requests that arrive.
+    """Compares agent starts, as reported by the runtimes, with the `tools/list` requests that arrive.
 
-    The owner of a session keeps the last start as a note in the store, and any instance the last listing, so that both
-    survive a restart and a takeover. A request that names its session counts for that session. One that does not, at
-    the shared address of a runtime, counts for the sessions of the runtime that are starting at that moment.
+    The owner of a session stores the last start as a note, and any instance stores the last listing, so both survive a
+    restart and a takeover. A request that names its session counts for that session. A request at a runtime's shared
+    address names no session; it counts for all sessions of the runtime that are starting at that moment.
     """
 
     def __init__(self, engine: Engine, clock: Clock, tickets: Tickets, tasks: Tasks, *, late: float) -> None:
-        """Prepare; `late` is how many seconds a started agent has to list its tools."""
+        """Prepare; `late` is the time in seconds within which a started agent must list its tools."""
         self._engine = engine
         self._clock = clock
         self._tickets = tickets
@@ -60,20 +60,20 @@ class ToolWatch:
         self._began = clock.now()
         self._sessions: dict[SessionId, _Watched] = {}
         self._written: dict[str, datetime] = {}
-        """When this process last wrote that tools were listed, by note."""
+        """The last listing that this process stored, by note."""
 
-    # What sessions report --------------------------------------------------------------------------------
+    # Reports of sessions ---------------------------------------------------------------------------------
 
     def opened(self, session_id: SessionId, runtime: str, *, since: datetime) -> None:
-        """Watch a session that is new; its agent was not started before `since`."""
+        """Watch a new session; its agent was not started before `since`."""
         self._sessions[session_id] = _Watched(runtime, since)
 
     def drop(self, session_id: SessionId) -> None:
-        """Forget a session that is not carried here any more; the notes stay."""
+        """Forget a session that no longer runs here; the notes stay."""
         self._sessions.pop(session_id, None)
 
     def note(self, session_id: SessionId, runtime: str, envelopes: Iterable[Envelope]) -> None:
-        """Take note of starts and links among events that were just recorded."""
+        """Note agent starts and link changes among newly recorded events."""
         for envelope in envelopes:
             event = envelope.event
             if event.kind == "link.changed":
@@ -106,8 +106,8 @@ class ToolWatch:
                     return
                 shared_at = await self._time(_shared(watched.runtime))
                 if shared_at is not None and shared_at >= started_at:
-                    # Later listings at the shared address are other sessions'. The note has the time of this one, since
-                    # the agent may have been started again meanwhile.
+                    # Later listings at the shared address belong to other sessions. The note stores the time of this
+                    # listing, since the agent may have been restarted meanwhile.
                     if not _reaches(await self._time(_listing(session_id)), started_at):
                         await self._write(_listing(session_id), shared_at)
                     self._mark(session_id, started_at)
@@ -119,10 +119,10 @@ class ToolWatch:
         if watched is not None and watched.started_at == started_at:
             watched.listed = True
 
-    # What MCP clients ask --------------------------------------------------------------------------------
+    # Requests of MCP clients -----------------------------------------------------------------------------
 
     async def note_listed(self, session_id: SessionId | None, ticket: Ticket | None = None) -> None:
-        """Take note that the agent of a session has listed its tools; the session of a ticket may not exist yet."""
+        """Note that the agent of a session has listed its tools; the session of a ticket may not exist yet."""
         name, now = _listing_of(session_id, ticket), self._clock.now()
         watched = None if session_id is None else self._sessions.get(session_id)
         if watched is not None:
@@ -140,7 +140,7 @@ class ToolWatch:
         await self._write(name, now)
 
     async def note_shared_listed(self, runtime: str) -> None:
-        """Take note that an agent of a runtime, which does not say whose it is, has listed the tools."""
+        """Note that an agent of a runtime has listed the tools without naming its session."""
         await self._write(_shared(runtime), self._clock.now())
         now = self._clock.now()
         starting = [
@@ -161,14 +161,15 @@ class ToolWatch:
             self._written.clear()
         self._written[name] = listed_at
 
-    # What operators see ----------------------------------------------------------------------------------
+    # Status for operators --------------------------------------------------------------------------------
 
     async def why_lacking(
         self, session_id: SessionId, *, runtime: str, shared: bool, problem: str | None
     ) -> str | None:
-        """Say why the agent of a session has no tools; None if it has them, was told none, or is not late.
+        """Explain why the agent of a session has no tools; None if it has them, was offered none, or is not late.
 
-        `shared` says whether the runtime's own settings name the tools for all sessions, `problem` why they do not.
+        `shared` says whether the runtime's own settings name the tools for all sessions; `problem` is the reason if
+        they do not.
         """
         watched = self._sessions.get(session_id)
         if watched is not None and watched.listed:
@@ -177,10 +178,10 @@ class ToolWatch:
         started, settled = await self._read_start(session_id)
         if watched is not None and watched.started_at is not None:
             started, settled = watched.started_at, watched.settled_at
-        told_at = None if ticket is None else ticket.given_at
+        given_at = None if ticket is None else ticket.given_at
         if ticket is None and not shared:
             return None
-        since = max((at for at in (started, told_at) if at is not None), default=None)
+        since = max((at for at in (started, given_at) if at is not None), default=None)
         if since is None or self._clock.now() < since + self._late:
             return None
         listed = [await self._time(_listing(session_id))]
@@ -195,13 +196,13 @@ class ToolWatch:
         when = f"{since:%Y-%m-%d %H:%M:%S} UTC"
         if problem is not None:
             return f"its agent was started at {when} and has not listed the tools: {problem}"
-        if started is None or (told_at is not None and started <= told_at) or shared:
-            what = "started" if started is not None else "created"
-            return f"it was {what} at {when} and has not listed the tools: {_UNREACHED}"
-        return f"its agent was started again at {when} and has not listed the tools: {_FORGOTTEN}"
+        if started is None or (given_at is not None and started <= given_at) or shared:
+            event = "started" if started is not None else "created"
+            return f"it was {event} at {when} and has not listed the tools: {_UNREACHED}"
+        return f"its agent was restarted at {when} and has not listed the tools: {_FORGOTTEN}"
 
     async def erase(self, session_id: SessionId) -> None:
-        """Remove the notes of a session that is erased."""
+        """Remove the notes of an erased session."""
         for name in (_start(session_id), _listing(session_id)):
             await self._engine.set_note(name, None)
             self._written.pop(name, None)

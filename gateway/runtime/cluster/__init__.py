@@ -1,1 +1,1 @@
-"""This process among others on one store: lease, takeover, notifications, forwarding."""
+"""Coordination of the instances on one store: lease, takeover, handover, notifications and forwarding."""

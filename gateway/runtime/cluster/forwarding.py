@@ -1,6 +1,6 @@
-"""Finds the instance that carries a session, and passes requests on to it.
+"""Finds the instance that owns a session, and forwards requests to it.
 
-Addresses come from the store's list of instances and from nowhere else; redirects are not followed.
+Addresses come only from the store's list of instances; redirects are not followed.
 """
 
 import asyncio
@@ -27,27 +27,27 @@ _WATCH = 2.0
 _CHUNK = 64 * 1024
 _CONNECT = 2.0
 _DEADLINE = 40.0
-"""Seconds for a whole exchange: more than an owner takes to say that it is too slow."""
+"""Seconds for a whole exchange; longer than the owner's own deadline, so that its error arrives."""
 _MOST_CONNECTIONS = 256
 _MOST_ANSWER = 16 * 1024**2
 _ALONE = 5.0
-"""Seconds to wait for a session to be taken up again where no other instance can carry it."""
+"""Seconds to wait until this instance starts a session again, if no other instance shares the store."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForwardedRequest:
-    """A request to pass on."""
+    """A request to forward."""
 
     method: str
     path: str
-    """With the query, as it came."""
+    """The unchanged path with the query."""
     headers: Sequence[tuple[str, str]]
     body: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ForwardedAnswer:
-    """What the owner answered."""
+    """The response of the owner."""
 
     status: int
     headers: Sequence[tuple[str, str]]
@@ -55,24 +55,24 @@ class ForwardedAnswer:
 
 
 class Unreached(Exception):
-    """The owner could not be connected to, so that nothing was sent."""
+    """The connection to the owner failed, so nothing was sent."""
 
 
 def make_peer_client() -> aiohttp.ClientSession:
-    """Make the connections to other instances; to be entered in the loop that runs."""
+    """Make the HTTP client for other instances; call it inside the running event loop."""
     return aiohttp.ClientSession(
-        # A kept connection that the owner closes in that moment would leave it unclear whether it took a request.
+        # If the owner closes a kept-alive connection during a request, it is unknown whether it received the request.
         connector=aiohttp.TCPConnector(limit=_MOST_CONNECTIONS, force_close=True, resolver=Resolver()),
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(total=_DEADLINE, connect=_CONNECT),
         auto_decompress=False,
-        # Proxies of the environment are for the outside world.
+        # The proxies of the environment are for external hosts.
         trust_env=False,
     )
 
 
 class Forwarder:
-    """Asks other instances."""
+    """Forwards requests to other instances."""
 
     def __init__(
         self, services: Services, keeper: LeaseKeeper, sessions: Sessions, *, client: aiohttp.ClientSession
@@ -87,19 +87,19 @@ class Forwarder:
 
     @property
     def instance(self) -> str:
-        """The name of this instance, for whoever is asked."""
+        """The id of this instance, or `-` without a lease."""
         return "-" if self._keeper.lease is None else self._keeper.lease.instance
 
     def patience(self) -> float:
-        """Say until when, by the monotonic clock, a request may wait for an owner."""
+        """Return the monotonic time until which a request may wait for an owner."""
         wait = 2 * self._keeper.ttl.total_seconds() if self._keeper.shared else _ALONE
         return self._clock.monotonic() + wait
 
     async def owner(self, session_id: SessionId, *, until: float) -> Instance | None:
-        """Find who carries a session; None where that is decided here.
+        """Find the instance that owns a session; None if this instance answers the request.
 
         Raises:
-            Elsewhere: nobody took it up in time.
+            Elsewhere: no instance took the session over in time.
         """
         while True:
             if self._sessions.owned(session_id) is not None:
@@ -112,32 +112,32 @@ class Forwarder:
                 return None
             if self._clock.monotonic() >= until:
                 self._metrics.forwarded("nobody")
-                raise Elsewhere(session_id, "no instance that lives carries the session now")
+                raise Elsewhere(session_id, "no live instance owns the session")
             await asyncio.sleep(_LOOK)
 
     async def pause(self, session_id: SessionId, *, until: float) -> None:
-        """Wait a moment before an owner is looked for again.
+        """Wait before the next search for an owner.
 
         Raises:
             Elsewhere: there is no time left.
         """
         if self._clock.monotonic() >= until:
-            raise Elsewhere(session_id, "the instance that carries the session cannot be reached")
+            raise Elsewhere(session_id, "the instance that owns the session is unreachable")
         await asyncio.sleep(_LOOK)
 
     async def ask(self, owner: Instance, session_id: SessionId, request: ForwardedRequest) -> ForwardedAnswer:
-        """Pass a request on, and wait for the answer while its owner lives.
+        """Forward a request, and wait for the response as long as the instance owns the session.
 
         Raises:
-            Unreached: nothing was sent; another owner may be found soon.
-            Elsewhere: it was sent, and no answer came.
+            Unreached: nothing was sent; the session may get another owner soon.
+            Elsewhere: the request was sent, and no response arrived.
         """
         exchange = spawn("forwarding", self._exchange(owner, request), self._tasks)
         try:
             while not (await asyncio.wait({exchange}, timeout=_WATCH))[0]:
                 now = await self._engine.owner(session_id)
                 if now is None or now.instance_id != owner.instance_id:
-                    raise self._unsure(owner, session_id, "it carries the session no longer")
+                    raise self._unsure(owner, session_id, "it no longer owns the session")
             answered = exchange.result()
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as exc:
             self._metrics.forwarded("unreachable")
@@ -165,5 +165,5 @@ class Forwarder:
     def _unsure(self, owner: Instance, session_id: SessionId, reason: str) -> Elsewhere:
         self._metrics.forwarded("unsure")
         log.warning("forwarded request unanswered", instance=owner.instance_id, reason=reason)
-        text = "the instance that carries the session gave no answer; the request may be on record or not"
+        text = "the instance that owns the session did not respond; the request may or may not be recorded"
         return Elsewhere(session_id, text, unsure=True)

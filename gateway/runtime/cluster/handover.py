@@ -1,8 +1,8 @@
-"""Frames that were heard here, are not on record, and may not be written here any more: handed to the session's owner.
+"""Hands unrecorded frames of a lost session to the instance that owns the session now.
 
-A protocol without replay says each thing once. So whoever finds that another instance has its session writes what
-it has heard into the session's journal, as it came, with an outbound row whose target is the session's owner. The
-owner decides about each in its order, in the same step that settles its row: not before, and not twice.
+A protocol without replay sends each frame once. An instance that loses a session therefore writes the received frames
+unchanged into the session's journal, each with an outbound row whose target is the owner. The owner processes them in
+order. The step that processes a frame also settles its row, so each frame is processed exactly once.
 """
 
 import asyncio
@@ -32,10 +32,10 @@ log = structlog.get_logger(__name__)
 CHANNEL = "handed-over"
 """The channel of the opaque event that carries a frame."""
 KEPT = timedelta(hours=1)
-"""How long a frame is worth deciding about."""
-_NOTE = "heard by an instance that no longer carried the session; its owner decides about it"
+"""The time after which a frame is dropped unprocessed."""
+_NOTE = "received by an instance that no longer owned the session; its owner processes it"
 _TOGETHER, _TOGETHER_BYTES = 100, 1024**2
-"""Frames in one step at most, unless a single one has more bytes."""
+"""Most frames and bytes in one step; a single larger frame gets a step of its own."""
 _PAGE = 500
 _LOOK = 2.0
 _PAUSE = 1.0
@@ -43,34 +43,34 @@ _PAUSE = 1.0
 
 @dataclass(frozen=True, slots=True)
 class HeldFrame:
-    """A frame that may be handed over, written down."""
+    """A frame that may be handed over, serialized."""
 
     text: str
     channel: str
     overloaded: bool
 
     def event(self) -> Event:
-        """Say it as what is kept in the journal; the text also holds what a JSON value may not."""
+        """Return the event for the journal; the frame stays text, since a JSON value cannot hold every frame."""
         payload = {"channel": self.channel, "json": self.text, "overloaded": self.overloaded}
         return Opaque(channel=CHANNEL, payload=payload)
 
 
 def worth_handing_over(left: PendingInputs, codec: Codec) -> list[HeldFrame]:
-    """Choose, in their order, the frames that may be decided about by somebody who may have heard them as well.
+    """Select, in order, the frames that an owner can process even if it received some of them itself.
 
-    Calls, cancels and numbered messages may come twice. Other messages are left out where the next owner had its
-    link already, and so is one whose step may be written. What tells of the runtime's state, or of an error, or is
-    only live, is over: the owner has newer word of it.
+    Calls, cancels and numbered messages are deduplicated, so they always qualify. Other messages qualify only if the
+    next owner had no link yet and their step was certainly not written. Live events and reports of state or errors are
+    skipped, because the owner has newer ones.
     """
-    unsure = {id(signal) for signal, _ in left.under_way} if left.unsure else frozenset[int]()
+    uncertain = {id(signal) for signal, _ in left.under_way} if left.unsure else frozenset[int]()
     found: list[HeldFrame] = []
     for signal in left.frames:
         try:
             drafts = codec.decode(signal.frame)
         except MalformedFrame:
             continue
-        once = signal.alone and id(signal) not in unsure
-        if drafts and all(_may_be_decided_later(draft, once=once) for draft in drafts):
+        is_unique = signal.alone and id(signal) not in uncertain
+        if drafts and all(_may_be_handed_over(draft, is_unique=is_unique) for draft in drafts):
             try:
                 text = json.dumps(signal.frame.payload)
             except (TypeError, ValueError, RecursionError) as exc:
@@ -80,20 +80,20 @@ def worth_handing_over(left: PendingInputs, codec: Codec) -> list[HeldFrame]:
     return found
 
 
-def _may_be_decided_later(draft: Draft, *, once: bool) -> bool:
+def _may_be_handed_over(draft: Draft, *, is_unique: bool) -> bool:
     match draft.event:
         case ToolRequested() | ToolCanceled():
             return True
         case MessagePosted(burst=burst) if burst is not None:
             return True
         case MessagePosted() | Opaque():
-            return once and not draft.live
+            return is_unique and not draft.live
         case _:
             return False
 
 
 def read_handed_over(envelope: Envelope) -> HandedOver | None:
-    """Read a frame back from the journal; None where it was erased."""
+    """Read a frame back from the journal; None if it was erased."""
     match envelope.event:
         case Opaque(channel=channel, payload={"channel": str(native), "json": str(text), "overloaded": bool(crowded)}):
             if channel == CHANNEL:
@@ -104,7 +104,7 @@ def read_handed_over(envelope: Envelope) -> HandedOver | None:
 
 
 class Handover:
-    """Leaves frames for other instances, and gives the sessions carried here what others have left for them."""
+    """Writes frames for other instances, and gives the sessions that run here the frames written for them."""
 
     def __init__(self, engine: Engine, clock: Clock, ids: Ids, notifications: Notifications) -> None:
         self._engine = engine
@@ -114,47 +114,47 @@ class Handover:
         self._wake = asyncio.Event()
 
     def wake(self) -> None:
-        """Look now: a session was taken up, or somebody has left something."""
+        """Look for frames now, since a session was taken over or another instance wrote frames."""
         self._wake.set()
 
-    # Giving ----------------------------------------------------------------------------------------------
+    # Sending ---------------------------------------------------------------------------------------------
 
     async def leave(self, session_id: SessionId, left: PendingInputs) -> None:
-        """Write down, as soon as the store can be reached, what its owner has to decide about."""
-        heard = len(left.frames)
-        if left.codec is None or not heard:
+        """Write the frames that the session's owner must process; retry until the store is reachable."""
+        received = len(left.frames)
+        if left.codec is None or not received:
             return
         waiting = worth_handing_over(left, left.codec)
         handed, until = len(waiting), self._clock.monotonic() + KEPT.total_seconds()
-        about = log.bind(session_id=session_id, heard=heard)
-        told = False
+        session_log = log.bind(session_id=session_id, received=received)
+        warned = False
         while waiting:
             try:
                 row = await self._engine.session(session_id)
                 if row is None or row.state == "closed":
-                    about.warning("frames heard here are dropped: the session was closed meanwhile")
+                    session_log.warning("unrecorded frames dropped", reason="the session was closed meanwhile")
                     return
                 some = _step_size(waiting)
                 await self._engine.commit(self._step(session_id, waiting[:some]))
             except EngineUnavailable as exc:
                 if self._clock.monotonic() > until:
-                    about.error("frames heard here are dropped: the store was away too long", reason=str(exc))
+                    session_log.error("unrecorded frames dropped", reason=f"the store was away too long: {exc}")
                     return
-                if not told:
-                    about.warning("frames heard here cannot be handed over yet", reason=str(exc))
-                told = True
+                if not warned:
+                    session_log.warning("frame handover delayed", reason=str(exc))
+                warned = True
                 await asyncio.sleep(_PAUSE)
             else:
                 del waiting[:some]
         if not handed:
-            about.info("nothing of the frames heard here is left to decide about")
+            session_log.info("no unrecorded frame needs a handover")
             return
-        about.warning("frames heard here and not written are handed to the session's owner", handed_over=handed)
+        session_log.warning("unrecorded frames handed to the session's owner", handed_over=handed)
         self._notifications.tell("handover", [session_id])
         self._wake.set()
 
     def _step(self, session_id: SessionId, some: Sequence[HeldFrame]) -> Step:
-        """Nothing is expected: whoever carries the session now finds that its history has gone on."""
+        # Without an expected sequence: the owner notices the new events by itself.
         now, losses = self._clock.now(), (Loss(how="narrowed", path="", note=_NOTE),)
         events = tuple(
             Envelope(
@@ -164,10 +164,10 @@ class Handover:
         )
         return Step(session_id, events, sends=tuple(Enqueue(index, HANDOVER) for index in range(len(events))))
 
-    # Taking -------------------------------------------------------------------------------------------------
+    # Receiving -----------------------------------------------------------------------------------------------
 
     async def keep_looking(self, carried: Callable[[], Mapping[SessionId, SessionWorker]], *, shared: bool) -> None:
-        """Look whenever it is woken, and from time to time where others share the store; `carried` works here."""
+        """Look when woken, and regularly if others share the store; `carried` returns the workers of this process."""
         more = shared
         while True:
             try:
@@ -183,29 +183,28 @@ class Handover:
                 log.warning("orphaned frame query failed", reason=str(exc))
 
     async def _look(self, carried: Callable[[], Mapping[SessionId, SessionWorker]]) -> bool:
-        """Hand what is left to the sessions; says whether there may be more."""
+        """Give pending frames to the sessions; return whether there may be more."""
         rows = await self._engine.pending_sends(target=HANDOVER, limit=_PAGE)
         if not rows:
             return False
         workers = carried()
         failed = 0
         for session_id, group in groupby(rows, key=lambda row: row.session_id):
-            failed += not await self._see_to_alone(session_id, workers.get(session_id), [*group])
+            failed += not await self._try_process(session_id, workers.get(session_id), [*group])
         if len(rows) < _PAGE:
             return failed > 0
-        # What nobody takes must not hide what stands behind it.
+        # Frames of sessions without a worker must not hide later frames.
         for session_id, worker in workers.items():
             mine = await self._engine.pending_sends(session_id=session_id, target=HANDOVER, limit=_PAGE)
-            await self._see_to_alone(session_id, worker, mine)
+            await self._try_process(session_id, worker, mine)
         return True
 
-    async def _see_to_alone(self, session_id: SessionId, worker: SessionWorker | None, rows: Sequence[Send]) -> bool:
-        """See to one session; what it fails on must not keep those behind it from theirs."""
+    async def _try_process(self, session_id: SessionId, worker: SessionWorker | None, rows: Sequence[Send]) -> bool:
+        """Process the frames of one session; a failure is logged and must not affect other sessions."""
         try:
-            await self._see_to(session_id, worker, rows)
+            await self._process(session_id, worker, rows)
         except EngineUnavailable as exc:
-            text = "frames that others have left cannot be seen to yet"
-            log.warning(text, session_id=session_id, reason=str(exc))
+            log.warning("frames of another instance not processed yet", session_id=session_id, reason=str(exc))
             return False
         except BaseException as exc:
             if not is_fault(exc):
@@ -214,7 +213,7 @@ class Handover:
             return False
         return True
 
-    async def _see_to(self, session_id: SessionId, worker: SessionWorker | None, rows: Sequence[Send]) -> None:
+    async def _process(self, session_id: SessionId, worker: SessionWorker | None, rows: Sequence[Send]) -> None:
         if worker is None:
             session = await self._engine.session(session_id)
             if session is None or session.state == "closed":
@@ -223,7 +222,7 @@ class Handover:
         oldest = self._clock.now() - KEPT
         late = [row for row in rows if row.envelope.recorded_at < oldest]
         if late:
-            await self._drop(session_id, late, f"nobody took them up within {KEPT}")
+            await self._drop(session_id, late, f"they were not processed within {KEPT}")
         if worker is not None:
             await self._hand(worker, [row for row in rows if row.envelope.recorded_at >= oldest])
 
@@ -255,7 +254,7 @@ class Handover:
 
 
 def _step_size(waiting: Sequence[HeldFrame]) -> int:
-    """Say how many of them go into one step."""
+    """Return the number of frames that fit into the next step."""
     size = 0
     for number, one in enumerate(waiting[:_TOGETHER]):
         size += len(one.text)

@@ -1,9 +1,9 @@
-"""This process's lease on the store: begun, renewed, and given up by its own clock when it cannot be renewed.
+"""This process's lease on the store: acquires it, renews it, and ends it by the local clock if renewal fails.
 
-While a lease runs nobody else speaks for what its instance owns. The deadline is set before each beat and lies
-before the lease's end, so that a process which is cut off from the store has fallen silent before another one may
-speak; it is a time of the clock that goes on while the machine sleeps. Who lost a lease begins again under a new id,
-and first of all goes on with what the old one still owns.
+While a lease is valid, no other instance acts for its sessions. The local deadline is computed before each beat and
+lies before the lease's end, so a process that is cut off from the store stops before another one takes over. The
+deadline uses a clock that also runs while the machine sleeps. After losing a lease, a process acquires one under a new
+id and first resumes the sessions that the old id still owns.
 """
 
 import asyncio
@@ -26,14 +26,14 @@ log = structlog.get_logger(__name__)
 
 _FOREVER = timedelta(days=3_650)
 _BEATS = 6
-"""Beats in the time of one lease; the last one's time is the margin before its end."""
-_AGAIN = 0.25
-"""Seconds between tries at most while no lease runs."""
+"""Beats in the time of one lease; the time of one beat is the margin before its end."""
+_RETRY = 0.25
+"""Longest pause between attempts in seconds, while there is no lease."""
 
 
 @dataclass(eq=False, slots=True)
 class Lease:
-    """One lease, from its first beat to its end."""
+    """One lease; `deadline` is the local time at which it ends without another beat."""
 
     instance: str
     deadline: float
@@ -41,7 +41,7 @@ class Lease:
 
 
 class LeaseKeeper:
-    """Keeps the lease; asks the store for sessions and names under it."""
+    """Keeps the lease, and acquires sessions and names under it."""
 
     def __init__(
         self,
@@ -52,10 +52,9 @@ class LeaseKeeper:
         lost: Callable[[], None],
         regained: Callable[[Sequence[Regained]], Awaitable[None]],
     ) -> None:
-        """Prepare; without a `ttl` the store is this process's alone, and nothing can be lost.
+        """Prepare; without a `ttl` only this process uses the store, and the lease cannot be lost.
 
-        `lost` is called the moment the lease is lost, `regained` when another one has begun after that, with what is
-        still one's own.
+        `lost` is called when the lease is lost, `regained` under the next lease with the sessions that are still owned.
         """
         self.shared = ttl is not None
         self.url = url
@@ -69,39 +68,39 @@ class LeaseKeeper:
         self._lease: Lease | None = None
         self._beating: asyncio.Task[None] | None = None
         self._former: set[str] = set()
-        """Instances of this process whose sessions have not been taken over by the present one yet."""
+        """Earlier instance ids of this process whose sessions the current one has not resumed yet."""
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def lease(self) -> Lease | None:
-        """The lease that runs, if one does."""
+        """The current lease, if there is one."""
         return self._lease
 
     @property
     def remaining_seconds(self) -> float:
-        """How long the lease runs without another beat."""
+        """The seconds until the lease ends without another beat."""
         lease = self._lease
         return 0.0 if lease is None else max(0.0, lease.deadline - self._clock.timestamp())
 
     @property
     def speaks(self) -> bool:
-        """Whether this process may speak for what it carries."""
+        """Whether this process may act for its sessions."""
         lease = self._lease
         return not self.shared or (lease is not None and lease.deadline > self._clock.timestamp())
 
     @property
     def settled(self) -> bool:
-        """Whether a lease runs, and what an earlier one of this process owned has been seen to."""
+        """Whether there is a lease, and the sessions of earlier ones have been resumed."""
         return self._lease is not None and not self._former
 
     # The lease -------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def kept(self) -> AsyncGenerator[None]:
-        """Begin the first lease and keep it, or the next one; on the way out all that is owned or held is given up.
+    async def keep_lease(self) -> AsyncGenerator[None]:
+        """Acquire a lease and keep or replace it; on exit release everything that is owned or held.
 
         Raises:
-            EngineUnavailable: the store takes no lease.
+            EngineUnavailable: the store grants no lease.
         """
         await self._begin()
         if self.shared:
@@ -112,7 +111,7 @@ class LeaseKeeper:
             await self.resign()
 
     async def resign(self) -> None:
-        """Give up everything that is still owned or held, and the lease; no other one begins."""
+        """Release everything that is owned or held, and the lease; acquire no other one."""
         if self._beating is not None:
             self._beating.cancel()
         lease = self._lease
@@ -130,29 +129,29 @@ class LeaseKeeper:
         began = self._clock.timestamp()
         lease = Lease(str(uuid4()), inf)
         if not await self._engine.beat(lease.instance, url=self.url, ttl=self.ttl):
-            raise EngineUnavailable("the store did not take a new lease")
+            raise EngineUnavailable("the store did not grant a new lease")
         self._lease = lease
         self._prolong(lease, began)
         log.info("lease acquired", instance=lease.instance, url=self.url)
 
     async def _keep(self) -> None:
-        told = False
+        warned = False
         while True:
-            await asyncio.sleep(self.interval if self.settled else min(self.interval, _AGAIN))
+            await asyncio.sleep(self.interval if self.settled else min(self.interval, _RETRY))
             try:
                 async with asyncio.timeout(self.ttl.total_seconds()):
                     await self._beat()
             except (EngineUnavailable, TimeoutError) as exc:
-                # Once is enough where nothing is left of it.
-                if not told or self._lease is not None:
+                # Without a lease, one warning is enough.
+                if not warned or self._lease is not None:
                     log.warning(
                         "lease renewal failed",
                         reason=str(exc) or "no answer",
                         remaining_seconds=round(self.remaining_seconds, 2),
                     )
-                told = self._lease is None
+                warned = self._lease is None
             else:
-                told = False
+                warned = False
 
     async def _beat(self) -> None:
         lease = self._lease
@@ -160,7 +159,7 @@ class LeaseKeeper:
             began = self._clock.timestamp()
             lives = await self._engine.beat(lease.instance, url=self.url, ttl=self.ttl)
             if not lives:
-                self._lose(lease, "it had run out when it was to be renewed")
+                self._lose(lease, "it had expired before its renewal")
             elif self._lease is lease:
                 self._prolong(lease, began)
         if self._lease is None:
@@ -185,7 +184,7 @@ class LeaseKeeper:
         if self._timer is not None:
             self._timer.cancel()
         left = lease.deadline - self._clock.timestamp()
-        reason = "it could not be renewed in time"
+        reason = "it was not renewed in time"
         lose = guard_call("lease", self._lose)
         self._timer = asyncio.get_running_loop().call_later(max(0.0, left), lose, lease, reason)
 
@@ -204,16 +203,16 @@ class LeaseKeeper:
             self._timer.cancel()
         lease.over.set()
 
-    # Under it --------------------------------------------------------------------------------------------
+    # Under the lease -------------------------------------------------------------------------------------
 
     async def take(self, session_id: SessionId) -> SessionRow | None:
-        """Own one session; None where another instance does, or no lease runs."""
+        """Acquire one session; None if another instance owns it or there is no lease."""
         lease = self._lease
         row = None if lease is None else await self._engine.take(lease.instance, session_id)
         return row if lease is self._lease else None
 
     async def take_over(self, runtimes: Collection[str], *, limit: int) -> Sequence[SessionRow]:
-        """Own what nobody living owns; nothing while no lease runs."""
+        """Acquire sessions without a live owner; none while there is no lease."""
         lease = self._lease
         if lease is None or self._former:
             return ()
@@ -221,22 +220,22 @@ class LeaseKeeper:
         return rows if lease is self._lease else ()
 
     async def release(self, session_ids: Collection[SessionId]) -> None:
-        """Let others own these sessions; whoever carried them has stopped."""
+        """Release these sessions for other instances; their workers must have stopped."""
         if self._lease is not None and session_ids:
             await self._engine.release(self._lease.instance, session_ids)
 
     async def hold(self, name: str) -> bool:
-        """Take or keep what only one instance may have; False also while no lease runs."""
+        """Acquire or keep a name that only one instance may hold; False also without a lease."""
         lease = self._lease
         held = lease is not None and await self._engine.hold(lease.instance, name)
         return held and lease is self._lease
 
     async def let_go(self, name: str) -> None:
-        """Leave to others what was held; without a lease it is theirs already."""
+        """Release a held name; without a lease it is free already."""
         if self._lease is not None:
             await self._engine.let_go(self._lease.instance, name)
 
     async def others(self) -> Sequence[Instance]:
-        """List the other instances that live."""
+        """List the other live instances."""
         mine = None if self._lease is None else self._lease.instance
         return [one for one in await self._engine.instances() if one.alive and one.instance_id != mine]

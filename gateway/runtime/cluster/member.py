@@ -1,4 +1,4 @@
-"""This process among the instances on one store: its lease, what it takes over, follows and forwards."""
+"""This process as one instance on a store: its lease, takeovers, remote feeds and forwarded requests."""
 
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 
 class ClusterMember:
-    """Joins when the store is open; takes part once the runtimes are connected."""
+    """Joins the cluster when the store is open; takes sessions over when the runtimes are connected."""
 
     def __init__(
         self, shared: Shared, sessions: Sessions, handover: Handover, *, client: aiohttp.ClientSession
@@ -40,14 +40,14 @@ class ClusterMember:
 
     @asynccontextmanager
     async def joined(self) -> AsyncGenerator[None]:
-        """Begin the lease and listen to the others; nothing is owned or held outside of this.
+        """Hold a lease and receive notifications; outside this context nothing is owned or held.
 
         Raises:
-            EngineUnavailable: the store takes no lease.
+            EngineUnavailable: the store grants no lease.
         """
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(self._shared.keeper.kept())
-            stack.enter_context(self._shared.notifications.heard(self._listeners()))
+            await stack.enter_async_context(self._shared.keeper.keep_lease())
+            stack.enter_context(self._shared.notifications.deliver_to(self._listeners()))
             stack.callback(self.remote_feeds.stop)
             yield
 
@@ -55,10 +55,10 @@ class ClusterMember:
         feed, feeds = self._shared.interaction_feed, self.remote_feeds
         return Listeners(
             named={
-                "orphans": self.takeover.hear,
-                "session": feeds.hear,
+                "orphans": self.takeover.prioritize,
+                "session": feeds.look_at,
                 "follow": feeds.notify_of,
-                "interaction": lambda names: feed.hear([InteractionId(name) for name in names]),
+                "interaction": lambda names: feed.record([InteractionId(name) for name in names]),
                 "copies": self._shared.backends.hear,
                 "handover": lambda _: self._handover.wake(),
             },
@@ -74,7 +74,7 @@ class ClusterMember:
 
     @asynccontextmanager
     async def taking_part(self) -> AsyncGenerator[None]:
-        """Take up what nobody carries, now and from now on; the runtimes are known."""
+        """Take over sessions without an owner, now and regularly; the runtimes must be known."""
         shared = self._shared
         async with self._sessions.without_links():
             await self.takeover.take_all()
@@ -92,7 +92,7 @@ class ClusterMember:
         return {carried.worker.view.session_id: carried.worker for carried in self._sessions.all()}
 
     async def hands_over(self) -> bool:
-        """Take up nothing more; says whether another instance lives that can continue the sessions."""
+        """Stop taking over sessions; return whether a live instance can continue those of this one."""
         self._sessions.stop_taking_up()
         try:
             return self._shared.keeper.shared and bool(await self._shared.keeper.others())
@@ -101,9 +101,9 @@ class ClusterMember:
             return False
 
     async def leave(self) -> None:
-        """Give up everything that is still owned or held."""
+        """Release everything that is still owned or held."""
         if self._shared.keeper.shared:
             await self._sessions.hand_over(self._sessions.all(), force=True)
         await self._shared.keeper.resign()
-        # Whoever hears it takes over what a lost answer may have left behind.
+        # A lost answer may have hidden a release; this makes the others look for sessions without an owner.
         self._shared.notifications.tell("orphans", ["-"])

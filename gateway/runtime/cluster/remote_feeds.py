@@ -1,8 +1,8 @@
-"""Feeds of sessions that another instance carries: one reader of the journal for all their followers here.
+"""Feeds of sessions that another instance owns: one journal reader serves all local followers of a session.
 
-A reader asks the owner to notify of this session, and looks by itself as well: each second while there is news,
-each five seconds on a quiet session. What is only live (pieces of text, typing) never reaches the journal: the
-owner sends it along with its notifications, as far as it fits, so that under load some of it does not arrive.
+A reader subscribes to the owner's notifications and also polls: every second while there is news, every five seconds
+on a quiet session. Live events (message chunks, typing) are not in the journal. The owner sends them with its
+notifications as far as they fit, so some are lost under load.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ log = structlog.get_logger(__name__)
 
 _PAGE = 200
 _IDLE_AFTER = 30.0
-_SAY_AGAIN = 10.0
+_RENEW = 10.0
 _INTEREST = 25.0
-"""Seconds for which an owner notifies after it was asked; asked again sooner, it goes on."""
+"""Seconds for which an owner notifies after a request; readers renew the request earlier."""
 
 
 class RemoteFeeds:
-    """Keeps a feed for each session that is followed here and carried elsewhere, or by nobody."""
+    """Keeps a feed for each session that is followed here and does not run here."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class RemoteFeeds:
         tasks: Tasks,
         tuning: Tuning,
     ) -> None:
-        """Prepare; `own` gives the feeds of the sessions that are carried here."""
+        """Prepare; `own` returns the feed of a session that runs here."""
         self._engine = engine
         self._own = own
         self._notifications = notifications
@@ -51,12 +51,12 @@ class RemoteFeeds:
         self._running: set[asyncio.Task[None]] = set()
 
     def here(self, session_id: SessionId) -> Feed | None:
-        """Find the feed of a session that is carried here."""
+        """Find the feed of a session that runs here."""
         feed = self._own(session_id)
         return None if feed is None or feed.closed else feed
 
     async def elsewhere(self, session_id: SessionId) -> Feed | None:
-        """Make or find the feed of one that is not; None where the session is closed or unknown."""
+        """Find or make the feed of a session that does not run here; None if it is closed or unknown."""
         found = self._remote_feeds.get(session_id)
         if found is None:
             row = await self._engine.session(session_id)
@@ -83,54 +83,54 @@ class RemoteFeeds:
 
     # Notifications -----------------------------------------------------------------------------------------------
 
-    def hear(self, names: Sequence[str]) -> None:
-        """Look at these sessions now: others have written."""
+    def look_at(self, names: Sequence[str]) -> None:
+        """Read these sessions now, since another instance has written to them."""
         for name in names:
             if found := self._remote_feeds.get(SessionId(name)):
                 found[1].set()
 
     def show(self, name: str, text: str) -> None:
-        """Show something that is only live to those who follow here."""
+        """Show a live event to the local followers."""
         found = self._remote_feeds.get(SessionId(name))
         if found is None:
             return
         try:
-            told: dict[str, Any] = orjson.loads(text)
-            live = Live(EVENT.validate_python(told["event"]), int(told["after_sequence"]))
+            data: dict[str, Any] = orjson.loads(text)
+            live = Live(EVENT.validate_python(data["event"]), int(data["after_sequence"]))
         except (ValueError, KeyError, TypeError) as exc:
-            # Another release may show what this one does not know.
+            # An instance of another release may send events that this one does not know.
             log.debug("live item not shown", session_id=name, reason=type(exc).__name__)
         else:
             found[0].tell(live)
 
     def look_all(self) -> None:
-        """Look at all sessions now: something may have been missed."""
+        """Read all sessions now, since notifications may have been missed."""
         for _, wake in self._remote_feeds.values():
             wake.set()
 
     def notify_of(self, names: Sequence[str]) -> None:
-        """Others follow these sessions; notify after each commit for a while, where they are carried here."""
+        """Notify other instances of these sessions for `_INTEREST` seconds, if they run here."""
         for name in names:
             feed = self._own(SessionId(name))
             if feed is not None:
-                feed.tell_others(partial(self._tell, name), seconds=_INTEREST)
+                feed.notify_others(partial(self._notify, name), seconds=_INTEREST)
 
-    def _tell(self, name: str, live: Live | None) -> None:
+    def _notify(self, name: str, live: Live | None) -> None:
         if live is None:
             self._notifications.tell("session", [name])
         else:
-            told = {"after_sequence": live.after_sequence, "event": dump_event(live.event)}
-            self._notifications.show(name, orjson.dumps(told, default=str).decode())
+            data = {"after_sequence": live.after_sequence, "event": dump_event(live.event)}
+            self._notifications.show(name, orjson.dumps(data, default=str).decode())
 
     # Reading ---------------------------------------------------------------------------------------------
 
     async def _read(self, session_id: SessionId, feed: Feed, wake: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()
-        news_at, said_at = loop.time(), 0.0
+        news_at, subscribed_at = loop.time(), 0.0
         while feed.followed and self.here(session_id) is None:
-            if loop.time() - said_at > _SAY_AGAIN:
+            if loop.time() - subscribed_at > _RENEW:
                 self._notifications.tell("follow", [session_id])
-                said_at = loop.time()
+                subscribed_at = loop.time()
             wake.clear()
             try:
                 if await self._catch_up(session_id, feed):
@@ -138,7 +138,7 @@ class RemoteFeeds:
                     if await self._is_closed(session_id, feed):
                         return
             except EngineUnavailable as exc:
-                log.warning("followed session cannot be read", session_id=session_id, reason=str(exc))
+                log.warning("read of followed session failed", session_id=session_id, reason=str(exc))
             try:
                 quiet = loop.time() - news_at >= _IDLE_AFTER
                 async with asyncio.timeout(self._tuning.feed_look_idle if quiet else self._tuning.feed_look):

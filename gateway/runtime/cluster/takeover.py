@@ -1,4 +1,4 @@
-"""Takes up what nobody carries: at the start, when an instance has died or left, and when somebody says so."""
+"""Takes over sessions without an owner: at the start, after an instance died or left, and on notifications."""
 
 import asyncio
 from collections import Counter
@@ -22,18 +22,18 @@ from gateway.store.rows import Page, Regained, SessionFilter, SessionRow
 log = structlog.get_logger(__name__)
 
 PORTION = 100
-"""Sessions taken over at once; each of them makes a link."""
+"""Sessions taken over at once; each opens a link."""
 _PAUSE = 0.1
 _TOGETHER = 16
-"""Named sessions taken before the first of them is taken up."""
+"""Named sessions that are acquired before the first of them is started."""
 _COMPARE = 10
-"""Looks after which the store is asked whether it and this process agree about who carries what."""
+"""Looks after which the sessions owned in the store are compared with those that run here."""
 _PAGE = 500
 _MOST_NAMED = 10_000
 
 
 class Takeover:
-    """Looks for orphans about once a second, and whenever it is woken."""
+    """Looks for sessions without an owner about once a second, and when woken."""
 
     def __init__(
         self,
@@ -56,18 +56,18 @@ class Takeover:
         self._doubt = False
 
     def wake(self) -> None:
-        """Look now."""
+        """Look for sessions now."""
         self._wake.set()
 
     async def go_on(self, mine: Sequence[Regained]) -> None:
-        """A new lease has begun after a lost one: these sessions go on, all others that are carried are let go."""
+        """Resume these sessions under a new lease; release all others that run here."""
         self._sessions.resume_all({one.session_id: one for one in mine})
-        # What is owned and not carried was just being taken up when the lease was lost. The next look, a moment
-        # later, leaves other instances that lost theirs in the same pause the time to go on as well.
+        # Sessions that were being started when the lease was lost are owned but do not run. The next look finds them;
+        # meanwhile other instances that lost their lease in the same pause can resume theirs.
         self._doubt = True
 
     async def take_all(self, *, pause: float = 0.0) -> None:
-        """Take up, in portions, whatever this instance may."""
+        """Take over all sessions that this instance may own, `PORTION` at a time."""
         while not self._sessions.leaving:
             rows = await self._keeper.take_over(self._sessions.runtimes.keys(), limit=PORTION)
             if not rows:
@@ -79,7 +79,7 @@ class Takeover:
             await asyncio.sleep(pause * (0.5 + self._jitter()))
 
     def _log_taken(self, rows: Sequence[SessionRow]) -> None:
-        """Log sessions that another instance had, one line for each former owner."""
+        """Log sessions of other instances, one line for each former owner."""
         lease = self._keeper.lease
         taken: dict[str | None, list[str]] = {}
         for row in rows:
@@ -96,7 +96,7 @@ class Takeover:
             )
 
     async def warn_unserved(self) -> None:
-        """Warn of open sessions whose runtime no instance has, as after a start with another configuration."""
+        """Warn of open sessions whose runtime no instance has, for example after a change of the configuration."""
         known = self._sessions.runtimes.keys() | self._sessions.unconnected
         left, after = Counter[str](), ""
         try:
@@ -111,14 +111,14 @@ class Takeover:
         except EngineUnavailable as exc:
             log.warning("query for sessions without a runtime failed", reason=str(exc))
 
-    def hear(self, names: Sequence[str]) -> None:
-        """Look at these sessions first: nobody owns them, as others say."""
+    def prioritize(self, names: Sequence[str]) -> None:
+        """Look at these sessions first, since another instance reported that they have no owner."""
         for name in names[: _MOST_NAMED - len(self._named)]:
             self._named[SessionId(name)] = None
         self._wake.set()
 
     async def keep_looking(self) -> None:
-        """Look until the process is about to end."""
+        """Look regularly until the process is about to exit."""
         looks = 0
         while not self._sessions.leaving:
             try:
@@ -128,14 +128,14 @@ class Takeover:
                 looks += 1
             self._wake.clear()
             try:
-                # A part of what is left of a leaving instance: the store's fair share still counts that one.
+                # A leaving instance names its sessions in parts. `take_over` would still count it for the fair shares.
                 await self._take_named()
                 await self.take_all(pause=_PAUSE)
                 if self._doubt or looks >= _COMPARE:
                     looks, self._doubt = 0, False
                     await self._compare()
             except EngineUnavailable as exc:
-                # An answer that was lost may have made this instance the owner of something.
+                # This instance may own a session without knowing, because the answer was lost.
                 self._doubt = True
                 log.warning("query for sessions without an owner failed", reason=str(exc))
 
@@ -147,7 +147,7 @@ class Takeover:
                     row = await self._keeper.take(session_id)
                 except EngineUnavailable:
                     raise
-                except Exception as exc:  # noqa: BLE001 - noted: one session must not keep those behind it
+                except Exception as exc:  # noqa: BLE001 - noted: one session must not block the others
                     FAULTS.note("takeover", exc, session_id=session_id)
                     row, self._doubt = None, True
                 del self._named[session_id]
@@ -158,7 +158,7 @@ class Takeover:
             await self._sessions.take_up(taken)
 
     async def _compare(self) -> None:
-        """Mend what is owned and not carried, or carried and not owned, which only lost answers can have caused."""
+        """Start owned sessions that do not run, and stop running ones with another owner; lost answers cause both."""
         lease = self._keeper.lease
         if lease is None or not self._keeper.settled:
             return
@@ -175,6 +175,6 @@ class Takeover:
                     log.warning("session was owned but did not run", session=label_session(row))
                     await self._sessions.take_up([row])
                 elif carried is not None and carried.worker.permit.fence < row.fence:
-                    self._sessions.lose(carried, "it is owned elsewhere")
+                    self._sessions.lose(carried, "another instance owns it")
             if after is None or self._keeper.lease is not lease:
                 return

@@ -1,1 +1,1 @@
-"""What followers see: feeds of sessions and of questions to people."""
+"""Feeds for followers: the events of sessions, and requests for human input."""

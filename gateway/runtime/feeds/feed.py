@@ -1,8 +1,7 @@
-"""What the followers of one session see: one log of recent news, bounded by count and bytes, and a wake-up.
+"""The feed of one session: a log of recent news, bounded by count and bytes, and a wake-up for followers.
 
-A follower keeps its own place in it, and all who are at the same place are given the same news. One that falls
-behind the tail reads the journal instead, so nobody is sent less than everything that is on record, and a slow
-follower costs nobody else anything.
+Each follower keeps its own place in the log; followers at the same place share the same news. A follower that falls
+behind the log reads the journal instead, so every follower gets all recorded events and a slow one affects no other.
 """
 
 import asyncio
@@ -20,7 +19,7 @@ TAIL_BYTES = 4 * 1024 * 1024
 
 
 class OutcomeWatch(Wakeup):
-    """Wakes who waits for the outcome of one call, and no more often than that needs."""
+    """Wakes the requests that wait for the outcome of one call; other events do not wake them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,35 +27,35 @@ class OutcomeWatch(Wakeup):
 
 
 class Feed:
-    """Keeps the tail of one session in memory and wakes who waits for more."""
+    """Keeps the recent events of one session in memory and wakes its followers."""
 
     def __init__(self, last_sequence: int, *, tail: int = TAIL) -> None:
-        """Start without followers; `tail` is how many items are kept at most."""
+        """Start without followers; `tail` is the most items kept."""
         self._tail = tail
         self.last_sequence = last_sequence
         self.closed = False
-        # Made for the first follower, since most sessions have none.
+        # Created for the first follower, since most sessions have none.
         self._log: deque[News] | None = None
         self._wakeup: Wakeup | None = None
         self._bytes = 0
         self._items = 0
         self._count = 0
-        """News that were begun, those that are no longer kept included."""
+        """The number of `News` started, including dropped ones."""
         self._is_read = True
-        """Whether somebody may have read the last of them, so that nothing is added to it."""
+        """Whether a follower may have read the last `News`; then nothing may be added to it."""
         self._followers = 0
         self._watches: dict[str, set[OutcomeWatch]] = {}
-        """By the call."""
+        """Watches by call."""
         self._others: Callable[[Live | None], None] | None = None
         self._others_until = 0.0
 
     @property
     def followed(self) -> bool:
-        """Whether anybody follows here."""
+        """Whether the session has local followers."""
         return self._followers > 0
 
     def join(self) -> int:
-        """Start to follow; returns the place to read from. Without followers the tail is not kept."""
+        """Add a follower; return its place to read from. Events are kept only while there are followers."""
         self._followers += 1
         self._is_read = True
         if self._wakeup is None:
@@ -64,7 +63,7 @@ class Feed:
         return self._count
 
     def leave(self) -> None:
-        """Stop following."""
+        """Remove a follower."""
         self._followers -= 1
         if self._followers == 0:
             self._log = self._wakeup = None
@@ -76,16 +75,16 @@ class Feed:
             return
         self.last_sequence = envelopes[-1].sequence
         if self._watches:
-            self._tell_watches(envelopes)
+            self._set_outcomes(envelopes)
         if self._followers:
             for envelope in envelopes:
                 self._show(envelope)
         if self._others is not None:
-            self._tell_others(self._others, None)
+            self._notify_others(self._others, None)
 
     @contextmanager
     def watching(self, call_id: CallId) -> Generator[OutcomeWatch]:
-        """Watch for the outcome of an open call; wakes as well where the feed ends, or others have written."""
+        """Watch for the outcome of an open call; also wakes when the feed ends or skips events."""
         watch = OutcomeWatch()
         watches = self._watches.setdefault(call_id, set())
         watches.add(watch)
@@ -96,7 +95,7 @@ class Feed:
             if not watches:
                 self._watches.pop(call_id, None)
 
-    def _tell_watches(self, envelopes: Sequence[Envelope]) -> None:
+    def _set_outcomes(self, envelopes: Sequence[Envelope]) -> None:
         for envelope in envelopes:
             event = envelope.event
             if isinstance(event, ToolFinished) and event.call_id is not None:
@@ -110,24 +109,24 @@ class Feed:
                 watch.wake()
 
     def tell(self, live: Live) -> None:
-        """Show something that is not recorded."""
+        """Show a live event."""
         self._show(live)
         if self._others is not None:
-            self._tell_others(self._others, live)
+            self._notify_others(self._others, live)
 
-    def tell_others(self, tell: Callable[[Live | None], None], *, seconds: float) -> None:
-        """Call this after whatever comes in the next seconds, with what is only live: somebody follows elsewhere."""
+    def notify_others(self, tell: Callable[[Live | None], None], *, seconds: float) -> None:
+        """Call `tell` for each change in the next seconds: with a live event, or None after recorded ones."""
         self._others = tell
         self._others_until = asyncio.get_running_loop().time() + seconds
 
-    def _tell_others(self, tell: Callable[[Live | None], None], live: Live | None) -> None:
+    def _notify_others(self, tell: Callable[[Live | None], None], live: Live | None) -> None:
         if asyncio.get_running_loop().time() > self._others_until:
             self._others = None
         else:
             tell(live)
 
     def skip_to(self, sequence: int) -> None:
-        """Let all followers read the journal: what comes before this sequence was removed."""
+        """Make all followers read the journal, since events before this sequence were removed."""
         self.last_sequence = max(self.last_sequence, sequence)
         self._wake_watches()
         if self._log is not None and self._wakeup is not None:
@@ -143,33 +142,33 @@ class Feed:
         return isinstance(last, Envelope) and last.event.kind == kind
 
     def close(self) -> None:
-        """Let all followers end."""
+        """End all followers."""
         self.closed = True
         self._wake_watches()
         if self._wakeup is not None:
             self._wakeup.wake()
 
     def since(self, place: int) -> tuple[News | None, int, bool]:
-        """Read the next news behind a place; returns them, the place behind them, and whether some were missed.
+        """Return the `News` after a place, the next place, and whether news were missed.
 
-        One at a time, so that a follower that stops reading holds no more than these.
+        Returns one `News` at a time, so that a follower that stops reading holds only one.
         """
         more, kept = self._count - place, len(self._log or ())
         if not more or not self._log:
             return None, self._count, more > 0
         if more > kept:
             return None, self._count - kept, True
-        # From the end, where a deque is quick: a follower that keeps up reads the last ones.
+        # Indexed from the end, since a deque is fast there and followers usually read the last items.
         self._is_read = self._is_read or more == 1
         return self._log[-more], place + 1, False
 
     def waiting(self, ended: Ending, *, within: float) -> Waits:
-        """Prepare, having joined, to wait for what comes or for the end, for so many seconds each time."""
-        assert self._wakeup is not None, "nobody has joined"
+        """Prepare the waits of a follower that has joined; each lasts until news, the end or `within` seconds."""
+        assert self._wakeup is not None, "the feed has no followers"
         return Waits(self._wakeup, ended, within=within)
 
     async def wait(self, place: int, waiting: Waits) -> bool:
-        """Wait for something behind a place, or the end; False when neither came in time."""
+        """Wait for news after a place, or for the end; return False on timeout."""
         return self._has_more(place) or await waiting.wait_any()
 
     def _has_more(self, place: int) -> bool:

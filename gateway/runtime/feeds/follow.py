@@ -1,6 +1,6 @@
-"""Following a session: history from the journal, then what happens, then heartbeats in between.
+"""Follows a session: history from the journal, then new events, with heartbeats in between.
 
-Where the session is carried may change in the middle: the place in the journal is what a follower keeps.
+The session may move to another instance meanwhile; the follower keeps its place in the journal.
 """
 
 import asyncio
@@ -20,9 +20,10 @@ from gateway.store.port import Engine
 
 _FIRST_PAGE, _LARGEST_PAGE = 4, 200
 _PAGE_BYTES = 128 * 1024
-"""Weight that a follower holds of a page of history, or one event; a heavier page makes the next ones smaller."""
+"""Most weight that a follower holds of a page of history, unless one event is heavier; heavy pages make the next ones
+smaller."""
 PAGES = 64
-"""How many pages of history are read at a time."""
+"""Pages of history that are read concurrently."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +32,10 @@ class JournalReader:
 
     engine: Engine
     pages: asyncio.Semaphore
-    """Limits the pages that are read at a time."""
+    """Limits the pages that are read concurrently."""
 
     async def read(self, session_id: SessionId, after: int) -> AsyncGenerator[StreamItem]:
-        """Yield the events behind a sequence."""
+        """Yield the events after a sequence."""
         limit = _FIRST_PAGE
         while True:
             async with self.pages:
@@ -53,7 +54,7 @@ class JournalReader:
                 size = weight(envelope.event)
                 heavy += size
                 if count > 1 and heavy > _PAGE_BYTES:
-                    # From here on it is read again: a follower that stops reading holds no more than this.
+                    # The rest is read again later, so that a follower that stops reading holds no more than this.
                     is_whole = False
                     break
                 if not taken[-1].takes(size):
@@ -79,13 +80,13 @@ async def follow(
     heartbeat: float,
     ended: Ending,
 ) -> AsyncGenerator[StreamItem]:
-    """Yield everything on record behind `after` without gap or repeat, and live events as they come.
+    """Yield all recorded events after `after` without gap or repeat, and live events as they arrive.
 
-    A closed session yields its history and ends.
+    Ends after the history of a closed session.
     """
     last = after
     while True:
-        # Without a wait where it is carried here, so that nothing that is only live is missed.
+        # No await if the session runs here, so that no live event is missed.
         feed = feeds.here(session_id) or await feeds.elsewhere(session_id)
         if feed is None:
             if last is not None:
@@ -94,9 +95,9 @@ async def follow(
                         yield item
             return
         if last is None:
-            # What is recorded from this moment on is news, also before the first read of the journal.
+            # Every event recorded from now on is news, even before the first read of the journal.
             last = feed.last_sequence
-        # The feed is joined here, before anybody else runs.
+        # The feed is joined before any other task runs.
         news = _from_feed(history, session_id, feed, last, heartbeat=heartbeat, ended=ended)
         async with aclosing(news):
             async for item in news:
@@ -115,11 +116,11 @@ async def _from_feed(
     heartbeat: float,
     ended: Ending,
 ) -> AsyncGenerator[StreamItem]:
-    """Yield what is behind `last` until the feed is closed."""
+    """Yield the events after `last` until the feed closes."""
     place = feed.join()
     waiting = feed.waiting(ended, within=heartbeat)
     try:
-        # What was recorded up to now stands in the journal alone, everything else is still to come.
+        # Events recorded before joining are only in the journal.
         missed = last < feed.last_sequence
         while True:
             some, place, behind = feed.since(place)
@@ -145,7 +146,7 @@ async def _from_feed(
 
 
 def _newer_than(news: News, last: int) -> News:
-    """Leave out what the journal has told already; what was only live is told nowhere else."""
+    """Remove recorded events that the journal has yielded already; live events stay."""
     return News(item for item in news.items if not isinstance(item, Envelope) or item.sequence > last)
 
 

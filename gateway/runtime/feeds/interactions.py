@@ -1,8 +1,8 @@
-"""What the followers of questions to people see: a bounded list of which ones changed, and a wake-up.
+"""The feed of interactions: a bounded list of the ids that changed, and a wake-up for followers.
 
-Changes at other instances come by their notifications, and by a look from time to time. Only ids are kept. A follower
-reads the row as it is when its turn comes, so a question that changed twice meanwhile is shown once, as it
-stands; one that falls behind begins again with all that wait.
+Changes at other instances arrive by notifications and by polling. A follower reads the current row of each id, so an
+interaction that changed twice meanwhile is shown once. A follower that falls behind starts over with all waiting
+interactions.
 """
 
 import asyncio
@@ -26,11 +26,11 @@ log = structlog.get_logger(__name__)
 
 
 class InteractionFeed:
-    """Keeps which interactions changed last, over all sessions."""
+    """Keeps the ids of the interactions that changed last, over all sessions."""
 
-    def __init__(self, tell_others: Callable[[Collection[InteractionId]], None] | None = None) -> None:
-        """Start an empty list; `tell_others` takes what changed here to other instances."""
-        self._tell_others = tell_others
+    def __init__(self, notify_others: Callable[[Collection[InteractionId]], None] | None = None) -> None:
+        """Start an empty list; `notify_others` sends local changes to other instances."""
+        self._notify_others = notify_others
         self._followers = 0
         self._ids: deque[InteractionId] = deque(maxlen=TAIL)
         self._count = 0
@@ -38,50 +38,50 @@ class InteractionFeed:
 
     @property
     def followed(self) -> bool:
-        """Whether anybody follows here."""
+        """Whether the feed has local followers."""
         return self._followers > 0
 
     def join(self) -> int:
-        """Start to follow; returns the place to read from."""
+        """Add a follower; return its place to read from."""
         self._followers += 1
         return self._count
 
     def leave(self) -> None:
-        """Stop following."""
+        """Remove a follower."""
         self._followers -= 1
 
     def tell(self, changed: Collection[InteractionId]) -> None:
-        """Take note that these changed here; their rows are written already."""
+        """Record local changes and notify other instances; the rows must be written already."""
         if changed:
-            self.hear(changed)
-            if self._tell_others is not None:
-                self._tell_others(changed)
+            self.record(changed)
+            if self._notify_others is not None:
+                self._notify_others(changed)
 
-    def hear(self, changed: Iterable[InteractionId]) -> None:
-        """Take note that these changed, wherever that was."""
+    def record(self, changed: Iterable[InteractionId]) -> None:
+        """Record changes of any instance."""
         for interaction_id in changed:
             self._ids.append(interaction_id)
             self._count += 1
         self._wakeup.wake()
 
     def miss(self) -> None:
-        """Let all followers begin again: something may have changed unheard."""
+        """Make all followers start over, since notifications may have been missed."""
         self._ids.clear()
         self._count += 1
         self._wakeup.wake()
 
     def since(self, place: int) -> tuple[list[InteractionId], int, bool]:
-        """Read what changed after a place: the ids, each once, the new place, and whether some were missed."""
+        """Return the ids that changed after a place, the next place, and whether changes were missed."""
         first = self._count - len(self._ids)
         return list(dict.fromkeys(list(self._ids)[max(0, place - first) :])), self._count, first > place
 
     async def wait(self, place: int, *, ended: Ending, within: float) -> bool:
-        """Wait for something behind a place, or the end; False when neither came in so many seconds."""
+        """Wait for changes after a place, or for the end; return False after `within` seconds."""
         return self._count > place or ended.is_set() or await wait_any(self._wakeup, ended, within=within)
 
 
 async def show(engine: Engine, row: InteractionRow) -> InteractionShown | None:
-    """Put a row together with the event that asked; None where that was removed."""
+    """Combine a row with the event that requested it; None if the event was removed."""
     try:
         found = await engine.read(row.session_id, after=row.request_sequence - 1, limit=1)
     except Truncated:
@@ -92,10 +92,10 @@ async def show(engine: Engine, row: InteractionRow) -> InteractionShown | None:
 async def follow_interactions(
     engine: Engine, interaction_feed: InteractionFeed, *, heartbeat: float, ended: Ending
 ) -> AsyncGenerator[InteractionItem]:
-    """Yield all that wait, then each that changes as it then is, and heartbeats in between."""
+    """Yield all waiting interactions, then each one that changes, with heartbeats in between."""
     place, missed = interaction_feed.join(), True
     listed: dict[InteractionId, InteractionRow] = {}
-    """What was shown of those that wait, as it stood: one that came just before is among the changes as well."""
+    """The waiting interactions as shown; a recent one may also be among the changes."""
     try:
         while not ended.is_set():
             if missed:
@@ -121,7 +121,7 @@ async def follow_interactions(
 
 
 async def watch_others(engine: Engine, interaction_feed: InteractionFeed, tuning: Tuning) -> None:
-    """Look from time to time which questions wait, so that a lost notification only costs a wait."""
+    """Poll the waiting interactions, so that a lost notification only causes a delay."""
     known: set[InteractionId] | None = None
     while True:
         try:
@@ -130,7 +130,7 @@ async def watch_others(engine: Engine, interaction_feed: InteractionFeed, tuning
             log.warning("interaction query failed", reason=str(exc))
         else:
             if known is not None:
-                interaction_feed.hear(known ^ waiting)
+                interaction_feed.record(known ^ waiting)
             known = waiting
         await asyncio.sleep(tuning.interactions_look if interaction_feed.followed else tuning.interactions_look_idle)
 

@@ -1,7 +1,7 @@
-"""Wake-ups inside one process: they wake whoever waits, and carry nothing.
+"""Wake-ups inside one process, without data.
 
-Waiting costs one future. A thousand followers wait anew after each event, and for them the two tasks that
-`asyncio.wait` would take, or a timer, were most of what an event cost.
+A wait costs one future. A thousand followers wait again after each event; with `asyncio.wait`, its two tasks or a timer
+were most of the cost of an event.
 """
 
 import asyncio
@@ -16,13 +16,13 @@ def finish(future: "asyncio.Future[None]") -> None:
 
 
 class Wakeup:
-    """Wakes all who wait; where nobody waits it is forgotten."""
+    """Wakes all waiters; without waiters it has no effect."""
 
     def __init__(self) -> None:
         self.waiting: set[asyncio.Future[bool]] = set()
 
     def wake(self) -> None:
-        """Wake all who wait."""
+        """Wake all waiters."""
         for waiter in self.waiting:
             if not waiter.done():
                 waiter.set_result(True)
@@ -30,26 +30,26 @@ class Wakeup:
 
 
 class Ending(Wakeup):
-    """A wake-up that comes once, and stays."""
+    """A wake-up that happens once and stays set."""
 
     def __init__(self) -> None:
         super().__init__()
         self._over = False
 
     def set(self) -> None:
-        """End it."""
+        """Set it, and wake all waiters."""
         self._over = True
         self.wake()
 
     def is_set(self) -> bool:
-        """Whether it is over."""
+        """Whether it is set."""
         return self._over
 
 
 class Waits:
-    """Waits for wake-ups again and again, each time for so many seconds; its one timer is armed anew where it rings.
+    """Waits for wake-ups repeatedly, each time for up to `within` seconds; one timer serves all waits.
 
-    Whoever waits has looked before, without a wait in between, whether there is anything to wait for.
+    Before waiting, the caller must check its condition without an await in between.
     """
 
     def __init__(self, *wakeups: Wakeup, within: float) -> None:
@@ -60,7 +60,7 @@ class Waits:
         self._alarm: asyncio.TimerHandle | None = None
 
     async def wait_any(self) -> bool:
-        """Wait until one of them wakes; False where none does in time."""
+        """Wait until any of the wake-ups happens; return False on timeout."""
         loop = asyncio.get_running_loop()
         self._waiter = waiter = loop.create_future()
         self._until = loop.time() + self._within
@@ -75,7 +75,7 @@ class Waits:
                 wakeup.waiting.discard(waiter)
 
     def end(self) -> None:
-        """Wait no more."""
+        """Cancel the timer."""
         if self._alarm is not None:
             self._alarm.cancel()
 
@@ -94,7 +94,7 @@ class Waits:
 
 
 async def wait_any(*wakeups: Wakeup, within: float) -> bool:
-    """Wait once until one of them wakes; False where none does in so many seconds."""
+    """Wait once until any of the wake-ups happens; return False after `within` seconds."""
     waiting = Waits(*wakeups, within=within)
     try:
         return await waiting.wait_any()

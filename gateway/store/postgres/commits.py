@@ -1,19 +1,19 @@
 """Commits steps in batches that share a transaction, in two lanes by session.
 
-A batch holds the steps that arrived during the previous commit. Futures resolve after COMMIT has returned. A step that
-SQL refuses fails alone: its batch is rolled back and tried again in halves.
+A batch contains the steps that arrived during the previous commit. Futures resolve after COMMIT has returned. If
+PostgreSQL rejects a step, only this step fails: its batch is rolled back and retried in halves.
 
 A lane remembers the rows that it has written. If it knows all sessions of a batch, the batch is one statement, which
-commits only if these sessions are unchanged. All other batches, and each batch whose statement fails, use a
+commits only if these sessions are unchanged. All other batches, and a batch after a failed statement, use a
 transaction that locks and reads the sessions first.
 
-If another transaction holds rows of a session for longer than a statement waits, the steps of this session are tried
-apart from the others until one succeeds. Each failed try ends with EngineUnavailable.
+If another transaction locks rows of a session for longer than a statement waits, the steps of this session are
+isolated in their own batches until one succeeds. Each failed attempt ends with EngineUnavailable.
 
-While the server is unreachable, up to WAITING steps or `waiting_bytes` bytes are queued; later callers wait for room.
-A step that has waited for `commit` seconds (see the tuning) ends with EngineUnavailable and is certainly not written.
-Only a batch whose connection was lost during its commit waits until its fate is known. The session worker fails the
-API requests of its clients and tries all other inputs again.
+While the server is unreachable, up to WAITING steps or `waiting_bytes` bytes are queued; later callers wait for a free
+slot. A step that has waited for `commit` seconds (see the tuning) ends with EngineUnavailable and is certainly not
+written. Only a batch that lost its connection during the commit waits until its fate is known. The session worker
+fails the API requests of its clients and retries all other inputs.
 """
 
 import asyncio
@@ -39,17 +39,17 @@ from gateway.store.step import Committed, Step
 
 LANES = 2
 BATCH_BYTES = 8 * 1024**2
-"""Bytes of events in a batch; a single step may have more."""
+"""The limit of a batch in bytes of events; a single step may have more."""
 WAITING = 1_024
-"""Steps in the queue; later callers wait for room."""
-APART = 1.0
-"""Seconds in which steps are tried one by one if rows of one of them are locked; the rest fail and are retried."""
-HELD_FOR = 30.0
-"""Seconds in which the steps of a session are tried apart; a session that runs here retries sooner."""
+"""The limit of the queue in steps; later callers wait for a free slot."""
+ISOLATION_SECONDS = 1.0
+"""If rows of a batch are locked, its steps are written one by one for this time; the others fail and are retried."""
+LOCKED_FOR = 30.0
+"""Seconds for which the steps of a session with locked rows are isolated; a session that runs here retries sooner."""
 REFUSED_FOR = 5.0
-"""Seconds after a failure in which a lane counts as unable to write, unless it has written since."""
+"""Seconds for which a lane counts as unable to write after a failure, unless a write succeeds."""
 CLOSING = 15.0
-"""Seconds for the queued steps when the engine closes."""
+"""Seconds to write the queued steps when the engine closes."""
 
 
 class Job(NamedTuple):
@@ -58,7 +58,7 @@ class Job(NamedTuple):
     step: Step
     events: Sequence[EventRecord]
     weight: int
-    """Bytes of its events."""
+    """The size of its events in bytes."""
     future: asyncio.Future[Committed]
     since: float
 
@@ -74,21 +74,21 @@ class _Written(NamedTuple):
 
 
 class CommitLanes:
-    """Commit steps in two lanes, from construction until `stop`."""
+    """Commits steps in two lanes, from construction until `stop`."""
 
     def __init__(self, address: Address, once: ExactlyOnce, clock: Clock) -> None:
         self._address = address
         self._patience = address.tuning.commit
-        self._room = asyncio.Semaphore(WAITING)
+        self._slots = asyncio.Semaphore(WAITING)
         self._weight = ByteBudget(address.tuning.waiting_bytes)
-        self._lanes = [_Lane(address, once, clock, self._room) for _ in range(LANES)]
+        self._lanes = [_Lane(address, once, clock, self._slots) for _ in range(LANES)]
         self._tasks = Tasks()
-        # No task group, because one task may start the engine and another one stop it.
+        # Not a task group, because one task may start the engine and another one stop it.
         self._running = [guard("postgres lane", lane.run, self._tasks) for lane in self._lanes]
         self._closing = False
 
     async def stop(self) -> None:
-        """Write the queued steps and stop; steps that cannot be written in time are refused."""
+        """Write the queued steps and stop; steps that cannot be written in time fail."""
         self._closing = True
         for lane in self._lanes:
             lane.close()
@@ -103,7 +103,7 @@ class CommitLanes:
         await self._enter(size, since)
         try:
             if self._closing:
-                self._room.release()
+                self._slots.release()
                 self._check_open()
             job = Job(step, events, size, loop.create_future(), since)
             self._lanes[zlib.crc32(step.session_id.encode(errors="replace")) % LANES].put(job)
@@ -112,23 +112,23 @@ class CommitLanes:
             self._weight.leave(size)
 
     async def _enter(self, size: int, since: float) -> None:
-        if not self._room.locked() and self._weight.takes(size):
+        if not self._slots.locked() and self._weight.takes(size):
             # The usual case. Neither call waits, so it needs no timeout.
-            await self._room.acquire()
+            await self._slots.acquire()
             return
         try:
             async with asyncio.timeout_at(since + self._patience):
                 await self._weight.enter(size)
                 try:
-                    await self._room.acquire()
+                    await self._slots.acquire()
                 except BaseException:
                     self._weight.leave(size)
                     raise
         except TimeoutError as exc:
-            raise EngineUnavailable(f"{self._address.place} is too slow: too many steps wait already") from exc
+            raise EngineUnavailable(f"{self._address.place} is too slow: too many steps are queued") from exc
 
     def check(self) -> None:
-        """Return if every lane is running.
+        """Check that every lane is running.
 
         Raises:
             EngineUnavailable: a lane has ended.
@@ -137,10 +137,10 @@ class CommitLanes:
             raise EngineUnavailable(f"a writer of {self._address.place} has failed: restart the gateway")
 
     def check_writes(self) -> None:
-        """Return if the recent writes of every lane succeeded.
+        """Check that the recent writes of every lane succeeded.
 
         Raises:
-            EngineUnavailable: a lane has ended, or has failed and written nothing since.
+            EngineUnavailable: a lane has ended, or its last write has failed.
         """
         self.check()
         for lane in self._lanes:
@@ -154,18 +154,18 @@ class CommitLanes:
 
 
 class _Lane:
-    def __init__(self, address: Address, once: ExactlyOnce, clock: Clock, room: asyncio.Semaphore) -> None:
+    def __init__(self, address: Address, once: ExactlyOnce, clock: Clock, slots: asyncio.Semaphore) -> None:
         self._tuning = address.tuning
         self._line = Line(address)
         self._once = once
         self._clock = clock
-        self._room = room
+        self._slots = slots
         self._link: Connection | None = None
         self._known = KnownRows(self._tuning.remembered)
         self._waiting: deque[Job] = deque()
         self._news = asyncio.Event()
-        self._held: dict[SessionId, float] = {}
-        """When another transaction last held rows of a session, by session."""
+        self._locked: dict[SessionId, float] = {}
+        """The time at which rows were last locked by another transaction, by session."""
         self._refused = 0.0, ""
         self._closing = False
         self.ended = False
@@ -206,9 +206,9 @@ class _Lane:
         finally:
             # Also after a failure, so that no caller waits forever.
             self.ended = True
-            left = [*batch, *self._waiting]
+            unwritten = [*batch, *self._waiting]
             self._waiting.clear()
-            self._refuse(left)
+            self._refuse(unwritten)
             await self._line.close()
 
     def _refuse(self, jobs: Sequence[Job]) -> None:
@@ -217,33 +217,33 @@ class _Lane:
 
     def _resolve(self, verdicts: Sequence[Verdict]) -> None:
         for job, value, error in verdicts:
-            self._room.release()
-            # The caller was canceled while waiting; the write stands.
+            self._slots.release()
+            # The caller was canceled while waiting; the commit remains valid.
             if job.future.done():
                 continue
             if value is not None:
                 job.future.set_result(value)
             else:
-                job.future.set_exception(error or EngineUnavailable("no answer"))
+                job.future.set_exception(error or EngineUnavailable("no response"))
 
     def _note(self, verdicts: Sequence[Verdict]) -> None:
-        """Remember whether writes succeed; locked rows of one session do not count as a failure of the lane."""
+        """Record whether writes succeed; locked rows of one session do not count as a failure of the lane."""
         if any(value is not None for _, value, _ in verdicts):
             self._refused = 0.0, ""
             return
         reason = next((str(error) for _, _, error in verdicts if isinstance(error, EngineUnavailable)), None)
-        if reason is not None and {job.step.session_id for job, _, _ in verdicts} != self._held.keys():
+        if reason is not None and {job.step.session_id for job, _, _ in verdicts} != self._locked.keys():
             self._refused = asyncio.get_running_loop().time(), reason
 
     async def _process(self, batch: Sequence[Job]) -> list[Verdict]:
-        if not self._held:
+        if not self._locked:
             return await self._write(batch)
-        oldest = asyncio.get_running_loop().time() - HELD_FOR
-        self._held = {session_id: at for session_id, at in self._held.items() if at > oldest}
-        apart = [job for job in batch if job.step.session_id in self._held]
-        others = [job for job in batch if job.step.session_id not in self._held]
+        oldest = asyncio.get_running_loop().time() - LOCKED_FOR
+        self._locked = {session_id: at for session_id, at in self._locked.items() if at > oldest}
+        isolated = [job for job in batch if job.step.session_id in self._locked]
+        others = [job for job in batch if job.step.session_id not in self._locked]
         verdicts = await self._write(others) if others else []
-        return [*verdicts, *(await self._write(apart, hurried=True) if apart else ())]
+        return [*verdicts, *(await self._write(isolated, hurried=True) if isolated else ())]
 
     async def _write(self, batch: Sequence[Job], *, hurried: bool = False) -> list[Verdict]:
         sessions = {job.step.session_id for job in batch}
@@ -256,24 +256,24 @@ class _Lane:
             done = await self._once.run(self._line, partial(self._attempt, batch), begin=begin, until=until)
         except EngineUnavailable as exc:
             if isinstance(exc, RowHeld) or isinstance(exc.__cause__, RowHeld):
-                return await self._write_apart(batch, exc)
+                return await self._write_one_by_one(batch, exc)
             return [(job, None, exc) for job in batch]
         except OperatorError as exc:
             return [(job, None, _unavailable(exc)) for job in batch]
         except (InvalidRequest, ValueError, TypeError, OverflowError) as exc:
             if len(batch) == 1:
                 return [(batch[0], None, _refused(exc))]
-        # Nothing was written. Halving the batch finds the session that fails.
+        # Nothing was written. Halving the batch finds the failing session.
         except Exception as exc:  # noqa: BLE001
             if len(batch) == 1:
                 FAULTS.note("postgres lane", exc, session_id=batch[0].step.session_id)
                 return [(batch[0], None, exc)]
         else:
             if done.link is not self._link:
-                await self._meet(done.link)
+                await self._adopt(done.link)
             self._known.keep(done.writes, done.version)
-            if self._held:
-                self._held = {session_id: at for session_id, at in self._held.items() if session_id not in sessions}
+            if self._locked:
+                self._locked = {session_id: at for session_id, at in self._locked.items() if session_id not in sessions}
             return done.verdicts
         half = len(batch) // 2
         return [
@@ -281,16 +281,16 @@ class _Lane:
             *await self._write(batch[half:], hurried=hurried),
         ]
 
-    async def _write_apart(self, batch: Sequence[Job], exc: EngineUnavailable) -> list[Verdict]:
-        """Write steps one by one to find those whose rows are locked."""
+    async def _write_one_by_one(self, batch: Sequence[Job], exc: EngineUnavailable) -> list[Verdict]:
+        """Write steps one by one to find the sessions with locked rows."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + APART
+        until = loop.time() + ISOLATION_SECONDS
         verdicts: list[Verdict] = []
         for job in batch:
             if len(batch) > 1 and loop.time() < until:
                 verdicts += await self._write([job], hurried=True)
             else:
-                self._held[job.step.session_id] = loop.time()
+                self._locked[job.step.session_id] = loop.time()
                 verdicts.append((job, None, exc))
         return verdicts
 
@@ -304,19 +304,19 @@ class _Lane:
             verdicts: list[Verdict] = [
                 (job, decide(job.step, job.events, known=self._known, writes=writes), None) for job in batch
             ]
-            rows = await self._once.say(self._line, link, *writing(writes, self._known))
+            rows = await self._once.run_statement(self._line, link, *writing(writes, self._known))
         except RowHeld:
             self._known.forget(job.step.session_id for job in batch)
             raise
         except (DragomanError, ValueError, TypeError, OverflowError):
-            # The remembered rows may be wrong, so the caller reads the stored ones.
+            # The remembered rows may be outdated, so the caller reads the stored ones.
             self._known.forget(job.step.session_id for job in batch)
             return None
         for version, _ in rows:
             self._known.keep(writes, version)
         return verdicts
 
-    async def _meet(self, link: Connection) -> None:
+    async def _adopt(self, link: Connection) -> None:
         """Prepare a new connection for statements without a transaction, and forget all remembered rows."""
         # The connection may lead to another server.
         self._link, self._known = None, KnownRows(self._tuning.remembered)
@@ -359,7 +359,7 @@ def _take(waiting: deque[Job], most: int) -> list[Job]:
 
 
 def _unavailable(exc: OperatorError) -> DragomanError:
-    # The DSN and the rights were valid at the start, so this failure may be temporary.
+    # The DSN and the permissions were valid at the start, so this failure may be temporary.
     error = EngineUnavailable(str(exc))
     error.__cause__ = exc
     return error
@@ -368,6 +368,6 @@ def _unavailable(exc: OperatorError) -> DragomanError:
 def _refused(exc: Exception) -> DragomanError:
     if isinstance(exc, DragomanError):
         return exc
-    error = InvalidRequest(f"the step cannot be kept: {exc}")
+    error = InvalidRequest(f"the step cannot be stored: {exc}")
     error.__cause__ = exc
     return error

@@ -1,7 +1,7 @@
-"""One connection to PostgreSQL. Each wait has a deadline; a connection that misses one is discarded.
+"""One connection to PostgreSQL. Each wait has a deadline; after a missed deadline the connection is discarded.
 
-Nothing depends on session state of the server, so PgBouncer in transaction mode works. Settings are made inside
-transactions. Statements are prepared by name only if no pooler is in between.
+The code does not depend on the server's session state, so PgBouncer in transaction mode works. Settings are made inside
+transactions. Statements are prepared by name only on a direct connection.
 
 PostgreSQL's texts cannot contain NUL. It is written as DLE 0, and DLE itself as DLE 1.
 """
@@ -14,9 +14,9 @@ from typing import Any, cast
 
 import asyncpg
 
+from dragoman.postgres_dsn import asyncpg_dsn
 from gateway.errors import EngineUnusable
 from gateway.guard import guard_call
-from gateway.settings.postgres_dsn import asyncpg_dsn
 from gateway.store.postgres.faults import ConnectionLost, ReadOnly, place_of, translate, unanswered
 from gateway.store.postgres.tuning import PRODUCTION, PostgresTuning
 from gateway.store.questions.question import write_references
@@ -27,7 +27,7 @@ ANSWER_SECONDS = 10.0
 _CLOSE_SECONDS = 2.0
 _STATEMENTS = 200
 _BROKEN = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-"""The errors that asyncpg raises if a connection fails; the last one if the server ends it during a protocol step."""
+"""The errors of asyncpg if a connection fails; the last one if the server closes it during a protocol step."""
 
 _NUL, _ESCAPE = "\x00", "\x10"
 
@@ -40,7 +40,7 @@ class Address:
     schema: str
     tuning: PostgresTuning = PRODUCTION
     direct: bool = False
-    """Whether no pooler is in between; checked for each new connection."""
+    """Whether there is no pooler in between; checked for each new connection."""
 
     @property
     def place(self) -> str:
@@ -53,19 +53,19 @@ class Address:
 
 
 class Connection:
-    """A connection; `lost` becomes True when it is unusable."""
+    """A connection; `lost` becomes True when it is closed."""
 
     def __init__(self, connection: "asyncpg.Connection[Any]", address: Address) -> None:
         self.raw = connection
         self.address = address
         self._named: dict[str, str] = {}
-        self._heard = 0.0
+        self._answered_at = 0.0
         self._gave_up_after: float | None = None
-        """The timeout in seconds after which this side discarded it; None if it did not."""
+        """The exceeded timeout in seconds, if this side has discarded the connection."""
 
     def answered_within(self, seconds: float) -> bool:
         """Return whether the connection is open and the server responded within the last `seconds`."""
-        return not self.lost and asyncio.get_running_loop().time() - self._heard < seconds
+        return not self.lost and asyncio.get_running_loop().time() - self._answered_at < seconds
 
     @property
     def lost(self) -> bool:
@@ -81,7 +81,7 @@ class Connection:
         try:
             return await self.raw.execute(self.address.name(script))
         except Exception as exc:
-            raise self._failed(exc) from exc
+            raise self._to_error(exc) from exc
         except BaseException:
             self.drop()
             raise
@@ -96,38 +96,38 @@ class Connection:
         """
         timer = self._deadline(seconds)
         try:
-            rows = await self.raw.fetch(self._name(statement), *map(_written, values))
-            self._heard = asyncio.get_running_loop().time()
+            rows = await self.raw.fetch(self._name(statement), *map(_write_value, values))
+            self._answered_at = asyncio.get_running_loop().time()
             return [_read_row(row) for row in rows]
         except Exception as exc:
-            raise self._failed(exc) from exc
+            raise self._to_error(exc) from exc
         except BaseException:
-            # The caller was canceled. The pending response would be read as that of the next statement.
+            # The caller was canceled. The pending response would be taken for that of the next statement.
             self.drop()
             raise
         finally:
             timer.cancel()
 
-    async def listen(self, channel: str, heard: Callable[[str], None]) -> None:
-        """Call `heard` with each payload of a channel; requires a direct connection.
+    async def listen(self, channel: str, receive: Callable[[str], None]) -> None:
+        """Call `receive` with each payload of a channel; requires a direct connection.
 
         Raises:
             ConnectionLost, EngineUnavailable.
         """
 
-        def hear(_connection: object, _pid: object, _channel: object, payload: object) -> None:
-            heard(str(payload))
+        def listener(_connection: object, _pid: object, _channel: object, payload: object) -> None:
+            receive(str(payload))
 
         timer = self._deadline(ANSWER_SECONDS)
         try:
-            await self.raw.add_listener(channel, hear)
+            await self.raw.add_listener(channel, listener)
         except Exception as exc:
-            raise self._failed(exc) from exc
+            raise self._to_error(exc) from exc
         finally:
             timer.cancel()
 
-    def deaf(self, reason: str) -> ConnectionLost:
-        """Discard the connection because notifications stopped; return the error to raise."""
+    def fail(self, reason: str) -> ConnectionLost:
+        """Discard the connection; return the error to raise."""
         self.drop()
         return ConnectionLost(f"{self.address.place}: {reason}")
 
@@ -136,7 +136,7 @@ class Connection:
         self.raw.terminate()
 
     async def close(self) -> None:
-        """Close the connection in an orderly way."""
+        """Close the connection gracefully."""
         try:
             await self.raw.close(timeout=_CLOSE_SECONDS)
         except _BROKEN:
@@ -151,17 +151,17 @@ class Connection:
         self._gave_up_after = seconds
         self.drop()
 
-    def _failed(self, exc: Exception) -> Exception:
+    def _to_error(self, exc: Exception) -> Exception:
         if self._gave_up_after is not None:
             return unanswered(self.address.place, self._gave_up_after)
         error = translate(exc, self.address.place)
-        # The host name may now resolve to another server, which is writable.
+        # After a failover the host name resolves to another server, so reconnect.
         if isinstance(error, ConnectionLost | ReadOnly):
             self.drop()
         return error
 
     def _name(self, statement: str) -> str:
-        # Only the few statements with parameters have names; scripts contain values.
+        # Caches only the few statements with parameters; scripts contain values.
         named = self._named.get(statement)
         if named is None:
             named = self._named[statement] = self.address.name(statement)
@@ -184,7 +184,7 @@ async def connect(address: Address) -> Connection:
             connection = await _open(address)
     except (ValueError, TypeError) as exc:
         raise EngineUnusable(
-            f"the DSN of {address.place} cannot be used: write postgresql://user:password@host:5432/database"
+            f"the DSN of {address.place} is invalid: write postgresql://user:password@host:5432/database"
         ) from exc
     except _BROKEN as exc:
         raise translate(exc, address.place) from exc
@@ -192,13 +192,13 @@ async def connect(address: Address) -> Connection:
 
 
 async def _open(address: Address) -> "asyncpg.Connection[Any]":
-    kept = _STATEMENTS if address.direct else 0
+    cache_size = _STATEMENTS if address.direct else 0
     dsn = asyncpg_dsn(address.dsn, system_certificates=ssl.get_default_verify_paths().cafile)
-    return await asyncpg.connect(dsn, timeout=CONNECT_SECONDS, statement_cache_size=kept)
+    return await asyncpg.connect(dsn, timeout=CONNECT_SECONDS, statement_cache_size=cache_size)
 
 
 async def _is_direct(connection: "asyncpg.Connection[Any]") -> bool:
-    """Return whether the responding backend is the connected one, so that no pooler is in between."""
+    """Return whether there is no pooler in between: the responding backend is the connected one."""
     timer = asyncio.get_running_loop().call_later(CONNECT_SECONDS, guard_call("postgres link", connection.terminate))
     try:
         return await connection.fetchval("SELECT pg_backend_pid()") == connection.get_server_pid()
@@ -210,7 +210,7 @@ async def _is_direct(connection: "asyncpg.Connection[Any]") -> bool:
 
 
 def write_text(text: str) -> str:
-    """Escape NUL and DLE in a text, because PostgreSQL cannot store NUL."""
+    """Escape NUL and DLE, because PostgreSQL cannot store NUL."""
     if _NUL in text or _ESCAPE in text:
         return text.replace(_ESCAPE, _ESCAPE + "1").replace(_NUL, _ESCAPE + "0")
     return text
@@ -220,12 +220,12 @@ def _read_text(text: str) -> str:
     return text.replace(_ESCAPE + "0", _NUL).replace(_ESCAPE + "1", _ESCAPE)
 
 
-def _written(value: Any) -> Any:
+def _write_value(value: Any) -> Any:
     match value:
         case str():
             return write_text(value)
         case list() | tuple() if any(_is_odd(one) for one in cast("Sequence[Any]", value)):
-            return [_written(one) for one in cast("Sequence[Any]", value)]
+            return [_write_value(one) for one in cast("Sequence[Any]", value)]
         case _:
             return value
 

@@ -1,8 +1,8 @@
-"""The engine for several gateways: PostgreSQL 14 or newer, one schema. A commit returns when the server's disk has it.
+"""The PostgreSQL engine, which several gateways may share. A commit returns when it is on the server's disk.
 
-Steps are committed in batches (`commits`); all other work uses `pool`. Each transaction happens exactly once (`once`).
-If the server is unreachable, commits wait ten seconds and queries five. Then they raise EngineUnavailable with the
-place, and nothing was written.
+It needs PostgreSQL 14 or newer and uses one schema. Steps are committed in batches (`commits`); all other work uses
+`pool`. Each transaction is executed exactly once (`once`). If the server is unreachable, commits wait ten seconds and
+queries five. Then they raise EngineUnavailable, and nothing was written.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ SELECT (extract(epoch FROM clock_timestamp() - ended_at) * 1000000)::bigint, fin
 FROM @calls WHERE call_id = $1 AND finished_at IS NOT NULL
 """
 RESERVED = LANES + 1
-"""Connections that run no queries: two write steps, one renews the lease."""
+"""The number of connections that run no queries: two write steps, one renews the lease."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +52,12 @@ class _Open:
     lanes: CommitLanes
     pool: Pool
     pulse: Pool
-    """A connection for the lease only, so that no query delays a heartbeat."""
+    """A separate connection for the lease, so that no query delays a heartbeat."""
     notifier: PostgresNotifier
 
 
 class PostgresEngine(AnswersQuestions):
-    """Keep everything in one schema of the database at `dsn`; any number of gateways may share it."""
+    """Stores all data in one schema of the database at `dsn`; any number of gateways may share it."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class PostgresEngine(AnswersQuestions):
         try:
             labels = orjson.dumps(dict(new.labels)).decode()
         except orjson.JSONEncodeError as exc:
-            raise InvalidRequest(f"the labels cannot be kept: {exc}") from exc
+            raise InvalidRequest(f"the labels cannot be stored: {exc}") from exc
         found, is_new = await self._pool.transact(
             upkeep.open_session(new, labels, encode_event(new.first), now=self._now())
         )
@@ -186,7 +186,7 @@ class PostgresEngine(AnswersQuestions):
         if not rows:
             return None
         span, finished_at = rows[0]
-        # The gateway's clock decides only if an earlier release or a transfer left no time.
+        # Uses the gateway's clock only if the row of an earlier release or a transfer has no server time.
         return timedelta(microseconds=self._now() - finished_at if span is None else span)
 
     async def revive(self, session_id: SessionId, sequence: int, target: str, *, due_at: datetime) -> bool:
@@ -230,7 +230,7 @@ class PostgresEngine(AnswersQuestions):
         return await leases.hold(self._pool, instance, name)
 
     async def let_go(self, instance: str, name: str) -> None:
-        await leases.let_go(self._pool, instance, name)
+        await leases.release_name(self._pool, instance, name)
 
     # Notifier
 

@@ -1,4 +1,4 @@
-"""Classifies failures of PostgreSQL by cause: the connection, a conflict, the server or the step. Pure."""
+"""Classifies PostgreSQL errors by cause: the connection, a conflict, the server or the step. Pure."""
 
 import re
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -17,17 +17,17 @@ class ReadOnly(EngineUnavailable):
 
 
 class Again(EngineUnavailable):
-    """The server rolled the transaction back for a temporary reason; it can be retried."""
+    """The server rolled the transaction back for a temporary reason, so it can be retried."""
 
 
 class RowHeld(Again):
-    """Another transaction held a row or table for longer than a statement waits."""
+    """Another transaction locked a row or table for longer than a statement waits."""
 
 
 _LOST = frozenset(
     {
-        "25P03",  # the server ended an idle transaction, and the connection with it
-        "26000", "42P05", "0A000",  # a pooler or a migration made a prepared statement useless
+        "25P03",  # the server closed the connection with its idle transaction
+        "26000", "42P05", "0A000",  # a pooler or a migration invalidated a prepared statement
         "53300", "57P01", "57P02", "57P03", "57P04", "57P05",
     }
 )  # fmt: skip
@@ -41,9 +41,9 @@ _FIXES = {
     "28P01": "check the user and the password in engine.dsn",
     "3D000": "create the database with `createdb`, or change the name in engine.dsn",
     "3F000": "restore the schema from a backup, or restart the gateway with an empty one",
-    "42501": "give the gateway's user the rights on the schema (it must own its tables)",
+    "42501": "grant the gateway's user the rights on the schema (it must own its tables)",
     "42P01": "restore the tables from a backup, or restart the gateway with empty ones",
-    "55P03": "another transaction holds what is to be written: find it with pg_blocking_pids() and end it",
+    "55P03": "another transaction has locked these rows: find it with pg_blocking_pids() and end it",
     "53100": "the server's disk is full: free some space",
     "53200": "the server is out of memory",
     "53300": "the server has no connection left: raise its max_connections, or lower engine.connections",
@@ -61,8 +61,8 @@ def place_of(dsn: str) -> str:
 
 
 def translate(exc: BaseException, place: str) -> DragomanError:
-    """Translate a failure of asyncpg; the text quotes no value."""
-    # Lines after the first one quote rows.
+    """Translate an error of asyncpg; the text quotes no value."""
+    # Only the first line, because the others quote rows.
     reason = (str(exc).splitlines() or [""])[0] or type(exc).__name__
     code = getattr(exc, "sqlstate", None) if isinstance(exc, asyncpg.PostgresError) else None
     error: DragomanError
@@ -71,7 +71,7 @@ def translate(exc: BaseException, place: str) -> DragomanError:
     elif code == _HELD:
         error = RowHeld(f"{place}: {reason}; {_FIXES[_HELD]}")
     elif isinstance(exc, UnicodeError | OverflowError) or (isinstance(code, str) and code.startswith(_OF_THE_STEP)):
-        error = InvalidRequest(f"the step cannot be kept: {_without_values(reason)}")
+        error = InvalidRequest(f"the step cannot be stored: {_without_values(reason)}")
     elif code is None or code in _LOST or code.startswith("08"):
         fix = _FIXES.get(code or "", "check that the server is running and reachable over the network")
         error = ConnectionLost(f"{place} cannot be reached: {reason}; {fix}")
@@ -83,9 +83,9 @@ def translate(exc: BaseException, place: str) -> DragomanError:
 
 
 def unanswered(place: str, seconds: float) -> ConnectionLost:
-    """Return the error for a connection that was dropped because a response did not arrive."""
+    """Make the error for a connection that was dropped after a timeout."""
     why = "the server hangs, or another transaction holds the rows; find it with pg_blocking_pids()"
-    return ConnectionLost(f"{place}: no answer came within {seconds:g} s; {why}")
+    return ConnectionLost(f"{place}: no response within {seconds:g} s; {why}")
 
 
 def _without_values(reason: str) -> str:

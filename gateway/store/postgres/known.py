@@ -1,4 +1,4 @@
-"""A lane's memory of the rows that it has read and written, so that most batches need no read."""
+"""Remembers the rows that a lane has read and written, so that most batches need no read."""
 
 from collections.abc import Iterable
 from itertools import islice
@@ -51,7 +51,7 @@ class KnownRows:
     def suffice(self, steps: Iterable[Step]) -> bool:
         """Return whether these steps can be decided from memory and written in one statement.
 
-        The absence of a call or a dedupe_key need not be known, because the store refuses a second one.
+        Absent calls and dedupe keys need not be known, because a unique index rejects a second one.
         """
         opened: set[CallId] = set()
         for step in steps:
@@ -66,7 +66,7 @@ class KnownRows:
         return True
 
     async def fetch(self, link: Connection, steps: Iterable[Step]) -> None:
-        """Read the rows that deciding these steps needs; their sessions are locked already."""
+        """Read the rows that these steps need; their sessions must be locked."""
         sessions, calls, keys = _keys_of(steps)
         columns = list(zip(*keys, strict=True)) or [(), (), ()]
         ((heads, known, seen),) = await link.ask(_KNOWN, [*sessions], [*calls], *columns)
@@ -77,7 +77,7 @@ class KnownRows:
         self._seen = set(seen)
 
     def keep(self, writes: Writes, version: str) -> None:
-        """Remember the heads and the open calls of a commit."""
+        """Remember the heads and open calls of a commit."""
         self._seen.clear()
         self._ended.clear()
         for session_id, head in writes.heads.items():
@@ -90,14 +90,14 @@ class KnownRows:
             else:
                 self._calls.pop(call_id, None)
         if len(self._heads) > self._remembered:
-            # A quarter at once, because forgetting scans all open calls.
+            # Forgets a quarter at once, because each time all open calls are scanned.
             self.forget([*islice(self._heads, len(self._heads) - self._remembered * 3 // 4)])
 
     def forget(self, sessions: Iterable[SessionId]) -> None:
         """Forget these sessions and their calls."""
-        gone = {session_id for session_id in sessions if self._heads.pop(session_id, None) is not None}
-        if gone:
-            self._calls = {call_id: call for call_id, call in self._calls.items() if call.session_id not in gone}
+        forgotten = {session_id for session_id in sessions if self._heads.pop(session_id, None) is not None}
+        if forgotten:
+            self._calls = {call_id: call for call_id, call in self._calls.items() if call.session_id not in forgotten}
 
 
 def _keys_of(steps: Iterable[Step]) -> tuple[set[SessionId], set[CallId], set[DedupeKey]]:

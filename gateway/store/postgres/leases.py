@@ -20,9 +20,9 @@ from gateway.store.rows import Instance, Regained, SessionRow
 
 log = structlog.get_logger(__name__)
 
-# The server has no timeout for a client that stalls within a statement, and its transaction would hold its rows
-# indefinitely. It gets the limit that applies between two statements. COPY is excluded, because it normally waits for
-# its rows. The server rolls the transaction back; a gateway that resumes afterwards runs it again.
+# The server has no timeout for a client that stalls within a statement, so its transaction could lock rows
+# indefinitely. This applies the limit between two statements. COPY is excluded, because it normally waits for its rows.
+# The server rolls the transaction back; a gateway that resumes afterwards repeats it.
 _END_STUCK = """
 SELECT pid, application_name, pg_terminate_backend(pid) FROM pg_stat_activity a
 WHERE datname = current_database() AND usename = current_user AND state = 'active' AND wait_event = 'ClientRead'
@@ -63,7 +63,7 @@ _LOCK_ORPHANS = f"""
 SELECT s.session_id, s.owner FROM @sessions s WHERE {_IS_ORPHAN} ORDER BY s.id LIMIT $3 FOR UPDATE SKIP LOCKED
 """
 _TAKE_OVER = "UPDATE @sessions SET owner = $1, fence = fence + 1 WHERE session_id = ANY ($2::text[])"
-# Locks sessions in sorted order, as every batch of steps does. A session that got another owner meanwhile is skipped.
+# Locks sessions in sorted order, as every batch of steps does. Skips sessions that have another owner by now.
 _REGAIN = f"""
 WITH former AS (
     SELECT session_id FROM @sessions WHERE owner = ANY ($2::text[]) AND state <> 'closed'
@@ -109,12 +109,12 @@ RETURNING 1
 
 
 async def beat(pool: Pool, instance: str, url: str, ttl: timedelta) -> bool:
-    """Acquire or renew a lease in one statement, which may be repeated; return False if the lease has expired."""
+    """Acquire or renew a lease in one repeatable statement; return False if the lease has expired."""
     return bool(await pool.ask(_BEAT, instance, url, ttl))
 
 
 async def take(pool: Pool, instance: str, session_id: SessionId) -> SessionRow | None:
-    """Give an open session to an instance unless another living one owns it; return its row, or None."""
+    """Make an instance the owner of an open session unless another live instance owns it; return its row, or None."""
 
     async def work(turn: Transaction) -> SessionRow | None:
         owners = await turn.link.ask(_LAST_OWNER, session_id)
@@ -130,9 +130,9 @@ async def take(pool: Pool, instance: str, session_id: SessionId) -> SessionRow |
 
 
 def take_over(instance: str, runtimes: Collection[str], limit: int) -> Work[Sequence[SessionRow]]:
-    """Give an instance open sessions without a living owner, up to a limit and to its fair share of all sessions.
+    """Make an instance the owner of open sessions without a live owner, up to a limit and its fair share.
 
-    Transactions that hold rows while their client stalls within a statement are terminated first.
+    First terminates transactions that hold locks while their client stalls within a statement.
     """
 
     async def work(turn: Transaction) -> Sequence[SessionRow]:
@@ -152,8 +152,8 @@ async def _take_over(turn: Transaction, instance: str, runtimes: Sequence[str], 
     if not lives or limit <= 0 or not await ask(_ANY_ORPHAN, runtimes, dead):
         return []
     ((total, owned),) = await ask(_COUNT, instance)
-    room = takeover_limit(limit, owned=owned, total=total, living=living)
-    owners: dict[str, str | None] = {row[0]: row[1] for row in await ask(_LOCK_ORPHANS, runtimes, dead, room)}
+    most = takeover_limit(limit, owned=owned, total=total, living=living)
+    owners: dict[str, str | None] = {row[0]: row[1] for row in await ask(_LOCK_ORPHANS, runtimes, dead, most)}
     if not owners:
         return []
     await ask(_TAKE_OVER, instance, [*owners])
@@ -162,7 +162,7 @@ async def _take_over(turn: Transaction, instance: str, runtimes: Sequence[str], 
 
 
 def regain(instance: str, former: Collection[str]) -> Work[Sequence[Regained]]:
-    """Give an instance the open sessions of its former instances; return all sessions that it owns."""
+    """Make an instance the owner of its former instances' open sessions; return all sessions that it owns."""
 
     async def work(turn: Transaction) -> Sequence[Regained]:
         ask = turn.link.ask
@@ -206,7 +206,7 @@ async def instances(pool: Pool) -> Sequence[Instance]:
 
 
 async def hold(pool: Pool, instance: str, name: str) -> bool:
-    """Acquire or keep a name; keeping it, the usual case, writes nothing."""
+    """Acquire a name; return whether this instance holds it. Writes nothing if the instance already does."""
     ((holder, holder_lives, lives),) = await pool.ask(_HOLDER, instance, name)
     if not lives or holder_lives:
         return lives and holder == instance
@@ -220,7 +220,7 @@ async def hold(pool: Pool, instance: str, name: str) -> bool:
     return await pool.transact(work)
 
 
-async def let_go(pool: Pool, instance: str, name: str) -> None:
+async def release_name(pool: Pool, instance: str, name: str) -> None:
     """Release a name if this instance holds it."""
 
     async def work(turn: Transaction) -> None:

@@ -1,7 +1,7 @@
 """Notifies other gateways with NOTIFY on a separate connection, never inside a transaction that writes.
 
 Topics that arrive during a send are sent together. A LISTEN connection can fail silently, so every few seconds it
-must receive its own ping. If it does not, or if it is lost, a new connection is opened and every listener is told that
+must receive its own ping. After a failure, a new connection is opened and every listener is called with None, because
 notifications may be missing. Behind a pooler LISTEN does not work: other gateways still receive our notifications, and
 readers here poll.
 """
@@ -21,31 +21,31 @@ from gateway.store.postgres.connection import Address, Connection, connect
 log = structlog.get_logger(__name__)
 
 PAYLOAD = 7_900
-"""Largest payload in bytes; the server's limit is below 8000."""
+"""The limit of a payload in bytes; the server's limit is below 8000."""
 TOPICS = 1_000
-"""Topics in the queue; more than these are sent as "anything may be new"."""
+"""The limit of the queue; more topics are sent as "anything may be new"."""
 
 LIVE = "live:"
-"""Prefix of topics without stored data; they are dropped if the payload is too long."""
+"""The prefix of topics without stored data; they are dropped if the payload is too long."""
 
 _NOTIFY = "SELECT pg_notify($1, $2)"
 
-Heard = Callable[[str | None], None]
+Listener = Callable[[str | None], None]
 
 
 class PostgresNotifier:
-    """Notify and listen, from construction until `stop`."""
+    """Notifies and listens, from construction until `stop`."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
         self._tuning = address.tuning
         self._channel = f"dragoman:{address.schema}"
         self._me = secrets.token_hex(8)
-        self._listeners: dict[object, Heard] = {}
+        self._listeners: dict[object, Listener] = {}
         self._topics: set[str] = set()
         self._news = asyncio.Event()
         self._pinged = asyncio.Event()
-        self._said = False
+        self._has_warned = False
         self._tasks = Tasks()
         guard("postgres notifier", self._run, self._tasks)
 
@@ -58,30 +58,30 @@ class PostgresNotifier:
             self._topics.add(topic)
             self._news.set()
 
-    def listen(self, heard: Heard) -> Callable[[], None]:
+    def listen(self, listener: Listener) -> Callable[[], None]:
         key = object()
-        self._listeners[key] = guard_call("postgres notifier", heard)
+        self._listeners[key] = guard_call("postgres notifier", listener)
         return lambda: self._forget(key)
 
     def _forget(self, key: object) -> None:
         self._listeners.pop(key, None)
 
-    def _tell(self, topic: str | None) -> None:
-        for heard in [*self._listeners.values()]:
-            heard(topic)
+    def _publish(self, topic: str | None) -> None:
+        for listener in [*self._listeners.values()]:
+            listener(topic)
 
     async def _run(self) -> None:
         pause = self._tuning.pause_first
-        told = False
+        has_warned = False
         while True:
             try:
                 link = await connect(self._address)
             except DragomanError as exc:
-                if not told:
-                    told = True
+                if not has_warned:
+                    has_warned = True
                     log.warning("notification connection failed", reason=str(exc))
             else:
-                told = False
+                has_warned = False
                 try:
                     await self._serve(link)
                 except DragomanError as exc:
@@ -96,18 +96,18 @@ class PostgresNotifier:
         """Send the queued topics and listen until the connection fails."""
         listens = self._address.direct
         if listens:
-            await link.listen(self._channel, self._hear)
-            self._tell(None)
-        elif not self._said:
-            self._said = True
+            await link.listen(self._channel, self._receive)
+            self._publish(None)
+        elif not self._has_warned:
+            self._has_warned = True
             log.warning(
-                "LISTEN does not work through a pooler, so news from other gateways arrives up to five seconds late;"
+                "LISTEN does not work through a pooler, so changes by other gateways arrive up to five seconds late;"
                 " set engine.direct_dsn to the server itself"
             )
         loop = asyncio.get_running_loop()
         ping_at = loop.time() + self._tuning.ping_every
         while True:
-            # Also under constant sending: a successful send does not prove that notifications arrive.
+            # Pings even during constant sending, because a successful send does not prove that notifications arrive.
             if loop.time() >= ping_at:
                 await self._ping(link, listens=listens)
                 ping_at = loop.time() + self._tuning.ping_every
@@ -130,28 +130,28 @@ class PostgresNotifier:
                 async with asyncio.timeout(self._tuning.ping):
                     await self._pinged.wait()
             except TimeoutError:
-                raise link.deaf(f"no notification arrived within {self._tuning.ping:g} s") from None
+                raise link.fail(f"no notification arrived within {self._tuning.ping:g} s") from None
 
     def _payload(self, topics: set[str]) -> str:
         payload = orjson.dumps([self._me, sorted(topics)])
         if len(payload) > PAYLOAD:
-            # Dropping live topics avoids that every listener queries everything.
+            # Without live topics the rest may fit; otherwise every listener must query everything.
             payload = orjson.dumps([self._me, sorted(topic for topic in topics if not topic.startswith(LIVE))])
         if len(topics) > TOPICS or len(payload) > PAYLOAD:
             payload = orjson.dumps([self._me, None])
         return payload.decode()
 
-    def _hear(self, payload: str) -> None:
+    def _receive(self, payload: str) -> None:
         try:
-            told: Any = orjson.loads(payload)
-            who, topics = told
+            message: Any = orjson.loads(payload)
+            sender, topics = message
         except (orjson.JSONDecodeError, TypeError, ValueError):
             # Another program uses our channel. Its payload is unreadable, so anything may be new.
-            who, topics = None, None
-        if who == self._me:
+            sender, topics = None, None
+        if sender == self._me:
             self._pinged.set()
         elif isinstance(topics, list) and all(isinstance(topic, str) for topic in cast("list[object]", topics)):
             for topic in cast("list[str]", topics):
-                self._tell(topic)
+                self._publish(topic)
         else:
-            self._tell(None)
+            self._publish(None)

@@ -2,12 +2,12 @@
 
 Each transaction writes its own token to `commits`. If the connection is lost before COMMIT is sent, nothing was written
 and the work runs again on a new connection. If it is lost during COMMIT, the token is inserted again. That insert waits
-for a running transaction, finds a committed one, and prevents one that was not committed from committing later. So the
-result of a transaction is never in doubt. PostgreSQL's transaction id cannot serve as the token, because a promoted
-replica may assign the same id to another transaction.
+for a running transaction, finds a committed one, and prevents any other from committing later. So the result of a
+transaction is never in doubt. PostgreSQL's transaction id cannot serve as the token, because a promoted replica may
+assign the same id to another transaction.
 
-Failures that are not the connection's (full disk, read-only server, missing right) are raised at once as
-EngineUnavailable; nothing was written.
+Other failures (full disk, read-only server, missing permission) are raised at once as EngineUnavailable; nothing was
+written.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ RETURNING fate
 
 
 class Line:
-    """One connection, opened when it is needed and reopened after it was lost."""
+    """One connection, opened on first use and reopened after a loss."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -75,7 +75,7 @@ class Line:
 
 
 class Tokens:
-    """The tokens of transactions: new ones, and spent ones that can be removed."""
+    """Makes the tokens of transactions, and collects spent tokens for removal."""
 
     def __init__(self) -> None:
         self._prefix = secrets.token_hex(12)
@@ -111,13 +111,13 @@ Work = Callable[[Transaction], Awaitable[T]]
 
 
 class ExactlyOnce:
-    """Run transactions; an engine has one instance."""
+    """Runs transactions; an engine has one instance."""
 
     def __init__(self) -> None:
         self._tokens = Tokens()
 
     async def run(self, line: Line, work: Work[T], *, until: float, begin: str = BEGIN) -> T:
-        """Run work in a transaction; try it at least once, and again on a new connection until a time.
+        """Run work in a transaction, at least once; retry it on a new connection until the time `until`.
 
         Raises:
             EngineUnavailable: nothing was written.
@@ -152,11 +152,11 @@ class ExactlyOnce:
             await asyncio.sleep(pause)
             pause = min(pause * 2, tuning.pause_longest)
 
-    async def say(self, line: Line, link: Connection, text: str, values: Sequence[object]) -> Sequence[Any]:
-        """Run one statement that commits by itself and writes its token, exactly once; return its rows.
+    async def run_statement(self, line: Line, link: Connection, text: str, values: Sequence[object]) -> Sequence[Any]:
+        """Run one autocommit statement that writes its own token, exactly once; return its rows.
 
-        The token and the spent tokens become its last two values. The result is empty if the response was lost and the
-        statement had committed.
+        The token and the spent tokens become its last two values. The result is empty if the statement has committed
+        and its response was lost.
 
         Raises:
             EngineUnavailable, InvalidRequest: nothing was written.
@@ -185,7 +185,7 @@ class ExactlyOnce:
 
     async def _commit(self, line: Line, turn: Transaction) -> bool:
         try:
-            # The server answers COMMIT with ROLLBACK if the transaction had failed.
+            # The server responds to COMMIT with ROLLBACK if the transaction has failed.
             return await turn.link.run("COMMIT") == "COMMIT"
         except DragomanError:
             # Also if the COMMIT waits for a replica: inserting the token waits for the same replica.
@@ -195,7 +195,7 @@ class ExactlyOnce:
     async def _settle(self, line: Line, token: str) -> bool:
         """Return whether a transaction was committed, and make that final; retry until the server answers."""
         tuning = line.address.tuning
-        pause, told = tuning.pause_first, False
+        pause, has_warned = tuning.pause_first, False
         while True:
             reason = "the query was rolled back"
             try:
@@ -204,14 +204,14 @@ class ExactlyOnce:
                 ((fate,),) = await link.ask(_SETTLE, token)
                 # This transaction always writes, so its COMMIT waits for the same replica as the other one.
                 if await link.run("COMMIT") == "COMMIT":
-                    if told:
+                    if has_warned:
                         log.info("commit outcome known", fate=fate)
                     return fate == "committed"
             except DragomanError as exc:
                 reason = str(exc)
                 line.drop()
-            if pause == tuning.pause_longest and not told:
-                told = True
+            if pause == tuning.pause_longest and not has_warned:
+                has_warned = True
                 log.warning("commit outcome query failed", reason=reason)
             await asyncio.sleep(pause)
             pause = min(pause * 2, tuning.pause_longest)

@@ -1,4 +1,4 @@
-"""The operator's commands about a PostgreSQL schema: migrate, dump, bump fences, transfer."""
+"""The operator's commands for a PostgreSQL schema: migrate, dump, bump fences, copy."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -7,8 +7,8 @@ from pathlib import Path
 from shlex import quote
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
+from dragoman.postgres_dsn import is_of_libpq
 from gateway.errors import EngineUnusable, OperatorError
-from gateway.settings.postgres_dsn import is_of_libpq
 from gateway.store.copy import PAGE, TABLES, Row, Table
 from gateway.store.postgres.connection import Address, Connection, connect
 from gateway.store.postgres.leases import INSTANCES
@@ -36,7 +36,7 @@ async def schema_of(address: Address) -> int:
     Raises:
         EngineUnusable, EngineUnavailable, SchemaTooNew: as in the engine.
     """
-    async with _linked(address) as link:
+    async with _open_link(address) as link:
         return await reached(link) or 0
 
 
@@ -57,7 +57,7 @@ async def examine(address: Address) -> Examined:
     Raises:
         EngineUnusable, EngineUnavailable, SchemaTooNew: as in the engine.
     """
-    async with _linked(address) as link:
+    async with _open_link(address) as link:
         found = await check(link)
         number = await reached(link) or 0
         rows = await link.ask(INSTANCES) if number == len(MIGRATIONS) else ()
@@ -70,7 +70,7 @@ async def bring_up_to_date(address: Address) -> tuple[int, int]:
     Raises:
         EngineUnusable, EngineUnavailable, SchemaTooNew: as in the engine.
     """
-    async with _linked(address) as link:
+    async with _open_link(address) as link:
         before = await reached(link) or 0
         await migrate(link)
         return before, len(MIGRATIONS)
@@ -82,14 +82,14 @@ async def bump_fences(address: Address) -> int:
     Raises:
         OperatorError: a gateway is running.
         EngineUnusable: there are no tables.
-        EngineUnavailable: the server does not answer, or its sessions are in use.
+        EngineUnavailable: the server does not respond, or its sessions are in use.
     """
-    async with _linked(address) as link:
+    async with _open_link(address) as link:
         if not await reached(link):
             raise EngineUnusable(f"{_place(address)} has no tables")
         await migrate(link)
-        async with _alone(link):
-            # No lease is valid, so nothing is held. The rows of expired leases stay, so that none is renewed.
+        async with _lock_out_writers(link):
+            # No lease is valid. The rows of expired leases stay, so that none can be renewed.
             await link.run(f"UPDATE @sessions SET fence = fence + {RESTORED}, owner = NULL", seconds=_LONG)
             ((count,),) = await link.ask("SELECT count(*) FROM @sessions", seconds=_LONG)
             await link.run("COMMIT", seconds=_LONG)
@@ -139,19 +139,19 @@ class PostgresSide:
 
 @asynccontextmanager
 async def postgres_side(address: Address, *, filled: bool) -> AsyncGenerator[PostgresSide]:
-    """Open a schema to read or fill it; other writers are locked out meanwhile.
+    """Open a schema to read or fill it, and lock out other writers.
 
     Raises:
         OperatorError: a gateway is running.
         EngineUnusable: a source has the schema of an earlier release.
-        EngineUnavailable: the server does not answer, or its sessions are in use.
+        EngineUnavailable: the server does not respond, or its sessions are in use.
     """
-    async with _linked(address) as link:
+    async with _open_link(address) as link:
         if filled and (await reached(link) or 0) < len(MIGRATIONS):
             raise EngineUnusable(f"{_place(address)} is not up to date: run `dragoman migrate` with its configuration")
         await migrate(link)
         types = {(table, column): kind for table, column, kind in await link.ask(_TYPES, address.schema)}
-        async with _alone(link):
+        async with _lock_out_writers(link):
             yield PostgresSide(link, types)
 
 
@@ -171,8 +171,8 @@ def restore_command(address: Address, file: Path) -> str:
 def _open_dsn(address: Address) -> str:
     parts = urlsplit(address.dsn)
     login, at, hosts = parts.netloc.rpartition("@")
-    kept = [(name, value) for name, value in parse_qsl(parts.query) if is_of_libpq(name) and "password" not in name]
-    query = urlencode(kept, safe="/")
+    options = [(name, value) for name, value in parse_qsl(parts.query) if is_of_libpq(name) and "password" not in name]
+    query = urlencode(options, safe="/")
     return quote(urlunsplit((parts.scheme, login.partition(":")[0] + at + hosts, parts.path, query, "")))
 
 
@@ -181,7 +181,7 @@ def _place(address: Address) -> str:
 
 
 @asynccontextmanager
-async def _linked(address: Address) -> AsyncGenerator[Connection]:
+async def _open_link(address: Address) -> AsyncGenerator[Connection]:
     link = await connect(address)
     try:
         yield link
@@ -190,9 +190,9 @@ async def _linked(address: Address) -> AsyncGenerator[Connection]:
 
 
 @asynccontextmanager
-async def _alone(link: Connection) -> AsyncGenerator[None]:
+async def _lock_out_writers(link: Connection) -> AsyncGenerator[None]:
     """Begin a transaction that locks out all other writers; it is rolled back with its connection."""
-    # Checked before locking too, because a waiting lock blocks running gateways.
+    # Also checked before locking, because a waiting lock request blocks running gateways.
     await _refuse_living(link)
     await link.run(_BEGIN)
     await link.run("LOCK TABLE @sessions, @instances IN EXCLUSIVE MODE", seconds=15)

@@ -1,4 +1,4 @@
-"""A few connections for queries and for transactions other than steps.
+"""The pool of connections for queries and for transactions other than steps.
 
 A query ends within `ask` seconds (see the tuning) with its rows or with EngineUnavailable. If its connection is lost,
 it is repeated on a new one within that time. A transaction continues if its caller is canceled, so that no COMMIT is
@@ -19,15 +19,15 @@ from gateway.store.postgres.store import BEGIN
 T = TypeVar("T")
 
 WAITING = 256
-"""Queries that may wait for a connection; later ones fail at once."""
+"""The number of queries that may wait for a connection; later ones fail at once."""
 CLOSING = 10.0
 
 
 class Pool:
-    """Run queries and transactions on at most `size` connections."""
+    """Runs queries and transactions on at most `size` connections."""
 
     def __init__(self, address: Address, once: ExactlyOnce, *, size: int, answer: float) -> None:
-        """`answer`: the seconds after which a query is repeated on another connection."""
+        """Make a pool; `answer` is the time in seconds after which a query is repeated on another connection."""
         self._address = address
         self._tuning = address.tuning
         self._once = once
@@ -46,7 +46,7 @@ class Pool:
 
         Raises:
             EngineUnavailable: no response in time.
-            InvalidRequest: the server refuses the values.
+            InvalidRequest: the server rejects the values.
         """
         loop, tuning = asyncio.get_running_loop(), self._tuning
         until, pause = loop.time() + tuning.ask, tuning.pause_first
@@ -97,14 +97,14 @@ class Pool:
         if self._closing:
             raise EngineUnavailable(f"{self._address.place} is closed")
         if self._waiting >= WAITING:
-            raise EngineUnavailable(f"{self._address.place} is too slow: {WAITING} questions wait already")
+            raise EngineUnavailable(f"{self._address.place} is too slow: {WAITING} queries are waiting already")
         self._waiting += 1
         try:
             async with asyncio.timeout_at(until):
                 return await self._free.get()
         except TimeoutError as exc:
             raise EngineUnavailable(
-                f"{self._address.place} is too slow or away: none of {self._size} connections became free"
+                f"{self._address.place} is too slow or unreachable: none of {self._size} connections became free"
             ) from exc
         finally:
             self._waiting -= 1
@@ -120,6 +120,6 @@ class Pool:
                 async with asyncio.timeout(self._tuning.ask):
                     line = await self._free.get()
             except TimeoutError:
-                # A running query ends at its own deadline.
+                # The remaining queries end at their own deadlines.
                 break
             await line.close()

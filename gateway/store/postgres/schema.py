@@ -8,7 +8,7 @@ from gateway.store.postgres.connection import Connection
 from gateway.store.postgres.tables import MIGRATIONS, OURS
 
 OLDEST = 140_000
-"""The oldest server_version_num that is supported."""
+"""The oldest supported server_version_num."""
 
 _LOCK = "SELECT pg_advisory_xact_lock($1)"
 _TABLES = "SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1"
@@ -37,7 +37,7 @@ async def check(link: Connection) -> dict[str, str]:
 
     Raises:
         EngineUnusable: the server is too old or read-only.
-        EngineUnavailable: the server does not answer.
+        EngineUnavailable: the server does not respond.
     """
     (row,) = await link.ask(_SETTINGS)
     version, number, fsync, full_pages, commits, read_only, standby, names, replicas = row
@@ -67,9 +67,9 @@ async def check(link: Connection) -> dict[str, str]:
     for pid, application, role, state, age in await link.ask(_OLDEST_TRANSACTION, link.address.tuning.old):
         found["warning old transaction"] = (
             f"process {pid} (application {application!r}, role {role!r}, {state}) has had a transaction open for"
-            f" {timedelta(seconds=age)}; vacuum cannot remove rows that were replaced since, which slows everything"
-            f" down. End it with SELECT pg_terminate_backend({pid}), and prevent others with"
-            " idle_in_transaction_session_timeout on its role"
+            f" {timedelta(seconds=age)}; meanwhile vacuum cannot remove dead rows, which slows everything down. End it"
+            f" with SELECT pg_terminate_backend({pid}), and prevent others with idle_in_transaction_session_timeout on"
+            " its role"
         )
     return found
 
@@ -78,9 +78,9 @@ async def migrate(link: Connection) -> None:
     """Create or migrate the schema; several processes may do this at once.
 
     Raises:
-        EngineUnusable: the schema holds tables of another program, or cannot be created.
+        EngineUnusable: the schema contains tables of another program, or cannot be created.
         SchemaTooNew: a newer release has migrated it.
-        EngineUnavailable: the server does not answer, or a gateway of an older release holds a lease.
+        EngineUnavailable: the server does not respond, or a gateway of an older release holds a lease.
     """
     if await reached(link) == len(MIGRATIONS):
         return
@@ -91,7 +91,7 @@ async def migrate(link: Connection) -> None:
         done = await reached(link)
         script: list[str] = []
         if done is None:
-            # Created only if it is missing, because creating it requires an extra right.
+            # `IF NOT EXISTS` would require the permission to create schemas even if it exists.
             if not await link.ask("SELECT 1 FROM pg_namespace WHERE nspname = $1", schema):
                 script.append(f'CREATE SCHEMA "{schema}"')
             script.append(f"CREATE TABLE @{OURS} (n bigint PRIMARY KEY, at timestamptz NOT NULL)")
@@ -100,7 +100,7 @@ async def migrate(link: Connection) -> None:
             script.append(f"INSERT INTO @{OURS} (n, at) VALUES ({number}, clock_timestamp())")
         if script:
             if done:
-                # No instance acquires a lease during the migration.
+                # Prevents an instance from acquiring a lease during the migration.
                 await link.run("LOCK TABLE @instances IN EXCLUSIVE MODE", seconds=_MIGRATION_SECONDS)
                 await _refuse_live(link)
             await link.run(";\n".join(script), seconds=_MIGRATION_SECONDS)
@@ -124,7 +124,7 @@ async def reached(link: Connection) -> int | None:
     """Return the number of the last migration of the tables; None if there are none.
 
     Raises:
-        EngineUnusable: the schema holds tables of another program.
+        EngineUnusable: the schema contains tables of another program.
         SchemaTooNew: a newer release has migrated it.
     """
     schema, place = link.address.schema, link.address.place
@@ -133,7 +133,7 @@ async def reached(link: Connection) -> int | None:
         return None
     if OURS not in tables:
         raise EngineUnusable(
-            f"the schema {schema!r} of {place} holds tables of another program: give engine.schema another name"
+            f"the schema {schema!r} of {place} contains tables of another program: set engine.schema to another name"
         )
     ((found,),) = await link.ask(_VERSION)
     done: int = found or 0
@@ -146,5 +146,5 @@ async def reached(link: Connection) -> int | None:
 
 
 def _number(schema: str) -> int:
-    # Distinct from the locks of other programs in the same database.
+    # The prefix avoids conflicts with advisory locks of other programs in the same database.
     return (0x4472676D << 32) | zlib.crc32(schema.encode())

@@ -1,7 +1,7 @@
 """The statements that lock the sessions of a batch and write its rows.
 
-Rows are sent as one JSON text per table, so that a statement has the same text for every batch; the driver needs
-several times as long for arrays of columns.
+Rows are sent as one JSON text per table, so that a statement has the same text for every batch; with arrays of columns
+the driver takes several times as long.
 
 Rows are read in a separate statement after the heads of their sessions are locked, so the read sees every earlier
 commit. A write succeeds only if each head still has the version that the decision used. Each commit changes the heads
@@ -45,7 +45,7 @@ acknowledged only when it is on disk."""
 
 _HURRIED = "SET LOCAL lock_timeout = '50ms';"
 
-# A plan that was made for small tables must not scan large ones; and planning happens once.
+# Forces index scans, since a generic plan made for small tables would scan large ones; each statement is planned once.
 _BY_KEY = (
     "SET {local}enable_seqscan = off; SET {local}enable_hashjoin = off; SET {local}enable_mergejoin = off;"
     " SET {local}plan_cache_mode = force_generic_plan;"
@@ -55,7 +55,7 @@ ALONE = f"""
 SET lock_timeout = '5s'; SET statement_timeout = '8s'; SET idle_in_transaction_session_timeout = '3s';
 {_BY_KEY.format(local="")}
 """
-"""Prepares a connection for writes without a surrounding transaction, with the limits of `BEGIN`."""
+"""Prepares a connection for autocommit statements, with the limits of `BEGIN`."""
 
 _INTEGERS = frozenset(
     {
@@ -129,7 +129,7 @@ ON CONFLICT (scope, key) DO UPDATE
     WHERE t.expires_at <= $6
 RETURNING 1
 """
-"""Keeps each answer unless an unexpired one is kept already; a key must not occur twice."""
+"""Stores each answer unless the key has an unexpired one; a key must not occur twice."""
 
 
 def lock(sessions: Iterable[SessionId], *, hurried: bool = False) -> str:
@@ -193,7 +193,7 @@ async def write(link: Connection, writes: Writes, *, known: KnownRows, token: st
     for name, rows in _interactions(writes):
         await link.ask(_statement((name,)), _rows(_PARTS[name].columns, rows))
     if writes.answers:
-        # The first answer of a key stays. Sorted, so that batches never deadlock.
+        # The first answer of a key wins. Sorted, so that batches never deadlock.
         first = {answer[:2]: answer for answer in reversed(writes.answers)}
         await link.ask(KEEP_ANSWERS, *zip(*(first[key] for key in sorted(first)), strict=True), writes.now)
     return version
@@ -213,7 +213,7 @@ def _fold(writes: Writes) -> tuple[list[Sequence[Any]], list[Sequence[Any]]]:
 
 
 def _interactions(writes: Writes) -> Iterable[tuple[str, list[Any]]]:
-    # In order, and no interaction twice in one statement.
+    # Keeps the order; no statement contains an interaction twice.
     round_: list[tuple[str, InteractionRecord | InteractionMove]] = []
     seen: set[str] = set()
     for change in writes.interactions:
@@ -231,7 +231,7 @@ def _by_kind(changes: list[tuple[str, Any]]) -> Iterable[tuple[str, list[Any]]]:
 
 
 def _rows(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Write rows as the JSON that `json_to_recordset` reads."""
+    """Encode rows as JSON for `json_to_recordset`."""
     given = [dict(zip(columns, row, strict=True)) for row in rows]
     for name, encode in _ENCODERS.items():
         if name in columns:
@@ -250,7 +250,7 @@ def _rows(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 _ENCODERS: dict[str, Callable[[bytes], str]] = {"body": bytes.decode, "about": bytes.decode, "snapshot": bytes.hex}
-"""Encodes columns of bytes as JSON texts; bodies are JSON themselves."""
+"""Encode the bytes columns as JSON texts; bodies are JSON themselves."""
 
 
 @lru_cache(maxsize=256)
@@ -280,8 +280,8 @@ _READ = {
 
 
 _FORGET = "DELETE FROM @commits WHERE token = ANY (${}::text[])"
-# If a head has another version, the fate is NULL, which its column refuses, and the whole statement is undone. Heads
-# are written, or waited for, before all other rows.
+# If a head has another version, the fate is NULL, which violates NOT NULL and rolls the whole statement back. Heads are
+# written before all other rows.
 _MARK_HEADS = """
 INSERT INTO @commits (token, fate, asked, at)
 SELECT ${token}::text, CASE count(*) WHEN ${count}::bigint THEN 'committed' END, 0, clock_timestamp() FROM heads

@@ -1,7 +1,7 @@
 """The tables in PostgreSQL, as numbered migrations that are never changed once released. Pure.
 
-A table is written as `@events`; the name of the schema is inserted there. Texts whose order matters have the collation
-"C", so that every engine sorts alike. Bodies are bytea, because text refuses NUL.
+A table is written as `@events`; `Address.name` inserts the schema. Sorted texts have the collation "C", so that every
+engine sorts alike. Bodies are bytea, because text cannot contain NUL.
 """
 
 _TEXT = 'text COLLATE "C"'
@@ -137,7 +137,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         ) WITH (fillfactor = 50, {_BUSY})
         """,
         f"CREATE TABLE @holds (name {_TEXT} PRIMARY KEY, instance {_TEXT} NOT NULL)",
-        # One row per transaction whose fate may still be queried (`once`).
+        # One row per transaction, kept while its fate may be queried (`once`).
         f"""
         CREATE TABLE @commits (
             token {_TEXT} PRIMARY KEY,
@@ -170,10 +170,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """,
     ),
     (
-        # Whether a different outcome arrived after the end, and the recorded progress in bytes.
+        # `late`: whether a different outcome arrived after the end. `progressed`: the recorded progress in bytes.
         "ALTER TABLE @calls ADD COLUMN late bigint NOT NULL DEFAULT 0",
         "ALTER TABLE @calls ADD COLUMN progressed bigint NOT NULL DEFAULT 0",
-        # The end by the server's clock; `finished_at` is by the clock of the gateway that wrote it.
+        # The end by the server's clock; `finished_at` is by the clock of the writing gateway.
         "ALTER TABLE @calls ADD COLUMN ended_at timestamptz",
     ),
     (

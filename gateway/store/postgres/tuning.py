@@ -1,4 +1,4 @@
-"""The waiting times and sizes of the PostgreSQL store that are not configurable; tests pass others."""
+"""The timeouts and sizes of the PostgreSQL store that are not configurable; tests pass others."""
 
 from dataclasses import dataclass
 
@@ -9,31 +9,31 @@ class PostgresTuning:
 
     pause_first: float = 0.05
     pause_longest: float = 1.0
-    """The first and the longest pause between two tries."""
+    """The first and the longest pause between two attempts."""
     start: float = 10.0
-    """The wait for an unreachable server when the engine opens."""
+    """The time limit for reaching the server when the engine opens."""
     commit: float = 10.0
-    """The wait of a step for its turn and for the server."""
+    """The time limit of a step, including its time in the queue."""
     ask: float = 5.0
-    """The wait of a query, and of a transaction other than a step."""
+    """The time limit of a query, and of a transaction other than a step."""
     beat: float = 1.5
-    """The timeout of a heartbeat on one connection: a dead connection must not cost the lease."""
+    """The time limit of a heartbeat on one connection, so that a dead connection does not cost the lease."""
     probe: float = 5.0
-    """The timeout of a test write, after which the server counts as not writable."""
+    """The time limit of a test write; after it the server counts as not writable."""
     fresh: float = 1.0
-    """The time since the last response in which a connection counts as alive. A statement that commits by itself is
-    sent only then, because a lost connection leaves its fate unknown."""
+    """The time for which a connection counts as alive after a response. An autocommit statement is sent only within
+    this time, because its fate is unknown if the connection is lost."""
     ping_every: float = 3.0
     ping: float = 5.0
-    """The interval of the notifier's pings, and the wait for one to arrive."""
+    """The interval of the notifier's pings, and the time limit for their arrival."""
     old: float = 300.0
     """The age at which a foreign transaction that blocks vacuum is reported."""
     batch: int = 256
-    """Most steps in one transaction."""
+    """The limit of a transaction in steps."""
     waiting_bytes: int = 64 * 1024**2
-    """Bytes of the events of waiting steps."""
+    """The limit of the queue in bytes of events."""
     remembered: int = 4_096
-    """Most sessions whose last written rows a lane remembers."""
+    """The number of sessions that a lane remembers."""
 
 
 PRODUCTION = PostgresTuning()

@@ -1,4 +1,4 @@
-"""Writes to PostgreSQL other than steps: open sessions, remember answers, erase, apply retention."""
+"""All writes to PostgreSQL except steps and leases: sessions, stored answers, notes, erasure and retention."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ UPDATE @sessions SET size = (SELECT coalesce(sum(length(about)), 0) FROM @events
 WHERE session_id = $1
 """
 _CUT = """
-WITH gone AS (
+WITH removed AS (
     DELETE FROM @events WHERE session_id = $1 AND seq < $2
     RETURNING coalesce(length(body), 0) + coalesce(length(about), 0) AS size
 ), sends AS (
@@ -55,13 +55,13 @@ WITH gone AS (
 ), questions AS (
     DELETE FROM @interactions WHERE session_id = $1 AND request_seq < $2
 ), moved AS (
-    UPDATE @sessions SET min_seq = greatest(min_seq, $2), size = size - (SELECT coalesce(sum(size), 0) FROM gone)
+    UPDATE @sessions SET min_seq = greatest(min_seq, $2), size = size - (SELECT coalesce(sum(size), 0) FROM removed)
     WHERE session_id = $1
 )
-SELECT count(*) FROM gone
+SELECT count(*) FROM removed
 """
 # The fate of a transaction is queried within a day, and an instance does not return after a week. Its sessions and
-# names are free as soon as its lease has expired, with or without this row.
+# names become free when its lease expires, with or without this row.
 _FORGET = (
     """
     DELETE FROM @holds h WHERE NOT EXISTS (
@@ -79,7 +79,7 @@ _FORGET = (
 def open_session(new: NewSession, labels: str, record: EventRecord, *, now: int) -> Work[tuple[SessionId, bool]]:
     """Create a session or reopen a closed one; return its id and whether it is new.
 
-    `labels` are the session's as JSON, `record` is its first event.
+    `labels` contains the session's labels as JSON, `record` its first event.
     """
 
     async def work(turn: Transaction) -> tuple[SessionId, bool]:
@@ -97,7 +97,7 @@ def open_session(new: NewSession, labels: str, record: EventRecord, *, now: int)
                 return new.session_id, True
             found = await ask(_FIND, new.runtime, new.native_id)
         if not found:
-            raise Conflict(f"session {new.session_id!r} is another one of runtime {new.runtime!r}")
+            raise Conflict(f"session {new.session_id!r} exists with another native id or runtime")
         head = Head._make(found[0])
         if head.state == CLOSED:
             await _begin(turn, head, new, record, now)
@@ -115,15 +115,15 @@ def open_session(new: NewSession, labels: str, record: EventRecord, *, now: int)
 
 
 async def _begin(turn: Transaction, head: Head, new: NewSession, record: EventRecord, now: int) -> None:
-    step, held, writes = begin(new.first, head.session_id, new.state), KnownRows(), Writes(now)
-    await held.fetch(turn.link, [step])
-    decide(step, [record], known=held, writes=writes)
-    await write(turn.link, writes, known=held, token=turn.token, spent=turn.spent)
+    step, known, writes = begin(new.first, head.session_id, new.state), KnownRows(), Writes(now)
+    await known.fetch(turn.link, [step])
+    decide(step, [record], known=known, writes=writes)
+    await write(turn.link, writes, known=known, token=turn.token, spent=turn.spent)
     turn.marked = True
 
 
 def remember(key: str, scope: str, answer: StoredAnswer, now: int) -> Work[bool]:
-    """Keep an answer unless an unexpired one is kept already."""
+    """Store an answer unless its key has an unexpired one."""
 
     async def work(turn: Transaction) -> bool:
         values = (scope, key, answer.request_sha, answer.response, micros(answer.expires_at))
@@ -151,7 +151,7 @@ def dismiss(session_id: SessionId, sequence: int, target: str, reason: str) -> W
 
 
 def set_note(name: str, value: str | None) -> Work[None]:
-    """Keep a note, or remove it."""
+    """Set a note, or remove it if `value` is None."""
 
     async def work(turn: Transaction) -> None:
         if value is None:
@@ -174,7 +174,7 @@ def probe(schema: str) -> Work[tuple[int, dict[str, str]]]:
 
 
 def erase(session_id: SessionId, after: int) -> Work[int | None]:
-    """Erase a portion of the events of a closed session; return the last sequence, or None at the end."""
+    """Erase the next events of a closed session; return the last erased sequence, or None at the end."""
 
     async def work(turn: Transaction) -> int | None:
         ask = turn.link.ask

@@ -1,3 +1,3 @@
-"""The questions that databases answer, each one statement, by what is asked about."""
+"""The queries that both database engines share, each as one statement."""
 
 from gateway.store.questions import calls as calls, kept as kept, sends as sends, sessions as sessions

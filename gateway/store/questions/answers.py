@@ -28,7 +28,7 @@ from gateway.store.step import InteractionState
 
 
 class AnswersQuestions(ABC):
-    """Implement the queries of the port and the sweep for an engine that can answer a `Question`."""
+    """Implements the queries of the port and the sweep for an engine that can run a `Question`."""
 
     @abstractmethod
     async def _answer(self, question: Question[T]) -> T:
@@ -109,19 +109,19 @@ class AnswersQuestions(ABC):
         now = self._now()
         cuts, more = await self._choose(policy, now, budget)
         copies_from = now - whole_micros(policy.copy_age)
-        events, copies = add_up([await self._cut(portion, copies_from) for portion in portions(cuts)])
+        events, copies = add_up([await self._cut(firsts, copies_from) for firsts in portions(cuts)])
         calls = await self._drop_calls(now - whole_micros(policy.call_age), budget - events)
         return Swept(events=events, calls=calls, more=more or events + calls >= budget, copies=copies)
 
     async def _choose(self, policy: RetentionPolicy, now: int, budget: int) -> Chosen:
         """Choose the events to remove; the removal checks them again."""
         total = await self._answer(retention.total_size())
-        found = await self._answer(retention.shelves(policy, now=now, total=total, budget=budget))
+        found = await self._answer(retention.removable_sessions(policy, now=now, total=total, budget=budget))
         choosing = consider(found, policy, now=now, total=total, budget=budget)
-        wanted: list[Item] | None = None
+        events: list[Item] | None = None
         while True:
             try:
-                place = next(choosing) if wanted is None else choosing.send(wanted)
+                place = next(choosing) if events is None else choosing.send(events)
             except StopIteration as end:
                 return end.value
-            wanted = await self._answer(retention.items(*place))
+            events = await self._answer(retention.items(*place))

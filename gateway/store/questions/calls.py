@@ -1,7 +1,7 @@
-"""Questions about calls. Pure.
+"""Queries for calls. Pure.
 
-A list with a filter reads at most `WINDOW` calls: the newest open, unknown or dead ones by their partial indexes, or
-the newest of all. If no more match among them, `next` continues behind them.
+A filtered list reads at most `WINDOW` calls: the newest open, unknown or dead ones by their partial indexes, otherwise
+the newest of all. If fewer calls than a page match in this window, `next` continues after the window.
 """
 
 from collections.abc import Sequence
@@ -99,7 +99,7 @@ def calls(which: CallFilter, page: Page) -> Question[tuple[list[Call], str | Non
 
 
 def _covered(which: CallFilter) -> str:
-    """Choose the condition of the list that has a partial index, if any."""
+    """Return the filter's condition that has a partial index, if any."""
     if which.states and which.states.issubset(OPEN_STATES):
         return OPEN_CALL
     if which.dead:
@@ -114,7 +114,7 @@ def _page_of_window(page: Page, window: Where, matching: Where) -> Question[tupl
         found = [call_from(row) for row in rows[:limit] if row[-2]]
         if len(rows) > limit:
             return found, write_cursor("calls", rows[limit - 1][-3])
-        # The end of the window is the last row, even if it does not match.
+        # The last row is the end of the window, even if it does not match.
         return found, write_cursor("calls", rows[-1][-3]) if rows and rows[-1][-1] else None
 
     values = [*matching.values, limit + 1]

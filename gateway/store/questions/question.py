@@ -1,4 +1,4 @@
-"""A query: one statement, its values, and the function that reads the rows. Pure.
+"""The type of a query, and the helpers that build one. Pure.
 
 A statement is written for PostgreSQL with tables as `@calls` and values as `$1`. Rows of PostgreSQL refer to a session
 by its id, rows of SQLite by the integer key of the session's row. The statement marks each place that differs:
@@ -47,21 +47,21 @@ def write_references(statement: str, *, key: str, name: str, column: str) -> str
 
 
 class Where:
-    """Collect the conditions of a list and their values; `before` are the values of earlier conditions."""
+    """Collects the conditions of a list and their values; `before` contains the values of earlier conditions."""
 
     def __init__(self, before: Sequence[object] = ()) -> None:
         self.values: list[object] = [*before]
         self._texts: list[str] = []
 
     def add(self, text: str, *values: object) -> None:
-        """Add a condition whose values stand as `{0}`, `{1}`, … in it."""
+        """Add a condition; `{0}`, `{1}`, … in its text are the places of the values."""
         places = [f"${len(self.values) + n}" for n in range(1, len(values) + 1)]
         self._texts.append(text.format(*places))
         self.values += values
 
-    def equal(self, **wanted: object) -> None:
-        """Add that these columns hold these values, those that are not None."""
-        for column, value in wanted.items():
+    def equal(self, **values: object) -> None:
+        """Compare each column with its value, unless the value is None."""
+        for column, value in values.items():
             if value is not None:
                 self.add(column + " = {0}", value)
 
@@ -74,7 +74,7 @@ class Where:
 
 
 def columns(names: Sequence[str], table: str) -> str:
-    """List columns of a table or its alias; a session is given by its id."""
+    """List columns of a table or its alias, with the session as its id."""
     return ", ".join(f"@name({table}.{name})" if name == "session_id" else f"{table}.{name}" for name in names)
 
 
@@ -95,7 +95,7 @@ class Listing(Generic[T]):
     """The query up to its conditions."""
     show: Callable[[Row], T]
     place: Callable[[Row], Row]
-    """Returns the cursor's values of a row."""
+    """Returns the values of a row that its cursor contains."""
 
 
 def page_of(of: Listing[T], shown: Page, where: Where, *, order: str) -> Question[tuple[list[T], str | None]]:

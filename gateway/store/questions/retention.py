@@ -29,9 +29,9 @@ def _needed(copies_from: str, *, of: str = "", until: str = "") -> str:
     )
 
 
-# Only sessions with removable events, and at most as many as the budget covers. The CROSS JOIN fixes the order, because
-# SQLite otherwise scans all events.
-_SHELVES = f"""
+# Only sessions with removable events, and at most as many as the budget covers. The CROSS JOIN fixes the join order,
+# because SQLite otherwise scans all events.
+_REMOVABLE = f"""
 WITH needed AS (
     {_needed("$6")}
 ), floors AS (
@@ -58,12 +58,12 @@ FLOOR = f"SELECT min(seq) FROM ({_needed('$2', of='$1', until='$3')}) AS needed"
 
 
 def total_size() -> Question[int]:
-    """Query the bytes of all events."""
+    """Query the size of all events in bytes."""
     text = "SELECT CAST(coalesce(sum(size), 0) AS bigint) FROM @sessions"
     return Question(text, (), lambda rows: rows[0][0])
 
 
-def shelves(policy: RetentionPolicy, *, now: int, total: int, budget: int) -> Question[list[SessionHistory]]:
+def removable_sessions(policy: RetentionPolicy, *, now: int, total: int, budget: int) -> Question[list[SessionHistory]]:
     """Query the sessions with removable events; the removal checks them again."""
     values = (
         int(total > policy.max_bytes),
@@ -73,9 +73,9 @@ def shelves(policy: RetentionPolicy, *, now: int, total: int, budget: int) -> Qu
         max(budget, 0) + 1,
         now - whole_micros(policy.copy_age),
     )
-    return each(_SHELVES, values, lambda row: SessionHistory(row[0], bool(row[1]), *row[2:]))
+    return each(_REMOVABLE, values, lambda row: SessionHistory(row[0], bool(row[1]), *row[2:]))
 
 
 def items(session_id: SessionId, seq: int, n: int) -> Question[list[Item]]:
-    """Query some events of a session for a sweep."""
+    """Query the next `n` events of a session from `seq` on."""
     return each(_ITEMS, (session_id, seq, n), Item._make)

@@ -15,14 +15,14 @@ SELECT {columns(SEND_COLUMNS, "o")}, {columns(EventRecord._fields, "e")}
 FROM @outbound o JOIN @events e ON e.session_id = o.session_id AND e.seq = o.seq
 """
 _SENDS_OF = f"{_SENDS}WHERE o.session_id = @key($1) AND o.seq = $2 ORDER BY o.target"
-_BEHIND_ONE_THAT_IS_HELD = f"""
+_FOLLOWS_A_DELAYED_SEND = f"""
 EXISTS (
     SELECT 1 FROM @outbound e
     WHERE e.target = o.target AND e.{PENDING} AND e.session_id = o.session_id AND e.seq < o.seq AND e.due_at > {{0}}
 )
 """
 # Steps through the index from session to session and reads only the first row of each, because a busy session may have
-# thousands. The target is the first value.
+# thousands of rows. The target is the first value.
 _WAITING = f"""
 WITH RECURSIVE waiting (session_id) AS (
     SELECT min(w.session_id) FROM @outbound w WHERE w.{PENDING} AND w.target = $1
@@ -32,15 +32,15 @@ WITH RECURSIVE waiting (session_id) AS (
         WHERE w.{PENDING} AND w.target = $1 AND w.session_id > waiting.session_id
     ) FROM waiting WHERE waiting.session_id IS NOT NULL
 )
-SELECT {{what}} FROM waiting WHERE session_id IS NOT NULL
+SELECT {{column}} FROM waiting WHERE session_id IS NOT NULL
 """
 _OF_FIRST = f"""(
-    SELECT {{what}} FROM @outbound f
+    SELECT {{column}} FROM @outbound f
     WHERE f.{PENDING} AND f.target = $1 AND f.session_id = waiting.session_id ORDER BY f.seq LIMIT 1
 )"""
-_SESSIONS = _WAITING.format(what="session_id")
-_FIRST_IS_DUE = f"coalesce({_OF_FIRST.format(what='f.due_at')}, 0)"
-_NEXT_DUE = _WAITING.format(what=f"min({_OF_FIRST.format(what='coalesce(f.due_at, f.created_at)')})")
+_SESSIONS = _WAITING.format(column="session_id")
+_FIRST_IS_DUE = f"coalesce({_OF_FIRST.format(column='f.due_at')}, 0)"
+_NEXT_DUE = _WAITING.format(column=f"min({_OF_FIRST.format(column='coalesce(f.due_at, f.created_at)')})")
 _ROWS = re.compile("@outbound [oewf]")
 UNDELIVERED = f"""
 SELECT target, count(*) FROM @outbound WHERE session_id = @key($1) AND seq < $2 AND {PENDING} GROUP BY target
@@ -70,7 +70,7 @@ def pending_sends(
         due = micros(due_before)
         where.add("(o.due_at IS NULL OR o.due_at <= {0})", due)
         sessions += f" AND {_FIRST_IS_DUE} <= ${len(where.values)}"
-        where.add(f"NOT {_BEHIND_ONE_THAT_IS_HELD}", due)
+        where.add(f"NOT {_FOLLOWS_A_DELAYED_SEND}", due)
     if session_id is None:
         where.add(f"o.session_id IN ({sessions})")
     values = [*where.values, max(limit, 0)]
@@ -83,7 +83,7 @@ def next_send_due(target: str) -> Question[datetime | None]:
 
 
 def _use_pending_index(text: str) -> str:
-    """Name the index for SQLite, which otherwise reads all sends of a session once for each pending row."""
+    # Without the hint SQLite reads all sends of a session once for each pending row.
     return _ROWS.sub(r"\g<0> INDEXED BY outbound_pending", text)
 
 

@@ -27,7 +27,7 @@ FROM @sessions s LEFT JOIN (
 ) e ON true
 WHERE s.session_id = $1 ORDER BY e.seq
 """
-# A form per engine: otherwise SQLite copies the whole inner table first, and PostgreSQL sorts the whole outer one.
+# Each engine needs its own form: with the other's, SQLite copies the inner table and PostgreSQL sorts the outer one.
 _EVENTS_OF_SQLITE = f"""
 SELECT s.min_seq, {columns(EventRecord._fields, "e")}
 FROM @sessions s LEFT JOIN @events e ON e.session_id = s.@key AND e.seq > $2 AND $3 > 0
@@ -36,7 +36,11 @@ WHERE s.session_id = $1 ORDER BY e.seq LIMIT max($3, 1)
 
 
 def events(session_id: SessionId, after: int, limit: int) -> Question[list[Envelope]]:
-    """Query the events after a sequence, from one state of the store."""
+    """Query the events after a sequence; the statement reads one consistent state.
+
+    Raises (when the rows are read):
+        NotFound: there is no such session. Truncated: retention has removed some of these events.
+    """
 
     def read(rows: Sequence[Row]) -> list[Envelope]:
         if not rows:

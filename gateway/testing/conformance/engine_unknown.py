@@ -4,8 +4,8 @@ from typing import Any, Literal
 
 import pytest
 
+from dragoman.models.content import Value
 from gateway.events import Envelope, MessagePosted, Opaque, Origin, Text, to_copy, to_json
-from gateway.events.content import Value
 from gateway.store.port import Engine
 from gateway.store.step import RUNTIME, Enqueue, SendChange, Step
 from gateway.testing.conformance.engine_words import ALICE, ALL, START, new, open_session, said

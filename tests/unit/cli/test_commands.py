@@ -174,7 +174,7 @@ def test_a_wrong_choice_is_told_without_a_word_of_the_library(words: list[str], 
 def test_a_wrong_kind_is_told_those_that_can_be_sent() -> None:
     result = _run("send", "finn/agent-7", "Hello", "--kind", "bogus")
     assert result.exit_code == 2
-    assert result.stderr.rstrip().endswith(f"cannot be said as a text; these can: {', '.join(WORDED)}")
+    assert result.stderr.rstrip().endswith(f"is unknown; available: {', '.join(WORDED)}")
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_check_names_the_tools_that_keep_nulls(tmp_path: Path) -> None:
     path.write_text(STATIC.read_text().replace("  place_order:\n", "  place_order:\n    nulls: keep\n"))
     result = _run("check", str(path))
     assert result.exit_code == 0
-    assert result.stdout.endswith("; null is no omitted argument for place_order (nulls: keep)\n")
+    assert result.stdout.endswith("; null arguments are kept for place_order (nulls: keep)\n")
 
 
 def test_check_shows_warnings_and_succeeds() -> None:
@@ -331,7 +331,7 @@ def test_check_of_a_file_that_is_not_there_is_one_clear_line(tmp_path: Path) -> 
 def test_without_any_configuration_a_command_says_where_it_looked(command: str) -> None:
     result = _run(command)
     assert result.exit_code == 1
-    assert "neither gateway.yaml nor config/gateway.yaml here; name one, or set DRAGOMAN_CONFIG" in result.stderr
+    assert "neither gateway.yaml nor config/gateway.yaml here; give a file, or set DRAGOMAN_CONFIG" in result.stderr
 
 
 def test_a_configuration_is_found_by_its_usual_name_and_by_the_environment(
@@ -389,7 +389,7 @@ def _status(url: str) -> int:
 def test_the_doctor_finds_a_sound_installation(tmp_path: Path) -> None:
     result = _run("doctor", "--config", str(STATIC))
     assert result.exit_code == 0
-    for part in ("huma-0.1 speaks huma/0.1", "huma-0.2 speaks huma/0.2.0", "event loop: uvloop", "can be used"):
+    for part in ("huma-0.1 speaks huma/0.1", "huma-0.2 speaks huma/0.2.0", "event loop: uvloop", "usable"):
         assert part in result.stdout
 
 
@@ -407,9 +407,9 @@ def test_the_doctor_looks_at_store_and_network_and_fails_on_what_is_broken(tmp_p
         result = _run("doctor", "--config", str(file))
     assert result.exit_code == 1
     assert f"executor up at 127.0.0.1:{open_port} accepts connections" in result.stdout
-    assert f"executor down at 127.0.0.1:{closed_port}: the connection is refused" in result.stdout
-    assert "is it running, and is the port right?" in result.stdout
-    assert "my.db: will be made at the first start" in result.stdout
+    assert f"executor down at 127.0.0.1:{closed_port}: connection refused" in result.stdout
+    assert "check that it is running, and the port" in result.stdout
+    assert "my.db: will be created at the first start" in result.stdout
     assert "free in" in result.stdout
 
 
@@ -462,4 +462,4 @@ def test_the_doctor_says_which_process_uses_the_store(tmp_path: Path) -> None:
         lock.release()
     assert result.exit_code == 0
     assert f"in use by process {os.getpid()}" in result.stdout
-    assert "no other process holds it" in _run("doctor", "--config", str(file)).stdout
+    assert "no other process uses it" in _run("doctor", "--config", str(file)).stdout

@@ -44,7 +44,7 @@ def test_a_file_that_is_none_is_left_out_and_named(tmp_path: Path, content: byte
     (tmp_path / ".env").write_bytes(content)
     done = _check(tmp_path, ONE="long-enough-for-a-key")
     assert done.returncode == 0
-    assert ".env is left out" in done.stderr
+    assert ".env is ignored" in done.stderr
     assert "Traceback" not in done.stderr
 
 

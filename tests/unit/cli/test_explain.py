@@ -91,9 +91,9 @@ def test_a_call_shows_its_route_with_its_line_its_executor_and_its_exact_request
     assert lines_of(done, "route") == [f"routes[0] → cards  ({config}:25)"]
     (executor,) = lines_of(done, "executor")
     assert executor.startswith("cards: webhook http://***@cards/tools?token=*** (signed, with X-Tenant); ")
-    assert executor.endswith("; 20s an attempt, 120s in all, 3 attempts, idempotent")
+    assert executor.endswith("; 20s per attempt, 120s in total, 3 attempts, idempotent")
     assert lines_of(done, "copy") == ["log: http://log/events?key=***"]
-    assert lines_of(done, "arguments") == ["fit the schema of the tool"]
+    assert lines_of(done, "arguments") == ["match the schema of the tool"]
     assert lines_of(done, "request") == ["POST http://***@cards/tools?token=***"]
     assert "webhook-signature: v1,<signature> v1,<signature>\n" in done.stdout
     assert "traceparent: 00-<trace of the key>-<span of the attempt>-01\n" in done.stdout
@@ -118,7 +118,7 @@ def test_a_null_for_an_optional_argument_is_shown_as_dropped(config: Path) -> No
 def test_arguments_that_do_not_fit_show_what_the_agent_is_told(config: Path) -> None:
     done = call(config, "ask_for_cards", {"rank": 7})
     assert done.exit_code == 1
-    assert lines_of(done, "refused") == ["nobody is asked; the agent is told"]
+    assert lines_of(done, "refused") == ["no executor runs; the agent gets"]
     assert "Invalid arguments for 'ask_for_cards': at /rank: 7 is not allowed" in done.stdout
     assert block_of(done)["outcome"] == "failure"
     assert not lines_of(done, "request")
@@ -136,12 +136,12 @@ def test_a_client_that_comes_to_us_is_told_what_no_agent_is(config: Path) -> Non
     assert (fits.exit_code, lines_of(fits, "request")) == (0, ["POST http://***@cards/tools?token=***"])
     assert block_of(fits)["data"]["runtime"] == "desk"
     unfit = explain(config, *desk, "ask_for_cards", "--arguments", '{"rank": 7}', "--label", "table=12")
-    assert (unfit.exit_code, lines_of(unfit, "refused")) == (1, ["nobody is asked; the client is told"])
+    assert (unfit.exit_code, lines_of(unfit, "refused")) == (1, ["no executor runs; the client gets"])
     assert "at /rank: 7 is not allowed" in unfit.stdout
     for unknown in ("ask_for_cards", "shut"):
         shown = explain(config, *desk, unknown)
         assert shown.exit_code == 1
-        assert lines_of(shown, "refused") == ["it is not among the tools that this client is shown; it is told so"]
+        assert lines_of(shown, "refused") == ["this client is not shown the tool; it gets an error"]
     steered = explain(config, "--runtime", "desk", "--event", '{"kind": "turn.steered", "text": "Quick."}')
     assert steered.exit_code == 1
     assert lines_of(steered, "refused") == ["422: the runtime has no way to be told 'turn.steered'"]
@@ -150,51 +150,51 @@ def test_a_client_that_comes_to_us_is_told_what_no_agent_is(config: Path) -> Non
 def test_a_call_that_no_route_takes_is_refused_or_left_to_others(config: Path) -> None:
     done = call(config, "deal")
     assert done.exit_code == 1
-    assert lines_of(done, "route") == ["none takes deal"]
+    assert lines_of(done, "route") == ["none matches deal"]
     assert "The tool 'deal' is not available here." in done.stdout
     assert "Unknown tool: juggle" in call(config, "juggle").stdout
     other = call(config, "ask_for_cards", {"rank": "7"}, "--label", "table=5")
-    assert (other.exit_code, lines_of(other, "route")) == (1, ["none takes ask_for_cards"])
+    assert (other.exit_code, lines_of(other, "route")) == (1, ["none matches ask_for_cards"])
     config.write_text(YAML + "unrouted: ignore\n")
     left = call(config, "deal")
     assert left.exit_code == 0
-    assert lines_of(left, "call") == ["ignored (`unrouted: ignore`): another client of the runtime is to answer it"]
+    assert lines_of(left, "call") == ["ignored (`unrouted: ignore`): left to another client of the runtime"]
 
 
 def test_executors_of_every_kind_are_described(config: Path) -> None:
     for tool, told, request in [
-        ("win", 'house: static, always answers {"house": "wins"}', "none: the answer stands in the file"),
-        ("shut", "closed: static, always fails: The table is closed.", "none: the answer stands in the file"),
-        ("sleep", "quick: python asyncio:sleep; 20s an attempt, 120s in all, 3 attempts, not idempotent",
-         "await asyncio.sleep(call), where call is"),
+        ("win", 'house: static, always answers {"house": "wins"}', "none: the answer is in the configuration"),
+        ("shut", "closed: static, always fails: The table is closed.", "none: the answer is in the configuration"),
+        ("sleep", "quick: python asyncio:sleep; 20s per attempt, 120s in total, 3 attempts, not idempotent",
+         "await asyncio.sleep(call) with call ="),
     ]:  # fmt: skip
         done = call(config, tool)
         assert done.exit_code == 0
         assert lines_of(done, "executor") == [told]
         assert lines_of(done, "request") == [request]
-        assert lines_of(done, "tool") == ["is not declared under `tools`, so its arguments are not checked"]
+        assert lines_of(done, "tool") == ["not declared under `tools`, so its arguments are not checked"]
 
 
 def test_an_event_shows_what_the_runtime_is_sent_and_what_is_lost(config: Path) -> None:
     steered = event(config, {"kind": "turn.steered", "text": "Be quick."})
     assert steered.exit_code == 0
-    assert lines_of(steered, "told") == ["turn.steered as context.updated, for want of a word of its own"]
+    assert lines_of(steered, "sent") == ["turn.steered as context.updated: the runtime has no equivalent"]
     assert block_of(steered)["description"] == "Be quick."
     (lost,) = lines_of(steered, "lost")
     assert lost.startswith("narrowed: the runtime has no steer;")
     updated = event(config, {"kind": "context.updated", "name": "deal", "context": {"hand": ["7"]}})
-    assert lines_of(updated, "told") == ["context.updated"]
+    assert lines_of(updated, "sent") == ["context.updated"]
     assert lines_of(updated, "lost") == ["nothing"]
     assert block_of(updated)["context"] == {"hand": ["7"]}
 
 
 def test_a_message_shows_both_ways_it_can_go(config: Path) -> None:
     done = event(config, {"kind": "message.posted", "content": "Hi"})
-    assert lines_of(done, "told") == ["message.posted as context.updated, for want of a word of its own"]
-    assert lines_of(done, "asked") == ["a message of the agent's own waits to be confirmed:"]
+    assert lines_of(done, "sent") == ["message.posted as context.updated: the runtime has no equivalent"]
+    assert lines_of(done, "received") == ["if the agent sends it, the runtime expects a confirmation:"]
     assert lines_of(done, "route") == [f"routes[1] → quick  ({config}:26)"]
     native = event(config, {"kind": "message.posted", "content": "Hi"}, runtime="old")
-    assert lines_of(native, "told") == ["message.posted"]
+    assert lines_of(native, "sent") == ["message.posted"]
 
 
 def test_what_a_runtime_cannot_be_told_is_refused_with_the_reason(config: Path) -> None:
@@ -210,9 +210,9 @@ def test_a_question_of_the_runtime_shows_who_answers(config: Path) -> None:
     assert (body["type"], body["data"]["interaction_id"]) == ("approval.asked", "<interaction_id>")
     assert body["data"]["event"]["tool"] == "rm"
     question = event(config, {"kind": "question.asked", "id": "q", "text": "Which?"})
-    assert lines_of(question, "answer") == ["a person answers within 300s (`dragoman answer`)"]
+    assert lines_of(question, "answer") == ["a human answers within 300s (`dragoman answer`)"]
     secret = event(config, {"kind": "secret.asked", "id": "s", "purpose": "sudo"})
-    assert lines_of(secret, "route") == ["a secret is never routed: a person answers (`dragoman answer`)"]
+    assert lines_of(secret, "route") == ["requests for secrets are never routed: a human answers (`dragoman answer`)"]
 
 
 def test_a_secret_in_an_event_is_not_shown(config: Path) -> None:
@@ -223,14 +223,14 @@ def test_a_secret_in_an_event_is_not_shown(config: Path) -> None:
 
 def test_each_runtime_has_its_own_way_to_be_told(config: Path) -> None:
     steer: dict[str, Any] = {"kind": "turn.steered", "text": "Be quick."}
-    assert lines_of(event(config, steer, runtime="ada"), "told") == ["turn.steered"]
-    as_message = ["turn.steered as message.posted, for want of a word of its own"]
-    assert lines_of(event(config, steer, runtime="coder"), "told") == as_message
+    assert lines_of(event(config, steer, runtime="ada"), "sent") == ["turn.steered"]
+    as_message = ["turn.steered as message.posted: the runtime has no equivalent"]
+    assert lines_of(event(config, steer, runtime="coder"), "sent") == as_message
     update: dict[str, Any] = {"kind": "context.updated", "name": "deal", "context": {}}
-    held = ["nothing yet: context.updated is put on record, and the next message says it"]
-    assert lines_of(event(config, update, runtime="ada"), "told") == held
-    hint = ["context.updated as turn.steered, for want of a word of its own"]
-    assert lines_of(event(config, update, "--running", runtime="ada"), "told") == hint
+    held = ["nothing yet: context.updated is recorded and sent with the next message"]
+    assert lines_of(event(config, update, runtime="ada"), "sent") == held
+    hint = ["context.updated as turn.steered: the runtime has no equivalent"]
+    assert lines_of(event(config, update, "--running", runtime="ada"), "sent") == hint
     order: dict[str, Any] = {"kind": "action.ordered", "action": "write", "arguments": {}}
     assert event(config, order, runtime="coder").exit_code == 1
 
@@ -239,7 +239,7 @@ def test_tools_of_a_runtime_that_does_all_itself_are_never_routed(config: Path) 
     done = explain(config, "--runtime", "coder", "--tool", "ask_for_cards")
     assert done.exit_code == 0
     assert lines_of(done, "call") == [
-        "the runtime carries its tools out itself; this is put on record, and nobody is asked"
+        "the runtime executes its tools itself; the call is recorded, and no executor runs"
     ]
     assert not lines_of(done, "route")
 

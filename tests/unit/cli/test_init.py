@@ -94,7 +94,7 @@ def test_a_second_time_changes_nothing_and_says_so(tmp_path: Path) -> None:
     again = _init("--runtime", "herm", "--backend", "express")
     assert again.exit_code == 1
     assert again.stdout == ""
-    assert "gateway.yaml and .env are there already, so nothing was written" in again.stderr
+    assert "gateway.yaml and .env exist already; nothing was written" in again.stderr
     assert _contents(tmp_path) == before
 
 
@@ -103,7 +103,7 @@ def test_one_file_of_the_names_in_the_way_is_enough_even_a_dangling_link(tmp_pat
     (tmp_path / name).symlink_to("nowhere")
     done = _init()
     assert done.exit_code == 1
-    assert f"{name} is there already" in done.stderr
+    assert f"{name} exists already" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
@@ -241,7 +241,7 @@ def test_the_package_of_an_adapter_overwrites_nothing(tmp_path: Path) -> None:
     (tmp_path / "tests/peer.py").write_text("mine")
     done = _init("--adapter", "acme")
     assert done.exit_code == 1
-    assert "tests/peer.py is there already" in done.stderr
+    assert "tests/peer.py exists already" in done.stderr
     assert [path.name for path in tmp_path.rglob("*")] == ["tests", "peer.py"]
 
 

@@ -34,7 +34,7 @@ def test_targets_are_reported_in_their_order() -> None:
         two.close()
         targets = [ProbeTarget("down", "127.0.0.1", two_port), ProbeTarget("up", "127.0.0.1", one.getsockname()[1])]
         assert [(reached.target.label, reached.fault) for reached in probe([*targets, targets[1]])] == [
-            ("down", "the connection is refused"),
+            ("down", "connection refused"),
             ("up", None),
             ("up", None),
         ]
@@ -43,7 +43,7 @@ def test_targets_are_reported_in_their_order() -> None:
 def test_a_name_that_does_not_resolve_is_told_with_the_mend() -> None:
     (reached,) = probe([ProbeTarget("it", "a" * 70 + ".invalid", 80)])
     assert reached.fault is not None
-    assert reached.mend
+    assert reached.fix
 
 
 def test_the_free_space_of_a_folder_is_known_and_that_of_none_is_not(tmp_path: Path) -> None:

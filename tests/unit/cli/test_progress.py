@@ -35,8 +35,8 @@ async def test_a_copy_in_a_terminal_draws_one_line_and_removes_it(large: Path) -
         assert await shown.ended() == 0
     drawn = re.findall(r"\r\x1b\[K([^\r]*)", shown.raw.decode())
     assert drawn[0] == "copying and compari"
-    assert drawn[-1].startswith("sessions"), "the line is gone before the result is written"
-    assert "ok: new.yaml has everything" in shown.text
+    assert drawn[-1].startswith("sessions"), "the line is removed before the result is written"
+    assert "ok: copied everything" in shown.text
 
 
 async def test_ctrl_c_ends_a_copy_at_once_and_nothing_is_kept(large: Path) -> None:
@@ -72,7 +72,7 @@ async def test_a_count_in_a_terminal_is_drawn_over_itself() -> None:
         "from time import monotonic; from gateway.cli.progress import Progress, count_of\n"
         "end = monotonic() + 0.5\n"
         "with Progress('redriven', count_of('calls')) as shown:\n"
-        "    while monotonic() < end: shown.tell('redriven\\x1b[2J', 1_000, 4_000)"
+        "    while monotonic() < end: shown.update('redriven\\x1b[2J', 1_000, 4_000)"
     )
     plain = {"TERM": "xterm-256color", "NO_COLOR": "", "COLUMNS": ""}
     async with terminal([sys.executable, "-c", code], environment_of(None, plain)) as shown:

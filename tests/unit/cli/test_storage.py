@@ -116,22 +116,22 @@ def test_a_backup_is_restored_under_new_fences(database: Path) -> None:
     result = _run("restore", "copy.db")
     assert result.exit_code == 0
     assert result.stdout.startswith(f"{database}: 1 session, 2 events, ")
-    assert result.stdout.endswith("restored from copy.db, under new fences\n")
+    assert result.stdout.endswith("restored from copy.db, with new fencing tokens\n")
     assert _row(database).fence == RESTORED
     result = _run("restore", "copy.db")
-    assert result.stdout.splitlines()[1] == f"{database}.before-restore: the database as it was before"
+    assert result.stdout.splitlines()[1] == f"{database}.before-restore: the previous database"
 
 
 def test_fences_are_made_new_without_a_backup(database: Path) -> None:
     _fill(database)
     result = _run("restore", "--bump-fences")
-    assert (result.exit_code, result.stdout) == (0, f"{database}: 1 session under new fences, owned by nobody\n")
+    assert (result.exit_code, result.stdout) == (0, f"{database}: 1 session with new fencing tokens and no owner\n")
     assert _row(database).fence == RESTORED
 
 
 @pytest.mark.parametrize("words", [(), ("copy.db", "--bump-fences")])
 def test_restore_wants_a_file_or_to_bump_fences(words: tuple[str, ...]) -> None:
-    _complains(_run("restore", *words), "give either FILE or --bump-fences", code=2)
+    _complains(_run("restore", *words), "pass either FILE or --bump-fences", code=2)
 
 
 def test_the_database_is_locked_under_its_own_name_also_behind_a_link(database: Path, tmp_path: Path) -> None:
@@ -193,8 +193,8 @@ def test_a_restore_that_was_interrupted_leaves_the_database_as_it_was(
 def test_an_engine_that_keeps_nothing_has_nothing_to_look_after() -> None:
     Path("memory.yaml").write_text("engine: {type: memory}\n")
     for words in (("migrate",), ("backup", "copy.db"), ("restore", "copy.db")):
-        _complains(_run(*words, "--config", "memory.yaml"), "keeps nothing, so there is nothing to")
-    _complains(_run("copy", "gateway.yaml", "memory.yaml"), "keeps nothing")
+        _complains(_run(*words, "--config", "memory.yaml"), "the memory engine of this configuration keeps no data")
+    _complains(_run("copy", "gateway.yaml", "memory.yaml"), "keeps no data")
 
 
 # copy
@@ -214,7 +214,7 @@ def test_a_copy_shows_both_sides_of_every_table(database: Path, tmp_path: Path) 
     assert len(lines) == 2 * len(sums)
     assert {name: len(both) for name, both in sums.items()} == dict.fromkeys(sums, 1)
     assert next(iter(sums["events"]))[0] == "2"
-    assert last == "ok: new.yaml has everything that gateway.yaml has"
+    assert last == "ok: copied everything from gateway.yaml to new.yaml"
     assert _row(tmp_path / "new.db") == _row(database)
     _complains(_run("copy", "gateway.yaml", "new.yaml"), "is not empty (table sessions)")
 

@@ -96,10 +96,10 @@ def test_everything_is_copied_and_its_fences_can_be_made_new(schema: str, tmp_pa
     assert asyncio.run(look()) == (2, 0)
     again = _run("copy", "gateway.yaml", "new.yaml")
     assert again.exit_code == 1
-    assert f"schema {schema} is not empty (table sessions): name an empty one" in again.stderr
+    assert f"schema {schema} is not empty (table sessions): use an empty database" in again.stderr
     bumped = _run("restore", "--bump-fences", "--config", "new.yaml")
     assert bumped.exit_code == 0
-    assert bumped.stdout.endswith(f"schema {schema}: 1 session under new fences, owned by nobody\n")
+    assert bumped.stdout.endswith(f"schema {schema}: 1 session with new fencing tokens and no owner\n")
     assert asyncio.run(look()) == (2, RESTORED)
 
 

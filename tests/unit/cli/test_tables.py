@@ -6,10 +6,10 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given, strategies as st
 
-from gateway.cli.calls import CallStanding, surely_did_not_run
+from dragoman.models.responses import Call
+from gateway.cli.calls import CallStanding, certainly_did_not_run
 from gateway.cli.tables import Column, fit_columns
 from gateway.cli.terminal import age_of
-from gateway.models.responses import Call
 from gateway.store.call import CallState
 
 COLUMNS = (Column("name", least=8), Column("state"), Column("why", least=6, spare=1), Column("id", spare=2))
@@ -73,7 +73,7 @@ def test_an_age_is_rounded_down(ago: int, shown: str) -> None:
         ({"error": "executor answered 401 Unauthorized", "unknown": True}, False),
     ],
 )
-def test_only_calls_that_no_executor_took_surely_did_not_run(members: dict[str, Any], *, sure: bool) -> None:
+def test_only_calls_that_no_executor_took_certainly_did_not_run(members: dict[str, Any], *, sure: bool) -> None:
     standing = {"attempt": 1, "unknown": False, "dead": False, "error": None, **members}
     call = Call.model_construct(None, **standing)
-    assert surely_did_not_run(call) is sure
+    assert certainly_did_not_run(call) is sure

@@ -1,4 +1,4 @@
-"""The wheel in environments that have what it asks for and nothing else: without extras, and with each of them."""
+"""Both wheels, built from their sdists, in environments with only their declared dependencies."""
 
 import ast
 import asyncio
@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 import sys
+import tarfile
 import tomllib
 import venv
 from collections.abc import Iterator
@@ -27,38 +28,60 @@ from tests.scenarios.environment import until
 ROOT = Path(__file__).parents[3]
 STATIC = ROOT / "config/examples/static.yaml"
 POSTGRES = "engine: {type: postgres, dsn: 'postgresql://nobody@127.0.0.1:1/none'}\n"
+OWN = {"dragoman", "dragoman-sdk"}
+SECRET = "whsec_" + "QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVo="
 BY_NAME = {"python-engineio", "python-socketio", "uvloop"}
 """Libraries that are imported by no statement: two have no types, one is used if it is installed."""
 THROUGH = {"starlette": "fastapi", "pydantic-core": "pydantic"}
 """Libraries whose names are a part of the interface of others."""
 
 
+def build(source: Path, folder: Path, kind: str) -> Path:
+    made = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(folder)]
+    subprocess.run(made, cwd=source, capture_output=True, check=True, timeout=120)
+    [found] = folder.glob("*.whl" if kind == "wheel" else "*.tar.gz")
+    return found
+
+
+def wheel_of(source: Path, folder: Path) -> Path:
+    """Build a wheel from the sdist, as an index's users may."""
+    with tarfile.open(build(source, folder / "sdist", "sdist")) as packed:
+        packed.extractall(folder / "unpacked", filter="data")
+    [unpacked] = (folder / "unpacked").iterdir()
+    return build(unpacked, folder / "wheel", "wheel")
+
+
+@pytest.fixture(scope="module")
+def sdk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return wheel_of(ROOT / "gateway/sdk", tmp_path_factory.mktemp("sdk"))
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(build, cwd=ROOT, capture_output=True, check=True, timeout=120)
-    [made] = folder.glob("*.whl")
-    return made
+    return wheel_of(ROOT, tmp_path_factory.mktemp("wheel"))
 
 
 class Environment:
-    """A virtual environment with the wheel, and of the libraries of the tests those that the wheel asks for."""
+    """A virtual environment with wheels, and of the libraries of the tests those that the wheels require."""
 
-    def __init__(self, folder: Path, wheel: Path, *extras: str) -> None:
+    def __init__(self, folder: Path, *wheels: Path, extras: frozenset[str] = frozenset()) -> None:
         venv.create(folder, with_pip=False)
         self.python = folder / "bin" / "python"
-        [packages] = folder.glob("lib/python*/site-packages")
-        with ZipFile(wheel) as packed:
-            packed.extractall(packages)
-        [metadata] = packages.glob("dragoman-*.dist-info/METADATA")
-        asked = re.findall(r"(?m)^Requires-Dist: (.*)$", metadata.read_text(encoding="utf-8"))
-        wanted, chosen = [Requirement(one) for one in asked], {"", *extras}
+        [self.packages] = folder.glob("lib/python*/site-packages")
+        wanted: list[Requirement] = []
+        for wheel in wheels:
+            with ZipFile(wheel) as packed:
+                packed.extractall(self.packages)  # noqa: S202 - our own
+                [metadata] = [name for name in packed.namelist() if name.endswith(".dist-info/METADATA")]
+                text = packed.read(metadata).decode()
+            wanted += map(Requirement, re.findall(r"(?m)^Requires-Dist: (.*)$", text))
+        chosen = {"", *extras}
         for one in wanted:
             # One extra may bring another.
             if one.name == "dragoman" and one.marker and any(one.marker.evaluate({"extra": name}) for name in extras):
                 chosen |= one.extras
-        self.libraries = set(_closure((one for one in wanted if one.name != "dragoman"), chosen))
+        self.libraries = set(_closure((one for one in wanted if one.name not in OWN), chosen))
+        packages = self.packages
         for name in self.libraries:
             installed = distribution(name)
             for top in {file.parts[0] for file in installed.files or ()} - {"..", "__pycache__"}:
@@ -74,11 +97,11 @@ class Environment:
             [self.python, *words], capture_output=True, text=True, check=False, timeout=60, cwd=cwd, env=_env()
         )
 
-    def imports(self, *, cwd: Path, without: str) -> str:
-        """Import all that the wheel has, but for modules whose names fit; return what is wrong."""
+    def imports(self, *packages: str, cwd: Path, without: str) -> str:
+        """Import all modules of packages except those that match; return the errors."""
         code = f"""
-import importlib, pkgutil, re, adapters, gateway
-for package in (gateway, adapters):
+import importlib, pkgutil, re
+for package in map(importlib.import_module, {packages or ("gateway", "adapters", "dragoman")}):
     for found in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         if not re.match({without!r}, found.name) and not found.name.endswith("__main__"):
             importlib.import_module(found.name)
@@ -103,25 +126,145 @@ def _of(name: str, extras: frozenset[str]) -> frozenset[str]:
 
 
 @pytest.fixture(scope="module")
-def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    return Environment(tmp_path_factory.mktemp("bare"), wheel)
+def bare(sdk: Path, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    return Environment(tmp_path_factory.mktemp("bare"), sdk, wheel)
 
 
-def test_production_imports_what_the_wheel_asks_for_and_the_other_way_round() -> None:
-    providers = packages_distributions()
+def imports_of(*folders: str) -> dict[str, set[str]]:
+    """Map each imported distribution to the folders that import it."""
+    providers = {**packages_distributions(), "dragoman": ["dragoman-sdk"]}
     imported = dict[str, set[str]]()
-    for folder in ("gateway", "adapters"):
+    for folder in folders:
         for path in (ROOT / folder).rglob("*.py"):
             name = path.relative_to(ROOT).as_posix()
             # Templates are copied into projects of other people, and never imported.
-            if not name.startswith(("gateway/testing/", "gateway/cli/templates/")):
+            if not name.startswith(tuple({"gateway/testing/", "gateway/cli/templates/", "gateway/sdk/"} - {*folders})):
                 for top in _imported(path) - set(sys.stdlib_module_names) - {"gateway", "adapters"}:
+                    if folder == "gateway/sdk/" and top == "dragoman":
+                        continue
                     imported.setdefault(canonicalize_name(providers[top][0]), set()).add(name)
-    assert {path.rpartition("/")[0] for path in imported.pop("asyncpg")} == {"gateway/store/postgres", "gateway/kit"}
+    return imported
+
+
+def requirements_of(project: str) -> tuple[set[str], dict[str, list[str]]]:
+    """Return the required distributions of a project, and its extras."""
+    table = tomllib.loads((ROOT / project).read_text(encoding="utf-8"))["project"]
+    return {canonicalize_name(Requirement(one).name) for one in table["dependencies"]}, table["optional-dependencies"]
+
+
+def test_the_sdk_imports_exactly_its_requirements() -> None:
+    imported = imports_of("gateway/sdk/")
+    folders = {name: {path.removeprefix("gateway/sdk/dragoman/") for path in paths} for name, paths in imported.items()}
+    declared, extras = requirements_of("gateway/sdk/pyproject.toml")
+    assert folders.pop("asyncpg") == {"kit/postgres.py"}
+    assert folders.pop("fastapi") == {"kit/tools.py"}
+    assert {name: [Requirement(one).name for one in extra] for name, extra in extras.items()} == {
+        "fastapi": ["fastapi"],
+        "postgres": ["asyncpg"],
+    }
+    assert folders.keys() - THROUGH.keys() == declared
+
+
+def test_the_server_requires_the_sdk_of_its_own_version() -> None:
+    versions: list[str] = []
+    for project in ("pyproject.toml", "gateway/sdk/pyproject.toml"):
+        table = tomllib.loads((ROOT / project).read_text(encoding="utf-8"))["project"]
+        versions.append(table["version"])
+        # An upper bound in a library decides for the application that imports it.
+        if project.startswith("gateway/sdk"):
+            every = [
+                *table["dependencies"],
+                *(one for extra in table["optional-dependencies"].values() for one in extra),
+            ]
+            assert {one.operator for text in every for one in Requirement(text).specifier} == {">="}
+        else:
+            assert f"dragoman-sdk=={versions[0]}" in table["dependencies"]
+    assert versions[0] == versions[1]
+
+
+def test_each_file_is_in_one_of_the_two_wheels(sdk: Path, wheel: Path) -> None:
+    assert {name.split("/")[0] for name in _files(sdk)} == {"dragoman"}
+    assert {name.split("/")[0] for name in _files(wheel)} == {"gateway", "adapters"}
+    assert [name for name in _files(wheel) if name.startswith("gateway/sdk")] == []
+    tracked = subprocess.run(
+        ["git", "ls-files", "gateway", "adapters"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    ).stdout.splitlines()
+    modules = {name.removeprefix("gateway/sdk/") for name in tracked if name.endswith((".py", ".typed"))}
+    assert modules <= _files(sdk) | _files(wheel)
+
+
+def _files(wheel: Path) -> set[str]:
+    with ZipFile(wheel) as packed:
+        return {name for name in packed.namelist() if ".dist-info/" not in name}
+
+
+def test_an_sdk_of_another_release_is_refused_with_the_command(sdk: Path, wheel: Path, tmp_path: Path) -> None:
+    made = Environment(tmp_path / "venv", sdk, wheel)
+    [old] = made.packages.glob("dragoman_sdk-*.dist-info")
+    metadata = old / "METADATA"
+    release = old.name.removeprefix("dragoman_sdk-").removesuffix(".dist-info")
+    metadata.write_text(metadata.read_text(encoding="utf-8").replace(f"\nVersion: {release}\n", "\nVersion: 0.0.1\n"))
+    told = f"dragoman {release} requires dragoman-sdk {release}, but dragoman-sdk 0.0.1 is installed"
+    for words in (("serve", "--config", str(STATIC), "--port", "0"), ("doctor", "--config", str(STATIC))):
+        done = made.run(*words, cwd=tmp_path)
+        assert done.returncode == 1
+        shown = " ".join((done.stdout + done.stderr).split())
+        assert told in shown
+        assert f"pip install dragoman-sdk=={release}" in shown
+
+
+BACKEND = """
+import os
+from fastapi import FastAPI
+from pydantic import BaseModel
+from dragoman.kit import Tools
+import gateway
+assert gateway.MINE
+
+app, tools = FastAPI(), Tools(secret=os.environ["CARDS_SECRET"])
+
+class Wanted(BaseModel):
+    rank: str
+
+@tools.tool("ask")
+async def ask(wanted: Wanted) -> str:
+    return f"Go fish for {wanted.rank}"
+
+app.include_router(tools.router)
+assert list(tools.declarations()) == ["ask"]
+"""
+
+
+def test_the_sdk_works_beside_an_application_package_named_gateway(sdk: Path, tmp_path: Path) -> None:
+    made = Environment(tmp_path / "venv", sdk, extras=frozenset({"fastapi"}))
+    assert made.libraries.isdisjoint({"aiohttp", "orjson", "msgspec", "structlog", "typer", "uvicorn", "asyncpg"})
+    (tmp_path / "gateway").mkdir()
+    (tmp_path / "gateway/__init__.py").write_text("MINE = True\n")
+    (tmp_path / "backend.py").write_text(BACKEND)
+    done = made.do(
+        "-W", "error", "-c", f"import os; os.environ['CARDS_SECRET'] = {SECRET!r}; import backend", cwd=tmp_path
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert made.imports("dragoman", cwd=tmp_path, without=r"dragoman\.kit\.postgres") == ""
+
+
+def test_without_fastapi_the_client_and_the_models_can_be_imported(sdk: Path, tmp_path: Path) -> None:
+    made = Environment(tmp_path / "venv", sdk)
+    assert made.libraries.isdisjoint({"fastapi", "starlette", "asyncpg"})
+    assert len(made.libraries) <= 14
+    assert made.imports("dragoman", cwd=tmp_path, without=r"dragoman\.kit") == ""
+    done = made.do("-c", "import dragoman.kit", cwd=tmp_path)
+    assert done.stderr.splitlines()[-1] == (
+        "ModuleNotFoundError: dragoman.kit requires FastAPI: pip install 'dragoman-sdk[fastapi]'"
+    )
+
+
+def test_production_imports_what_the_wheel_asks_for_and_the_other_way_round() -> None:
+    imported = imports_of("gateway", "adapters")
+    assert {path.rpartition("/")[0] for path in imported.pop("asyncpg")} == {"gateway/store/postgres"}
     of_mcp = {path.rpartition("/")[0] for name in ("mcp", "mcp-types", "sse-starlette") for path in imported.pop(name)}
     assert of_mcp == {"gateway/http/mcp"}
-    asked = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
-    declared = {canonicalize_name(Requirement(one).name) for one in asked}
+    declared, _ = requirements_of("pyproject.toml")
     assert imported.keys() - THROUGH.keys() == declared - BY_NAME
     assert set(THROUGH.values()) <= declared
 
@@ -136,7 +279,9 @@ def _imported(path: Path) -> set[str]:
     return found
 
 
-_WANTING = r"gateway\.(testing|kit\.postgres|store\.postgres|cli\.doctor_postgres|http\.mcp\.(server|results))"
+_WANTING = (
+    r"gateway\.(testing|store\.postgres|cli\.doctor_postgres|http\.mcp\.(server|results))|dragoman\.kit\.postgres"
+)
 
 
 def test_without_extras_all_of_production_can_be_imported_but_postgresql_and_mcp(
@@ -219,8 +364,8 @@ async def test_a_gateway_serves_without_extras(bare: Environment, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_with_its_extra_postgresql_can_be_configured(wheel: Path, tmp_path: Path) -> None:
-    made = Environment(tmp_path / "venv", wheel, "postgres")
+def test_with_its_extra_postgresql_can_be_configured(sdk: Path, wheel: Path, tmp_path: Path) -> None:
+    made = Environment(tmp_path / "venv", sdk, wheel, extras=frozenset({"postgres"}))
     config = tmp_path / "gateway.yaml"
     config.write_text(POSTGRES)
     done = made.run("check", str(config), cwd=tmp_path)
@@ -229,16 +374,19 @@ def test_with_its_extra_postgresql_can_be_configured(wheel: Path, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_with_its_extra_everything_for_tests_can_be_imported(wheel: Path, tmp_path: Path) -> None:
-    made = Environment(tmp_path / "venv", wheel, "testing")
-    assert made.imports(cwd=tmp_path, without=r"gateway\.(kit\.postgres|store\.postgres|cli\.doctor_postgres)") == ""
+def test_with_its_extra_everything_for_tests_can_be_imported(sdk: Path, wheel: Path, tmp_path: Path) -> None:
+    made = Environment(tmp_path / "venv", sdk, wheel, extras=frozenset({"testing"}))
+    assert (
+        made.imports(cwd=tmp_path, without=r"gateway\.(store\.postgres|cli\.doctor_postgres)|dragoman\.kit\.postgres")
+        == ""
+    )
 
 
 @pytest.mark.slow
-def test_the_demo_and_the_simulated_runtimes_want_nothing_of_the_suites(wheel: Path, tmp_path: Path) -> None:
-    made = Environment(tmp_path / "venv", wheel, "demo")
+def test_the_demo_and_the_simulated_runtimes_want_nothing_of_the_suites(sdk: Path, wheel: Path, tmp_path: Path) -> None:
+    made = Environment(tmp_path / "venv", sdk, wheel, extras=frozenset({"demo"}))
     assert made.libraries.isdisjoint({"hypothesis", "pytest", "pytest_asyncio"})
-    without = r"gateway\.((kit|store)\.postgres|cli\.doctor_postgres|testing\.conformance)"
+    without = r"gateway\.(store\.postgres|cli\.doctor_postgres|testing\.conformance)|dragoman\.kit\.postgres"
     assert made.imports(cwd=tmp_path, without=without) == ""
     for name in ("huma", "openhands", "herm", "mcp"):
         shown = made.do("-m", f"gateway.testing.runtimes.{name}", "--help", cwd=tmp_path)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.settings.postgres_dsn import asyncpg_dsn, find_dropped, is_of_libpq, why_refused
+from dragoman.postgres_dsn import asyncpg_dsn, find_dropped, is_of_libpq, why_refused
 from tests.unit.settings.conftest import Complain
 
 BASE = "postgresql://gail:secret-canary@db.example.com:5432/shop"

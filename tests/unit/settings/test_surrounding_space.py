@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import typer
 
+from dragoman.client import Client
+from dragoman.webhook_secret import decode_secret
 from gateway.cli.options import check_key, check_url
-from gateway.client import Client
 from gateway.plugins import installed_adapters
 from gateway.settings.load import load
-from gateway.settings.webhook_secret import decode_secret
 from tests.unit.settings.conftest import Complain, Load
 
 SECRET = "whsec_c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0"

@@ -1,4 +1,4 @@
-"""The Pigeon protocol: agents that are reached over HTTP and server-sent events."""
+"""The adapter for the Pigeon protocol, which uses HTTP and server-sent events."""
 
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from .options import PigeonOptions
 
 @dataclass(frozen=True, slots=True)
 class PigeonAdapter:
-    """The adapter, which the entry point in pyproject.toml names."""
+    """The adapter; the entry point in pyproject.toml refers to its instance."""
 
     name: str = "pigeon"
     protocol: str = "pigeon/1"
@@ -21,7 +21,7 @@ class PigeonAdapter:
     capabilities: Capabilities = CAPABILITIES
 
     def codec(self, options: Any = None) -> Codec:
-        """Make the codec; no option changes it."""
+        """Make the codec; it has no options."""
         from .codec import PigeonCodec
 
         del options
@@ -29,7 +29,7 @@ class PigeonAdapter:
 
     def connector(self, options: PigeonOptions) -> AbstractAsyncContextManager[Connector]:
         """Make the connector of one runtime."""
-        # Imported here, so that `dragoman check` loads no network library.
+        # Imported here so that `dragoman check` loads no network library.
         from .connector import open_connector
 
         return open_connector(options)

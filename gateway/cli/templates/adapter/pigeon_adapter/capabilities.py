@@ -5,11 +5,11 @@ from gateway.adapter.port import Capabilities
 CAPABILITIES = Capabilities(
     accepts=frozenset({"message.posted", "tool.finished"}),
     emits=frozenset({"message.posted", "tool.requested", "session.moved"}),
-    # The runtime says `idle` at the end of a turn.
+    # The runtime sends `idle` at the end of a turn.
     turns="signalled",
-    # The response to each POST tells whether the runtime has accepted the message.
+    # The status of each POST shows whether the runtime has accepted the message.
     delivery="response",
-    # During a turn the runtime answers a message with 409.
+    # During a turn the runtime rejects messages with 409.
     one_message_per_turn=True,
     # The stream begins with the events after `Last-Event-ID`.
     resumes=True,

@@ -1,4 +1,4 @@
-"""Translate between Pigeon messages and canonical events. No I/O.
+"""Translates between Pigeon messages and canonical events. No I/O.
 
 Events of the runtime, on the channel `events`; each has a number:
 
@@ -41,7 +41,7 @@ class PigeonCodec:
     """Implements `gateway.adapter.port.Codec`."""
 
     def decode(self, frame: Frame) -> tuple[Draft, ...]:
-        """Read one message of the runtime, or of another client."""
+        """Read one message of the runtime or of another client."""
         payload = read_typed(payload_of(frame))
         if fault := find_fault(payload):
             raise MalformedFrame(f"the message {fault.reason}", path=fault.path)
@@ -99,7 +99,7 @@ def _read_event(frame: Frame, payload: dict[str, Any]) -> Draft:
     match payload:
         case {"type": "message", "from": "agent" | "user" as role, "text": str(text)}:
             event, known = MessagePosted(author=Author(role=role), content=(Text(text=text),)), {"from", "text"}
-            # It may be the gateway's own message: the gateway compares it with those that it has sent.
+            # It may be the gateway's own message, so the gateway compares it with its sent messages.
             echo = role == "user"
         case {"type": "call", "id": str(native), "tool": str(tool), "arguments": dict()} if native and tool:
             event = ToolRequested(native_call_id=native, tool=tool, arguments=payload["arguments"])
@@ -111,15 +111,15 @@ def _read_event(frame: Frame, payload: dict[str, Any]) -> Draft:
         case _:
             event, known = keep(frame).event, set(payload)
     lost = _unknown_members(payload, {"number", "type"} | known)
-    # The number is the key by which the gateway drops repeats.
+    # The gateway drops repeated events by their number.
     return Draft(event, native_id=str(number), native_sequence=number, losses=lost, echo=echo)
 
 
 def _read_message(frame: Frame, payload: dict[str, Any]) -> Draft:
     match payload:
         case {"type": "message", "text": str(text)}:
-            said = MessagePosted(content=(Text(text=text),))
-            return Draft(said, losses=_unknown_members(payload, {"type", "text"}))
+            message = MessagePosted(content=(Text(text=text),))
+            return Draft(message, losses=_unknown_members(payload, {"type", "text"}))
         case {"type": "result", "id": str(native), "error": str(error)} if native:
             failed = ToolFinished(native_call_id=native, outcome="failure", error=error)
             return Draft(failed, losses=_unknown_members(payload, {"type", "id", "error"}))

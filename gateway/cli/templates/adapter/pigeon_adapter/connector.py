@@ -1,4 +1,4 @@
-"""Connect to one runtime: the HTTP connections that all its links share."""
+"""The connector of one runtime; its links share one HTTP client."""
 
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager

@@ -22,7 +22,7 @@ from .options import PigeonOptions
 async def open_link(
     client: RestClient, receiver: Receiver, *, native_id: str, options: PigeonOptions, after: str | None
 ) -> AsyncGenerator["PigeonLink"]:
-    """Open the stream behind the event `after`, and read it in a task.
+    """Open the stream after the event `after`, and read it in a task.
 
     Raises:
         LinkLost, LinkRefused: on entering.
@@ -39,7 +39,7 @@ async def open_link(
     ) as stream:
         link = PigeonLink(client, receiver, path=f"{path}/messages", options=options, after=after)
         async with Tasks() as tasks:
-            # `guard` logs and counts an exception that nothing else catches; `read` ends the link in every case.
+            # `guard` logs and counts an unexpected exception; `read` ends the link in every case.
             guard("pigeon link", partial(link.read, stream), tasks, again=False)
             try:
                 yield link
@@ -59,7 +59,7 @@ class PigeonLink:
         self._path = path
         self._options = options
         self._newest = int(after) if after is not None and after.isdecimal() else 0
-        """The number of the newest event: repeats have a number up to this one."""
+        """The number of the newest event; any event up to this number is a repeat."""
         self._sending = asyncio.Lock()
         self._ended = asyncio.Event()
         self._reason = ""
@@ -78,7 +78,7 @@ class PigeonLink:
             self.end(reason)
 
     def _take(self, text: str) -> None:
-        """Pass one event on, with the cursor behind it; drop a repeat."""
+        """Pass one event to the receiver with its cursor; drop a repeat."""
         payload, written = json.read_frame(text)
         cursor: str | None = None
         match payload:
@@ -94,9 +94,9 @@ class PigeonLink:
         self._receiver.frame(Frame(EVENTS, payload, len(text), written), cursor)
 
     async def send_all(self, frames: Sequence[Frame]) -> Receipt:
-        """Post the frames one after the other; stop at the first that the runtime does not accept."""
+        """Post the frames one after another; stop at the first one that the runtime does not accept."""
         receipt = Receipt("delivered")
-        # One call after the other: events leave in the order of the calls.
+        # Concurrent callers wait here, so frames are sent in the order of the calls.
         async with self._sending:
             for frame in frames:
                 receipt = await self._post(frame)
@@ -105,7 +105,7 @@ class PigeonLink:
         return receipt
 
     async def _post(self, frame: Frame) -> Receipt:
-        """Post one message; the response tells what became of it."""
+        """Post one message; return its receipt."""
         await self.prove()
         try:
             answer = await self._client.post(self._path, frame.payload, within=self._options.send_timeout)
@@ -118,12 +118,12 @@ class PigeonLink:
             raise LinkLost(str(exc), unsent=True) from exc
 
     async def prove(self) -> None:
-        """Return while the link is up: every send has its own response."""
+        """Return at once if the link is up: each POST is confirmed by its response."""
         if self._ended.is_set():
             raise LinkLost(f"the link is closed: {self._reason}", unsent=True)
 
     async def wait_closed(self) -> str:
-        """Wait until the link has ended; return the reason."""
+        """Wait for the end of the link; return the reason."""
         await self._ended.wait()
         return self._reason
 
@@ -135,10 +135,10 @@ class PigeonLink:
 
 
 def _receipt_for(answer: RestAnswer) -> Receipt:
-    """Read the outcome of a POST.
+    """Convert the response of a POST to a receipt.
 
     Raises:
-        LinkLost: the message may be sent again, or its outcome is unknown.
+        LinkLost: the message was not accepted yet (`unsent`), or its outcome is unknown.
     """
     reason = ": ".join(part for part in (answer.where, answer.code, answer.message) if part)
     match answer.status:

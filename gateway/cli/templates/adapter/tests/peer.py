@@ -1,4 +1,4 @@
-"""A runtime that speaks the Pigeon protocol as raw JSON, for the tests and to try a gateway with.
+"""A runtime that speaks the Pigeon protocol in raw JSON, for tests and for trying out a gateway.
 
 `python tests/peer.py [PORT]` listens on port 9100, calls a tool when a gateway connects, and prints each message.
 """
@@ -49,7 +49,7 @@ class PigeonPeer:
         async with self._served:
             yield self
 
-    # What the suite calls --------------------------------------------------------------------
+    # Called by the suite ---------------------------------------------------------------------
 
     async def say(self, frame: Frame) -> None:
         for stream in self._streams:
@@ -87,7 +87,7 @@ class PigeonPeer:
     async def stop(self) -> None:
         await self._served.stop()
 
-    # What the server does --------------------------------------------------------------------
+    # The HTTP server -------------------------------------------------------------------------
 
     async def _open_stream(self, request: Request) -> Response:
         if self._refuses_next or request.headers.get("authorization") != f"Bearer {KEY}":
@@ -125,7 +125,7 @@ class PigeonPeer:
 
 
 async def main(port: int) -> None:
-    """Play a runtime whose agent calls a tool once."""
+    """Simulate a runtime with one agent that calls a tool once."""
     async with PigeonPeer(port).serve() as peer:
         print(f"listening on {peer.url}", flush=True)
         await peer.connected()

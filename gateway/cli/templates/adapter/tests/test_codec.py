@@ -1,4 +1,4 @@
-"""The codec, against the suite for codecs and the vectors."""
+"""Runs the conformance suite for codecs with the vectors."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The link, against the suite for links and a peer that speaks raw JSON."""
+"""Runs the conformance suite for links against a peer that speaks raw JSON."""
 
 from contextlib import AbstractAsyncContextManager
 from typing import Any

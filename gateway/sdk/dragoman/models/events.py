@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, SecretStr, TypeAdapter, field_validator
 
-from gateway.events.content import Author, Burst, Content, ContextUpdate, Outcome, OutcomeKind, Text, Value
+from dragoman.models.content import Author, Burst, Content, ContextUpdate, Outcome, OutcomeKind, Text, Value
 
 RunsIn = Literal["host", "runtime"]
 Scope = Literal["once", "session", "always"]
@@ -603,3 +603,8 @@ FINISHING_KINDS: frozenset[str] = frozenset(
     }
 )
 """Client events that answer the runtime or end its turn; a gateway that is stopping still accepts them."""
+
+
+def dump_event(event: Event) -> dict[str, Any]:
+    """Convert an event to plain JSON values, without None members."""
+    return EVENT.dump_python(event, mode="json", exclude_none=True)

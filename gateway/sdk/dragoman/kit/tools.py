@@ -13,18 +13,24 @@ from inspect import Parameter, get_annotations, getdoc, iscoroutinefunction, sig
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_origin
 
-from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_jsonable_python
 
-from gateway.kit.calls import Answer, RequestedCall, ToolCall, ToolFailed
-from gateway.kit.memory import MemoryCallStore
-from gateway.kit.schema import parameters_of
-from gateway.kit.signature import BadSignature, read_secrets, verify
-from gateway.kit.store import Callback, CallStore, Claimed, KeyReused, StoreUnavailable
+from dragoman.kit.calls import Answer, RequestedCall, ToolCall, ToolFailed
+from dragoman.kit.memory import MemoryCallStore
+from dragoman.kit.schema import parameters_of
+from dragoman.kit.signature import BadSignature, read_secrets, verify
+from dragoman.kit.store import Callback, CallStore, Claimed, KeyReused, StoreUnavailable
+
+try:
+    from fastapi import APIRouter, Request, Response
+except ModuleNotFoundError as exc:
+    raise ModuleNotFoundError(
+        "dragoman.kit requires FastAPI: pip install 'dragoman-sdk[fastapi]'", name=exc.name
+    ) from exc
 
 if TYPE_CHECKING:
-    from gateway.kit.callbacks import CallbackClient
+    from dragoman.kit.callbacks import CallbackClient
 
 _IDLE = 1.0
 """Seconds that an idle connection to the gateway, or to the proxy in front of it, may be reused."""
@@ -202,7 +208,7 @@ class Tools:
     async def _start(self) -> None:
         import httpx
 
-        from gateway.kit.callbacks import CallbackClient
+        from dragoman.kit.callbacks import CallbackClient
 
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._store)

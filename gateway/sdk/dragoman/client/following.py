@@ -11,13 +11,13 @@ from typing import Any, cast
 import httpx
 from httpx_sse import ServerSentEvent
 
-from gateway.client.errors import ClientError, GatewayUnreachable, UnexpectedAnswer
-from gateway.client.reading import read, read_event
-from gateway.client.transport import Transport
-from gateway.events import Gap, Live, Missed
-from gateway.models.responses import Interaction, Session
-from gateway.models.webhooks import Envelope
-from gateway.sse import SseReader
+from dragoman.client.errors import ClientError, GatewayUnreachable, UnexpectedAnswer
+from dragoman.client.reading import read, read_event
+from dragoman.client.transport import Transport
+from dragoman.models import Gap, Live, Missed
+from dragoman.models.responses import Interaction, Session
+from dragoman.models.webhooks import Envelope
+from dragoman.sse import SseReader
 
 _STABLE = 10.0
 """Seconds for which a stream must stay open before the pauses start over."""

@@ -6,12 +6,12 @@ it only when a schema is generated.
 
 import ast
 import inspect
+import json
 import textwrap
 from functools import cache
 from itertools import pairwise
 from typing import Any
 
-import orjson
 from pydantic import BaseModel, GetJsonSchemaHandler
 from pydantic_core import CoreSchema
 
@@ -77,7 +77,7 @@ class Described(Documented):
             if name in schema.get("required", ()) or "const" in member or (reads and default is not None):
                 required.append(name)
             elif isinstance(default, bool | int | str) and default != "":
-                note = f"Default: {orjson.dumps(default).decode()}."
+                note = f"Default: {json.dumps(default, ensure_ascii=False)}."
                 member["description"] = f"{member['description']} {note}" if "description" in member else note
             if reads:
                 member.pop("writeOnly", None)

@@ -1,4 +1,4 @@
-"""Claims in PostgreSQL, for workers on several machines; requires `pip install 'dragoman[postgres]'`."""
+"""Claims in PostgreSQL, for workers on several machines; requires `pip install 'dragoman-sdk[postgres]'`."""
 
 import asyncio
 import contextlib
@@ -9,10 +9,15 @@ import time
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import asynccontextmanager
 
-import asyncpg
+from dragoman.kit.store import KEPT, Callback, Claimed, KeyReused, Owed, StoreUnavailable
+from dragoman.postgres_dsn import asyncpg_dsn, find_dropped, why_refused
 
-from gateway.kit.store import KEPT, Callback, Claimed, KeyReused, Owed, StoreUnavailable
-from gateway.settings.postgres_dsn import asyncpg_dsn, find_dropped, why_refused
+try:
+    import asyncpg
+except ModuleNotFoundError as exc:
+    raise ModuleNotFoundError(
+        "dragoman.kit.postgres requires asyncpg: pip install 'dragoman-sdk[postgres]'", name=exc.name
+    ) from exc
 
 _PATIENCE = 5.0
 """Seconds for one statement, and between two checks of the connection that shows that this worker is alive."""

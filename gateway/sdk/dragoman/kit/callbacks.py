@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 from pydantic_core import to_json
 
-from gateway.kit.store import Callback
+from dragoman.kit.store import Callback
 
 _FIRST, _LONGEST = 0.5, 10.0
 _BEYOND = 3_600.0

@@ -8,9 +8,9 @@ from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
-from gateway.client.errors import UnexpectedAnswer
-from gateway.events import EVENT, UNKNOWN_KIND, Event, Opaque, ToolFinished
-from gateway.models.responses import AnsweredInteraction, Call, CallWithOutcome, CallWithStory, Link, Runtime
+from dragoman.client.errors import UnexpectedAnswer
+from dragoman.models import EVENT, UNKNOWN_KIND, Event, Opaque, ToolFinished
+from dragoman.models.responses import AnsweredInteraction, Call, CallWithOutcome, CallWithStory, Link, Runtime
 
 Model = TypeVar("Model", bound=BaseModel)
 

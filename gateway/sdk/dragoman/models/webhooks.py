@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from pydantic import AwareDatetime, ConfigDict
 
-from gateway.events import ApprovalAsked, Direction, Event, Loss, MessagePosted, QuestionAsked
-from gateway.events.described import Described
+from dragoman.models import ApprovalAsked, Direction, Event, Loss, MessagePosted, QuestionAsked
+from dragoman.models.described import Described
 
 
 class WebhookModel(Described):

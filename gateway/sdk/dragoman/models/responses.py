@@ -8,10 +8,10 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.events import Event, Loss, Outcome, SessionState
-from gateway.events.described import Described
-from gateway.models.states import AnswerTo, CallState, InteractionState, Lane, SendState
-from gateway.models.webhooks import Envelope
+from dragoman.models import Event, Loss, Outcome, SessionState
+from dragoman.models.described import Described
+from dragoman.models.states import AnswerTo, CallState, InteractionState, Lane, SendState
+from dragoman.models.webhooks import Envelope
 
 Row = TypeVar("Row")
 Standing = Literal[SessionState, "closed"]

@@ -1,14 +1,14 @@
 """An asyncio client of the gateway's API; see `README.md` in this folder."""
 
-from gateway.client.client import Client as Client
-from gateway.client.errors import (
+from dragoman.client.client import Client as Client
+from dragoman.client.errors import (
     ClientError as ClientError,
     GatewayUnreachable as GatewayUnreachable,
     RequestRefused as RequestRefused,
     UnexpectedAnswer as UnexpectedAnswer,
 )
-from gateway.events import Gap as Gap, Live as Live, Missed as Missed
-from gateway.models.responses import (
+from dragoman.models import Gap as Gap, Live as Live, Missed as Missed
+from dragoman.models.responses import (
     AnsweredInteraction as AnsweredInteraction,
     Call as Call,
     CallWithOutcome as CallWithOutcome,
@@ -23,7 +23,7 @@ from gateway.models.responses import (
     RuntimeCapabilities as RuntimeCapabilities,
     Session as Session,
 )
-from gateway.models.webhooks import Envelope as Envelope
+from dragoman.models.webhooks import Envelope as Envelope
 
 __all__ = [
     "AnsweredInteraction",

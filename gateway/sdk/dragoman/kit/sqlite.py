@@ -11,8 +11,8 @@ from pathlib import Path
 from time import time
 from typing import TypeVar
 
-from gateway.kit.owner import Owner, lives
-from gateway.kit.store import KEPT, Callback, Claimed, KeyReused, Owed, StoreUnavailable
+from dragoman.kit.owner import Owner, lives
+from dragoman.kit.store import KEPT, Callback, Claimed, KeyReused, Owed, StoreUnavailable
 
 _BUSY = 5.0
 """Seconds for which a worker waits for another one's write."""

@@ -12,12 +12,12 @@ from uuid import uuid4
 import httpx
 from pydantic import BaseModel, SecretStr
 
-from gateway.client.errors import ClientError, RequestRefused, UnexpectedAnswer
-from gateway.client.following import follow_interactions, follow_session
-from gateway.client.reading import read
-from gateway.client.transport import Transport, check_header
-from gateway.events import Event, Gap, Live, Missed, SecretSupplied, dump_event
-from gateway.models.responses import (
+from dragoman.client.errors import ClientError, RequestRefused, UnexpectedAnswer
+from dragoman.client.following import follow_interactions, follow_session
+from dragoman.client.reading import read
+from dragoman.client.transport import Transport, check_header
+from dragoman.models import Event, Gap, Live, Missed, SecretSupplied, dump_event
+from dragoman.models.responses import (
     AnsweredInteraction,
     Call,
     CallWithOutcome,
@@ -32,8 +32,8 @@ from gateway.models.responses import (
     RuntimeCapabilities,
     Session,
 )
-from gateway.models.states import CallState, InteractionState
-from gateway.models.webhooks import Envelope
+from dragoman.models.states import CallState, InteractionState
+from dragoman.models.webhooks import Envelope
 
 Row = TypeVar("Row", bound=BaseModel)
 Asked = TypeVar("Asked", bound=Call)

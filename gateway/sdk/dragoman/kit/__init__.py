@@ -1,9 +1,9 @@
 """Serves tool calls from a backend's own FastAPI application; see `README.md` in this folder."""
 
-from gateway.kit.calls import Answer as Answer, ToolCall as ToolCall, ToolFailed as ToolFailed, Update as Update
-from gateway.kit.memory import MemoryCallStore as MemoryCallStore
-from gateway.kit.sqlite import SqliteCallStore as SqliteCallStore
-from gateway.kit.store import (
+from dragoman.kit.calls import Answer as Answer, ToolCall as ToolCall, ToolFailed as ToolFailed, Update as Update
+from dragoman.kit.memory import MemoryCallStore as MemoryCallStore
+from dragoman.kit.sqlite import SqliteCallStore as SqliteCallStore
+from dragoman.kit.store import (
     Callback as Callback,
     CallStore as CallStore,
     Claimed as Claimed,
@@ -11,7 +11,7 @@ from gateway.kit.store import (
     Owed as Owed,
     StoreUnavailable as StoreUnavailable,
 )
-from gateway.kit.tools import Tools as Tools
+from dragoman.kit.tools import Tools as Tools
 
 __all__ = [
     "Answer",

@@ -17,9 +17,9 @@ from typing import Any, cast
 import httpx
 from pydantic import SecretStr, ValidationError
 
-from gateway.client.errors import ClientError, GatewayUnreachable, RequestRefused, UnexpectedAnswer
-from gateway.hidden import Hidden
-from gateway.models.responses import Problem
+from dragoman.client.errors import ClientError, GatewayUnreachable, RequestRefused, UnexpectedAnswer
+from dragoman.hidden import Hidden
+from dragoman.models.responses import Problem
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 _LONGEST_PAUSE = 10.0

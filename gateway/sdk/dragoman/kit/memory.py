@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from gateway.kit.store import KEPT, Callback, Claimed, KeyReused, Owed
+from dragoman.kit.store import KEPT, Callback, Claimed, KeyReused, Owed
 
 MOST = 100_000
 """The maximum number of keys; beyond it the oldest completed ones are removed."""

@@ -1,6 +1,6 @@
 """Errors of the client; none of their texts contains the API key."""
 
-from gateway.models.responses import Problem
+from dragoman.models.responses import Problem
 
 
 class ClientError(Exception):

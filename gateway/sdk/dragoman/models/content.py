@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from gateway.events.described import Described
+from dragoman.models.described import Described
 
 
 class Value(Described):

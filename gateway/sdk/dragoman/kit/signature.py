@@ -4,7 +4,7 @@ import hmac
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 
-from gateway.settings.webhook_secret import decode_secret
+from dragoman.webhook_secret import decode_secret
 
 TOLERANCE = 300
 """The maximum difference of a timestamp, in seconds."""
