@@ -158,7 +158,7 @@ def _executors(settings: Settings) -> Iterator[Finding]:
                     yield Finding(place, "has both `result` and `error`; keep one")
             case PythonSpec():
                 if spec.timeout > spec.deadline:
-                    yield _too_patient(place)
+                    yield _long_timeout(place)
 
 
 def _webhook(settings: Settings, place: Place, spec: WebhookSpec) -> Iterator[Finding]:
@@ -169,7 +169,7 @@ def _webhook(settings: Settings, place: Place, spec: WebhookSpec) -> Iterator[Fi
         text = "outcomes after a 202 cannot arrive without a callback address; set public_url to the gateway's URL"
         yield _warn((*place, "accepted_deadline"), text)
     if spec.timeout > spec.deadline:
-        yield _too_patient(place)
+        yield _long_timeout(place)
     if spec.backoff.initial > spec.backoff.maximum:
         yield _warn((*place, "backoff"), "`initial` is longer than `maximum`, which is used for every wait")
 
@@ -181,7 +181,7 @@ def _secrets(place: Place, secrets: tuple[SecretStr, ...]) -> Iterator[Finding]:
             yield _warn((*place, "secret"), f"the key in it has {length} bytes; {MEND}")
 
 
-def _too_patient(place: Place) -> Finding:
+def _long_timeout(place: Place) -> Finding:
     return _warn((*place, "timeout"), "one attempt may take longer than the whole call's `deadline`, which cuts it off")
 
 

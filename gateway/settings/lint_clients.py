@@ -50,9 +50,7 @@ def _tools(
     shown = [_is_shown_any(settings, runtime, {**options.labels, **client.labels}, routes) for client in clients]
     fix = f"declare `tools`, and a route for runtime {runtime!r} `to` an executor"
     if not any(shown):
-        yield Finding(
-            place, f"no route leads a declared tool to an executor, so clients are shown none; {fix}", "warning"
-        )
+        yield Finding(place, f"no route leads a declared tool to an executor, so clients see none; {fix}", "warning")
         return
     for index, client in enumerate(clients):
         if not shown[index]:

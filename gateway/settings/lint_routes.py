@@ -27,8 +27,8 @@ def lint_routes(settings: Settings) -> Iterator[Finding]:
                     f"never reached: routes[{above}] takes everything this one matches; move it up",
                     "warning",
                 )
-    yield from _find_unused(settings)
-    yield from _unused(settings)
+    yield from _unrouted_tools(settings)
+    yield from _unused_targets(settings)
 
 
 def _names(settings: Settings, route: RouteSpec, place: Place) -> Iterator[Finding]:
@@ -68,7 +68,7 @@ def _match(settings: Settings, route: RouteSpec, place: Place) -> Iterator[Findi
         yield Finding((*where, "event"), f"{match.event!r} cannot go `to` an executor, only {kinds} can; use copy_to")
 
 
-def _find_unused(settings: Settings) -> Iterator[Finding]:
+def _unrouted_tools(settings: Settings) -> Iterator[Finding]:
     if settings.unrouted != "fail":
         return
     for name in settings.tools:
@@ -78,7 +78,7 @@ def _find_unused(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def _unused(settings: Settings) -> Iterator[Finding]:
+def _unused_targets(settings: Settings) -> Iterator[Finding]:
     answering = {route.to for route in settings.routes}
     copied = {name for route in settings.routes for name in route.copy_to}
     for name in settings.executors.keys() - answering:

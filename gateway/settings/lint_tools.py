@@ -31,12 +31,12 @@ def lint_tools(settings: Settings) -> Iterator[Finding]:
             yield Finding(
                 ("tools", name), "has no description; without one the agent's model can only guess", "warning"
             )
-    yield from _called_elsewhere(settings)
-    yield from _out_of_reach(settings)
-    yield from _unasked(settings)
+    yield from _shadowed_tools(settings)
+    yield from _unknown_addresses(settings)
+    yield from _uncovered_approvals(settings)
 
 
-def _called_elsewhere(settings: Settings) -> Iterator[Finding]:
+def _shadowed_tools(settings: Settings) -> Iterator[Finding]:
     for runtime, options in settings.runtimes.items():
         for name in settings.tools if options.takes_mcp else ():
             if name in options.own_tools:
@@ -44,7 +44,7 @@ def _called_elsewhere(settings: Settings) -> Iterator[Finding]:
                 yield Finding(("tools", name), text, "warning")
 
 
-def _out_of_reach(settings: Settings) -> Iterator[Finding]:
+def _unknown_addresses(settings: Settings) -> Iterator[Finding]:
     for name, options in settings.runtimes.items():
         if options.takes_mcp and settings.tools and options.mcp_base is None and settings.public_url is None:
             fix = "set public_url, or mcp_url here, to the gateway's URL for the runtime"
@@ -52,7 +52,7 @@ def _out_of_reach(settings: Settings) -> Iterator[Finding]:
             yield Finding(("runtimes", name), text, "warning")
 
 
-def _unasked(settings: Settings) -> Iterator[Finding]:
+def _uncovered_approvals(settings: Settings) -> Iterator[Finding]:
     """Warn if a route answers approvals for agents that call our tools without requesting any."""
     for name, options in settings.runtimes.items():
         if not (options.takes_mcp and options.calls_unasked and settings.tools):
@@ -60,7 +60,7 @@ def _unasked(settings: Settings) -> Iterator[Finding]:
         if any(_answers_approvals(route, name) for route in settings.routes):
             text = (
                 "its confirmation mode does not cover the tools declared here: its agents call them without an"
-                " approval; let the executors of tools that need one ask for it themselves"
+                " approval; executors of tools that need one must request it themselves"
             )
             yield Finding(("runtimes", name), text, "warning")
 

@@ -102,7 +102,7 @@ def _lease_time(span: timedelta) -> timedelta:
 
 def _keep_alive_time(span: timedelta) -> timedelta:
     if not timedelta(seconds=1) <= span <= timedelta(hours=1):
-        raise ValueError("must be from 1s to 1h, and longer than the load balancer in front keeps a connection")
+        raise ValueError("must be from 1s to 1h, and longer than the idle timeout of a load balancer in front")
     return span
 
 

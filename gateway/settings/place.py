@@ -78,7 +78,7 @@ def report(findings: Iterable[Finding], lines: Mapping[Place, int]) -> tuple[Pro
             severity=finding.severity,
         )
         alike[next(iter(finding.place), None), finding.message, finding.severity][problem] = None
-    problems = [problem for group in alike.values() for problem in _bounded(sorted(group, key=_order))]
+    problems = [problem for group in alike.values() for problem in _shorten(sorted(group, key=_order))]
     return tuple(sorted(problems, key=_order))
 
 
@@ -86,7 +86,7 @@ def _order(problem: Problem) -> tuple[int, str, str]:
     return problem.line or 1, problem.path, problem.message
 
 
-def _bounded(group: list[Problem]) -> list[Problem]:
+def _shorten(group: list[Problem]) -> list[Problem]:
     shown, rest = group[:_MOST_ALIKE], group[_MOST_ALIKE:]
     if len(rest) <= 1:
         return group

@@ -42,7 +42,7 @@ class Report:
         if self._over:
             return
         try:
-            self._newest = _copied(data)
+            self._newest = _copy_json(data)
         except ValueError as exc:
             limited(
                 log.warning,
@@ -95,7 +95,7 @@ def _runs_here(loop: AbstractEventLoop) -> bool:
         return False
 
 
-def _copied(data: object) -> dict[str, Any]:
+def _copy_json(data: object) -> dict[str, Any]:
     """Copy a JSON object by serializing it.
 
     Raises:

@@ -123,8 +123,8 @@ async def _from_feed(
         # Events recorded before joining are only in the journal.
         missed = last < feed.last_sequence
         while True:
-            some, place, behind = feed.since(place)
-            if missed or behind:
+            some, place, is_behind = feed.since(place)
+            if missed or is_behind:
                 async with aclosing(history.read(session_id, last)) as items:
                     async for item in items:
                         last = _place_of(item, last)
@@ -134,7 +134,7 @@ async def _from_feed(
                 if fresh.items:
                     last = _place_of(fresh, last)
                     yield fresh
-            elif not (missed or behind):
+            elif not (missed or is_behind):
                 if feed.closed or ended.is_set():
                     return
                 if not await feed.wait(place, waiting):

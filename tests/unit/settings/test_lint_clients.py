@@ -100,7 +100,7 @@ def test_who_is_shown_no_tool_is_named(complaints: Complain) -> None:
 def test_a_desk_without_tools_is_named(complaints: Complain, old: str, new: str) -> None:
     said = complaints(HEAD.replace(old, new) + ADA)
     assert any(
-        "warning: runtimes.desk: no route leads a declared tool to an executor, so clients are shown none" in one
+        "warning: runtimes.desk: no route leads a declared tool to an executor, so clients see none" in one
         for one in said
     )
 
