@@ -210,7 +210,7 @@ class Api(Section):
     max_body: Size = ByteSize(4 * 1024**2)
     """Largest request body."""
     body_memory: Size = ByteSize(256 * 1024**2)
-    """Memory for all request bodies together; further requests get 503."""
+    """Maximum memory for all request bodies together; further requests get 503."""
     heartbeat: Patience = timedelta(seconds=4)
     """Time between SSE comments on a quiet stream; clients with a shorter read timeout disconnect."""
 
@@ -219,7 +219,7 @@ class HttpSpec(Section):
     """The HTTP server."""
 
     keep_alive: Annotated[Duration, AfterValidator(_keep_alive_time)] = timedelta(seconds=75)
-    """Time that an idle connection stays open, 1s to 1h; must exceed the idle timeout of a load balancer in front."""
+    """How long an idle connection stays open, 1s to 1h; must exceed the idle timeout of a load balancer in front."""
 
 
 class SqliteStore(Section):
@@ -243,7 +243,7 @@ class PostgresStore(Section):
     schema_name: Annotated[str, Field(alias="schema", pattern=r"^[a-z_][a-z0-9_]{0,47}$")] = "dragoman"
     """The schema of the tables; created if it is missing."""
     connections: Annotated[int, Field(ge=4, le=100)] = 8
-    """Most connections: two write steps, one renews the lease, the others run queries. One more receives
+    """Maximum number of connections: two write steps, one renews the lease, the others run queries. One more receives
     notifications."""
 
 
@@ -267,14 +267,14 @@ Store = Annotated[
 
 
 class InstanceSpec(Section):
-    """This process as one of several on a PostgreSQL store; a single process needs none of this."""
+    """This process as one of several on a PostgreSQL store; a single process needs no settings here."""
 
     url: Annotated[AnyHttpUrl, AfterValidator(_plain_origin)] | None = None
     """The URL of this instance for the other instances; by default http, this machine's host name and the port."""
     lease: Annotated[Duration, AfterValidator(_lease_time)] = timedelta(seconds=6)
-    """Time without a heartbeat after which other instances take its sessions over, 1s to 60s; the same for all.
+    """How long after its last heartbeat other instances take over its sessions, 1s to 60s; the same for all.
 
-    A store that is unresponsive for two thirds of it has no effect; after that, sessions pause until it responds.
+    A store outage of up to two thirds of this time has no effect; after that, sessions pause until it responds.
     """
 
 
@@ -295,7 +295,7 @@ class McpSpec(Section):
     """How MCP clients are served."""
 
     hold: Annotated[Patience, AfterValidator(_hold_time)] = timedelta(seconds=50)
-    """Time that a request waits for its call to end, up to 80s; then the response says how to wait further."""
+    """How long a request waits for its call to end, up to 80s; then the response explains how to keep waiting."""
     on_disconnect: Literal["auto", "go_on", "cancel"] = "auto"
     """Whether a closed connection cancels the call of its request.
 
@@ -304,12 +304,12 @@ class McpSpec(Section):
 
 
 class Backoff(Section):
-    """The growing limit of the wait between attempts; each wait is random below it."""
+    """How the wait between attempts grows; each wait is random, up to the current limit."""
 
     initial: Patience = timedelta(milliseconds=500)
     """Limit of the first wait; it doubles with each attempt."""
     maximum: Patience = timedelta(seconds=10)
-    """The highest limit."""
+    """Upper bound of the limit."""
 
 
 class BreakerSpec(Section):
@@ -318,7 +318,7 @@ class BreakerSpec(Section):
     failures: Annotated[int, Field(ge=1, le=1_000)] = 5
     """Consecutive failed requests that open the breaker: a lost connection, a timeout, a 5xx."""
     open_for: Patience = timedelta(seconds=10)
-    """Time until one call probes the executor (plus a random part, up to a quarter)."""
+    """How long the breaker stays open before one call probes the executor (plus up to a quarter, at random)."""
 
 
 BreakerOption = BreakerSpec | Literal["off"]
@@ -334,17 +334,17 @@ class WebhookSpec(Section):
     secret: Secrets = ()
     """Signs each request (Standard Webhooks); [new, old] while rotating. Without one, requests are unsigned."""
     timeout: Patience = timedelta(seconds=20)
-    """The time limit of one attempt."""
+    """Time limit for one attempt."""
     deadline: Patience = timedelta(seconds=120)
-    """The time limit of the whole call, over all attempts."""
+    """Time limit for the whole call, over all attempts."""
     accepted_deadline: Patience = timedelta(seconds=600)
-    """The time limit of the outcome after a 202."""
+    """Time limit for the outcome after a 202."""
     accepted_silence: Patience = timedelta(seconds=120)
-    """Time after a 202 without progress or outcome after which an `idempotent` executor gets the request again."""
+    """How long an `idempotent` executor may be silent after a 202 before it gets the request again."""
     attempts: Annotated[int, Field(ge=1, le=20)] = 3
-    """Most times that a request is sent; a request that could not be sent does not count."""
+    """Maximum number of times a request is sent; a request that could not be sent does not count."""
     reconnect_within: Duration = timedelta(seconds=30)
-    """Time that calls wait for an unreachable executor, from the first failed connection."""
+    """How long calls wait for an unreachable executor, counted from the first failed connection."""
     backoff: Backoff = Backoff()
     """The wait between attempts."""
     idempotent: bool = False
@@ -354,15 +354,15 @@ class WebhookSpec(Section):
     headers: Headers = {}
     """Extra request headers."""
     concurrency: Annotated[int, Field(ge=1, le=10_000)] = 64
-    """Most concurrent calls; more wait."""
+    """Maximum number of concurrent calls; further calls wait."""
     rate: Annotated[float, Field(gt=0)] | None = None
-    """Most calls started per second; more wait."""
+    """Maximum number of calls started per second; further calls wait."""
     breaker: BreakerOption = BreakerSpec()
-    """When its calls fail at once because its requests fail; `off`: only while it is unreachable."""
+    """When calls fail at once because requests keep failing; `off`: only while the executor is unreachable."""
     max_response: Size = ByteSize(1024**2)
     """Largest response body."""
     idle: Duration | None = None
-    """Time for which an idle connection may be reused; 1s by default, 4s if `idempotent`. 0s: no reuse.
+    """How long an idle connection may be reused; 1s by default, 4s if `idempotent`. 0s: no reuse.
 
     A server's `Keep-Alive: timeout=N` shortens it to N - 1 seconds; `max=1` prevents reuse.
     """
@@ -409,17 +409,17 @@ class PythonSpec(Section):
     call: FunctionPath
     """The async function, as package.module:function; it gets the `data` of a webhook and returns the result."""
     timeout: Patience = timedelta(seconds=20)
-    """The time limit of one attempt."""
+    """Time limit for one attempt."""
     deadline: Patience = timedelta(seconds=120)
-    """The time limit of the whole call, over all attempts."""
+    """Time limit for the whole call, over all attempts."""
     attempts: Annotated[int, Field(ge=1, le=20)] = 3
-    """Most attempts at a call; an exception is final, so only timeouts and restarts lead to another attempt."""
+    """Maximum number of attempts; an exception is final, so only timeouts and restarts lead to another attempt."""
     idempotent: bool = False
     """True if a repeat with the same key is harmless; otherwise a call that may have started is never repeated."""
     concurrency: Annotated[int, Field(ge=1, le=10_000)] = 64
-    """Most concurrent calls; more wait."""
+    """Maximum number of concurrent calls; further calls wait."""
     breaker: BreakerOption = BreakerSpec()
-    """When its calls fail at once because its calls time out; `off`: never."""
+    """When calls fail at once because earlier calls timed out; `off`: never."""
 
 
 ExecutorSpec = Annotated[WebhookSpec | StaticSpec | PythonSpec, Field(discriminator="type")]
@@ -435,15 +435,15 @@ class DestinationSpec(Section):
     headers: Headers = {}
     """Extra request headers."""
     timeout: Patience = timedelta(seconds=20)
-    """The time limit of one attempt."""
+    """Time limit for one attempt."""
     attempts: Annotated[int, Field(ge=1, le=50)] = 10
-    """Times that a copy is sent before it becomes a dead letter; a copy that could not be sent does not count."""
+    """How many times a copy is sent before it becomes a dead letter; a copy that could not be sent does not count."""
     reconnect_within: Duration = timedelta(hours=1)
-    """Time that copies wait for an unreachable destination, from the first failed connection."""
+    """How long copies wait for an unreachable destination, counted from the first failed connection."""
     backoff: Backoff = Backoff(initial=timedelta(seconds=5), maximum=timedelta(hours=1))
     """The wait between attempts."""
     concurrency: Annotated[int, Field(ge=1, le=1_000)] = 8
-    """Most concurrent copies; more wait."""
+    """Maximum number of concurrent copies; further copies wait."""
 
     @model_validator(mode="after")
     def _has_one_login(self) -> Self:
@@ -483,22 +483,22 @@ class Retention(Section):
     """How long history is kept; the oldest closed sessions are removed first."""
 
     closed_age: Patience = timedelta(days=7)
-    """Time for which a closed session is kept."""
+    """How long a closed session is kept."""
     open_age: Patience = timedelta(days=30)
-    """Time for which the events of an open session are kept."""
+    """How long the events of an open session are kept."""
     open_events: Annotated[int, Field(ge=100)] = 50_000
-    """Most events kept of one open session."""
+    """How many events of one open session are kept."""
     max_bytes: Size = ByteSize(2 * 1024**3)
-    """Largest size of the whole store."""
+    """Maximum size of the whole store."""
 
 
 class Limits(Section):
     """Bounds on queues and waits."""
 
     session_concurrency: Annotated[int, Field(ge=1, le=10_000)] = 16
-    """Most concurrent calls of one session; more wait."""
+    """Maximum number of concurrent calls per session; further calls wait."""
     session_rate: Annotated[float, Field(gt=0)] | None = None
-    """Most calls of one session started per second; more wait."""
+    """Maximum number of calls started per second and session; further calls wait."""
     inbound_frames: Annotated[int, Field(ge=10)] = 1_000
     """Frames that may wait in one session's inbox."""
     inbound_bytes: Size = ByteSize(8 * 1024**2)
@@ -508,28 +508,28 @@ class Limits(Section):
     frame_memory: Annotated[Size, Field(ge=1024**2)] = ByteSize(64 * 1024**2)
     """Bytes of frames that may wait in all inboxes together; beyond it the gateway stops reading large frames."""
     open_calls: Annotated[int, Field(ge=1)] = 1_000
-    """Most open calls of one session, including waiting ones; further calls fail."""
+    """Maximum number of open calls per session, including waiting ones; further calls fail."""
     open_bytes: Size = ByteSize(32 * 1024**2)
-    """Most memory for the arguments of one session's open calls; further calls fail."""
+    """Maximum memory for the arguments of one session's open calls; further calls fail."""
     sessions: Annotated[int, Field(ge=1)] = 50_000
-    """Most sessions of this process; further ones are not opened (503)."""
+    """Maximum number of sessions in this process; further ones are refused (503)."""
     followers: Annotated[int, Field(ge=1)] = 5_000
-    """Most open event streams; further ones get 503."""
+    """Maximum number of open event streams; further ones get 503."""
     session_followers: Annotated[int, Field(ge=1)] = 1_000
-    """Most open event streams of one session; further ones get 503."""
+    """Maximum number of open event streams per session; further ones get 503."""
     outbound: Annotated[int, Field(ge=100)] = 10_000
-    """Events of one session that may wait for delivery to its runtime; further events of clients are refused (503)."""
+    """Events of one session that may wait for delivery to its runtime; further client events are refused (503)."""
     members: Annotated[int, Field(ge=1_000)] = 20_000
-    """Most members of one external JSON value, over all levels: request bodies, responses of executors, callbacks,
-    frames of runtimes. Larger values are refused, since parsing them delays everything else."""
+    """Maximum number of members in one external JSON value, over all levels: request bodies, responses of executors,
+    callbacks, frames of runtimes. Larger values are refused, since parsing them delays everything else."""
     progress: Size = ByteSize(4 * 1024**2)
-    """Most progress data of one call, over all reports; each report counts as at least 1 KiB."""
+    """Maximum size of all progress reports of one call; each report counts as at least 1 KiB."""
     cancel_grace: Patience = timedelta(seconds=10)
-    """Time for which an executor may still answer after an operator's cancel."""
+    """How long an executor may still answer after an operator's cancel."""
     interaction_timeout: Patience = timedelta(seconds=300)
-    """Time that a human has to answer; then the request is denied or skipped."""
+    """How long a human has to answer; then the request is denied or skipped."""
     drain: Duration = timedelta(seconds=25)
-    """Time that a stopping gateway waits for running attempts, sends and waiting requests."""
+    """How long a stopping gateway waits for running attempts, sends and waiting requests."""
 
 
 class Logging(Section):
@@ -545,7 +545,7 @@ class Settings(Section):
     """A whole configuration file."""
 
     public_url: AnyHttpUrl | None = None
-    """The gateway's URL for executors' callbacks after a 202; by default its address, if that is loopback."""
+    """The gateway's URL for callbacks of executors after a 202; by default its address, if that is loopback."""
     api: Api = Api()
     """The HTTP API: keys and limits."""
     http: HttpSpec = HttpSpec()

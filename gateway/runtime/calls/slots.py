@@ -23,7 +23,7 @@ from gateway.runtime.session.signals import SlotFree, TurnedAway
 _LEAST_WAIT = 0.001
 
 Limit = tuple[int, float | None]
-"""The most concurrent calls, and the most calls started per second."""
+"""Maximum number of concurrent calls, and of calls started per second."""
 
 
 # A dictionary without values keeps the order of arrival and removes a call in constant time.

@@ -35,7 +35,7 @@ KEPT = timedelta(hours=1)
 """The time after which a frame is dropped unprocessed."""
 _NOTE = "received by an instance that no longer owned the session; its owner processes it"
 _TOGETHER, _TOGETHER_BYTES = 100, 1024**2
-"""Most frames and bytes in one step; a single larger frame gets a step of its own."""
+"""Maximum frames and bytes in one step; a single larger frame gets a step of its own."""
 _PAGE = 500
 _LOOK = 2.0
 _PAUSE = 1.0

@@ -20,8 +20,7 @@ from gateway.store.port import Engine
 
 _FIRST_PAGE, _LARGEST_PAGE = 4, 200
 _PAGE_BYTES = 128 * 1024
-"""Most weight that a follower holds of a page of history, unless one event is heavier; heavy pages make the next ones
-smaller."""
+"""Maximum weight of a page that a follower holds, unless one event is heavier; heavy pages shrink the next ones."""
 PAGES = 64
 """Pages of history that are read concurrently."""
 
