@@ -22,6 +22,7 @@ from gateway.cli import (
     sessions,
     storage,
     tail,
+    tools,
     version,
 )
 from gateway.cli.help import examples
@@ -111,6 +112,7 @@ storage.register(_stores)
 for _commands in (
     serve.commands,
     configuration.commands,
+    tools.commands,
     doctor.commands,
     init.commands,
     version.commands,

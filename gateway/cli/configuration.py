@@ -1,22 +1,19 @@
-"""The commands that check or reload a configuration, and print its schema, tools section and OpenAPI document."""
+"""The commands that check or reload a configuration, and print its schema and the OpenAPI document."""
 
-import importlib
 import json
 import os
-import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from gateway.cli.config_file import SHOWN_DEFAULT, choose
-from gateway.cli.errors import Misused, Refusal, report_errors
+from gateway.cli.errors import report_errors
 from gateway.cli.help import examples
 from gateway.cli.lines import clean
-from gateway.cli.options import KEY, URL, JsonOption, argument, flag, option
+from gateway.cli.options import KEY, URL, JsonOption, argument, flag
 from gateway.cli.terminal import count_problems, plural, show_problems
 
 if TYPE_CHECKING:
@@ -130,22 +127,6 @@ def schema() -> None:
         typer.echo(json.dumps(build_schema(installed_adapters()), indent=2, ensure_ascii=False))
 
 
-@commands.command(
-    epilog=examples(
-        "dragoman tools --from backend:tools",
-        "dragoman tools --from backend:tools > tools.yaml    for gateway.yaml",
-    )
-)
-def tools(
-    source: str = option("--from", "MODULE:NAME", "The backend's Tools object, as for uvicorn.", default=...),
-) -> None:
-    """Print the `tools:` section for a backend's tools."""
-    with report_errors():
-        section = write_tools(source)
-        typer.echo(section, nl=False)
-        show_problems(source, _warn_about_models(section))
-
-
 @commands.command(epilog=examples("dragoman openapi > openapi.json     the same as /openapi.json"))
 def openapi() -> None:
     """Print the OpenAPI document, for generated clients."""
@@ -161,49 +142,6 @@ def list_problems(problems: "Sequence[Problem]") -> list[dict[str, Any]]:
     return [
         {"line": one.line or 1, "path": one.path, "severity": one.severity, "message": one.message} for one in problems
     ]
-
-
-def write_tools(place: str) -> str:
-    """Import `module:attribute`, and return the section `tools` that it declares, in YAML.
-
-    Raises:
-        Misused: the place has another form. Refusal: it cannot be imported, or declares no tools.
-    """
-    import yaml
-
-    module_name, colon, attribute = place.partition(":")
-    if not (colon and attribute and module_name.replace(".", "").isidentifier() and attribute.isidentifier()):
-        raise Misused("write MODULE:NAME, as for uvicorn: backend:tools")
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as exc:
-        raise Refusal(
-            f"{module_name} cannot be imported: {type(exc).__name__}: {exc}",
-            "run this in the folder and environment in which your server starts",
-        ) from exc
-    declarations = getattr(getattr(module, attribute, None), "declarations", None)
-    if not callable(declarations):
-        text = f"{module_name}.{attribute} is not a Tools object of dragoman.kit"
-        raise Refusal(text, "give the variable that holds `Tools(…)`")
-    section = {"tools": cast("dict[str, Any]", declarations())}
-    return yaml.safe_dump(section, sort_keys=False, allow_unicode=True, width=110)
-
-
-def _warn_about_models(section: str) -> "list[Problem]":
-    """List the parts of a section `tools` that model APIs reject; problems have no line, as there is no file yet."""
-    import yaml
-
-    from gateway.settings.lint_models import refusals
-    from gateway.settings.place import Finding, report
-
-    found = [
-        Finding(("tools", name, *refusal.place), refusal.describe(), "warning")
-        for name, tool in yaml.safe_load(section)["tools"].items()
-        for refusal in refusals(name, tool["parameters"])
-    ]
-    return [replace(one, message=f"{one.path}: {one.message}", line=None) for one in report(found, {})]
 
 
 def _write_annotations(file: Path, problems: "Sequence[Problem]") -> Iterator[str]:

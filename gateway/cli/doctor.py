@@ -59,7 +59,8 @@ def _run_checks(config: Path | None, *, env: Mapping[str, str], as_json: bool) -
 
         report.show("Store", check_store(loaded.settings.engine))
         report.show("Network", _check_network(loaded.settings))
-        report.show("Links", check_links(env))
+        own = loaded.settings.public_url
+        report.show("Links", check_links(env, str(own).rstrip("/") if own else DEFAULT_URL))
     if not as_json:
         show_heading("No problems found." if report.well else "Problems found: see the marked lines above.")
     return report.well
@@ -174,12 +175,12 @@ def _check_network(settings: "Settings") -> Iterator[Check]:
             yield Check("broken", f"{name}: {reached.fault}", reached.fix)
 
 
-def check_links(env: Mapping[str, str]) -> Iterator[Check]:
+def check_links(env: Mapping[str, str], default: str = DEFAULT_URL) -> Iterator[Check]:
     """Ask the running gateway for the sessions without a link, and the reasons."""
     from dragoman.client import ClientError
     from gateway.cli.connection import GatewayConnection, explain_error
 
-    url = env.get("DRAGOMAN_URL") or DEFAULT_URL
+    url = env.get("DRAGOMAN_URL") or default
     try:
         with GatewayConnection(url, env.get("DRAGOMAN_KEY")) as gateway:
             runtimes = gateway.run(gateway.client.runtimes())

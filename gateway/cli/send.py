@@ -1,6 +1,7 @@
 """`dragoman send`: posts a message, a steer, or any event as JSON."""
 
 from collections.abc import Iterable
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -8,7 +9,7 @@ import typer
 from rich.text import Text
 
 from gateway.cli.completion import complete_session
-from gateway.cli.errors import Misused
+from gateway.cli.errors import Misused, Refusal
 from gateway.cli.help import examples
 from gateway.cli.inputs import parse_object, read_source, read_text
 from gateway.cli.lines import clean
@@ -17,6 +18,7 @@ from gateway.cli.terminal import Output, say_json, to_row
 from gateway.errors import OperatorError
 
 if TYPE_CHECKING:
+    from dragoman.client import Client, Envelope, Session
     from gateway.events import Loss
 
 WORDED = ("message.posted", "turn.steered", "turn.interrupted", "context.updated")
@@ -34,6 +36,7 @@ commands = typer.Typer()
         "dragoman send finn/agent-7 'Cards were dealt.' --kind context.updated \\",
         '  --context \'{"hand": ["7"]}\'',
         "dragoman send finn/agent-7 --event event.json",
+        "dragoman send finn/agent-7 'Any sevens?' --wait 60",
         more="Prints the sequence of each recorded event. Follow the session with `dragoman tail`.",
     )
 )
@@ -46,6 +49,7 @@ def send(
     author: str | None = option("--author", "NAME", "Author of the message."),
     context: str | None = option("--context", "JSON", "The complete state, for context.updated."),
     name: str | None = option("--name", "NAME", "The update's name, for context.updated."),
+    wait: float | None = option("--wait", "SECONDS", "Also wait for the agent's next message and print it.", min=0),
     as_json: bool = flag("--json", "Print the recorded events, one JSON object per line."),
     url: str = URL,
     key: str | None = KEY,
@@ -64,12 +68,48 @@ def send(
         else:
             events = _read_events(event_file)
         found = gateway.find_session(session)
+        last = 0
         for envelope in gateway.run(gateway.client.post(found, *events)):
+            last = envelope.sequence
             if as_json:
                 say_json(to_row(envelope))
             else:
                 Output().say(f"{envelope.sequence} {clean(envelope.event.kind)}")
                 show_losses(envelope.losses)
+        if wait is not None:
+            answer = gateway.run(_next_message(gateway.client, found, after=last, within=wait))
+            if answer is None:
+                fix = f"follow the session with `dragoman tail {session}`"
+                raise Refusal(f"the agent has not answered within {wait:g} s", fix)
+            _show_message(answer, as_json=as_json)
+
+
+async def _next_message(client: "Client", session: "Session", *, after: int, within: float) -> "Envelope | None":
+    """Return the agent's first message after a sequence; None if there is none in time."""
+    import asyncio
+
+    from dragoman.client import Envelope
+
+    with suppress(TimeoutError):
+        async with asyncio.timeout(within), aclosing(client.follow(session, after=after)) as items:
+            async for item in items:
+                if (
+                    isinstance(item, Envelope)
+                    and item.direction == "from_runtime"
+                    and item.event.kind == "message.posted"
+                ):
+                    return item
+    return None
+
+
+def _show_message(envelope: "Envelope", *, as_json: bool) -> None:
+    from gateway.events import MessagePosted, text_of
+
+    if as_json:
+        say_json(to_row(envelope))
+    elif isinstance(envelope.event, MessagePosted):
+        for line in text_of(envelope.event.content).splitlines():
+            Output().say(clean(line))
 
 
 def show_losses(losses: "Iterable[Loss]") -> None:

@@ -111,7 +111,7 @@ def test_a_model_that_holds_itself_is_refused_with_its_name() -> None:
         parameters_of(Tree)
 
 
-def _tools(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def run_tools(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "gateway", "tools", *words],
         cwd=folder,
@@ -125,7 +125,7 @@ def _tools(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_command_writes_what_the_first_page_shows_and_flat_runtimes_lose_nothing_of_it(tmp_path: Path) -> None:
     (tmp_path / "backend.py").write_text(block("README.md", "python", "dragoman.kit"))
-    done = _tools(tmp_path, "--from", "backend:tools")
+    done = run_tools(tmp_path, "--from", "backend:tools")
     assert (done.returncode, done.stderr) == (0, "")
     shown = yaml.safe_load(done.stdout)["tools"]
     assert shown == yaml.safe_load(block("README.md", "yaml", "ask_for_cards"))["tools"]
@@ -157,7 +157,7 @@ for name in ["größe", "a b", "slash/tool", "x" * 90, "fine", *(f"t {number}" f
 
 def test_the_command_warns_of_tools_that_model_apis_refuse(tmp_path: Path) -> None:
     (tmp_path / "backend.py").write_text(REFUSED, encoding="utf-8")
-    done = _tools(tmp_path, "--from", "backend:tools")
+    done = run_tools(tmp_path, "--from", "backend:tools")
     assert done.returncode == 0, done.stderr
     assert len(yaml.safe_load(done.stdout)["tools"]) == 105
     told = " ".join(done.stderr.split())
@@ -181,7 +181,7 @@ def test_the_command_warns_of_tools_that_model_apis_refuse(tmp_path: Path) -> No
 def test_what_declares_no_tools_is_said_with_the_mend(tmp_path: Path, source: str, code: int, words: str) -> None:
     (tmp_path / "backend.py").write_text("tools = 7\n")
     (tmp_path / "broken.py").write_text("raise RuntimeError('no database')\n")
-    done = _tools(tmp_path, "--from", source)
+    done = run_tools(tmp_path, "--from", source)
     assert (done.returncode, done.stdout) == (code, "")
     assert words in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr

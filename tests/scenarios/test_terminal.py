@@ -153,6 +153,27 @@ async def test_send_posts_a_message_and_prints_its_sequence(plain: Plain) -> Non
     assert heard["content"] == [{"type": "text", "text": "Do you have any sevens?"}]
 
 
+async def test_send_waits_for_the_agents_next_message(plain: Plain) -> None:
+    running, runtime = plain
+    runtime.say(said("before"), "m-1")
+    await running.wait_events("message.posted")
+
+    async def answer() -> None:
+        await runtime.hears("message.posted")
+        runtime.say(TypingChanged(typing=True))
+        runtime.say(said("Go fish!\nI have none."), "m-2")
+
+    answering = asyncio.create_task(answer())
+    done = await dragoman(running, "send", "finn/room-7", "Any sevens?", "--wait", "60")
+    await answering
+    assert (done.code, done.out.splitlines()[1:]) == (0, ["Go fish!", "I have none."])
+    late = await dragoman(running, "send", "finn/room-7", "Any sixes?", "--wait", "0.2")
+    assert late.code == 1
+    assert late.out.endswith(" message.posted\n")
+    assert "the agent has not answered within 0.2 s" in late.err
+    assert "dragoman tail finn/room-7" in late.err
+
+
 async def test_send_says_other_kinds_too(plain: Plain, tmp_path: Path) -> None:
     running, runtime = plain
     session_id = await running.session()

@@ -413,6 +413,12 @@ def test_the_doctor_looks_at_store_and_network_and_fails_on_what_is_broken(tmp_p
     assert "free in" in result.stdout
 
 
+def test_the_doctor_asks_the_gateway_at_the_public_url_of_the_file(tmp_path: Path) -> None:
+    port, file = free_port(), tmp_path / "my.yaml"
+    file.write_text(f"engine: {{type: sqlite, path: {tmp_path}/my.db}}\npublic_url: http://127.0.0.1:{port}/\n")
+    assert f"no gateway responds at http://127.0.0.1:{port} (" in _run("doctor", "--config", str(file)).stdout
+
+
 def test_the_doctor_has_nothing_to_reach_where_clients_come_to_us(tmp_path: Path) -> None:
     file = tmp_path / "my.yaml"
     file.write_text(

@@ -20,9 +20,9 @@ from adapters.mcp import ADAPTER as MCP
 from adapters.openhands import ADAPTER as OPENHANDS
 from gateway.cli.choices import BackendChoice, RuntimeChoice
 from gateway.cli.commands import app
-from gateway.cli.configuration import write_tools
 from gateway.cli.init import write_new
 from gateway.cli.starter import StarterFile
+from gateway.cli.tools import import_tools
 from gateway.settings.load import load
 
 ADAPTERS = {adapter.name: adapter for adapter in (HUMA_0_1, HUMA_0_2, OPENHANDS, HERM, MCP)}
@@ -83,7 +83,7 @@ def test_the_tools_of_the_yaml_are_those_of_the_backend(tmp_path: Path, monkeypa
     monkeypatch.setenv("CARDS_SECRET", str(dotenv_values(tmp_path / ".env")["CARDS_SECRET"]))
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "backend", raising=False)
-    declared = yaml.safe_load(write_tools("backend:tools"))["tools"]
+    declared = import_tools("backend:tools")
     assert declared == yaml.safe_load((tmp_path / "gateway.yaml").read_text())["tools"]
     monkeypatch.delitem(sys.modules, "backend")
 
