@@ -1,6 +1,7 @@
-"""How an OpenHands server speaks to the MCP servers of a conversation, with the official client, as 0.62 does.
+"""The MCP client of an OpenHands server, which uses the official client library as 0.62 does.
 
-Each operation connects anew: once when the agent loop begins, without a word of whose it is, and again for each call.
+Each operation opens a new connection: the list of tools when the agent loop starts, without a conversation id, and each
+call, with one.
 """
 
 import asyncio
@@ -21,13 +22,13 @@ if TYPE_CHECKING:
     from mcp_types import CallToolResult
 
 PATIENCE = timedelta(seconds=30)
-"""How long the client waits for any one answer, whatever the `timeout` of the server is."""
+"""The time limit of the client for each response; a server's `timeout` cannot extend it."""
 USUAL_TIMEOUT, LONGEST_TIMEOUT = 60, 3_600
 _LISTS = ("sse_servers", "stdio_servers", "shttp_servers")
 
 
 class McpBroken(Exception):
-    """A call that ended without anything that an agent could be told as its result."""
+    """A call that ended without a result for the agent."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(f"{kind}: {text}")
@@ -36,7 +37,7 @@ class McpBroken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class McpServer:
-    """One server that speaks streamable HTTP."""
+    """One server with streamable HTTP."""
 
     url: str
     api_key: str | None
@@ -44,17 +45,17 @@ class McpServer:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What goes with each request; a key travels in three of them."""
+        """The headers of each request; three of them contain the key."""
         if not self.api_key:
             return {}
         return {"Authorization": f"Bearer {self.api_key}", "s": self.api_key, "X-Session-API-Key": self.api_key}
 
 
 def read_servers(config: object) -> tuple[McpServer, ...]:
-    """Read an `mcp_config`; only what speaks streamable HTTP is spoken to here.
+    """Parse an `mcp_config`; only servers with streamable HTTP are used.
 
     Raises:
-        Violation: the server would answer 422.
+        Violation: a real server would respond with 422.
     """
     if config is None:
         return ()
@@ -87,7 +88,7 @@ def _read_server(given: object) -> McpServer:
 
 
 class McpServers:
-    """The MCP servers of one conversation; they last as long as its agent loop."""
+    """The MCP servers of one run of an agent loop."""
 
     def __init__(
         self,
@@ -98,27 +99,27 @@ class McpServers:
     ) -> None:
         self.servers = servers
         self.listed: list[Frame] = []
-        """The tools that were there when the agent loop began, as its model is told them."""
+        """The tools at the start of the agent loop, in the form for its model."""
         self._conversation_id = conversation_id
         self._patience = patience.total_seconds()
         self._wire = wire
 
     async def begin(self) -> None:
-        """List the tools of all servers; one that cannot be reached is left out."""
+        """List the tools of all reachable servers."""
         for server in self.servers:
             for tool in await self._tools(server, {}) or []:
                 shown = {"name": tool["name"], "description": tool["description"], "parameters": tool["inputSchema"]}
                 self.listed.append({"type": "function", "function": shown})
 
     def has(self, tool: str) -> bool:
-        """Whether the agent's model knows a tool."""
+        """Return whether the agent's model knows a tool."""
         return any(one["function"]["name"] == tool for one in self.listed)
 
     async def call(self, tool: str, arguments: Frame) -> Seen:
         """Call a tool at the first server that has it now.
 
         Raises:
-            McpBroken: there is none, or the connection broke.
+            McpBroken: no server has it, or the connection failed.
         """
         named = {"X-OpenHands-ServerConversation-ID": self._conversation_id}
         for server in self.servers:
@@ -135,7 +136,7 @@ class McpServers:
             async with _connected(server, named, self._patience, self._wire) as client:
                 told = await _call(client, tool, arguments, wait)
         except Exception as exc:
-            # A client of 0.62 does not see that its connection is gone while it waits for an answer.
+            # The client of 0.62 does not notice a lost connection while it waits for a response.
             await asyncio.sleep(began + self._patience - asyncio.get_running_loop().time())
             raise McpBroken(type(exc).__name__, str(exc)) from exc
         if told is None or isinstance(told, str):
@@ -150,7 +151,7 @@ class McpServers:
             async with _connected(server, headers, self._patience, self._wire) as client:
                 listed = await client.list_tools()
         except Exception:  # noqa: BLE001
-            # The real server logs it and goes on without.
+            # The real server logs the error and continues without this server.
             return None
         return [tool.model_dump(mode="json", by_alias=True) for tool in listed.tools]
 
@@ -164,7 +165,7 @@ def _without_meta(block: Frame) -> Frame:
 
 
 async def _call(client: "Client", tool: str, arguments: Frame, within: float) -> "CallToolResult | str | None":
-    """Call a tool; a text is what the server says against it, None that no answer came in time."""
+    """Call a tool; return the server's error as a text, or None after a timeout."""
     from mcp.shared.exceptions import MCPError
     from mcp_types import CONNECTION_CLOSED
 
@@ -183,21 +184,21 @@ async def _call(client: "Client", tool: str, arguments: Frame, within: float) ->
 
 
 async def _hear(progress: float, total: float | None, message: str | None) -> None:
-    """Drop what is told of progress; the client of 0.62 always asks for it."""
+    """Ignore progress, which the client of 0.62 always requests."""
 
 
 @asynccontextmanager
 async def _connected(
     server: McpServer, headers: dict[str, str], patience: float, wire: Wire | None
 ) -> "AsyncGenerator[Client]":
-    # Most simulated servers are given no MCP servers, and the library takes a moment to load.
+    # Imported here because the library is slow to load, and most simulated servers have no MCP servers.
     import httpx2
     from mcp.client.client import Client
     from mcp.client.streamable_http import streamable_http_client
 
     from gateway.testing.http_wire import NotingTransport
 
-    # Reading the certificates of the machine takes long, and what is simulated is not far away.
+    # Loading the machine's certificates is slow, and simulated servers do not use TLS.
     noting = None if wire is None else NotingTransport(wire)
     http = httpx2.AsyncClient(headers={**server.headers, **headers}, timeout=None, verify=False, transport=noting)
     transport = streamable_http_client(server.url, http_client=http)
