@@ -103,7 +103,7 @@ class HermServer:
         self._stumbles.clear()
 
     @property
-    def stumbles_left(self) -> int:
+    def remaining_stumbles(self) -> int:
         """The number of requests that will still get an error."""
         return len(self._stumbles)
 
@@ -203,7 +203,7 @@ class HermServer:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ANSWER_LIMIT):
                 if self._manners.answers_late:
-                    await session.wait_told()
+                    await session.wait_streamed()
                 await self._may_answer.wait()
         return JSONResponse({"data": taken}, 202)
 

@@ -270,7 +270,7 @@ class SimSession:
         self._check(events)
         return [self._take(event) for event in events]
 
-    async def wait_told(self, within: float = ANSWER_LIMIT) -> None:
+    async def wait_streamed(self, within: float = ANSWER_LIMIT) -> None:
         """Wait until the turn has ended or waits, and all streams have every event."""
         await self._change.until(
             lambda: ((not self.turn or bool(self.open)) and self._log.streamed) or None,
