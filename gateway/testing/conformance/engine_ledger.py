@@ -287,34 +287,34 @@ class MemorySuite:
 
     async def test_of_many_concurrent_answers_one_is_stored(self, engine: Engine) -> None:
         answers = [StoredAnswer(str(n), b"", START + DAY) for n in range(20)]
-        kept = await asyncio.gather(*(engine.remember(key="k", scope="s", answer=answer) for answer in answers))
-        assert kept.count(True) == 1
-        assert await engine.recall(key="k", scope="s") == answers[kept.index(True)]
+        stored = await asyncio.gather(*(engine.remember(key="k", scope="s", answer=answer) for answer in answers))
+        assert stored.count(True) == 1
+        assert await engine.recall(key="k", scope="s") == answers[stored.index(True)]
 
     async def test_an_answer_is_stored_with_its_step(self, engine: Engine, clock: FakeClock) -> None:
         await open_session(engine)
         keep = Keep("k", "s", "sha", START + DAY, events=(0, 2))
         await engine.commit(Step(ALICE, (said(), said(), said()), keeps=(keep,)))
-        kept = await engine.recall(key="k", scope="s")
-        assert kept is not None
-        assert (kept.request_sha, kept.expires_at) == ("sha", START + DAY)
-        assert json.loads(kept.response) == {"session_id": ALICE, "sequences": [2, 4]}
+        stored = await engine.recall(key="k", scope="s")
+        assert stored is not None
+        assert (stored.request_sha, stored.expires_at) == ("sha", START + DAY)
+        assert json.loads(stored.response) == {"session_id": ALICE, "sequences": [2, 4]}
         await engine.commit(Step(ALICE, (said(),), keeps=(replace(keep, request_sha="second", events=(0,)),)))
-        assert await engine.recall(key="k", scope="s") == kept
+        assert await engine.recall(key="k", scope="s") == stored
         clock.turn(DAY)
         later = replace(keep, request_sha="third", events=(0,), expires_at=START + 2 * DAY)
         await engine.commit(Step(ALICE, (said(),), keeps=(later,)))
-        kept = await engine.recall(key="k", scope="s")
-        assert kept is not None
-        assert (kept.request_sha, json.loads(kept.response)["sequences"]) == ("third", [6])
+        stored = await engine.recall(key="k", scope="s")
+        assert stored is not None
+        assert (stored.request_sha, json.loads(stored.response)["sequences"]) == ("third", [6])
 
     async def test_of_answers_with_one_key_in_one_step_the_first_is_stored(self, engine: Engine) -> None:
         await open_session(engine)
         keep = Keep("k", "s", "first", START + DAY, events=(0,))
         keeps = (keep, replace(keep, key="a", request_sha="other"), replace(keep, request_sha="second"))
         await engine.commit(Step(ALICE, (said(),), keeps=keeps))
-        kept = [await engine.recall(key=key, scope="s") for key in ("k", "a")]
-        assert [one and one.request_sha for one in kept] == ["first", "other"]
+        stored = [await engine.recall(key=key, scope="s") for key in ("k", "a")]
+        assert [one and one.request_sha for one in stored] == ["first", "other"]
 
     async def test_a_step_that_fails_keeps_no_answer(self, engine: Engine) -> None:
         await open_session(engine)

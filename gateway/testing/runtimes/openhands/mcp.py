@@ -62,8 +62,8 @@ def read_servers(config: object) -> tuple[McpServer, ...]:
     if not isinstance(config, dict):
         raise Violation("mcp_config must be an object")
     members = cast("Frame", config)
-    if strange := sorted(members.keys() - set(_LISTS)):
-        raise Violation(f"mcp_config: extra inputs are not permitted: {strange[0][:64]!r}")
+    if unknown := sorted(members.keys() - set(_LISTS)):
+        raise Violation(f"mcp_config: extra inputs are not permitted: {unknown[0][:64]!r}")
     for name in _LISTS:
         if not isinstance(members.get(name, []), list):
             raise Violation(f"mcp_config.{name} must be a list")
@@ -134,17 +134,17 @@ class McpServers:
         began = asyncio.get_running_loop().time()
         try:
             async with _connected(server, named, self._patience, self._wire) as client:
-                told = await _call(client, tool, arguments, wait)
+                result = await _call(client, tool, arguments, wait)
         except Exception as exc:
             # The client of 0.62 does not notice a lost connection while it waits for a response.
             await asyncio.sleep(began + self._patience - asyncio.get_running_loop().time())
             raise McpBroken(type(exc).__name__, str(exc)) from exc
-        if told is None or isinstance(told, str):
-            return _seen(tool, arguments, {"isError": True, "error": told or late, "content": []})
-        raw = told.model_dump(mode="json", by_alias=True)
+        if result is None or isinstance(result, str):
+            return _seen(tool, arguments, {"isError": True, "error": result or late, "content": []})
+        raw = result.model_dump(mode="json", by_alias=True)
         content = [{**_without_meta(block), "annotations": None, "meta": None} for block in raw["content"]]
         shown = {"meta": raw.get("_meta"), "content": content, "structuredContent": raw.get("structuredContent")}
-        return _seen(tool, arguments, {**shown, "isError": told.is_error})
+        return _seen(tool, arguments, {**shown, "isError": result.is_error})
 
     async def _tools(self, server: McpServer, headers: dict[str, str]) -> list[Frame] | None:
         try:
@@ -156,8 +156,8 @@ class McpServers:
         return [tool.model_dump(mode="json", by_alias=True) for tool in listed.tools]
 
 
-def _seen(tool: str, arguments: Frame, told: Frame) -> Seen:
-    return Seen("mcp", json.dumps(told), {"name": tool, "arguments": arguments})
+def _seen(tool: str, arguments: Frame, result: Frame) -> Seen:
+    return Seen("mcp", json.dumps(result), {"name": tool, "arguments": arguments})
 
 
 def _without_meta(block: Frame) -> Frame:
@@ -169,7 +169,7 @@ async def _call(client: "Client", tool: str, arguments: Frame, within: float) ->
     from mcp.shared.exceptions import MCPError
     from mcp_types import CONNECTION_CLOSED
 
-    calling = asyncio.create_task(client.session.call_tool(tool, arguments, progress_callback=_hear))
+    calling = asyncio.create_task(client.session.call_tool(tool, arguments, progress_callback=_ignore_progress))
     try:
         done, _ = await asyncio.wait({calling}, timeout=within)
         if done:
@@ -183,7 +183,7 @@ async def _call(client: "Client", tool: str, arguments: Frame, within: float) ->
     return None
 
 
-async def _hear(progress: float, total: float | None, message: str | None) -> None:
+async def _ignore_progress(progress: float, total: float | None, message: str | None) -> None:
     """Ignore progress, which the client of 0.62 always requests."""
 
 

@@ -207,13 +207,13 @@ def read_creation(body: object) -> Frame:
     """
     if not isinstance(body, dict):
         raise Violation("the body must be an object")
-    wanted = cast("Frame", body)
-    _scan(wanted)
-    if strange := sorted(wanted.keys() - CREATION_KEYS):
-        raise Violation(f"extra inputs are not permitted: {strange[0][:64]!r}")
-    if not isinstance(wanted.get("initial_user_msg"), str | None):
+    creation = cast("Frame", body)
+    _scan(creation)
+    if unknown := sorted(creation.keys() - CREATION_KEYS):
+        raise Violation(f"extra inputs are not permitted: {unknown[0][:64]!r}")
+    if not isinstance(creation.get("initial_user_msg"), str | None):
         raise Violation("initial_user_msg must be a string")
-    return wanted
+    return creation
 
 
 def read_latest(given: str) -> int:

@@ -255,8 +255,8 @@ class OpenHandsServer:
         task.add_done_callback(self._tasks.discard)
 
     def _check_handshake(self, handshake: dict[str, str]) -> None:
-        if strange := set(filter(None, handshake.get("providers_set", "").split(","))) - PROVIDERS:
-            self.refused.append(f"unknown provider {min(strange)[:64]!r}")
+        if unknown := set(filter(None, handshake.get("providers_set", "").split(","))) - PROVIDERS:
+            self.refused.append(f"unknown provider {min(unknown)[:64]!r}")
             raise Silence
         if self.session_api_key is None:
             return
@@ -296,8 +296,8 @@ class OpenHandsServer:
         return self.conversation(self._conversation_of[sid])
 
     def _is_key(self, given: str) -> bool:
-        wanted = self.session_api_key
-        return wanted is None or hmac.compare_digest(given.encode("utf-8", "surrogatepass"), wanted.encode())
+        key = self.session_api_key
+        return key is None or hmac.compare_digest(given.encode("utf-8", "surrogatepass"), key.encode())
 
     # REST routes
 
@@ -358,8 +358,8 @@ class OpenHandsServer:
     async def _create(self, request: Request) -> JSONResponse:
         body: object = None
         try:
-            wanted = read_creation(body := await request.json())
-            servers = None if wanted.get("mcp_config") is None else read_servers(wanted["mcp_config"])
+            creation = read_creation(body := await request.json())
+            servers = None if creation.get("mcp_config") is None else read_servers(creation["mcp_config"])
         except Violation as exc:
             self.violations.append(f"POST /api/conversations: {exc}")
             # The real server's error quotes the whole input.
@@ -372,9 +372,9 @@ class OpenHandsServer:
             return JSONResponse(missing, 400)
         conversation = self.conversation(uuid4().hex)
         await self._begin(conversation, servers)
-        await self._warm_up(conversation, wanted.get("initial_user_msg"))
-        said = {"status": "ok", "conversation_id": conversation.conversation_id, "message": None}
-        return JSONResponse({**said, "conversation_status": "STARTING"})
+        await self._warm_up(conversation, creation.get("initial_user_msg"))
+        status = {"status": "ok", "conversation_id": conversation.conversation_id, "message": None}
+        return JSONResponse({**status, "conversation_status": "STARTING"})
 
     async def _describe(self, conversation_id: str) -> Response:
         conversation = self.conversations.get(conversation_id)
@@ -418,16 +418,16 @@ class OpenHandsServer:
         """Start an agent loop."""
         before = self.conversation(conversation_id).status_name
         await self.begin_again(conversation_id)
-        said = {"status": "ok", "conversation_id": conversation_id, "message": None}
-        return JSONResponse({**said, "conversation_status": before})
+        status = {"status": "ok", "conversation_id": conversation_id, "message": None}
+        return JSONResponse({**status, "conversation_status": before})
 
     async def _stop(self, conversation_id: str) -> JSONResponse:
         """Stop an agent loop."""
         conversation = self.conversation(conversation_id)
         before = conversation.status_name
         await conversation.stop()
-        said = {"status": "ok", "conversation_id": conversation_id, "message": None}
-        return JSONResponse({**said, "conversation_status": before})
+        status = {"status": "ok", "conversation_id": conversation_id, "message": None}
+        return JSONResponse({**status, "conversation_status": before})
 
     async def _order_run(self, conversation_id: str, order: RunOrder) -> JSONResponse:
         """Let the agent run a command, and return the result; for use with curl."""

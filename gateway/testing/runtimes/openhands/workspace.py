@@ -45,10 +45,10 @@ class Workspace:
             case "browse_interactive":
                 return _browse_seen("about:blank", name)
             case "call_tool_mcp":
-                told = {"meta": None, "content": [{"type": "text", "text": "(simulated)"}], "isError": False}
-                return Seen("mcp", json.dumps(told), {"name": args["name"], "arguments": args["arguments"]})
+                result = {"meta": None, "content": [{"type": "text", "text": "(simulated)"}], "isError": False}
+                return Seen("mcp", json.dumps(result), {"name": args["name"], "arguments": args["arguments"]})
             case _:
-                return error_seen(f"the runtime cannot carry out {name!r}")
+                return error_seen(f"the runtime cannot execute {name!r}")
 
     def _read(self, args: Frame) -> Seen:
         path, source = args["path"], args["impl_source"]
@@ -64,7 +64,7 @@ class Workspace:
         old = self.files.get(path)
         match args["command"], old:
             case "create", None:
-                new, told = args["file_text"] or "", f"File created successfully at: {path}"
+                new, message = args["file_text"] or "", f"File created successfully at: {path}"
             case "create", _:
                 return _edit_seen(
                     path, None, None, f"ERROR:\nFile already exists at: {path}. Cannot overwrite it using `create`."
@@ -72,17 +72,17 @@ class Workspace:
             case _, None:
                 return _edit_seen(path, None, None, f"ERROR:\nThe path {path} does not exist.")
             case "str_replace", str() if args["old_str"] and old.count(args["old_str"]) == 1:
-                new, told = old.replace(args["old_str"], args["new_str"] or ""), f"The file {path} has been edited."
+                new, message = old.replace(args["old_str"], args["new_str"] or ""), f"The file {path} has been edited."
             case "str_replace", _:
                 return _edit_seen(path, old, None, "ERROR:\nold_str does not occur exactly once.")
             case "insert", str():
                 lines = old.splitlines(keepends=True)
                 lines.insert(args["insert_line"] or 0, f"{args['new_str'] or ''}\n")
-                new, told = "".join(lines), f"The file {path} has been edited."
+                new, message = "".join(lines), f"The file {path} has been edited."
             case command, _:
                 return _edit_seen(path, old, None, f"ERROR:\nUnrecognized command {str(command)[:64]}.")
         self._keep(path, new)
-        return _edit_seen(path, old, new, told)
+        return _edit_seen(path, old, new, message)
 
     def _keep(self, path: str, content: str) -> None:
         self.files[path] = content
