@@ -111,8 +111,8 @@ def list_calls(
             return
         ids = [row.call_id for row in rows if unknown or certainly_did_not_run(row)]
         order = BulkOrder("call", "redriven", "tried again", gateway.client.redrive_call, dry_run, yes, as_json)
-        if left := len(rows) - len(ids):
-            note(f"{left} skipped: their executor reported the failure, so they may have run (`calls redrive ID`)")
+        if skipped := len(rows) - len(ids):
+            note(f"{skipped} skipped: their executor reported the failure, so they may have run (`calls redrive ID`)")
         run_order(gateway, order, ids, unknown=len(ids) if unknown else 0, more=more)
 
 

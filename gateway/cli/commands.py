@@ -91,8 +91,8 @@ def read_env_file() -> None:
         complain(f"{ENV_FILE} is ignored: {exc}")
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(requested: bool) -> None:
+    if requested:
         typer.echo(version.describe())
         raise typer.Exit
 

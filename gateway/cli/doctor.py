@@ -198,8 +198,8 @@ def _describe_links(runtimes: "Sequence[Runtime]", url: str) -> Iterator[Check]:
     links = [(f"{runtime.name}/{clean(link.native_id)}", link) for runtime in runtimes for link in runtime.links]
     down = [(name, link) for name, link in links if link.state != "up"]
     unstarted = [(runtime.name, runtime.autostart) for runtime in runtimes if runtime.autostart]
-    up, wanted = len(links) - len(down), len(links) + len(unstarted)
-    yield Check("warning" if unstarted and not up else "ok", f"{up} of {wanted} up at {url}")
+    up, total = len(links) - len(down), len(links) + len(unstarted)
+    yield Check("warning" if unstarted and not up else "ok", f"{up} of {total} up at {url}")
     for name, failing in unstarted:
         text = f"runtime {clean(name)}: autostart has failed {failing.attempts} times: {clean(failing.reason, 300)}"
         yield Check("warning", text, f"next attempt at {failing.next_at.isoformat()}")

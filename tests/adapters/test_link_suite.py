@@ -251,12 +251,12 @@ class Broken:
 HISTORY = "test_history_is_passed_on_before_the_link_has_caught_up"
 TWICE = "test_a_message_that_comes_twice_is_passed_on_once"
 MEANWHILE = "test_messages_during_the_connection_are_neither_lost_nor_doubled"
-CURSOR = "test_a_cursor_resumes_behind_its_message"
-BEGINS = "test_a_resumed_link_begins_at_its_cursor"
+CURSOR = "test_a_cursor_resumes_after_its_message"
+BEGINS = "test_a_resumed_link_starts_at_its_cursor"
 ECHO = "test_an_echo_of_our_message_is_marked"
 REJECTED = "test_a_rejected_frame_is_not_delivered"
 BUSY = "test_a_busy_runtime_gets_the_message_again_after_its_turn"
-LEAVE = "test_frames_leave_as_they_were_given_and_in_their_order"
+LEAVE = "test_frames_are_sent_unchanged_and_in_order"
 
 BROKEN: dict[str, tuple[Any, str, str]] = {
     "history never read": (Broken(receiver=WithoutHistory), HISTORY, "passed 0 on .* read the history in `connect`"),
@@ -298,7 +298,7 @@ async def test_a_repeat_behind_a_cursor_needs_an_id() -> None:
 
     suite = Overlapping(cast("Any", Broken(forgets_cursor=True, drafts={"native_id": None})))
     with pytest.raises(AssertionError, match=r"recorded twice: set `Draft\.native_id` in the codec"):
-        await suite.test_a_resumed_link_begins_at_its_cursor()
+        await suite.test_a_resumed_link_starts_at_its_cursor()
 
 
 @pytest.mark.parametrize("fault", ["swallowed", "delivered"])
@@ -314,7 +314,7 @@ async def test_where_silence_delivers_an_error_must_be_passed_on(fault: str) -> 
     else:
         suite.adapter = cast("Any", Broken(HUMA_0_2, link=AlwaysDelivered))
         with pytest.raises(AssertionError, match="gets the receipt 'sent'"):
-            await suite.test_frames_leave_as_they_were_given_and_in_their_order()
+            await suite.test_frames_are_sent_unchanged_and_in_order()
 
 
 @pytest.mark.parametrize("test", sorted({test for _, test, _ in BROKEN.values()} | {TWICE}))

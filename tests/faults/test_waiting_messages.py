@@ -161,7 +161,7 @@ async def _is_taken_back(scene: HermScene) -> None:
     """Wait until the send was tried, and its attempt taken back."""
 
     async def taken_back() -> bool:
-        return not scene.server.stumbles_left and not await scene.store.started()
+        return not scene.server.remaining_stumbles and not await scene.store.started()
 
     await until(taken_back)
 

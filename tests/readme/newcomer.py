@@ -116,7 +116,7 @@ class Newcomer:
             if before is not None:
                 await before()
             agent = await terminals.enter_async_context(self.terminal(calling))
-            yield agent, await until_line(agent, "hears")
+            yield agent, await until_line(agent, "← ")
 
 
 def _signal(process: Process, number: signal.Signals) -> None:

@@ -16,9 +16,9 @@ from tests.readme.pages import block
 
 KINDS = {"--allow": "approval.asked", "--text": "question.asked", "--secret": "secret.asked"}
 HEARD = {
-    "--allow": "hears  a permission, and its tool says: done",
-    "--text": "hears  an answer: Victoria",
-    "--secret": "hears  a password of 9 letters",
+    "--allow": "← approved; the tool's output: done",
+    "--text": "← answer: Victoria",
+    "--secret": "← password of 9 characters",
 }
 
 
@@ -50,7 +50,7 @@ async def test_a_reader_lets_the_agent_ask_and_answers(tmp_path: Path) -> None:
             [option] = [option for option in KINDS if option in line]
             typed = "swordfish\n" if option == "--secret" else None
             assert "swordfish" not in await newcomer.type(line.replace("ID", waiting[KINDS[option]][:8]), typed)
-            heard = await until_line(agent, "hears")
+            heard = await until_line(agent, "← ")
             assert heard == HEARD[option]
         assert await _waiting(newcomer, 0) == {}
 
@@ -62,10 +62,10 @@ async def test_an_openhands_agent_asks_for_a_permission_and_hears_a_denial(tmp_p
         await newcomer.type(asking[0])
         waiting = await _waiting(newcomer, 1)
         again = await newcomer.type(asking[0])
-        assert "waits for a decision already" in again
+        assert "already waiting for a decision" in again
         await newcomer.type(f"dragoman answer {waiting['approval.asked']} --deny")
-        assert (await until_line(agent, "hears")).startswith("hears  the end of its action: user_rejected: ")
-        assert "it asks for approval; not for 'sudo'" in await newcomer.type(asking[2])
+        assert (await until_line(agent, "← ")).startswith("← the action ended: user_rejected: ")
+        assert "cannot ask for 'sudo'; available: approval" in await newcomer.type(asking[2])
 
 
 async def test_so_many_questions_may_wait_and_no_more() -> None:
@@ -79,7 +79,7 @@ async def test_so_many_questions_may_wait_and_no_more() -> None:
 @pytest.mark.parametrize(
     ("page", "body", "status", "words"),
     [
-        ("lunch", "", 404, "it asks for approval, question, sudo; not for 'lunch'"),
+        ("lunch", "", 404, "cannot ask for 'lunch'; available: approval, question, sudo"),
         ("question", "x" * 9_000, 413, "at most 8000 bytes"),
         ("sudo", "", 409, "no gateway streams a session yet"),
     ],

@@ -154,7 +154,7 @@ async def test_a_herm_call_with_unusable_arguments_is_answered_with_a_failure(he
     assert next(one.data["native_call_id"] for one in herm.hooks.of("free")) == "toolu_known"
     assert len(herm.hooks.of("free")) == 2
     # The server never asked for it, so it refuses the answer.
-    assert herm.agent.violations == ["not_found: user.custom_tool_result answers nothing that was asked"]
+    assert herm.agent.violations == ["not_found: user.custom_tool_result answers an unknown request"]
     herm.agent.violations.clear()
 
 

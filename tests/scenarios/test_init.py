@@ -31,7 +31,7 @@ async def test_the_three_commands_that_are_printed_answer_an_agents_call(
             await until(lambda: _misses_its_runtime(newcomer), within=BOUND)
 
     async with newcomer.playing(runtime, backend, before=until_the_runtime_was_missed) as (_, heard):
-        assert re.fullmatch(r"hears  success: Go fish! Nobody has a 7\. \(\d+ ms\)", heard)
+        assert re.fullmatch(r"← success: Go fish! Nobody has a 7\. \(\d+ ms\)", heard)
         assert asyncio.get_running_loop().time() - began < BOUND
         async with httpx.AsyncClient(headers={"Authorization": f"Bearer {newcomer.key}"}) as http:
             calls = (await http.get(f"{newcomer.url}/v1/calls")).json()["data"]

@@ -112,9 +112,9 @@ async def test_a_gateway_with_it_answers_a_call(installed: tuple[Path, Mapping[s
     ):
         await until_open(str(backend), answering)
         async with running(tmp_path, dragoman, "serve", "--port", str(gateway), env=env):
-            heard = await until_line(peer, "heard")
+            received = await until_line(peer, "received")
             told = await run(tmp_path, dragoman, "doctor", "--json", env=env)
-    assert json.loads(heard.removeprefix("heard ")) == {
+    assert json.loads(received.removeprefix("received ")) == {
         "type": "result",
         "id": "c1",
         "result": "Go fish! Nobody has a 7.",

@@ -256,7 +256,7 @@ async def test_a_burst_takes_no_tool_result(flat: Pair) -> None:
     await client.next()
     await client.next()
     frame = {"type": "tool-result", "triggering": False, "toolCallId": "b", "toolName": "send_message"}
-    assert "takes no tool-result" in await is_refused(flat, frame | {"outcome": "success"})
+    assert "accepts no tool-result" in await is_refused(flat, frame | {"outcome": "success"})
 
 
 async def test_a_new_burst_cancels_the_one_before_it(flat: Pair) -> None:

@@ -128,7 +128,7 @@ async def test_another_channel_and_two_arguments_are_breaches() -> None:
         agent = server.agent("finn")
         async with connected(server.url, "finn", KEY) as client:
             await client.send({}, channel="shout")
-            assert "`message` only" in (await client.next())[1]["message"]
+            assert "only emit on `message`" in (await client.next())[1]["message"]
             await client.send(("one", "two"))
             assert "exactly one" in (await client.next())[1]["message"]
             assert len(agent.violations) == 2

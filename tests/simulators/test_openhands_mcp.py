@@ -272,7 +272,7 @@ async def test_a_tool_that_is_gone_ends_in_error_and_one_that_never_was_is_told_
 
 async def test_an_agent_never_calls_a_tool_that_has_the_name_of_its_own(server: OpenHandsServer, tools: Tools) -> None:
     conversation = await created(server, {"url": tools.url})
-    with pytest.raises(ValueError, match="an agent calls its own 'think'"):
+    with pytest.raises(ValueError, match="an agent calls its built-in 'think'"):
         await conversation.agent_calls("think", {})
     assert "tools/call" not in tools.methods()
 

@@ -26,8 +26,8 @@ def _run(runtime: str, *options: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--call", "deal", "{"), "--call: the arguments are no JSON"),
-        (("--call", "deal", "[]"), "--call: the arguments are a JSON object"),
+        (("--call", "deal", "{"), "--call: the arguments are not JSON"),
+        (("--call", "deal", "[]"), "--call: the arguments must be a JSON object"),
         (("--env-file", "nowhere"), "--env-file: there is no file 'nowhere'"),
     ],
 )
@@ -41,7 +41,7 @@ def test_a_port_that_is_taken_is_said_so() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = _run("herm", "--port", str(taken.getsockname()[1]))
     assert done.returncode == 1
-    assert done.stderr == "cannot listen there: Address already in use; --host and --port say where\n"
+    assert done.stderr == "cannot listen: Address already in use; select another address with --host and --port\n"
 
 
 async def _refuse(scope: dict[str, Any], receive: object, send: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
@@ -56,15 +56,15 @@ async def test_an_mcp_client_with_a_wrong_token_says_so_and_fails() -> None:
         done = await asyncio.to_thread(_run, "mcp", *options)
     assert (done.returncode, done.stderr) == (1, "")
     waiting, heard = done.stdout.splitlines()
-    assert waiting == "waits  for a gateway"
-    assert heard.startswith("hears  nothing: the token is not that of a client; ")
+    assert waiting == "waiting for a gateway"
+    assert heard.startswith("← no result: invalid token; ")
 
 
 async def test_an_mcp_client_of_what_is_no_gateway_says_so_and_fails() -> None:
     async with Served(FastAPI()) as served:
         done = await asyncio.to_thread(_run, "mcp", "--url", f"{served.url}/mcp/r/desk", "--token", "t")
     assert (done.returncode, done.stderr) == (1, "")
-    assert "hears  nothing: " in done.stdout
+    assert "← no result: " in done.stdout
     assert "sub-exception" not in done.stdout
 
 

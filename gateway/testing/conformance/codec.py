@@ -138,7 +138,7 @@ class CodecSuite:
 
     @_PATIENT
     @given(data=st.data())
-    def test_what_is_decoded_survives_encoding_but_for_what_is_listed_as_lost(self, data: st.DataObject) -> None:
+    def test_a_decoded_event_survives_encoding_except_for_its_losses(self, data: st.DataObject) -> None:
         frame = self.draw_near_frame(data)
         for draft in decode_or_refuse(self.codec, frame):
             check_survival(self.codec, draft, self.derived)
@@ -150,7 +150,7 @@ class CodecSuite:
             once, again = encode_or_refuse(self.codec, draft), encode_or_refuse(self.codec, draft)
             assert repr(once) == repr(again)
 
-    def test_what_is_said_again_from_the_record_is_said_in_the_same_words(self) -> None:
+    def test_a_draft_and_its_envelope_are_encoded_alike(self) -> None:
         able = self.adapter.capabilities
         # A message inside a context is always encoded from its envelope.
         kinds = able.accepts - (_IN_CONTEXTS if able.replaces_context else set())
@@ -161,14 +161,14 @@ class CodecSuite:
                     first, again = (encode_or_refuse(self.codec, one) for one in (Draft(event), _recorded(event)))
                     assert first == again, f"{event.kind}: a draft has no event_id, so a frame must not contain one"
 
-    def test_a_call_that_a_resumed_link_may_say_again_has_an_id_of_its_message(self) -> None:
+    def test_a_call_that_a_resumed_link_may_repeat_has_a_native_id(self) -> None:
         drafts = [draft for vector in load_vectors(self.vectors) for draft in vector.get("drafts", [])]
         calls = [one for one in drafts if one["event"]["kind"] == "tool.requested" and not one.get("live")]
         ours = [one for one in calls if one["event"].get("runs_in", "host") == "host"]
         if self.adapter.capabilities.resumes:
             assert all(one.get("native_id") for one in ours), "without a native_id a replayed call is never executed"
 
-    def test_every_accepted_kind_is_said_in_a_vector(self) -> None:
+    def test_every_accepted_kind_is_encoded_in_a_vector(self) -> None:
         encoded: set[str] = set()
         for vector in load_vectors(self.vectors):
             drafts = vector.get("drafts", []) + ([{"event": vector["event"]}] if "event" in vector else [])
@@ -177,12 +177,12 @@ class CodecSuite:
                     encoded.add(event.kind)
         assert self.adapter.capabilities.accepts <= encoded
 
-    def test_every_kind_that_a_vector_is_read_as_is_one_that_the_runtime_says_or_is_told(self) -> None:
+    def test_vectors_decode_only_to_kinds_of_the_capabilities(self) -> None:
         able = self.adapter.capabilities
         read = {draft["event"]["kind"] for vector in load_vectors(self.vectors) for draft in vector.get("drafts", [])}
         assert read <= able.emits | able.accepts | {"opaque", "fault.reported"}
 
-    def test_every_kind_that_the_runtime_says_is_read_from_a_vector(self) -> None:
+    def test_every_emitted_kind_is_decoded_from_a_vector(self) -> None:
         read = {draft["event"]["kind"] for vector in load_vectors(self.vectors) for draft in vector.get("drafts", [])}
         assert self.adapter.capabilities.emits <= read
 
@@ -196,7 +196,7 @@ class CodecSuite:
             "a draft has `echo=True`, and the capabilities lack `echoes`, so it would be recorded twice: set both"
         )
 
-    def test_no_kind_is_beyond_encoding_without_saying_so(self) -> None:
+    def test_every_decoded_kind_is_encoded_or_refused(self) -> None:
         for vector in load_vectors(self.vectors):
             for kind in (draft["event"] for draft in vector.get("drafts", [])):
                 encode_or_refuse(self.codec, Draft(read_event(kind)))

@@ -69,7 +69,7 @@ class ConnectorSuite:
         finally:
             await runner.cleanup()
 
-    async def test_each_tool_of_an_order_is_told_or_lost(self) -> None:
+    async def test_each_tool_of_an_order_is_sent_or_lost(self) -> None:
         how, order = self.adapter.capabilities.takes_tools, Order(tools=_TOOLS)
         async with self.connected() as (runtime, connector):
             created = await within(connector.create(order))
@@ -79,7 +79,7 @@ class ConnectorSuite:
         else:
             assert not created.told, f"takes_tools={how!r} sends no tools without an MCP endpoint"
 
-    async def test_tools_behind_an_mcp_endpoint_are_told_or_lost(self) -> None:
+    async def test_tools_at_an_mcp_endpoint_are_sent_or_lost(self) -> None:
         order = Order(tools=_TOOLS, mcp=_MCP)
         assert _TICKET not in repr(order)
         if self.adapter.capabilities.takes_tools != "mcp":
@@ -91,7 +91,7 @@ class ConnectorSuite:
             assert _MCP.url in runtime.received
             assert _TICKET in runtime.received
 
-    async def test_a_name_and_instructions_are_said_or_lost(self) -> None:
+    async def test_a_name_and_instructions_are_sent_or_lost(self) -> None:
         order = Order({"team": "a"}, name="Table 4711", instructions="Deal seven each.")
         async with self.connected() as (runtime, connector):
             created = await within(connector.create(order))
@@ -105,7 +105,7 @@ class ConnectorSuite:
             created = await within(connector.create(Order()))
         assert (created.told, created.losses) == ((), ())
 
-    async def test_a_runtime_says_which_tools_a_session_has_or_cannot_be_asked(self) -> None:
+    async def test_declared_tools_are_listed_or_unknown(self) -> None:
         order = Order(tools=_TOOLS)
         async with self.connected() as (_, connector):
             created = await within(connector.create(order))

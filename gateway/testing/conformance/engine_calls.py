@@ -73,7 +73,7 @@ _WAYS: Mapping[CallState, tuple[tuple[CallChange, ...], ...]] = {
 class CallSuite:
     """Calls."""
 
-    async def test_an_opened_call_is_kept_as_it_was_told(self, engine: Engine) -> None:
+    async def test_an_opened_call_is_stored_unchanged(self, engine: Engine) -> None:
         await open_session(engine)
         opened = call(
             native_call_id="n\x00🂡",
@@ -164,7 +164,7 @@ class CallSuite:
     @pytest.mark.parametrize(
         "change", _CHANGES, ids=lambda change: f"{type(change).__name__}-{getattr(change, 'state', '')}"
     )
-    async def test_only_the_table_of_call_states_says_which_change_is_allowed(
+    async def test_only_changes_in_the_table_of_call_states_are_allowed(
         self, engine: Engine, state: CallState, change: CallChange
     ) -> None:
         await open_session(engine)
@@ -186,7 +186,7 @@ class CallSuite:
             assert row.state == after.state
 
     @pytest.mark.parametrize("state", list(TRANSITIONS))
-    async def test_a_call_begins_as_the_table_says(self, engine: Engine, state: CallState) -> None:
+    async def test_a_call_starts_in_a_state_of_the_table(self, engine: Engine, state: CallState) -> None:
         await open_session(engine)
         step = Step(ALICE, (asked(),), calls=(call(state=state),))
         if state in BORN:
@@ -253,7 +253,7 @@ class CallSuite:
         rows, cursor = await engine.calls(CallFilter(), Page(2, cursor))
         assert ([row.call_id for row in rows], cursor) == (["c-3"], None)
 
-    async def test_calls_are_listed_by_what_is_asked_for(self, engine: Engine) -> None:
+    async def test_calls_are_listed_by_their_filters(self, engine: Engine) -> None:
         await open_session(engine)
         await open_session(engine, BOB, runtime="coder")
         await open_call(engine, call_id="a")

@@ -61,7 +61,7 @@ class JournalSuite:
         assert [e.sequence for e in await engine.read(ALICE)] == [1, 2, 3, 4]
         assert await texts(engine) == ["a", "c", "d"]
 
-    async def test_what_is_committed_reads_back_as_it_was_told(self, engine: Engine) -> None:
+    async def test_committed_events_read_back_unchanged(self, engine: Engine) -> None:
         await open_session(engine)
         given = said(
             "hello",
@@ -96,13 +96,13 @@ class JournalSuite:
         assert repr(context.event.context) == repr(value)
         assert repr(opaque.event.payload) == repr([value])
 
-    async def test_a_body_of_a_megabyte_is_kept(self, engine: Engine) -> None:
+    async def test_a_body_of_a_megabyte_is_stored(self, engine: Engine) -> None:
         await open_session(engine)
         large = "🂡x" * 400_000
         await engine.commit(Step(ALICE, (said(large),)))
         assert await texts(engine) == [large]
 
-    async def test_deep_nesting_is_kept_or_refused_but_never_unreadable(self, engine: Engine) -> None:
+    async def test_deep_nesting_is_stored_or_refused_but_never_unreadable(self, engine: Engine) -> None:
         await open_session(engine)
         value: Any = "bottom"
         depths: dict[int, Any] = {}
@@ -119,7 +119,7 @@ class JournalSuite:
         kept = [e.event for e in await engine.read(ALICE, after=1)]
         assert kept == [Opaque(channel="deep", payload=depths[depth]) for depth in (64, 190, 240)]
 
-    async def test_a_secret_is_told_once_and_kept_as_asterisks(self, engine: Engine) -> None:
+    async def test_a_secret_is_returned_once_and_stored_as_asterisks(self, engine: Engine) -> None:
         await open_session(engine)
         committed = await engine.commit(Step(ALICE, (new(SecretSupplied(id="s", value=SecretStr("hunter2"))),)))
         told = committed.envelopes[0].event
@@ -141,7 +141,7 @@ class JournalSuite:
         ],
         ids=["nan", "infinity", "lone surrogate", "lone surrogate as key"],
     )
-    async def test_what_cannot_be_kept_is_refused_and_fails_alone(self, engine: Engine, poison: Any) -> None:
+    async def test_an_unstorable_step_is_refused_and_fails_alone(self, engine: Engine, poison: Any) -> None:
         await open_session(engine)
         steps = [Step(ALICE, (said("a"),)), Step(ALICE, (said("b"), new(poison))), Step(ALICE, (said("c"),))]
         results = await asyncio.gather(*(engine.commit(step) for step in steps), return_exceptions=True)
@@ -180,7 +180,7 @@ class JournalSuite:
         row = await row_of(engine)
         assert (row.cursor, row.snapshot, row.state, row.last_sequence) == ("c-1", b"\x00snap", "running", 1)
 
-    async def test_what_a_step_leaves_out_stays(self, engine: Engine) -> None:
+    async def test_rows_that_a_step_omits_stay(self, engine: Engine) -> None:
         await open_session(engine)
         await engine.commit(Step(ALICE, cursor="c-1", snapshot=b"1", state="running"))
         await engine.commit(Step(ALICE, (said(),)))
@@ -193,7 +193,7 @@ class JournalSuite:
         with pytest.raises(NotFound):
             await engine.read(BOB)
 
-    async def test_reading_starts_behind_a_sequence_and_stops_at_the_limit(self, engine: Engine) -> None:
+    async def test_reading_starts_after_a_sequence_and_stops_at_the_limit(self, engine: Engine) -> None:
         await open_session(engine)
         await engine.commit(Step(ALICE, tuple(said(str(n)) for n in range(2, 10))))
         assert [e.sequence for e in await engine.read(ALICE, after=3, limit=2)] == [4, 5]
@@ -237,7 +237,7 @@ class JournalSuite:
         assert [isinstance(result, Stale) for result in results] == [n % 2 == 1 for n in range(50)]
         assert await texts(engine) == [str(n) for n in range(0, 50, 2)]
 
-    async def test_a_canceled_caller_harms_nobody(self, engine: Engine) -> None:
+    async def test_a_canceled_caller_affects_no_other(self, engine: Engine) -> None:
         await open_session(engine)
         tasks = [asyncio.ensure_future(engine.commit(Step(ALICE, (said(str(n)),)))) for n in range(60)]
         await asyncio.sleep(0)

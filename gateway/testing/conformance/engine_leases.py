@@ -97,9 +97,7 @@ class LeaseSuite:
         await self.pass_time(clock, self.ttl * 1.25)
         assert await engine.instances() == [Instance(A, "http://elsewhere", True, 0)]
 
-    async def test_instances_are_the_living_and_those_that_left_sessions_behind(
-        self, engine: Engine, clock: FakeClock
-    ) -> None:
+    async def test_instances_are_live_or_dead_with_sessions(self, engine: Engine, clock: FakeClock) -> None:
         await open_session(engine)
         await open_session(engine, BOB)
         await live(engine, A, B)
@@ -115,7 +113,7 @@ class LeaseSuite:
 
     # Owning
 
-    async def test_a_session_belongs_to_who_takes_it_first(self, engine: Engine) -> None:
+    async def test_a_session_belongs_to_the_first_instance_that_takes_it(self, engine: Engine) -> None:
         await open_session(engine)
         await live(engine, A, B)
         before = await row_of(engine)
@@ -179,7 +177,7 @@ class LeaseSuite:
             await engine.commit(Step(ALICE, (said("too late"),), fence=2))
         assert (await row_of(engine)).last_sequence == 3
 
-    async def test_who_is_fenced_out_may_leave_what_it_has_heard_and_only_the_owner_takes_it(
+    async def test_a_fenced_out_instance_may_hand_over_events_only_to_the_owner(
         self, engine: Engine, clock: FakeClock
     ) -> None:
         await open_session(engine)
@@ -209,7 +207,7 @@ class LeaseSuite:
         await engine.commit(replace(taken, fence=2, last_sequence=3))
         assert [row.sequence for row in await engine.pending_sends(session_id=ALICE, target=HANDOVER)] == [3]
 
-    async def test_commits_and_takings_at_once_never_mix_fences(self, engine: Engine) -> None:
+    async def test_concurrent_commits_and_takeovers_never_mix_fences(self, engine: Engine) -> None:
         await open_session(engine)
         names = [f"instance-{number}" for number in range(8)]
         await live(engine, *names)
@@ -254,7 +252,7 @@ class LeaseSuite:
         assert (await row_of(engine)).last_sequence == 1 + len(spoken)
         assert "late" not in spoken
 
-    async def test_the_owner_is_who_lives_and_owns(self, engine: Engine, clock: FakeClock) -> None:
+    async def test_the_owner_is_a_live_instance(self, engine: Engine, clock: FakeClock) -> None:
         await open_session(engine)
         await open_session(engine, BOB)
         await live(engine, A)
@@ -311,7 +309,7 @@ class LeaseSuite:
         assert (len(first), len(second), len(third)) == (2, 2, 1)
         assert first | second | third == names
 
-    async def test_nobody_takes_over_more_than_a_fair_share(self, engine: Engine, clock: FakeClock) -> None:
+    async def test_no_instance_takes_over_more_than_a_fair_share(self, engine: Engine, clock: FakeClock) -> None:
         names = await open_many(engine, 10)
         await live(engine, A, B, C)
         first = await take_over(engine, A)
@@ -346,7 +344,7 @@ class LeaseSuite:
 
     # Releasing
 
-    async def test_some_sessions_are_given_up_and_the_others_kept(self, engine: Engine) -> None:
+    async def test_some_sessions_are_released_and_the_others_stay_owned(self, engine: Engine) -> None:
         names = [SessionId(f"s-{number}") for number in range(4)]
         for name in names:
             await open_session(engine, name)
@@ -362,7 +360,7 @@ class LeaseSuite:
         assert not await engine.hold(B, "sweep")
         assert await engine.take(B, names[0]) is not None
 
-    async def test_giving_up_everything_ends_the_lease_at_once(self, engine: Engine) -> None:
+    async def test_releasing_everything_ends_the_lease_at_once(self, engine: Engine) -> None:
         await open_many(engine, 3)
         await live(engine, A)
         await take_over(engine, A)
@@ -378,14 +376,14 @@ class LeaseSuite:
         assert await engine.hold(B, "sweep")
         assert (await engine.instances())[0].sessions == 3
 
-    async def test_who_never_lived_gives_up_nothing(self, engine: Engine) -> None:
+    async def test_an_unknown_instance_releases_nothing(self, engine: Engine) -> None:
         await engine.release("never-lived")
         await engine.release("never-lived", {ALICE})
         assert await engine.instances() == []
 
     # Continuing under a new lease
 
-    async def test_who_begins_anew_goes_on_with_what_its_former_self_still_owns(
+    async def test_a_new_instance_regains_the_sessions_of_its_former_one(
         self, engine: Engine, clock: FakeClock
     ) -> None:
         names = sorted(await open_many(engine, 6))
@@ -408,7 +406,7 @@ class LeaseSuite:
         again = {one.session_id: (one.fence, one.last_sequence) for one in await engine.regain(B, former={A})}
         assert again == {**found, names[0]: (2, 2)}
 
-    async def test_who_begins_anew_ends_a_former_lease_that_runs(self, engine: Engine) -> None:
+    async def test_a_new_instance_ends_the_lease_of_its_former_one(self, engine: Engine) -> None:
         await open_session(engine)
         await live(engine, A)
         await engine.take(A, ALICE)
@@ -420,7 +418,7 @@ class LeaseSuite:
         assert await engine.hold(B, "sweep")
         assert await engine.instances() == [Instance(B, f"http://{B}", True, 1)]
 
-    async def test_who_has_no_lease_goes_on_with_nothing(self, engine: Engine, clock: FakeClock) -> None:
+    async def test_an_instance_without_a_lease_regains_nothing(self, engine: Engine, clock: FakeClock) -> None:
         await open_session(engine)
         await live(engine, A, B)
         await engine.take(A, ALICE)
@@ -467,7 +465,7 @@ class LeaseSuite:
         assert await engine.hold(B, "sweep")
         assert not await engine.hold(A, "sweep")
 
-    async def test_a_name_that_is_let_go_is_free_for_others_at_once(self, engine: Engine) -> None:
+    async def test_a_released_name_is_free_for_others_at_once(self, engine: Engine) -> None:
         await live(engine, A, B)
         await engine.let_go(A, "never-held")
         assert await engine.hold(A, "key")
@@ -491,7 +489,7 @@ class LeaseSuite:
         assert await engine.hold(C, "key")
         assert await engine.hold(B, "sweep")
 
-    async def test_of_many_that_reach_for_a_name_at_once_one_holds_it(self, engine: Engine) -> None:
+    async def test_of_many_concurrent_holds_of_a_name_one_succeeds(self, engine: Engine) -> None:
         names = [f"instance-{number}" for number in range(10)]
         await live(engine, *names)
         held = await asyncio.gather(*(engine.hold(name, "sweep") for name in names))
@@ -512,7 +510,7 @@ class NotifierSuite:
     shared: bool = True
     """Whether several engines may share one store."""
 
-    async def test_who_notifies_does_not_hear_it(self, engine: Engine) -> None:
+    async def test_the_sender_does_not_receive_its_notification(self, engine: Engine) -> None:
         heard: list[str | None] = []
         stop = engine.listen(heard.append)
         engine.notify("sessions")
@@ -521,7 +519,7 @@ class NotifierSuite:
         stop()
         stop()
 
-    async def test_a_notification_reaches_the_others_behind_what_was_committed(
+    async def test_a_notification_reaches_other_engines_after_its_commit(
         self, engine: Engine, tmp_path: Path, clock: FakeClock
     ) -> None:
         if not self.shared:
@@ -542,7 +540,7 @@ class NotifierSuite:
             await asyncio.sleep(0.05)
             assert not {"session:bob", "session:carol", "session:dora"} & set(_drain(heard))
 
-    async def test_every_listener_hears_and_topics_are_told_apart(
+    async def test_every_listener_receives_and_topics_are_distinguished(
         self, engine: Engine, tmp_path: Path, clock: FakeClock
     ) -> None:
         if not self.shared:

@@ -63,7 +63,7 @@ class SendSuite:
         assert len(await engine.pending_sends(target="destination:x")) == 4
         assert await engine.pending_sends(target="destination:y") == []
 
-    async def test_a_send_becomes_what_its_change_says(self, engine: Engine) -> None:
+    async def test_a_send_changes_as_requested(self, engine: Engine) -> None:
         await open_session(engine)
         await engine.commit(Step(ALICE, (said(),), sends=(Enqueue(0, RUNTIME), Enqueue(0, "destination:x"))))
         later = START + 5 * SECOND
@@ -202,7 +202,7 @@ class SendSuite:
         assert await engine.dead_sends(ALL) == ([], None)
         assert not await engine.dismiss(BOB, 2, RUNTIME, reason="enough")
 
-    async def test_dead_sends_are_listed_by_what_is_asked_for(self, engine: Engine, clock: FakeClock) -> None:
+    async def test_dead_sends_are_listed_by_their_filters(self, engine: Engine, clock: FakeClock) -> None:
         await open_session(engine)
         await open_session(engine, BOB, runtime="coder")
         for session_id, target in ((ALICE, RUNTIME), (ALICE, "destination:x"), (BOB, "destination:x")):
@@ -227,7 +227,7 @@ class SendSuite:
 class InteractionSuite:
     """Interactions."""
 
-    async def test_a_question_is_kept_and_answered(self, engine: Engine) -> None:
+    async def test_an_interaction_is_stored_and_answered(self, engine: Engine) -> None:
         await open_session(engine)
         question = new(QuestionAsked(id="q", text="which?"))
         asks = InteractionChange(InteractionId("i-1"), "waiting", "question.asked", 3, START + DAY)
@@ -253,7 +253,7 @@ class InteractionSuite:
         assert row is not None
         assert row.state == "waiting"
 
-    async def test_questions_are_listed_by_what_is_asked_for(self, engine: Engine) -> None:
+    async def test_interactions_are_listed_by_their_filters(self, engine: Engine) -> None:
         await open_session(engine)
         await open_session(engine, BOB)
         for number, (session_id, sequence) in enumerate(((ALICE, 2), (BOB, 2), (ALICE, 3), (ALICE, 4))):
@@ -285,36 +285,36 @@ class MemorySuite:
         assert await engine.remember(key="k", scope="s", answer=other)
         assert await engine.recall(key="k", scope="s") == other
 
-    async def test_of_many_answers_at_once_one_is_kept(self, engine: Engine) -> None:
+    async def test_of_many_concurrent_answers_one_is_stored(self, engine: Engine) -> None:
         answers = [StoredAnswer(str(n), b"", START + DAY) for n in range(20)]
-        kept = await asyncio.gather(*(engine.remember(key="k", scope="s", answer=answer) for answer in answers))
-        assert kept.count(True) == 1
-        assert await engine.recall(key="k", scope="s") == answers[kept.index(True)]
+        stored = await asyncio.gather(*(engine.remember(key="k", scope="s", answer=answer) for answer in answers))
+        assert stored.count(True) == 1
+        assert await engine.recall(key="k", scope="s") == answers[stored.index(True)]
 
-    async def test_an_answer_is_kept_with_the_step_that_it_is_about(self, engine: Engine, clock: FakeClock) -> None:
+    async def test_an_answer_is_stored_with_its_step(self, engine: Engine, clock: FakeClock) -> None:
         await open_session(engine)
         keep = Keep("k", "s", "sha", START + DAY, events=(0, 2))
         await engine.commit(Step(ALICE, (said(), said(), said()), keeps=(keep,)))
-        kept = await engine.recall(key="k", scope="s")
-        assert kept is not None
-        assert (kept.request_sha, kept.expires_at) == ("sha", START + DAY)
-        assert json.loads(kept.response) == {"session_id": ALICE, "sequences": [2, 4]}
+        stored = await engine.recall(key="k", scope="s")
+        assert stored is not None
+        assert (stored.request_sha, stored.expires_at) == ("sha", START + DAY)
+        assert json.loads(stored.response) == {"session_id": ALICE, "sequences": [2, 4]}
         await engine.commit(Step(ALICE, (said(),), keeps=(replace(keep, request_sha="second", events=(0,)),)))
-        assert await engine.recall(key="k", scope="s") == kept
+        assert await engine.recall(key="k", scope="s") == stored
         clock.turn(DAY)
         later = replace(keep, request_sha="third", events=(0,), expires_at=START + 2 * DAY)
         await engine.commit(Step(ALICE, (said(),), keeps=(later,)))
-        kept = await engine.recall(key="k", scope="s")
-        assert kept is not None
-        assert (kept.request_sha, json.loads(kept.response)["sequences"]) == ("third", [6])
+        stored = await engine.recall(key="k", scope="s")
+        assert stored is not None
+        assert (stored.request_sha, json.loads(stored.response)["sequences"]) == ("third", [6])
 
-    async def test_of_answers_under_one_key_in_one_step_the_first_is_kept(self, engine: Engine) -> None:
+    async def test_of_answers_with_one_key_in_one_step_the_first_is_stored(self, engine: Engine) -> None:
         await open_session(engine)
         keep = Keep("k", "s", "first", START + DAY, events=(0,))
         keeps = (keep, replace(keep, key="a", request_sha="other"), replace(keep, request_sha="second"))
         await engine.commit(Step(ALICE, (said(),), keeps=keeps))
-        kept = [await engine.recall(key=key, scope="s") for key in ("k", "a")]
-        assert [one and one.request_sha for one in kept] == ["first", "other"]
+        stored = [await engine.recall(key=key, scope="s") for key in ("k", "a")]
+        assert [one and one.request_sha for one in stored] == ["first", "other"]
 
     async def test_a_step_that_fails_keeps_no_answer(self, engine: Engine) -> None:
         await open_session(engine)
@@ -323,7 +323,7 @@ class MemorySuite:
             await engine.commit(Step(ALICE, (said(),), keeps=(keep,), last_sequence=7))
         assert await engine.recall(key="k", scope="s") is None
 
-    async def test_a_note_is_kept_replaced_and_removed(self, engine: Engine) -> None:
+    async def test_a_note_is_stored_replaced_and_removed(self, engine: Engine) -> None:
         assert await engine.note("destination:x") is None
         await engine.set_note("destination:x", "off")
         await engine.set_note("destination:x", "on\x00🂡")

@@ -30,7 +30,7 @@ keys = st.none() | st.sampled_from(["k1", "k2", "k3"])
 
 
 @dataclass
-class Told:
+class SessionModel:
     """The model of one session."""
 
     ids: list[str] = field(default_factory=list[str])
@@ -54,14 +54,14 @@ class EngineMachine(LeaseRules):
         self.folder = tempfile.TemporaryDirectory(prefix="dragoman-engine-")
         self.clock = FakeClock()
         self.runner = asyncio.Runner()
-        self.told = {session_id: Told() for session_id in SESSIONS}
+        self.models = {session_id: SessionModel() for session_id in SESSIONS}
         self.lives = Lives()
         self.owned = {session_id: Owned() for session_id in SESSIONS}
         self.run(self.enter())
         for session_id in SESSIONS:
             row = self.run(open_session(self.engine, session_id))
             first = self.run(self.engine.read(row.session_id))[0]
-            self.told[session_id].ids.append(first.event_id)
+            self.models[session_id].ids.append(first.event_id)
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         return self.runner.run(work)
@@ -72,9 +72,9 @@ class EngineMachine(LeaseRules):
 
     def commit(self, session_id: SessionId, step: Step) -> bool:
         """Commit a step and update the model; return False if the step must be Stale."""
-        told = self.told[session_id]
+        model = self.models[session_id]
         keys = [new.dedupe_key for new in step.events if new.dedupe_key is not None]
-        repeats = {key for place, key in enumerate(keys) if key in told.keys or key in keys[:place]}
+        repeats = {key for place, key in enumerate(keys) if key in model.keys or key in keys[:place]}
         done: Committed | None = None
         named: frozenset[str] = frozenset()
         try:
@@ -87,14 +87,14 @@ class EngineMachine(LeaseRules):
         if done is None:
             return False
         for index, new in enumerate(step.events):
-            told.ids.append(new.event_id)
+            model.ids.append(new.event_id)
             if new.dedupe_key is not None:
-                told.keys[new.dedupe_key] = len(told.ids)
+                model.keys[new.dedupe_key] = len(model.ids)
             if any(send.event_index == index for send in step.sends):
-                told.pending.add(len(told.ids))
-        assert done.last_sequence == len(told.ids)
+                model.pending.add(len(model.ids))
+        assert done.last_sequence == len(model.ids)
         assert [e.sequence for e in done.envelopes] == [
-            *range(len(told.ids) - len(done.envelopes) + 1, len(told.ids) + 1)
+            *range(len(model.ids) - len(done.envelopes) + 1, len(model.ids) + 1)
         ]
         return True
 
@@ -108,17 +108,17 @@ class EngineMachine(LeaseRules):
 
     @rule(session_id=sessions, call_id=calls)
     def ask(self, session_id: SessionId, call_id: CallId) -> None:
-        known = any(call_id in told.calls for told in self.told.values())
+        known = any(call_id in model.calls for model in self.models.values())
         opened: CallChange = call(call_id)
         written = self.commit(session_id, Step(session_id, (asked(),), calls=(opened,)))
         assert written is not known
         if written:
-            self.told[session_id].calls[call_id] = (True, len(self.told[session_id].ids))
+            self.models[session_id].calls[call_id] = (True, len(self.models[session_id].ids))
 
     @rule(session_id=sessions, call_id=calls)
     def settle(self, session_id: SessionId, call_id: CallId) -> None:
-        told = self.told[session_id]
-        open_here, request = told.calls.get(call_id, (False, 0))
+        model = self.models[session_id]
+        open_here, request = model.calls.get(call_id, (False, 0))
         step = Step(
             session_id,
             (answered(),),
@@ -127,11 +127,11 @@ class EngineMachine(LeaseRules):
         )
         assert self.commit(session_id, step) is open_here
         if open_here:
-            told.calls[call_id] = (False, request)
+            model.calls[call_id] = (False, request)
 
     @rule(session_id=sessions, offset=st.integers(-1, 1))
     def expect(self, session_id: SessionId, offset: int) -> None:
-        step = Step(session_id, (said(),), last_sequence=len(self.told[session_id].ids) + offset)
+        step = Step(session_id, (said(),), last_sequence=len(self.models[session_id].ids) + offset)
         assert self.commit(session_id, step) is (offset == 0)
 
     @rule(session_id=sessions, offset=st.integers(-1, 1))
@@ -141,21 +141,21 @@ class EngineMachine(LeaseRules):
 
     @rule(session_id=sessions)
     def deliver(self, session_id: SessionId) -> None:
-        told = self.told[session_id]
-        changes = tuple(SendChange(sequence, RUNTIME, "delivered", 1) for sequence in told.pending)
+        model = self.models[session_id]
+        changes = tuple(SendChange(sequence, RUNTIME, "delivered", 1) for sequence in model.pending)
         assert self.commit(session_id, Step(session_id, send_changes=changes))
-        told.pending.clear()
+        model.pending.clear()
 
     @rule(keep=st.integers(0, 5))
     def sweep(self, keep: int) -> None:
         policy = RetentionPolicy(open_age=10_000 * DAY, open_events=keep, call_age=timedelta(days=10_000))
         self.run(self.engine.sweep(policy))
-        for told in self.told.values():
-            needed = {request for is_open, request in told.calls.values() if is_open} | told.pending
-            first = min([len(told.ids) - keep + 1, *needed])
-            if first > told.first:
-                told.first = first
-            told.keys = {key: sequence for key, sequence in told.keys.items() if sequence >= told.first}
+        for model in self.models.values():
+            needed = {request for is_open, request in model.calls.values() if is_open} | model.pending
+            first = min([len(model.ids) - keep + 1, *needed])
+            if first > model.first:
+                model.first = first
+            model.keys = {key: sequence for key, sequence in model.keys.items() if sequence >= model.first}
 
     @rule()
     def restart(self) -> None:
@@ -167,16 +167,16 @@ class EngineMachine(LeaseRules):
 
     @invariant()
     def agrees(self) -> None:
-        for session_id, told in self.told.items():
+        for session_id, model in self.models.items():
             row = self.run(self.engine.session(session_id))
-            assert (row.first_sequence, row.last_sequence) == (told.first, len(told.ids))
-            kept = self.run(self.engine.read(session_id, after=told.first - 1))
-            assert [e.event_id for e in kept] == told.ids[told.first - 1 :]
-            assert [e.sequence for e in kept] == [*range(told.first, len(told.ids) + 1)]
+            assert (row.first_sequence, row.last_sequence) == (model.first, len(model.ids))
+            stored = self.run(self.engine.read(session_id, after=model.first - 1))
+            assert [e.event_id for e in stored] == model.ids[model.first - 1 :]
+            assert [e.sequence for e in stored] == [*range(model.first, len(model.ids) + 1)]
             open_calls = self.run(self.engine.open_calls(session_id))
-            assert {c.call_id for c in open_calls} == {c for c, (is_open, _) in told.calls.items() if is_open}
+            assert {c.call_id for c in open_calls} == {c for c, (is_open, _) in model.calls.items() if is_open}
             sends = self.run(self.engine.pending_sends(target=RUNTIME, session_id=session_id))
-            assert [send.sequence for send in sends] == sorted(told.pending)
+            assert [send.sequence for send in sends] == sorted(model.pending)
 
     def teardown(self) -> None:
         self.run(self.stack.aclose())
@@ -193,7 +193,7 @@ class ModelSuite:
     def build(self, folder: Path, clock: FakeClock) -> Engine:
         raise NotImplementedError
 
-    def test_random_steps_leave_what_the_model_says(self) -> None:
+    def test_random_steps_match_the_model(self) -> None:
         suite = self
 
         class Driven(EngineMachine):

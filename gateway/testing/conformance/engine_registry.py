@@ -82,7 +82,7 @@ class RegistrySuite:
         assert (row, is_new) == (before, False)
         assert await engine.session(BOB) is None
 
-    async def test_notes_are_kept_in_the_transaction_that_opens_a_session(self, engine: Engine) -> None:
+    async def test_notes_are_stored_in_the_transaction_that_opens_a_session(self, engine: Engine) -> None:
         async def opened(native_id: str, note: str, session_id: SessionId = ALICE) -> bool:
             notes = {"n": note, f"n-{note}": "here"}
             _, is_new = await engine.open_session(NewSession(
@@ -176,7 +176,7 @@ class RegistrySuite:
         rows, _ = await engine.sessions(ALL, SessionFilter(open_only=True))
         assert [row.session_id for row in rows] == ["m", "a", "b", "y"]
 
-    async def test_sessions_are_listed_newest_first_where_that_is_asked(self, engine: Engine) -> None:
+    async def test_sessions_are_listed_newest_first_on_request(self, engine: Engine) -> None:
         names = [SessionId(name) for name in ("m", "a", "z", "b", "y")]
         for name in names:
             await open_session(engine, name)
@@ -241,7 +241,7 @@ class RegistrySuite:
                     with pytest.raises(InvalidRequest):
                         await listing(Page(1, cursor))
 
-    async def test_every_step_says_when_the_session_was_updated(self, engine: Engine, clock: FakeClock) -> None:
+    async def test_every_step_updates_the_time_of_the_session(self, engine: Engine, clock: FakeClock) -> None:
         await open_session(engine)
         clock.turn(DAY)
         await engine.commit(Step(ALICE, (said(),)))

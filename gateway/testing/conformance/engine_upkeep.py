@@ -87,7 +87,7 @@ class EraseSuite:
             await engine.erase(BOB)
         assert isinstance((await engine.read(ALICE))[0].event, SessionOpened)
 
-    async def test_what_was_not_sent_to_the_runtime_of_an_erased_session_is_moot(self, engine: Engine) -> None:
+    async def test_unsent_events_of_an_erased_session_are_moot(self, engine: Engine) -> None:
         for session_id in (ALICE, BOB):
             await open_session(engine, session_id)
             await engine.commit(Step(session_id, (said(), said()), sends=(Enqueue(0, RUNTIME), Enqueue(1, RUNTIME))))
@@ -118,7 +118,7 @@ class SweepSuite:
         assert await engine.sweep(KEEP_ALL) == Swept()
         assert len(await engine.read(ALICE)) == 11
 
-    async def test_old_events_go_and_readers_below_are_told(self, engine: Engine, clock: FakeClock) -> None:
+    async def test_old_events_are_removed_and_readers_get_truncated(self, engine: Engine, clock: FakeClock) -> None:
         await self._fill(engine)
         clock.turn(2 * DAY)
         await engine.commit(Step(ALICE, (said("new", recorded_at=clock.now()),)))
@@ -131,7 +131,7 @@ class SweepSuite:
             assert caught.value.first_sequence == 12
         assert [e.sequence for e in await engine.read(ALICE, after=11)] == [12]
 
-    async def test_numbering_goes_on_when_everything_is_removed(self, engine: Engine, clock: FakeClock) -> None:
+    async def test_numbering_continues_after_everything_is_removed(self, engine: Engine, clock: FakeClock) -> None:
         await self._fill(engine)
         clock.turn(2 * DAY)
         await engine.sweep(replace(KEEP_ALL, open_age=DAY))
@@ -171,7 +171,7 @@ class SweepSuite:
         assert [(row.first_sequence, row.last_sequence) for row in rows] == [(5, 6), (5, 6)]
         assert (await engine.sweep(replace(KEEP_ALL, max_bytes=45_000))).events == 0
 
-    async def test_what_is_still_needed_stays_and_all_behind_it(self, engine: Engine, clock: FakeClock) -> None:
+    async def test_needed_events_and_all_later_ones_stay(self, engine: Engine, clock: FakeClock) -> None:
         names = [SessionId(name) for name in ("call", "send", "question")]
         for name in names:
             await self._fill(engine, name)
@@ -282,12 +282,12 @@ class LifeSuite:
         """Make the engine under test without entering it; the same folder means the same store."""
         raise NotImplementedError
 
-    async def test_a_working_store_says_that_it_takes_writes(self, engine: Engine) -> None:
+    async def test_a_working_store_reports_that_it_is_writable(self, engine: Engine) -> None:
         health = await engine.health()
         assert health.writable
         assert health.bytes_used is not None
 
-    async def test_a_closed_store_says_so_and_nothing_hangs(self, tmp_path: Path, clock: FakeClock) -> None:
+    async def test_a_closed_store_raises_and_nothing_hangs(self, tmp_path: Path, clock: FakeClock) -> None:
         engine = self.build(tmp_path, clock)
         assert not (await engine.health()).writable
         async with engine:
@@ -297,7 +297,7 @@ class LifeSuite:
             with pytest.raises(EngineUnavailable):
                 await asyncio.wait_for(attempt, 5)
 
-    async def test_what_was_asked_before_closing_is_written_or_refused(self, tmp_path: Path, clock: FakeClock) -> None:
+    async def test_steps_before_closing_are_written_or_refused(self, tmp_path: Path, clock: FakeClock) -> None:
         engine = self.build(tmp_path, clock)
         async with engine:
             await open_session(engine)

@@ -110,7 +110,7 @@ class ExecutorSuite:
             answer = await executor.execute(make_request(timeout=self.patience))
         check_answer(answer, kind="tool.requested", limit=self.answer_limit)
 
-    async def test_what_it_reports_are_bounded_json_objects_before_its_answer(self) -> None:
+    async def test_reports_are_bounded_json_objects_before_the_answer(self) -> None:
         reports: list[Any] = []
         async with asyncio.timeout(BOUND):
             async with self.make() as executor:
@@ -122,7 +122,7 @@ class ExecutorSuite:
             assert isinstance(one, dict)
             assert len(orjson.dumps(one)) <= MOST_REPORTED
 
-    async def test_what_is_not_a_call_ends_in_a_bounded_answer_too(self) -> None:
+    async def test_other_kinds_also_end_in_a_bounded_answer(self) -> None:
         async with asyncio.timeout(BOUND), self.make() as executor:
             for kind in REPLY_KINDS:
                 answer = await executor.execute(make_request(kind, timeout=self.patience))
@@ -147,7 +147,7 @@ class ExecutorSuite:
             answer = await executor.execute(make_request(timeout=timedelta(0)))
         check_answer(answer, kind="tool.requested", limit=self.answer_limit)
 
-    async def test_telling_about_a_cancel_never_raises(self) -> None:
+    async def test_a_cancellation_never_raises(self) -> None:
         cancellation = Cancellation(
             key="call-1.cancel",
             data={"call_id": "call-1", "session_id": "session-1", "tool": "ask_for_cards", "reason": None},
@@ -156,7 +156,7 @@ class ExecutorSuite:
         async with asyncio.timeout(BOUND), self.make() as executor:
             await executor.cancel(cancellation)
 
-    async def test_it_can_be_left_without_having_been_used(self) -> None:
+    async def test_it_can_be_closed_unused(self) -> None:
         async with asyncio.timeout(BOUND), self.make():
             pass
 
@@ -183,7 +183,7 @@ class HangingExecutorSuite(ExecutorSuite):
             answer = await executor.execute(make_request(timeout=self.patience))
         assert isinstance(answer, Uncertain | NeverSent), "a timeout is not an answer of the backend"
 
-    async def test_a_canceled_attempt_stops_and_says_so(self) -> None:
+    async def test_a_canceled_attempt_stops_and_raises(self) -> None:
         async with asyncio.timeout(BOUND), self.make() as executor:
             attempt = asyncio.ensure_future(executor.execute(make_request(timeout=timedelta(minutes=5))))
             await self.wait_until_asked(attempt)
@@ -200,7 +200,7 @@ class HangingExecutorSuite(ExecutorSuite):
             answer = await executor.execute(make_request(key="call-2", timeout=self.patience))
         check_answer(answer, kind="tool.requested", limit=self.answer_limit)
 
-    async def test_a_full_house_ends_with_its_time(self) -> None:
+    async def test_many_hanging_attempts_time_out(self) -> None:
         async with asyncio.timeout(BOUND), self.make() as executor:
             asked = [
                 executor.execute(make_request(key=f"call-{number}", timeout=timedelta(milliseconds=200)))

@@ -145,7 +145,7 @@ class LinkSuite:
         """Make a frame of the client."""
         raise NotImplementedError
 
-    async def test_frames_arrive_as_they_were_said_and_in_their_order(self) -> None:
+    async def test_frames_arrive_unchanged_and_in_order(self) -> None:
         async with self.serve() as peer, self.connector(peer) as connector:
             collector = Collector()
             async with connector.connect(self.native_id, collector):
@@ -155,7 +155,7 @@ class LinkSuite:
                     await peer.say(frame)
                 assert await collector.wait_for(500) == sent
 
-    async def test_frames_leave_as_they_were_given_and_in_their_order(self) -> None:
+    async def test_frames_are_sent_unchanged_and_in_order(self) -> None:
         async with (
             self.serve() as peer,
             self.connector(peer) as connector,
@@ -207,7 +207,7 @@ class LinkSuite:
             with pytest.raises(LinkLost):
                 await within(link.send_all([self.outbound(1)]))
 
-    async def test_a_peer_that_is_there_proves_it_and_one_that_is_gone_does_not(self) -> None:
+    async def test_prove_succeeds_until_the_connection_is_lost(self) -> None:
         async with (
             self.serve() as peer,
             self.connector(peer) as connector,
@@ -241,7 +241,7 @@ class LinkSuite:
                 await peer.say(self.inbound(7))
                 assert await collector.wait_for(1) == [self.inbound(7)]
 
-    async def test_a_link_that_resumes_says_once_each_time_that_it_has_caught_up(self) -> None:
+    async def test_a_link_that_resumes_calls_caught_up_once_per_connection(self) -> None:
         if not self.adapter.capabilities.resumes:
             return
         async with self.serve() as peer, self.connector(peer) as connector:
@@ -258,14 +258,14 @@ class LinkSuite:
                     await peer.drop()
                 await within(peer.disconnected())
 
-    async def test_a_refusal_for_good_is_told_as_one(self) -> None:
+    async def test_a_terminal_refusal_raises_link_refused(self) -> None:
         async with self.serve() as peer, self.connector(peer) as connector:
             peer.refuse_next()
             with pytest.raises(LinkRefused) as refusal:
                 await enter(connector.connect(self.native_id, Collector()))
             assert refusal.value.terminal
 
-    async def test_nobody_there_is_a_lost_link_and_no_refusal(self) -> None:
+    async def test_an_unreachable_peer_raises_link_lost(self) -> None:
         async with self.serve() as peer, self.connector(peer) as connector:
             await peer.stop()
             with pytest.raises(LinkLost):
@@ -355,7 +355,7 @@ class LinkSuite:
                 await within(following)
             assert len(collector.frames) == len(sent), "a message was passed on both from history and live: drop one"
 
-    async def test_a_cursor_resumes_behind_its_message(self) -> None:
+    async def test_a_cursor_resumes_after_its_message(self) -> None:
         if not self.adapter.capabilities.resumes:
             return
         async with self.serve() as peer, self.connector(peer) as connector:
@@ -384,7 +384,7 @@ class LinkSuite:
                     " messages before `caught_up`: a cursor may only advance past messages that were passed on"
                 )
 
-    async def test_a_resumed_link_begins_at_its_cursor(self) -> None:
+    async def test_a_resumed_link_starts_at_its_cursor(self) -> None:
         if not self.adapter.capabilities.resumes:
             return
         async with self.serve() as peer, self.connector(peer) as connector:

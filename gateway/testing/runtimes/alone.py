@@ -1,4 +1,4 @@
-"""What simulated runtimes have in common when they run alone: options, and lines of what the agent asks and hears."""
+"""The common part of simulated runtimes that run alone: command-line options and printed lines."""
 
 import argparse
 import asyncio
@@ -18,34 +18,34 @@ from dotenv import dotenv_values
 from gateway.testing.runtimes.asking import Asking
 
 WAIT = 120.0
-"""How long a call that is made at the start waits for a gateway."""
+"""The time in seconds for which the first call waits for a gateway."""
 
 
 @dataclass(frozen=True, slots=True)
 class FirstCall:
-    """What the agent calls as soon as a gateway is there."""
+    """The call that the agent makes as soon as a gateway is connected."""
 
     tool: str
     arguments: dict[str, Any]
 
 
 class Options:
-    """The options that all simulated runtimes have; each adds its own."""
+    """The options of all simulated runtimes; each adds its own."""
 
     def __init__(self, runtime: str, description: str) -> None:
         program = f"python -m gateway.testing.runtimes.{runtime}"
         self.parser = argparse.ArgumentParser(prog=program, description=description)
         add = self.parser.add_argument
-        add("--env-file", type=Path, metavar="FILE", help="where its key is, if not in the environment")
-        add("--call", nargs=2, metavar=("TOOL", "JSON"), help="call a tool as soon as a gateway is there")
+        add("--env-file", type=Path, metavar="FILE", help="file with the key, if it is not in the environment")
+        add("--call", nargs=2, metavar=("TOOL", "JSON"), help="call a tool as soon as a gateway is connected")
 
     def add_address(self) -> None:
-        """Add where a server listens."""
+        """Add the options for the address of a server."""
         self.parser.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
         self.parser.add_argument("--port", type=int, default=0, help="port to listen on (a free one)")
 
     def read(self) -> argparse.Namespace:
-        """Read the command line; `call` is a `FirstCall`, and `env` the environment over the file."""
+        """Parse the command line; `call` is a `FirstCall`, `env` the file overridden by the environment."""
         given = self.parser.parse_args()
         given.env = self._environment(given.env_file)
         given.call = None if given.call is None else self._first_call(*given.call)
@@ -62,59 +62,59 @@ class Options:
         try:
             arguments = json.loads(text)
         except ValueError as exc:
-            self.parser.error(f"--call: the arguments are no JSON: {exc}")
+            self.parser.error(f"--call: the arguments are not JSON: {exc}")
         if not isinstance(arguments, dict):
-            self.parser.error('--call: the arguments are a JSON object, such as {"rank": "7"}')
+            self.parser.error('--call: the arguments must be a JSON object, such as {"rank": "7"}')
         return FirstCall(tool, cast("dict[str, Any]", arguments))
 
 
 def tell(line: str) -> None:
-    """Print one line of what happens."""
+    """Print one line."""
     typer.echo(line)
 
 
 async def stay(first: FirstCall | None, call: Callable[[FirstCall], Awaitable[str]]) -> None:
-    """Make the first call, where there is one, and stay until Ctrl-C."""
+    """Make the first call, if there is one, and keep running until Ctrl-C."""
     if first is not None:
-        tell("waits  for a gateway")
+        tell("waiting for a gateway")
         try:
-            heard = await call(first)
+            result = await call(first)
         except TimeoutError as exc:
-            heard = f"nothing: {exc}"
-        tell(f"hears  {heard}")
+            result = f"no result: {exc}"
+        tell(f"← {result}")
     await asyncio.Event().wait()
 
 
 def play(playing: Coroutine[Any, Any, None]) -> None:
-    """Run a server until Ctrl-C; where it cannot listen, say so in a line."""
+    """Run a server until Ctrl-C; exit with one line of text if it cannot listen."""
     with contextlib.suppress(KeyboardInterrupt):
         try:
             asyncio.run(playing)
         except OSError as exc:
-            sys.exit(f"cannot listen there: {exc.strerror or exc}; --host and --port say where")
+            sys.exit(f"cannot listen: {exc.strerror or exc}; select another address with --host and --port")
 
 
 def tell_asked(first: FirstCall) -> None:
-    """Print what is called."""
-    tell(f"calls  {first.tool} {json.dumps(first.arguments, ensure_ascii=False)}")
+    """Print the call."""
+    tell(f"→ call {first.tool} {json.dumps(first.arguments, ensure_ascii=False)}")
 
 
 def told(outcome: str, result: object, latency: timedelta | None) -> str:
-    """Say in a line what the agent was told of a call."""
+    """Format the result of a call."""
     text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
     took = "" if latency is None else f" ({latency.total_seconds() * 1000:.0f} ms)"
     return f"{outcome}: {text}{took}"
 
 
 def show_line(what: str, url: str, body: object, *headers: str) -> None:
-    """Print a line for a shell, broken so that it fits a terminal."""
+    """Print a shell command, wrapped to fit a terminal."""
     given = (f"-H '{header}'" for header in (*headers, "Content-Type: application/json"))
     tell(" \\\n    ".join([f"{what}\n  curl {url}", *given, f"-d '{json.dumps(body)}'"]))
 
 
 def show_questions(url: str, asking: Asking) -> None:
-    """Print how to let the agent ask a person, and what it hears from now on."""
-    tell("Let it ask a person:")
-    for what, way in asking.ways.items():
-        tell(f"  curl {url}/simulator/ask/{what} -d '{way.usual}'")
+    """Print the commands that let the agent ask a human; from now on, print requests and answers."""
+    tell("Let it ask a human:")
+    for kind, way in asking.ways.items():
+        tell(f"  curl {url}/simulator/ask/{kind} -d '{way.usual}'")
     asking.tell = tell

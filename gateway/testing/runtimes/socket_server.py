@@ -1,27 +1,27 @@
-"""What the simulated servers use of the library for Socket.IO, which has no types."""
+"""Types for the parts of python-socketio that the simulated servers use; the library has none."""
 
 from typing import Protocol
 
 
 class EngineServer(Protocol):
-    """The connections below: a text is written to one as it is."""
+    """The Engine.IO connections, for sending raw text."""
 
     async def send(self, sid: str, data: str) -> None: ...
 
 
 class ServerManager(Protocol):
-    """Which connection belongs to which client."""
+    """Maps clients to connections."""
 
     def eio_sid_from_sid(self, sid: str, namespace: str) -> str | None: ...
 
 
 class SocketServer(Protocol):
-    """The server itself."""
+    """The Socket.IO server."""
 
     eio: EngineServer
     manager: ServerManager
     not_handled: object
-    """Returned by a handler, it keeps the library from acknowledging an event."""
+    """A handler returns this to prevent the acknowledgement of an event."""
 
     def on(self, event: str, handler: object) -> None: ...
     async def emit(self, event: str, data: object, *, to: str) -> None: ...

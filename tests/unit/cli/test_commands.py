@@ -145,9 +145,7 @@ def test_the_demo_does_not_begin_where_somebody_else_listens(behind: int, part: 
         result = _run("demo", "--port", str(port - behind))
     assert (result.exit_code, result.stdout) == (1, "")
     (line,) = result.stderr.splitlines()
-    assert line.startswith(
-        f"dragoman: error: port {port} of 127.0.0.1 is taken, and the demo's {part} would listen there"
-    )
+    assert line.startswith(f"dragoman: error: port {port} of 127.0.0.1 is in use, and the demo's {part} needs it")
     assert "--port" in line
 
 

@@ -25,7 +25,7 @@ async def _call(session: SimSession, first: FirstCall) -> str:
     try:
         answer = await asked.answered(CALL_LIMIT)
     except Interrupted as exc:
-        return f"nothing: {exc}"
+        return f"no result: {exc}"
     if not session.open:
         session.end_turn()
     return told("failure" if answer.get("is_error") else "success", texts_of(answer["content"]), asked.latency)
@@ -38,18 +38,20 @@ async def _run(given: argparse.Namespace) -> None:
         tell(f"Herm at {server.url}, session {given.session}, agent {', '.join(server.agents)}")
         order = {"tool": "ask_for_cards", "arguments": {"rank": "7"}}
         url = f"{server.url}/simulator/sessions/{given.session}/call"
-        show_line("Let the agent ask for a tool:", url, order, f"Authorization: Bearer {key}")
+        show_line("Let the agent call a tool:", url, order, f"Authorization: Bearer {key}")
         show_questions(server.url, server.asking)
         await stay(given.call, lambda first: _call(session, first))
 
 
 def main() -> None:
-    """Serve one session, and those that are created, until Ctrl-C."""
+    """Serve one session and created ones until Ctrl-C."""
     options = Options("herm", "A simulated Herm server, speaking raw JSON over REST and SSE.")
     options.add_address()
-    options.parser.add_argument("--api-key", metavar="KEY", help="its key; else HERM_API_KEY, else key_simulated")
     options.parser.add_argument(
-        "--session", metavar="ID", default="session_1", help="a session that exists (%(default)s)"
+        "--api-key", metavar="KEY", help="the API key; default: HERM_API_KEY, else key_simulated"
+    )
+    options.parser.add_argument(
+        "--session", metavar="ID", default="session_1", help="the ID of an existing session (%(default)s)"
     )
     play(_run(options.read()))
 

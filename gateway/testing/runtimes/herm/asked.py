@@ -1,4 +1,4 @@
-"""What a simulated Herm agent waits for: results, permissions, answers, secrets."""
+"""The open requests of a simulated Herm agent: tool calls, approvals, questions and secrets."""
 
 import asyncio
 from datetime import timedelta
@@ -11,41 +11,41 @@ Kind = Literal["tool", "approval", "clarify", "sudo", "secret"]
 
 
 class Interrupted(Exception):
-    """The application has stopped the turn, so nothing will be answered any more."""
+    """The application has stopped the turn, so there will be no answer."""
 
 
 class Asked:
-    """Something the agent waits for, and every answer that came."""
+    """One request of the agent, and all its answers."""
 
     def __init__(self, asked_id: str, kind: Kind, payload: Frame, change: Change) -> None:
         self.asked_id = asked_id
         self.kind = kind
         self.payload = payload
         self.answers: list[Frame] = []
-        """All answers as posted; more than one is a repeat."""
+        """All answers, unchanged; each after the first is a repeat."""
         self.closed = False
-        """The turn was stopped before an answer came."""
+        """Whether the turn was stopped before an answer arrived."""
         self.started = asyncio.get_running_loop().time()
         self.settled: float | None = None
         self._change = change
 
     @property
     def latency(self) -> timedelta | None:
-        """From the question to its first answer."""
+        """The time from the request to its first answer."""
         return None if self.settled is None else timedelta(seconds=self.settled - self.started)
 
     def settle(self, event: Frame) -> None:
-        """Take an answer; the first one counts."""
+        """Add an answer; the first one counts."""
         self.answers.append(event)
         if self.settled is None:
             self.settled = asyncio.get_running_loop().time()
 
     async def answered(self, within: float = PATIENCE) -> Frame:
-        """Wait for the answer; returns the event as it was posted.
+        """Wait for the answer; return the posted event.
 
         Raises:
-            Interrupted: there will be none.
-            TimeoutError: none came in time.
+            Interrupted: the turn was stopped.
+            TimeoutError: no answer arrived in time.
         """
 
         def look() -> bool | None:

@@ -1,4 +1,4 @@
-"""What a simulated Herm agent asks people where somebody tells it to: an approval, a question, a password."""
+"""The requests that a simulated Herm agent makes on demand: an approval, a question, a password."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -17,7 +17,7 @@ class Sessions(Protocol):
 
 
 def questions(server: Sessions) -> Asking:
-    """Let the newest session that is streamed ask."""
+    """Let the newest session with an open stream ask."""
 
     def newest() -> SimSession:
         found = next((one for one in reversed(server.sessions.values()) if one.streams), None)
@@ -32,17 +32,17 @@ def questions(server: Sessions) -> Asking:
         except Interrupted as exc:
             raise Busy(str(exc)) from exc
         _end(session)
-        return f"{'a denial' if used['is_error'] else 'a permission'}, and its tool says: {texts_of(used['content'])}"
+        return f"{'denied' if used['is_error'] else 'approved'}; the tool's output: {texts_of(used['content'])}"
 
     async def question(text: str) -> str:
         session = newest()
-        return await _answer(session, session.clarify(text), lambda event: f"an answer: {event['answer']}")
+        return await _answer(session, session.clarify(text), lambda event: f"answer: {event['answer']}")
 
     async def sudo(_text: str) -> str:
         session = newest()
-        # What it is stays between the two.
+        # The password itself is not printed.
         return await _answer(
-            session, session.ask_sudo(), lambda event: f"a password of {len(event['password'])} letters"
+            session, session.ask_sudo(), lambda event: f"password of {len(event['password'])} characters"
         )
 
     ways = {
@@ -53,16 +53,16 @@ def questions(server: Sessions) -> Asking:
     return Asking(ways, check=newest)
 
 
-async def _answer(session: SimSession, asked: Asked, say: Callable[[Frame], str]) -> str:
+async def _answer(session: SimSession, asked: Asked, describe: Callable[[Frame], str]) -> str:
     try:
         event = await asked.answered(PATIENCE)
     except Interrupted as exc:
         raise Busy(str(exc)) from exc
     _end(session)
-    return say(event)
+    return describe(event)
 
 
 def _end(session: SimSession) -> None:
-    """End the turn, unless the agent waits for something else."""
+    """End the turn, unless the agent has other open requests."""
     if session.turn and not session.open:
         session.end_turn()

@@ -1,6 +1,6 @@
-"""What a Herm server demands of the `user.*` events it is posted, checked strictly; pure.
+"""The rules of a Herm server for posted `user.*` events, checked strictly. Pure.
 
-Source: the "Events Reference" of Herm; where it is silent the rules here say what a careful server would do.
+Source: the "Events Reference" of Herm; in open points the rules are those of a careful server.
 """
 
 import math
@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 Frame = dict[str, Any]
 
 EVENT_LIMIT = 100
-"""Events in one request; ours, the documents give none."""
+"""The limit of events in one request; our choice, because the documents have none."""
 BLOCK_LIMIT = 100
 TEXT_LIMIT = 20_000
 DEPTH_LIMIT = 64
@@ -23,12 +23,12 @@ ANSWERS: Final = {
     "user.sudo_result": ("request_id", "sudo"),
     "user.secret_result": ("request_id", "secret"),
 }
-"""Events that answer something: the field that says what, and the kind of thing it must be."""
+"""The events that answer a request: the field with the request's id, and the kind of the request."""
 SECRET_FIELDS: Final = {"user.sudo_result": "password", "user.secret_result": "value"}
 
 
 class Objection(Exception):
-    """A request is not carried out; status, code and text are what the client gets."""
+    """A refused request, with the status, code and text of the response."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
@@ -41,10 +41,10 @@ def _invalid(message: str) -> Objection:
 
 
 def read_events(body: object) -> list[Frame]:
-    """Read the body of a post: `{"events": […]}`, a bare array, or one event; all of it is valid, or none.
+    """Parse the body of a post: `{"events": […]}`, a bare array, or one event.
 
     Raises:
-        Objection: 400, with the reason.
+        Objection: 400, with the reason, if any event is invalid.
     """
     match body:
         case {"events": list()}:
@@ -114,33 +114,33 @@ def _blocks(event: Frame, *, of: str) -> None:
 
 
 def read_creation(body: object) -> Frame:
-    """Read the body of `POST /v1/agents/{agentId}/sessions`.
+    """Parse the body of `POST /v1/agents/{agentId}/sessions`.
 
     Raises:
         Objection: 400, with the reason.
     """
     if not isinstance(body, dict):
         raise _invalid("the body must be an object")
-    wanted = cast("Frame", body)
-    _scan(wanted)
-    if strange := sorted(wanted.keys() - {"userId", "title", "metadata"}):
-        raise _invalid(f"unknown field {strange[0][:64]!r}")
+    creation = cast("Frame", body)
+    _scan(creation)
+    if unknown := sorted(creation.keys() - {"userId", "title", "metadata"}):
+        raise _invalid(f"unknown field {unknown[0][:64]!r}")
     for key in ("userId", "title"):
-        if wanted.get(key) is not None:
-            _text(wanted, key, of="a session")
-    if not isinstance(wanted.get("metadata", {}), dict):
+        if creation.get(key) is not None:
+            _text(creation, key, of="a session")
+    if not isinstance(creation.get("metadata", {}), dict):
         raise _invalid("metadata must be an object")
-    return wanted
+    return creation
 
 
 def same_answer(one: Frame, other: Frame) -> bool:
-    """Say whether two answers mean the same, defaults put in."""
+    """Return whether two answers are equal after defaults are filled in."""
     defaults = {"is_error": False, "scope": "once"}
     return {**defaults, **one} == {**defaults, **other}
 
 
 def without_secrets(event: Frame) -> Frame:
-    """Write an event so that it may be kept and shown."""
+    """Return an event with its secret replaced."""
     hidden = SECRET_FIELDS.get(event["type"])
     return event if hidden is None else {**event, hidden: "[not kept]"}
 
@@ -158,7 +158,7 @@ def _text(event: Frame, key: str, *, of: str, filled: bool = False) -> str:
 
 
 def _scan(event: Frame) -> None:
-    """Look for what is no JSON, without recursion."""
+    """Reject non-JSON values and excessive nesting, without recursion."""
     waiting: list[tuple[object, int]] = [(event, 1)]
     while waiting:
         value, depth = waiting.pop()

@@ -33,20 +33,20 @@ CALL_LIMIT = 120.0
 
 
 class CallOrder(BaseModel):
-    """What the agent shall ask for."""
+    """The tool to call."""
 
     tool: str
     arguments: dict[str, Any] = {}
 
 
 class SayOrder(BaseModel):
-    """What the agent shall say."""
+    """The message to send."""
 
     text: str
 
 
 class HermServer:
-    """Serves sessions that exist once `session` has been asked for them, or that a client created by HTTP."""
+    """Serves sessions; `session` or a client's HTTP request creates one."""
 
     def __init__(
         self,
@@ -60,16 +60,16 @@ class HermServer:
         self.api_key = api_key
         self.sessions: dict[str, SimSession] = {}
         self.agents: set[str] = {"agent"}
-        """Agents that sessions can be created with."""
+        """The agents for new sessions."""
         self.violations: list[str] = []
-        """Breaches by clients that belong to no session."""
+        """Protocol violations by clients that belong to no session."""
         self._manners = manners or Manners()
         self._stumbles: list[tuple[str, Response]] = []
         self._lost_answers = 0
         self._may_answer = asyncio.Event()
         self._may_answer.set()
         self.asking = questions(self)
-        """How a person lets an agent ask."""
+        """Lets a session's agent ask a human."""
         self._served = Served(self._pages(), host=host, port=port, wire=wire)
 
     @property
@@ -77,7 +77,7 @@ class HermServer:
         return self._served.url
 
     def session(self, session_id: str, *, agent_id: str = "agent") -> SimSession:
-        """Return a session, made where it does not exist yet."""
+        """Return a session; create it if it does not exist."""
         if session_id not in self.sessions:
             self.sessions[session_id] = SimSession(session_id, agent_id, wire=self, manners=self._manners)
             while len(self.sessions) > SESSION_LIMIT:
@@ -87,44 +87,44 @@ class HermServer:
     def stumble(
         self, method: str, status: int, *, code: str = "server_error", retry_after: str | None = None, times: int = 1
     ) -> None:
-        """Answer the next requests with an error and carry nothing out; a method is POST, LIST or STREAM."""
+        """Refuse the next requests with an error; a method is POST, LIST or STREAM."""
         headers = {"Retry-After": retry_after} if retry_after is not None else {}
-        body = {"error": code, "message": "as the simulator was told"}
+        body = {"error": code, "message": "as configured in the simulator"}
         self._stumbles += [(method, JSONResponse(body, status, headers=headers))] * times
 
     def show_page(self, method: str, status: int = 200, *, location: str | None = None, times: int = 1) -> None:
-        """Answer the next requests with an HTML page or a redirect, as a proxy does in place of the server."""
+        """Respond to the next requests with an HTML page or a redirect, as a proxy may do."""
         headers = {} if location is None else {"Location": location}
         page = HTMLResponse("<!doctype html><title>Maintenance</title>", status, headers=headers)
         self._stumbles += [(method, page)] * times
 
     def stop_pages(self) -> None:
-        """Answer requests again; errors and pages that are still due are dropped."""
+        """Process requests again; drop all remaining errors and pages."""
         self._stumbles.clear()
 
     @property
-    def stumbles_left(self) -> int:
-        """How many requests will still be answered with an error."""
+    def remaining_stumbles(self) -> int:
+        """The number of requests that will still get an error."""
         return len(self._stumbles)
 
     def lose_answers(self, count: int = 1) -> None:
-        """Carry the next posts out, and cut the connection instead of answering."""
+        """Process the next posts, but reset the connection instead of responding."""
         self._lost_answers += count
 
     def hold_answers(self) -> None:
-        """Carry posts out, and answer none of them until `release_answers`."""
+        """Process posts, but respond only after `release_answers`."""
         self._may_answer.clear()
 
     def release_answers(self) -> None:
-        """Answer what was held, and what comes."""
+        """Send the held responses, and respond normally again."""
         self._may_answer.set()
 
     async def start(self) -> None:
-        """Listen (again, on the same port); sessions keep their events."""
+        """Start to listen; a restart uses the same port, and sessions keep their events."""
         await self._served.start()
 
     async def stop(self) -> None:
-        """Cut all connections and stop listening, as a crash would."""
+        """Abort all connections and stop listening, as in a crash."""
         self.asking.stop()
         await self._served.stop()
 
@@ -136,11 +136,11 @@ class HermServer:
         await self.stop()
 
     def cut_streams(self, session_id: str) -> int:
-        """Reset the connections that stream a session; returns how many."""
+        """Reset the connections that stream a session; return their number."""
         path = f"/v1/sessions/{session_id}/events/stream"
         return self._served.reset(lambda scope: scope["type"] == "http" and scope["path"] == path)
 
-    # The pages
+    # Routes
 
     def _pages(self) -> FastAPI:
         app = FastAPI(title="Simulated Herm server", docs_url=None, redoc_url=None, openapi_url=None)
@@ -154,7 +154,7 @@ class HermServer:
         app.add_api_route("/simulator/sessions/{session_id}/call", self._order_call, methods=["POST"])
         app.add_api_route("/simulator/sessions/{session_id}/say", self._order_words, methods=["POST"])
         self.asking.add_page(app)
-        app.add_exception_handler(Objection, _say_why)
+        app.add_exception_handler(Objection, _to_response)
         return app
 
     async def _create(self, agent_id: str, request: Request) -> Response:
@@ -162,12 +162,12 @@ class HermServer:
         if agent_id not in self.agents:
             raise Objection(404, "not_found", "no such agent")
         try:
-            wanted = read_creation(await self._body(request))
+            creation = read_creation(await self._body(request))
         except Objection as exc:
             self.violations.append(f"POST sessions: {exc}")
             raise
         session = self.session(f"session_{uuid4().hex[:16]}", agent_id=agent_id)
-        session.created = wanted
+        session.created = creation
         return JSONResponse(_describe(session), 201)
 
     async def _describe(self, session_id: str, request: Request) -> JSONResponse:
@@ -203,7 +203,7 @@ class HermServer:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ANSWER_LIMIT):
                 if self._manners.answers_late:
-                    await session.wait_told()
+                    await session.wait_streamed()
                 await self._may_answer.wait()
         return JSONResponse({"data": taken}, 202)
 
@@ -228,7 +228,7 @@ class HermServer:
         return StreamingResponse(session.listen(replay_after), media_type="text/event-stream", headers=headers)
 
     async def _order_call(self, session_id: str, order: CallOrder, request: Request) -> JSONResponse:
-        """For people with curl: let the agent ask for a tool, and show the raw result."""
+        """Let the agent call a tool, and return the raw result; for use with curl."""
         self._admit(request)
         session = self._found(session_id)
         try:
@@ -240,7 +240,7 @@ class HermServer:
                 session.end_turn()
 
     async def _order_words(self, session_id: str, order: SayOrder, request: Request) -> JSONResponse:
-        """For people with curl: let the agent say something, and end its turn."""
+        """Let the agent send a message and end its turn; for use with curl."""
         self._admit(request)
         session = self._found(session_id)
         session.says(order.text)
@@ -248,7 +248,7 @@ class HermServer:
             session.end_turn()
         return JSONResponse({}, 202)
 
-    # What all pages need
+    # Helpers
 
     def _admit(self, request: Request) -> None:
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
@@ -268,7 +268,7 @@ class HermServer:
         session.close_streams()
 
     def _stumble(self, method: str) -> Response | None:
-        place = next((n for n, (wanted, _) in enumerate(self._stumbles) if wanted == method), None)
+        place = next((n for n, (affected, _) in enumerate(self._stumbles) if affected == method), None)
         return None if place is None else self._stumbles.pop(place)[1]
 
     async def _body(self, request: Request) -> object:
@@ -295,8 +295,8 @@ def _describe(session: SimSession) -> Frame:
     }
 
 
-async def _say_why(_request: Request, exc: Exception) -> JSONResponse:
+async def _to_response(_request: Request, exc: Exception) -> JSONResponse:
     assert isinstance(exc, Objection)
-    # A client's library that tries conflicts again by itself must not.
+    # Prevents automatic retries by client libraries.
     headers = {"x-should-retry": "false"} if exc.status == 409 else {}
     return JSONResponse({"error": exc.code, "message": str(exc)}, exc.status, headers=headers)

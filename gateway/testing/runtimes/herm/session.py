@@ -1,4 +1,4 @@
-"""A simulated Herm session: its agent's turns, what it asks of the application, and what it is answered."""
+"""A simulated Herm session: the turns and requests of its agent, and the application's answers."""
 
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
@@ -17,41 +17,41 @@ CHUNKS = 3
 
 
 class Wire(Protocol):
-    """How a session reaches the connections of those who stream it."""
+    """Resets the connections that stream a session."""
 
     def cut_streams(self, session_id: str) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Manners:
-    """How the simulated server behaves where the documents are silent."""
+    """The server's behavior in points that the documents leave open."""
 
     echoes: bool = True
-    """Whether what the application posts is listed and streamed as well; secrets never are."""
+    """Whether the application's events are listed and streamed too; secrets never are."""
     replays: bool = False
-    """Whether a stream begins with what came after `Last-Event-ID` or `after`."""
+    """Whether a stream starts with the events after `Last-Event-ID` or `after`."""
     keepalive: float = 15.0
     answers_late: bool = False
-    """Whether a post is answered only when its turn has ended, or waits, and all streams were written that."""
+    """Whether the response to a post is delayed until its turn has ended or waits, and all streams have its events."""
 
 
 class SimSession:
-    """One session; what it emits goes to all streams, what is durable stays in the list."""
+    """One session; it emits to all streams, and lists the durable events."""
 
     def __init__(self, session_id: str, agent_id: str, *, wire: Wire, manners: Manners) -> None:
         self.session_id = session_id
         self.agent_id = agent_id
         self.created: Frame = {}
-        """What the session was created with."""
+        """The body of the request that created the session."""
         self.gone: Literal["archived", "deleted"] | None = None
         self.received: list[Received] = []
-        """Every event that was posted and taken, secrets included."""
+        """Every accepted event of the application, including secrets."""
         self.refused: list[str] = []
-        """The code and text of every request that was not carried out."""
+        """The code and text of every refused request."""
         self.violations: list[str] = []
-        """Those of them that a careful client would never send."""
+        """The refused requests that a correct client never sends."""
         self.turn = False
-        """Whether a turn was begun and has not ended; it may wait for answers."""
+        """Whether a turn is open; it may be waiting for answers."""
         self._wire = wire
         self._manners = manners
         self._change = Change()
@@ -61,35 +61,35 @@ class SimSession:
 
     @property
     def events(self) -> list[Frame]:
-        """The envelopes that a list shows."""
+        """The listed envelopes."""
         return self._log.events
 
     @property
     def streams(self) -> int:
-        """How many streams are open."""
+        """The number of open streams."""
         return len(self._log.listeners)
 
     @property
     def streams_opened(self) -> int:
-        """How many streams were ever opened."""
+        """The number of streams that were ever opened."""
         return self._log.opened
 
     @property
     def open(self) -> list[Asked]:
-        """What the agent waits for, in the order it was asked."""
+        """The agent's open requests, oldest first."""
         return [asked for asked in self._asked.values() if asked.settled is None and not asked.closed]
 
-    # What the agent asks
+    # Requests of the agent
 
     def call(self, tool: str, arguments: Frame, *, call_id: str | None = None) -> Asked:
-        """Ask for a custom tool."""
+        """Call a custom tool."""
         return self.call_all([(tool, arguments)], call_ids=[call_id])[0]
 
-    def call_all(self, wanted: list[tuple[str, Frame]], *, call_ids: list[str | None] | None = None) -> list[Asked]:
-        """Ask for several custom tools in one step, and wait for all of them at once."""
-        given = call_ids or [None] * len(wanted)
+    def call_all(self, calls: list[tuple[str, Frame]], *, call_ids: list[str | None] | None = None) -> list[Asked]:
+        """Call several custom tools in one step."""
+        given = call_ids or [None] * len(calls)
         asked: list[Asked] = []
-        for (tool, arguments), call_id in zip(wanted, given, strict=True):
+        for (tool, arguments), call_id in zip(calls, given, strict=True):
             name = call_id or f"custom_toolu_{uuid4().hex[:16]}"
             payload = {"type": "agent.custom_tool_use", "id": name, "tool": tool, "input": arguments}
             asked.append(self._ask(name, "tool", payload))
@@ -97,13 +97,13 @@ class SimSession:
         return asked
 
     async def agent_calls(self, tool: str, arguments: Frame, *, within: float = ANSWER_LIMIT) -> Frame:
-        """Ask for a custom tool and wait; returns the posted result."""
+        """Call a custom tool and wait; return the posted result."""
         return await self.call(tool, arguments).answered(within)
 
     def ask_approval(
         self, tool: str, arguments: Frame, *, mcp: bool = False, preview: str | None = None, use_id: str | None = None
     ) -> Asked:
-        """Use a tool of its own that needs the application's permission."""
+        """Use the agent's own tool, which needs the application's approval."""
         name = use_id or f"{'mcptoolu' if mcp else 'toolu'}_{uuid4().hex[:16]}"
         payload = _use(name, tool, arguments, mcp=mcp, preview=preview) | {"requires_action": True}
         asked = self._ask(name, "approval", payload)
@@ -111,7 +111,7 @@ class SimSession:
         return asked
 
     def clarify(self, question: str, choices: list[str] | None = None) -> Asked:
-        """Ask a person something."""
+        """Ask a human a question."""
         name = f"clarify_{uuid4().hex[:8]}"
         payload = {"type": "agent.clarify_request", "request_id": name, "question": question, "choices": choices}
         asked = self._ask(name, "clarify", payload)
@@ -119,21 +119,21 @@ class SimSession:
         return asked
 
     def ask_sudo(self) -> Asked:
-        """Ask for a password; how Herm does it is not documented."""
+        """Ask for a password; Herm does not document the event."""
         name = f"sudo_{uuid4().hex[:8]}"
         asked = self._ask(name, "sudo", {"type": "agent.sudo_request", "request_id": name})
         self._pause()
         return asked
 
     def ask_secret(self, prompt: str, env_var: str) -> Asked:
-        """Ask for a secret; how Herm does it is not documented."""
+        """Ask for a secret; Herm does not document the event."""
         name = f"secret_{uuid4().hex[:8]}"
         payload = {"type": "agent.secret_request", "request_id": name, "prompt": prompt, "env_var": env_var}
         asked = self._ask(name, "secret", payload)
         self._pause()
         return asked
 
-    # What the agent does by itself
+    # The agent's own actions
 
     async def agent_uses(
         self,
@@ -145,7 +145,7 @@ class SimSession:
         mcp: bool = False,
         within: float = ANSWER_LIMIT,
     ) -> Frame:
-        """Use a tool of its own, with permission where it is gated; returns the payload of the result."""
+        """Use the agent's own tool, after approval if it is gated; return the payload of the result."""
         denied = False
         if gated:
             asked = self.ask_approval(tool, arguments, mcp=mcp)
@@ -168,65 +168,65 @@ class SimSession:
         return result
 
     def says(self, text: str, *, whole: bool = True) -> None:
-        """Say something: in chunks, which are live only, and then whole."""
+        """Send a message: live chunks first, then the complete message."""
         self._stream("agent.message", text, whole=whole)
 
     def thinks(self, text: str) -> None:
-        """Show its reasoning, chunks first."""
+        """Send the agent's reasoning, live chunks first."""
         self._stream("agent.thinking", text, whole=True)
 
     def delegate(self, thread_id: str, task: str) -> None:
-        """Hand work to another thread."""
+        """Delegate work to another thread."""
         self.emit({"type": "agent.thread_message_sent", "thread_id": thread_id, "content": _text(task)})
 
     def hear_back(self, thread_id: str, result: str) -> None:
-        """Get the result of another thread, maybe long after the turn."""
+        """Receive the result of another thread, possibly long after the turn."""
         self.emit({"type": "agent.thread_message_received", "thread_id": thread_id, "content": _text(result)})
 
     def begin_turn(self) -> None:
-        """Begin a turn where none runs."""
+        """Start a turn if none is open."""
         if not self.turn:
             self.turn = True
             self.emit({"type": "session.status_running"})
 
     def end_turn(self, *, title: str | None = None) -> None:
-        """End the turn; a title comes after that, and is live only."""
+        """End the turn; then send a title as a live event."""
         self._idle({"type": "end_turn"})
         if title is not None:
             self.emit({"type": "session.title_updated", "title": title}, durable=False)
 
     def fail(self, message: str) -> None:
-        """End the turn in an error."""
+        """End the turn with an error."""
         self._idle({"type": "error", "message": message})
 
     def emit(self, payload: Frame, *, durable: bool = True) -> Frame:
-        """Emit any payload in an envelope."""
+        """Emit a payload in an envelope."""
         return self._log.add(payload, durable=durable)
 
     def emit_envelope(self, envelope: Frame) -> None:
-        """Stream any envelope as it is, without keeping it."""
+        """Stream an envelope unchanged, without storing it."""
         self._log.send(envelope, durable=True)
 
     # Streams
 
     def hold_events(self) -> None:
-        """Stream nothing until `release_events`; what happens is listed all the same."""
+        """Stream nothing until `release_events`; events are still listed."""
         self._log.hold()
 
     def release_events(self) -> int:
-        """Stream what was held back, in its order; returns how many events that were."""
-        return self._log.let_go()
+        """Stream the held events in order; return their number."""
+        return self._log.release()
 
     def drop_streams(self) -> int:
-        """Reset the connections of all streams, as a cut cable would; returns how many."""
+        """Reset the connections of all streams, as a network failure does; return their number."""
         return self._wire.cut_streams(self.session_id)
 
     def close_streams(self) -> int:
-        """End all streams in the orderly way; returns how many."""
+        """Close all streams gracefully; return their number."""
         return self._log.close()
 
     async def wait_streams(self, count: int = 1, within: float = PATIENCE) -> None:
-        """Wait until `count` streams were ever opened and one of them still is."""
+        """Wait until `count` streams were ever opened and one is still open."""
         await self._change.until(
             lambda: (self.streams_opened >= count and self.streams > 0) or None,
             within,
@@ -234,20 +234,20 @@ class SimSession:
         )
 
     async def wait_no_stream(self, within: float = PATIENCE) -> None:
-        """Wait until nobody streams."""
+        """Wait until no stream is open."""
         await self._change.until(lambda: self.streams == 0 or None, within, what=lambda: "no stream")
 
     async def wait_for(
         self, predicate: Callable[[Any], bool], within: float = PATIENCE, *, after: int = -1
     ) -> Received:
-        """Wait for a posted event that fits, among those numbered above `after`."""
+        """Wait for a matching posted event with a number above `after`."""
         return await self._change.until(
             lambda: next((each for each in self.received if each.number > after and predicate(each.payload)), None),
             within,
-            what=lambda: f"a fitting event; the last ones were {str(self._shown())[:2000]}",
+            what=lambda: f"a matching event; the last ones were {str(self._shown())[:2000]}",
         )
 
-    # What the server tells the session
+    # Called by the server
 
     def listen(self, replay_after: str | None) -> AsyncGenerator[str]:
         """Stream the session."""
@@ -257,21 +257,21 @@ class SimSession:
         """List the session.
 
         Raises:
-            Objection: a parameter makes no sense.
+            Objection: a parameter is invalid.
         """
         return self._log.page(query)
 
     def accept(self, events: list[Frame]) -> list[Frame]:
-        """Take a request: all of its events, or none.
+        """Accept all events of a request, or none.
 
         Raises:
-            Objection: with the answer for the client.
+            Objection: with the response to the client.
         """
         self._check(events)
         return [self._take(event) for event in events]
 
-    async def wait_told(self, within: float = ANSWER_LIMIT) -> None:
-        """Wait until no turn works, and all streams were written everything that happened."""
+    async def wait_streamed(self, within: float = ANSWER_LIMIT) -> None:
+        """Wait until the turn has ended or waits, and all streams have every event."""
         await self._change.until(
             lambda: ((not self.turn or bool(self.open)) and self._log.streamed) or None,
             within,
@@ -279,7 +279,7 @@ class SimSession:
         )
 
     def object_to(self, objection: Objection, *, careless: bool = True) -> None:
-        """Record a request that was not carried out."""
+        """Record a refused request."""
         line = f"{objection.code}: {objection}"
         for record in (self.refused, self.violations) if careless else (self.refused,):
             record.append(line)
@@ -294,27 +294,27 @@ class SimSession:
                 busy = False
             elif kind == "user.message":
                 if busy:
-                    # Whoever posts at the very moment a turn begins could not know, so it is no breach.
+                    # Not a violation: a client cannot know that a turn has just started.
                     self._refuse(409, "turn_in_progress", "a turn is running or waits for answers", careless=False)
                 busy = True
             elif kind in ANSWERS:
-                field, wanted = ANSWERS[kind]
+                field, expected = ANSWERS[kind]
                 name = event[field]
                 if name in answered:
                     self._refuse(400, "validation_error", f"{name[:64]!r} is answered twice in one request")
                 answered.add(name)
-                self._check_answer(event, self._asked.get(name), wanted)
+                self._check_answer(event, self._asked.get(name), expected)
 
-    def _check_answer(self, event: Frame, asked: Asked | None, wanted: str) -> None:
+    def _check_answer(self, event: Frame, asked: Asked | None, expected: str) -> None:
         kind = event["type"]
         if asked is None:
-            self._refuse(404, "not_found", f"{kind} answers nothing that was asked")
-        elif asked.kind != wanted:
+            self._refuse(404, "not_found", f"{kind} answers an unknown request")
+        elif asked.kind != expected:
             self._refuse(400, "validation_error", f"{kind} does not answer a {asked.kind}")
         elif asked.closed:
             self._refuse(409, "already_settled", "the turn was interrupted", careless=False)
         elif asked.answers and not same_answer(asked.answers[0], event):
-            self._refuse(409, "already_settled", f"{kind} differs from the answer that was given")
+            self._refuse(409, "already_settled", f"{kind} differs from the first answer")
 
     def _refuse(self, status: int, code: str, message: str, *, careless: bool = True) -> None:
         objection = Objection(status, code, message)

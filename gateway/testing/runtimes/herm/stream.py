@@ -1,4 +1,4 @@
-"""The events of a simulated Herm session: kept, listed page by page, and streamed to whoever listens."""
+"""The events of a simulated Herm session: stores, lists and streams them."""
 
 import asyncio
 import json
@@ -10,20 +10,20 @@ from gateway.testing.runtimes.herm.rules import DEFAULT_PAGE, PAGE_LIMIT, Frame,
 
 KEPT_EVENTS = 20_000
 BEHIND_LIMIT = 10_000
-"""Events a listener may be behind before it is sent away."""
+"""The number of events that a listener may lag behind before it is disconnected."""
 
 Line = tuple[Frame, bool] | None
 """An envelope and whether it is durable; None ends a stream."""
 
 
 class Log:
-    """All durable events of one session, and those who listen to it live."""
+    """All durable events of one session, and its live listeners."""
 
     def __init__(self, session_id: str, change: Change, *, keepalive: float) -> None:
         self.events: list[Frame] = []
-        """The envelopes that a list shows."""
+        """The listed envelopes."""
         self.opened = 0
-        """How many streams were ever opened."""
+        """The number of streams that were ever opened."""
         self.listeners: set[asyncio.Queue[Line]] = set()
         self._session_id = session_id
         self._change = change
@@ -32,7 +32,7 @@ class Log:
         self._held: list[tuple[Frame, bool]] | None = None
 
     def add(self, payload: Frame, *, durable: bool = True) -> Frame:
-        """Wrap a payload and send it to all listeners; only what is durable is kept."""
+        """Wrap a payload and send it to all listeners; store it if it is durable."""
         self._sequence += 1
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         envelope: Frame = {
@@ -53,7 +53,7 @@ class Log:
         return envelope
 
     def send(self, envelope: Frame, *, durable: bool) -> None:
-        """Send any envelope to all listeners, without keeping it; what is held back waits."""
+        """Send an envelope to all listeners without storing it, or hold it back after `hold`."""
         if self._held is not None:
             self._held.append((envelope, durable))
             self._change.tell()
@@ -67,12 +67,12 @@ class Log:
         self._change.tell()
 
     def hold(self) -> None:
-        """Stream nothing until `let_go`; lists show what happens all the same."""
+        """Stream nothing until `release`; events are still listed."""
         if self._held is None:
             self._held = []
 
-    def let_go(self) -> int:
-        """Stream what was held back, in its order; returns how many events that were."""
+    def release(self) -> int:
+        """Stream the held events in order; return their number."""
         held, self._held = self._held or [], None
         for envelope, durable in held:
             self.send(envelope, durable=durable)
@@ -80,14 +80,14 @@ class Log:
 
     @property
     def streamed(self) -> bool:
-        """Whether everything that happened was written to all streams."""
+        """Whether all streams have every event."""
         return not self._held and all(queue.empty() for queue in self.listeners)
 
     def page(self, query: dict[str, str]) -> Frame:
         """Return one page of the list.
 
         Raises:
-            Objection: 400, a parameter makes no sense.
+            Objection: 400, a parameter is invalid.
         """
         limit = _number(query, "limit", DEFAULT_PAGE)
         if not 1 <= limit <= PAGE_LIMIT:
@@ -106,7 +106,7 @@ class Log:
         return {"data": known[:limit], "nextCursor": known[limit - 1]["id"] if more else None}
 
     async def listen(self, replay_after: str | None = None) -> AsyncGenerator[str]:
-        """Stream what happens from now on; what was before only where the server replays."""
+        """Stream the events from now on, after the replayed ones if `replay_after` is given."""
         queue: asyncio.Queue[Line] = asyncio.Queue(BEHIND_LIMIT + 1)
         self.listeners.add(queue)
         self.opened += 1
@@ -131,7 +131,7 @@ class Log:
             self._change.tell()
 
     def close(self) -> int:
-        """End all streams in the orderly way; returns how many."""
+        """Close all streams gracefully; return their number."""
         count = len(self.listeners)
         for queue in list(self.listeners):
             self.listeners.discard(queue)
@@ -146,7 +146,7 @@ class Log:
 
 
 def _write(envelope: Frame, *, durable: bool) -> str:
-    # Only what is durable has an id: nothing else could be resumed after.
+    # Live events have no id, because a stream cannot resume after them.
     number = f"id: {envelope['id']}\n" if durable else ""
     return f"event: {envelope['type']}\n{number}data: {json.dumps(envelope, ensure_ascii=False)}\n\n"
 

@@ -23,7 +23,7 @@ async def _run(given: argparse.Namespace) -> None:
         tell(f"HUMA {given.dialect} at {server.url}, agents: {', '.join(names)}")
         order = {"tool": "ask_for_cards", "arguments": {"rank": "7"}}
         url = f"{server.url}/simulator/agents/{names[0]}/call"
-        show_line("Let the agent ask for a tool:", url, order, f"X-API-Key: {key}")
+        show_line("Let the agent call a tool:", url, order, f"X-API-Key: {key}")
         await stay(given.call, lambda first: _call(agents[0], first))
 
 
@@ -32,11 +32,13 @@ def main() -> None:
     options = Options("huma", "A simulated HUMA server of either dialect, speaking raw JSON.")
     options.add_address()
     options.parser.add_argument(
-        "--dialect", choices=["0.1", "0.2"], default="0.2", help="the version it speaks (%(default)s)"
+        "--dialect", choices=["0.1", "0.2"], default="0.2", help="the protocol version (%(default)s)"
     )
-    options.parser.add_argument("--api-key", metavar="KEY", help="its key; else HUMA_API_KEY, else ak_simulated")
     options.parser.add_argument(
-        "--agent", action="append", metavar="ID", help="an agent (finn); may be given several times"
+        "--api-key", metavar="KEY", help="the API key; default: HUMA_API_KEY, else ak_simulated"
+    )
+    options.parser.add_argument(
+        "--agent", action="append", metavar="ID", help="an agent's ID; may be repeated (default: finn)"
     )
     play(_run(options.read()))
 

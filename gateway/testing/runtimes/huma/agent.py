@@ -1,4 +1,4 @@
-"""A simulated HUMA agent: it asks for tools, sends messages, and keeps what its clients answer."""
+"""A simulated HUMA agent: calls tools, sends messages, and records the responses of its clients."""
 
 import asyncio
 from collections.abc import Callable
@@ -26,7 +26,7 @@ KEPT_CALLS = 10_000
 
 
 class Wire(Protocol):
-    """How an agent reaches the sockets that are connected to it."""
+    """Sends to the sockets that are connected to an agent."""
 
     async def broadcast(self, agent_id: str, channel: str, payload: Any) -> None: ...
     async def broadcast_text(self, agent_id: str, packet: str) -> None: ...
@@ -37,19 +37,19 @@ class Wire(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Manners:
-    """How the simulated server behaves where the protocol leaves a choice."""
+    """The server's behavior in points that the protocol leaves open."""
 
     confirmation_timeout: timedelta = timedelta(seconds=30)
-    """How long a message's confirmation is waited for; then success is assumed."""
+    """The time limit of a message's confirmation; after it success is assumed."""
     heartbeat: timedelta = timedelta(seconds=25)
-    """How often the server pings; a connection that has not answered within nearly as long again is dropped."""
+    """The interval of the server's pings; a connection without a pong within 80 % of it is dropped."""
     interrupts: bool = False
     """Whether a triggering update cancels the open tool calls, as a real 0.2.0 agent does."""
 
 
 @dataclass(slots=True)
 class Conversation:
-    """What the agent knows; it belongs to the agent, so it survives a lost connection."""
+    """The agent's memory, which survives a lost connection."""
 
     context: Frame = field(default_factory=dict[str, Any])
     calls: dict[str, SimCall] = field(default_factory=dict[str, SimCall])
@@ -58,16 +58,16 @@ class Conversation:
 
 @dataclass(slots=True)
 class SimLink:
-    """One socket's life, by the loop's clock."""
+    """The start and end of one socket, by the loop's clock."""
 
     began: float
     ended: float | None = None
 
 
 class SimAgent:
-    """One agent; everything it emits goes to all sockets that are connected to it.
+    """One agent; it emits to all connected sockets.
 
-    It asks once: the protocol acknowledges nothing, so what no socket has taken is never said again.
+    It sends everything once: the protocol has no acknowledgements, so a frame without a receiver is lost.
     """
 
     def __init__(self, agent_id: str, dialect: Dialect, wire: Wire, manners: Manners) -> None:
@@ -75,19 +75,19 @@ class SimAgent:
         self.dialect: Dialect = dialect
         self.state: Literal["CREATED", "CONNECTED", "ACTIVE", "ENDED"] = "CREATED"
         self.metadata: Frame = {}
-        """What `POST /api/agents` was given."""
+        """The metadata of `POST /api/agents`."""
         self.sockets: set[str] = set()
         self.connections = 0
-        """How many sockets have ever connected."""
+        """The number of sockets that have ever connected."""
         self.links: dict[str, SimLink] = {}
-        """The lives of all sockets."""
+        """The start and end of all sockets."""
         self.dropped: list[float] = []
-        """When their connections were reset."""
+        """The times at which their connections were reset."""
         self.received: list[Received] = []
         self.violations: list[str] = []
-        """Every breach of the protocol by a client."""
+        """Every protocol violation by a client."""
         self.addons: set[str] = set()
-        """Call ids of other addons, for which `addon-tool-event` is welcome too."""
+        """Call ids of other addons, which also accept `addon-tool-event`."""
         self._count = 0
         self._wire = wire
         self._manners = manners
@@ -96,22 +96,22 @@ class SimAgent:
 
     @property
     def context(self) -> Frame:
-        """The state as the clients last told it."""
+        """The newest state that a client has sent."""
         return self._known.context
 
     @property
     def calls(self) -> dict[str, SimCall]:
-        """The calls by id, the newest where an id was used again."""
+        """The calls by id; the newest one of a reused id."""
         return self._known.calls
 
     @property
     def connected(self) -> bool:
         return bool(self.sockets)
 
-    # What the agent does
+    # Actions of the agent
 
     async def call(self, tool: str, arguments: object, call_id: str | None = None) -> SimCall:
-        """Ask for a tool; the same id with the same arguments is the same call, asked again."""
+        """Call a tool; the same id with the same arguments repeats a call."""
         call_id = call_id or (str(uuid4()) if self.dialect == "0.2" else f"tc_{uuid4().hex[:12]}")
         call = repeats = self.calls.get(call_id)
         if call is None or (call.tool, call.arguments) != (tool, arguments):
@@ -123,7 +123,7 @@ class SimAgent:
         return call
 
     async def cancel(self, call: SimCall, reason: str | None = None, *, with_name: bool = True) -> None:
-        """Withdraw a call; `with_name=False` leaves the tool's name out, as the 0.1 documents do."""
+        """Withdraw a call; `with_name=False` omits the tool's name, as in the 0.1 documents."""
         call.cancel_asked = True
         frame: Frame = {"type": "cancel-tool-call", "toolCallId": call.call_id}
         if with_name:
@@ -140,10 +140,10 @@ class SimAgent:
         call_id: str | None = None,
         within: float | None = None,
     ) -> list[Confirmation]:
-        """Send a burst of messages, each after the one before it was confirmed.
+        """Send a burst of messages, each after the previous one was confirmed.
 
-        Returns one confirmation per message that was sent: the burst ends at a failed one, or when it is
-        aborted. In 0.1, which knows no confirmations, the messages follow each other at once.
+        Returns one confirmation per sent message: the burst ends after a failed one, or when it is aborted. In 0.1,
+        which has no confirmations, the messages are sent at once.
         """
         for older in self._known.bursts.values():
             if (
@@ -177,13 +177,13 @@ class SimAgent:
         return confirmations
 
     async def abort(self, call_id: str, *, reason: str = "canceled") -> None:
-        """End a burst before all its messages were sent."""
+        """End a burst before all its messages are sent."""
         self._known.bursts[call_id].aborted = True
         self._change.tell()
         await self._say({"type": "messaging", "event": "typing_end", "toolCallId": call_id, "reason": reason})
 
     async def emit(self, channel: str, payload: Any) -> None:
-        """Send any payload as it is; calls and messages in it are remembered, so that answers to them count."""
+        """Send any payload unchanged; remember its call or message, so that the server accepts answers to it."""
         match payload:
             case {"type": "tool-call", "toolCallId": str(call_id), "toolName": str(tool), **rest}:
                 self._remember(SimCall(call_id, tool, rest.get("arguments"), change=self._change))
@@ -195,20 +195,20 @@ class SimAgent:
         await self._wire.broadcast(self.agent_id, channel, payload)
 
     async def emit_text(self, packet: str) -> None:
-        """Send the text of a whole Socket.IO packet, e.g. `2["event",{…}]`, however broken it may be."""
+        """Send the text of a Socket.IO packet, e.g. `2["event",{…}]`, which may be malformed."""
         await self._wire.broadcast_text(self.agent_id, packet)
 
     async def drop(self) -> int:
-        """Reset the connections of all sockets, as a cut cable would; returns how many."""
+        """Reset the connections of all sockets, as a network failure does; return their number."""
         self.dropped.append(self._now())
         return self._wire.cut(self.agent_id)
 
     async def disconnect(self) -> None:
-        """End all sockets in the orderly way, with a Socket.IO DISCONNECT."""
+        """Close all sockets gracefully, with a Socket.IO DISCONNECT."""
         for sid in list(self.sockets):
             await self._wire.disconnect(sid)
 
-    # What the clients have done
+    # Waiting for clients
 
     async def wait_connected(self, within: float = PATIENCE) -> None:
         """Wait until a socket is connected."""
@@ -221,7 +221,7 @@ class SimAgent:
         )
 
     async def wait_connections(self, count: int, within: float = PATIENCE) -> None:
-        """Wait until `count` sockets have ever connected and one of them still is."""
+        """Wait until `count` sockets have ever connected and one is still connected."""
         await self._change.until(
             lambda: (self.connections >= count and self.connected) or None,
             within,
@@ -231,20 +231,20 @@ class SimAgent:
     async def wait_for(
         self, predicate: Callable[[Any], bool], within: float = PATIENCE, *, after: int = -1
     ) -> Received:
-        """Wait for a frame whose payload fits, among those numbered above `after`."""
+        """Wait for a frame with a matching payload and a number above `after`."""
 
         def look() -> Received | None:
             return next((frame for frame in self.received if frame.number > after and predicate(frame.payload)), None)
 
         def what() -> str:
-            return f"a fitting frame of {self.agent_id!r}; the last ones were {str(self.received[-5:])[:2000]}"
+            return f"a matching frame of {self.agent_id!r}; the last ones were {str(self.received[-5:])[:2000]}"
 
         return await self._change.until(look, within, what=what)
 
-    # What the server tells the agent
+    # Called by the server
 
     def join(self, sid: str) -> None:
-        """A socket has connected."""
+        """Add a connected socket."""
         self.sockets.add(sid)
         self.links[sid] = SimLink(self._now())
         self.connections += 1
@@ -253,13 +253,13 @@ class SimAgent:
         self._change.tell()
 
     def leave(self, sid: str) -> None:
-        """A socket is gone."""
+        """Remove a disconnected socket."""
         self.sockets.discard(sid)
         self.links[sid].ended = self._now()
         self._change.tell()
 
     async def accept(self, sid: str, payload: object) -> None:
-        """Take what a client sent on `message`; a breach is recorded and answered with an `error`."""
+        """Process a client's `message`; record a violation and respond with an `error`."""
         index = self._count
         self._count += 1
         self.received.append(Received(index, payload))
@@ -280,7 +280,7 @@ class SimAgent:
                 await self.cancel(call, reason="interrupted by a new event")
 
     async def object_to(self, sid: str, what: str, why: str) -> None:
-        """Record a breach and tell the client, on the dialect's channel for errors."""
+        """Record a violation, and send an error on the dialect's channel for errors."""
         self.violations.append(f"{what}: {why}")
         channel = "error" if self.dialect == "0.2" else "event"
         await self._wire.tell(sid, channel, {"type": "error", "message": why, "code": "INVALID_EVENT"})
@@ -293,7 +293,7 @@ class SimAgent:
                 pass
             case ResultFrame():
                 if frame.call_id in self._known.bursts:
-                    raise Violation("a message of the messaging addon is confirmed, it takes no tool-result")
+                    raise Violation("a message of the messaging addon must be confirmed; it accepts no tool-result")
                 call = self.calls.get(frame.call_id)
                 if call is None:
                     raise Violation(f'unknown "toolCallId" {frame.call_id[:64]!r}')

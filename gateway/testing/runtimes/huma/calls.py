@@ -1,4 +1,4 @@
-"""What a simulated HUMA agent has asked of its clients: tool calls and bursts of messages."""
+"""The tool calls and message bursts of a simulated HUMA agent."""
 
 import asyncio
 from dataclasses import dataclass
@@ -10,33 +10,33 @@ from gateway.testing.runtimes.huma.rules import Frame, ResultFrame, Violation, c
 
 
 class SimCall:
-    """One tool call and every result frame that came for it."""
+    """One tool call and all its result frames."""
 
     def __init__(self, call_id: str, tool: str, arguments: object, *, change: Change) -> None:
         self.call_id = call_id
         self.tool = tool
         self.arguments = arguments
         self.results: list[Frame] = []
-        """All result frames with this id, as received; more than one is a repeat."""
+        """All result frames with this id, unchanged; each after the first is a repeat."""
         self.reading: ResultFrame | None = None
-        """The first of them, read: its outcome, result and error in either dialect."""
+        """The first result frame, parsed: its outcome, result and error in either dialect."""
         self.cancel_asked = False
         self.started = asyncio.get_running_loop().time()
         self.written = self.started
-        """When it was handed to all sockets that there were, by the loop's clock."""
+        """The time at which it was passed to all connected sockets, by the loop's clock."""
         self.settled: float | None = None
         self._change = change
 
     @property
     def latency(self) -> timedelta | None:
-        """From the call to its first result."""
+        """The time from the call to its first result."""
         return None if self.settled is None else timedelta(seconds=self.settled - self.started)
 
     def settle(self, reading: ResultFrame, frame: Frame) -> None:
-        """Take a result; the first one counts.
+        """Add a result; the first one counts.
 
         Raises:
-            Violation: it names another tool, or differs from the result that counts.
+            Violation: the result has another tool, or differs from the first one.
         """
         if reading.tool is not None and reading.tool != self.tool:
             raise Violation(f'tool-result "toolName" must be {self.tool!r}, as in the call')
@@ -48,11 +48,11 @@ class SimCall:
             raise Violation(f"call {self.call_id!r} has already ended with another result")
 
     async def result(self, within: float = PATIENCE) -> Frame:
-        """Wait for the first result; returns the raw frame."""
+        """Wait for the first result; return the raw frame."""
         return (await self.wait_results(1, within))[0]
 
     async def wait_results(self, count: int, within: float = PATIENCE) -> list[Frame]:
-        """Wait until `count` results have come, repeats included."""
+        """Wait until `count` results have arrived, including repeats."""
         return await self._change.until(
             lambda: self.results if len(self.results) >= count else None,
             within,
@@ -62,7 +62,7 @@ class SimCall:
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """How one message of a burst fared; `assumed` where no confirmation came in time."""
+    """The result of one message of a burst; `assumed` if no confirmation arrived in time."""
 
     index: int
     success: bool
@@ -78,27 +78,27 @@ class SimBurst:
     def __init__(self, call_id: str) -> None:
         self.call_id = call_id
         self.sent = 0
-        """How many `message_sent` have gone out."""
+        """The number of sent `message_sent` events."""
         self.aborted = False
         self.late: set[int] = set()
-        """Indexes whose time to confirm is over."""
+        """The indexes of messages whose confirmation has timed out."""
         self.confirmations: dict[int, Frame] = {}
 
     def confirm(self, payload: Frame) -> None:
-        """Take a confirmation.
+        """Add a confirmation.
 
         Raises:
-            Violation: it is malformed, for a message that was not sent, too late, or a second and different one.
+            Violation: it is malformed, too late, for an unsent message, or differs from an earlier one.
         """
         index = check_confirmation(payload)
         if index >= self.sent:
             raise Violation(f"message {index} of {self.call_id!r} was not sent yet")
         if index in self.late:
             raise Violation(f"the confirmation of message {index} came too late; success was assumed")
-        # A repeat carries the newest context, which may be another one by now.
-        if _fate(self.confirmations.setdefault(index, payload)) != _fate(payload):
+        # A repeat contains the newest context, which may have changed.
+        if _without_context(self.confirmations.setdefault(index, payload)) != _without_context(payload):
             raise Violation(f"message {index} was already confirmed otherwise")
 
 
-def _fate(confirmation: Frame) -> Frame:
+def _without_context(confirmation: Frame) -> Frame:
     return {name: value for name, value in confirmation.items() if name != "context"}

@@ -1,4 +1,4 @@
-"""What a HUMA server demands of its clients, in both dialects, checked strictly; pure.
+"""The rules of a HUMA server for its clients, in both dialects, checked strictly. Pure.
 
 Sources: HUMA 0.1 "State Changes & Events" and "Design Tools", HUMA "Event Protocol" 0.2.0.
 """
@@ -15,14 +15,14 @@ NAME_LIMIT = 128
 RESULT_LIMIT = 65_536
 DEPTH_LIMIT = 128
 FORBIDDEN_KEYS = frozenset({"__proto__", "constructor", "prototype"})
-"""Forbidden by 0.2.0 in the records `context` and `data` of a client's event."""
+"""The keys that 0.2.0 forbids in the records `context` and `data` of a client's event."""
 OUTCOMES = ("success", "failure", "canceled")
 IMAGE_PREFIXES = tuple(f"data:image/{kind};base64," for kind in ("png", "jpeg", "webp", "gif"))
 PARAMETER_TYPES = ("string", "number", "boolean", "object", "array")
 
 
 class Violation(Exception):
-    """A client said something the protocol does not allow; the text goes into the `error` event."""
+    """A client has violated the protocol; the text is sent in the `error` event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ ClientFrame = ContextFrame | ChatFrame | ResultFrame | AddonFrame
 
 
 def read_frame(payload: object, dialect: Dialect) -> ClientFrame:
-    """Read what a client sent on `message`.
+    """Parse a client's `message`.
 
     Raises:
         Violation: with the text for the client.
@@ -161,7 +161,7 @@ def _read_chat(content: Frame) -> ChatFrame:
 
 def _read_wrapped_result(content: Frame) -> ResultFrame:
     kind = "tool-result"
-    # Real clients leave `status` out of completed results.
+    # Real clients omit `status` in completed results.
     status = content.get("status", "completed")
     if status not in {"completed", "canceled"}:
         raise Violation(f'{kind} "status" must be completed or canceled')
@@ -181,7 +181,7 @@ def _read_wrapped_result(content: Frame) -> ResultFrame:
 
 
 def check_confirmation(payload: Frame) -> int:
-    """Check the `data` of a message's confirmation; returns the message's index."""
+    """Check the `data` of a message's confirmation; return the message's index."""
     kind = "addon-tool-event data"
     index = payload.get("messageIndex")
     if isinstance(index, bool) or not isinstance(index, int | float) or index < 0 or index != int(index):
@@ -194,7 +194,7 @@ def check_confirmation(payload: Frame) -> int:
 
 
 def check_agent(body: object) -> Frame:
-    """Check the body of `POST /api/agents`; returns it."""
+    """Check and return the body of `POST /api/agents`."""
     if not isinstance(body, dict):
         raise Violation("the body must be a JSON object")
     agent = cast("Frame", body)
@@ -236,17 +236,17 @@ def _check_tool(tool: object) -> str:
 
 
 def length_of(text: str) -> int:
-    """Count as JavaScript does: in UTF-16 units."""
+    """Return the length in UTF-16 units, as JavaScript counts."""
     return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def length_of_json(value: object) -> int:
-    """Count what `JSON.stringify` would write, in UTF-16 units."""
+    """Return the length of the output of `JSON.stringify`, in UTF-16 units."""
     return length_of(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
 def _scan(frame: object, *, forbidden: frozenset[str] = frozenset()) -> None:
-    """Refuse values that are not JSON, excessive nesting and the forbidden keys, without recursion."""
+    """Reject non-JSON values, excessive nesting and forbidden keys, without recursion."""
     waiting: list[tuple[object, int]] = [(frame, 1)]
     while waiting:
         value, depth = waiting.pop()

@@ -14,13 +14,13 @@ from typing import Any, NoReturn, Self, cast
 from urllib.parse import parse_qs
 from uuid import uuid4
 
-# python-socketio ships no type stubs; what is used of it is written down in the protocols below.
+# python-socketio has no type stubs; `socket_server` declares the used parts.
 import socketio  # pyright: ignore[reportMissingTypeStubs]
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
-# The same reason.
+# Likewise.
 from socketio.exceptions import ConnectionRefusedError as Refused  # pyright: ignore[reportMissingTypeStubs]
 
 from gateway.testing.change import PATIENCE
@@ -36,20 +36,20 @@ CALL_LIMIT = 120.0
 
 
 class CallOrder(BaseModel):
-    """What the agent shall ask for."""
+    """The tool to call."""
 
     tool: str
     arguments: dict[str, Any] = {}
 
 
 class MessagesOrder(BaseModel):
-    """What the agent shall say."""
+    """The messages to send."""
 
     messages: list[str] = Field(min_length=1, max_length=10)
 
 
 class HumaServer:
-    """Serves agents that exist once `agent` has been asked for them, or that a client created by HTTP."""
+    """Serves agents; `agent` or a client's HTTP request creates one."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class HumaServer:
         return self._served.url
 
     def agent(self, agent_id: str) -> SimAgent:
-        """Return an agent, made where it does not exist yet."""
+        """Return an agent; create it if it does not exist."""
         if agent_id not in self.agents:
             self.agents[agent_id] = SimAgent(agent_id, self.dialect, self, self._manners)
         return self.agents[agent_id]
@@ -106,11 +106,11 @@ class HumaServer:
             self._refusals[agent_id] = code
 
     async def start(self) -> None:
-        """Listen (again, on the same port); agents keep what they know."""
+        """Start to listen; a restart uses the same port, and agents keep their memory."""
         await self._served.start()
 
     async def stop(self) -> None:
-        """Cut all connections and stop listening, as a crash would."""
+        """Abort all connections and stop listening, as in a crash."""
         await self._served.stop()
 
     async def __aenter__(self) -> Self:
@@ -122,7 +122,7 @@ class HumaServer:
         async with asyncio.timeout(PATIENCE):
             await self._sockets.shutdown()
 
-    # How agents reach their sockets
+    # Used by agents
 
     async def broadcast(self, agent_id: str, channel: str, payload: Any) -> None:
         """Send an event to all sockets of an agent."""
@@ -140,44 +140,44 @@ class HumaServer:
         await self._sockets.emit(channel, payload, to=sid)
 
     async def disconnect(self, sid: str) -> None:
-        """End one socket with a Socket.IO DISCONNECT."""
+        """Close one socket with a Socket.IO DISCONNECT."""
         await self._sockets.disconnect(sid)
 
     def cut(self, agent_id: str) -> int:
-        """Reset the connections of an agent; returns how many."""
+        """Reset the connections of an agent; return their number."""
         return self._served.cut(lambda query: query.get("agentId") == [agent_id])
 
-    # What the sockets say
+    # Socket.IO handlers
 
     async def _connect(self, sid: str, environ: dict[str, Any], _auth: object = None) -> None:
         query = parse_qs(str(environ.get("QUERY_STRING", "")))
         agent_id = query.get("agentId", [""])[0]
         if not agent_id:
-            self._turn_away("MISSING_AGENT_ID")
+            self._reject("MISSING_AGENT_ID")
         if not self._is_key(query.get("apiKey", [""])[0]):
-            self._turn_away("UNAUTHORIZED")
+            self._reject("UNAUTHORIZED")
         if agent_id in self._refusals:
-            self._turn_away(self._refusals[agent_id])
+            self._reject(self._refusals[agent_id])
         if agent_id not in self.agents:
-            self._turn_away("AGENT_NOT_FOUND")
+            self._reject("AGENT_NOT_FOUND")
         self._agent_of[sid] = agent_id
         await self._sockets.enter_room(sid, agent_id)
         self.agents[agent_id].join(sid)
 
-    def _turn_away(self, code: str) -> NoReturn:
+    def _reject(self, code: str) -> NoReturn:
         self.refused.append(code)
         raise Refused(code, {"code": code})
 
     async def _accept(self, sid: str, *payloads: object) -> None:
         agent = self.agents[self._agent_of[sid]]
         if len(payloads) != 1:
-            await agent.object_to(sid, "message", "a message carries exactly one JSON object")
+            await agent.object_to(sid, "message", "a message must contain exactly one JSON object")
         else:
             await agent.accept(sid, payloads[0])
 
     async def _accept_other(self, channel: str, sid: str, *_payloads: object) -> None:
         agent = self.agents[self._agent_of[sid]]
-        await agent.object_to(sid, f"channel {channel[:64]!r}", "clients emit on `message` only")
+        await agent.object_to(sid, f"channel {channel[:64]!r}", "clients may only emit on `message`")
 
     async def _disconnect(self, sid: str, _reason: object = None) -> None:
         agent_id = self._agent_of.pop(sid, None)
@@ -187,7 +187,7 @@ class HumaServer:
     def _is_key(self, given: str) -> bool:
         return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), self.api_key.encode())
 
-    # The HTTP side
+    # HTTP routes
 
     def _pages(self) -> FastAPI:
         app = FastAPI(title="Simulated HUMA server", docs_url=None, redoc_url=None, openapi_url=None)
@@ -197,7 +197,7 @@ class HumaServer:
         return app
 
     async def _create_agent(self, request: Request) -> JSONResponse:
-        """HUMA's own creation of an agent."""
+        """Create an agent, as in HUMA's API."""
         if not self._is_key(request.headers.get("x-api-key", "")):
             return _problem(401, "Unauthorized", "the X-API-Key header is missing or wrong")
         try:
@@ -219,7 +219,7 @@ class HumaServer:
         return JSONResponse(created, 201)
 
     async def _order_call(self, agent_id: str, order: CallOrder, request: Request) -> JSONResponse:
-        """For people with curl: let the agent ask for a tool, and show the raw result."""
+        """Let the agent call a tool, and return the raw result; for use with curl."""
         agent = self._ordered(agent_id, request)
         if agent is None:
             return _problem(404, "Not Found", "no such agent, or a wrong X-API-Key")
@@ -230,7 +230,7 @@ class HumaServer:
             return _problem(504, "Gateway Timeout", str(exc))
 
     async def _order_messages(self, agent_id: str, order: MessagesOrder, request: Request) -> JSONResponse:
-        """For people with curl: let the agent send messages, and show the confirmations."""
+        """Let the agent send messages, and return the confirmations; for use with curl."""
         agent = self._ordered(agent_id, request)
         if agent is None:
             return _problem(404, "Not Found", "no such agent, or a wrong X-API-Key")

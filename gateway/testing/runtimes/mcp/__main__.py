@@ -1,4 +1,4 @@
-"""Call tools as an MCP client does, with the official library: list them, and call one."""
+"""An MCP client with the official library: lists the tools of a gateway, and calls one."""
 
 import argparse
 import asyncio
@@ -21,12 +21,12 @@ _CALL_LIMIT = 120.0
 
 
 async def _is_let_in(url: str, headers: dict[str, str]) -> bool:
-    """Wait until somebody answers at all, and say whether the token is known there.
+    """Wait until the URL responds; return whether it accepts the token.
 
     Raises:
-        TimeoutError: nobody did.
+        TimeoutError: it did not respond.
     """
-    tell("waits  for a gateway")
+    tell("waiting for a gateway")
     async with httpx2.AsyncClient(headers=headers, timeout=5, trust_env=False) as http, asyncio.timeout(WAIT):
         while True:
             try:
@@ -41,7 +41,7 @@ async def _call(client: Client, first: FirstCall) -> bool:
     result = await client.call_tool(first.tool, first.arguments)
     text = " ".join(block.text for block in result.content if isinstance(block, TextContent))
     outcome = "failure" if result.is_error else "success"
-    tell(f"hears  {told(outcome, text, timedelta(seconds=time.monotonic() - began))}")
+    tell(f"← {told(outcome, text, timedelta(seconds=time.monotonic() - began))}")
     return not result.is_error
 
 
@@ -50,10 +50,10 @@ async def _run(given: argparse.Namespace) -> int:
     try:
         known = await _is_let_in(given.url, headers)
     except TimeoutError:
-        tell(f"hears  nothing: nobody answers at {given.url}")
+        tell(f"← no result: {given.url} does not respond")
         return 1
     if not known:
-        tell("hears  nothing: the token is not that of a client; --token, or MCP_TOKEN in --env-file, says it")
+        tell("← no result: invalid token; pass a client's token with --token, or as MCP_TOKEN in --env-file")
         return 1
     try:
         async with (
@@ -65,7 +65,7 @@ async def _run(given: argparse.Namespace) -> int:
             return 0 if given.call is None or await _call(client, given.call) else 1
     except* (MCPError, httpx2.HTTPError) as failed:
         for one in _leaves(failed):
-            tell(f"hears  nothing: {one}")
+            tell(f"← no result: {one}")
     return 1
 
 
@@ -75,11 +75,11 @@ def _leaves(group: BaseExceptionGroup[Exception]) -> Iterator[Exception]:
 
 
 def main() -> None:
-    """List the tools, call one where that is asked for, and leave."""
+    """List the tools, call one if requested, and exit."""
     options = Options("mcp", "An MCP client that lists the tools of a gateway, and calls one.")
     add = options.parser.add_argument
-    add("--url", default="http://127.0.0.1:8080/mcp/r/desk", help="where the gateway takes MCP clients (%(default)s)")
-    add("--token", metavar="TOKEN", help="this client's token; else MCP_TOKEN")
+    add("--url", default="http://127.0.0.1:8080/mcp/r/desk", help="the gateway's URL for MCP clients (%(default)s)")
+    add("--token", metavar="TOKEN", help="the client's token; default: MCP_TOKEN")
     with contextlib.suppress(KeyboardInterrupt):
         sys.exit(asyncio.run(_run(options.read())))
 

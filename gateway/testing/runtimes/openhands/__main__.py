@@ -27,7 +27,7 @@ async def _with_tool(server: OpenHandsServer, tool: str) -> SimConversation:
     """Wait for a conversation whose agent knows a tool.
 
     Raises:
-        TimeoutError: with what may be wrong.
+        TimeoutError: with a possible reason.
     """
     try:
         async with asyncio.timeout(WAIT):
@@ -37,7 +37,7 @@ async def _with_tool(server: OpenHandsServer, tool: str) -> SimConversation:
                         return one
                 await asyncio.sleep(_LOOK)
     except TimeoutError as exc:
-        why = f"no conversation has the tool {tool!r}; one that was created before this server began has lost its tools"
+        why = f"no conversation has the tool {tool!r}; conversations from before the start of this server have no tools"
         raise TimeoutError(why) from exc
 
 
@@ -80,33 +80,33 @@ async def _run(given: argparse.Namespace) -> None:
         server.conversation(given.conversation)
         tell(f"OpenHands at {server.url}, conversation {given.conversation}")
         if given.call is None:
-            what = "Let the agent run a command, once something is connected:"
+            what = "Let the agent run a command, when a client is connected:"
             _show(server, given.conversation, "run", what, {"command": "ls", "gated": True})
         show_questions(server.url, server.asking)
         await stay(given.call, lambda first: _call(server, first))
 
 
 def main() -> None:
-    """Serve one conversation, and those that are created, until Ctrl-C."""
+    """Serve one conversation and created ones until Ctrl-C."""
     options = Options("openhands", "A simulated OpenHands server of the V0 protocol, speaking raw JSON.")
     options.add_address()
     add = options.parser.add_argument
-    add("--session-api-key", metavar="KEY", help="its key; else OPENHANDS_KEY, else it wants none")
-    add("--conversation", metavar="ID", default="c0ffee", help="a conversation that exists (%(default)s)")
-    add("--loading", type=float, default=0.5, metavar="SECONDS", help="until an agent listens (%(default)s)")
+    add("--session-api-key", metavar="KEY", help="the session API key; default: OPENHANDS_KEY, else no key")
+    add("--conversation", metavar="ID", default="c0ffee", help="the ID of an existing conversation (%(default)s)")
+    add("--loading", type=float, default=0.5, metavar="SECONDS", help="loading time of an agent (%(default)s)")
     add(
         "--listens-for",
         action="append",
         metavar="EVENT",
-        help="accept client actions on this Socket.IO event only; may be repeated (oh_action and oh_user_action)",
+        help="accept client actions only on this Socket.IO event; may be repeated (default: oh_action, oh_user_action)",
     )
-    add("--socket-only", action="store_true", help="answer every REST request with 404")
+    add("--socket-only", action="store_true", help="respond to every REST request with 404")
     add(
         "--max-concurrent-conversations",
         type=int,
         default=3,
         metavar="N",
-        help="agents side by side (%(default)s); the next ends the oldest",
+        help="maximum number of running agents (%(default)s); the next one ends the oldest",
     )
     play(_run(options.read()))
 

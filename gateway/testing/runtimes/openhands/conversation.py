@@ -1,4 +1,4 @@
-"""A simulated OpenHands conversation: its store of events, what its agent does, and what clients ask of it."""
+"""A simulated OpenHands conversation: its event store, its agent and its clients."""
 
 import asyncio
 from collections.abc import Callable
@@ -34,25 +34,25 @@ DECISION_LIMIT = 60.0
 
 
 class SimConversation:
-    """One conversation; everything it emits goes to all sockets that have joined."""
+    """One conversation; it emits to all joined sockets."""
 
     def __init__(self, conversation_id: str, wire: Wire, manners: Manners, calling: CallWire | None = None) -> None:
         self.conversation_id = conversation_id
         self.received: list[Received] = []
-        """What clients sent, on `oh_user_action`, `oh_action` and by REST."""
+        """The payloads of clients, from `oh_user_action`, `oh_action` and REST."""
         self.violations: list[str] = []
-        """Every breach by a client; it is told nothing of them."""
+        """Every protocol violation by a client; the server sends no error."""
         self.unheard: list[Frame] = []
-        """What came while the agent was loading: echoed, acknowledged, and never worked on."""
+        """Actions that arrived while the agent was loading: echoed and acknowledged, but never processed."""
         self.sockets: set[str] = set()
         self.connections = 0
         self.looks = 0
-        """How often somebody asked by REST how it stands."""
+        """The number of REST requests for its status."""
         self.handshakes: list[Frame] = []
-        """The queries of all connections that were let in."""
+        """The queries of all accepted connections."""
         self.workspace = Workspace()
         self.mcp = McpServers(conversation_id, ())
-        """The MCP servers of the agent loop: those of its creation, or else of the settings."""
+        """The MCP servers of the agent loop, from its creation or the settings."""
         self._wire = wire
         self._manners = manners
         self._calling = calling
@@ -64,30 +64,30 @@ class SimConversation:
 
     @property
     def events(self) -> list[Frame]:
-        """All events of the store, with the source they were stored with, null ones too."""
+        """All stored events, including null events, with their stored source."""
         return self.store.events
 
     @property
     def state(self) -> str:
-        """The agent's state, as last told."""
+        """The agent's last reported state."""
         return self._now.state
 
     @property
     def waits(self) -> bool:
-        """Whether an action waits for the user's decision."""
+        """Whether an action is waiting for the user's decision."""
         return self._now.waiting
 
-    # What the agent does
+    # Actions of the agent
 
     async def agent_runs(
         self, command: str, output: str, exit_code: int = 0, *, gated: bool = False, within: float = DECISION_LIMIT
     ) -> Frame:
-        """Run a command; a gated one only after the user allows it. Returns the last observation."""
+        """Run a command, after the user's approval if it is gated; return the last observation."""
         seen = run_seen(command, output, exit_code)
         return await self.agent_acts("run", {"command": command}, lambda: seen, gated=gated, within=within)
 
     async def agent_edits(self, path: str, text: str, *, gated: bool = False) -> Frame:
-        """Create a file; a gated edit is carried out before the answer, and again after it."""
+        """Create a file; a gated edit is executed before the answer, and again after it."""
         args = {"path": path, "command": "create", "file_text": text}
         return await self.agent_acts("edit", args, gated=gated)
 
@@ -100,7 +100,7 @@ class SimConversation:
         gated: bool = False,
         within: float = DECISION_LIMIT,
     ) -> Frame:
-        """Take one step with any action; returns the last observation."""
+        """Execute one action; return the last observation."""
         share = await self._begin_step(name)
         args = complete(name, **given)
         act = carry_out or (lambda: self.workspace.carry_out(name, args))
@@ -110,13 +110,13 @@ class SimConversation:
         return await self.store.say(observation_event(act(), cause=event["id"], share=share))
 
     async def agent_calls(self, tool: str, arguments: Frame) -> Frame:
-        """Call a tool of an MCP server; returns the observation, or the state of error that follows another one."""
+        """Call a tool of an MCP server; return the observation, or the error state if the call broke."""
         if tool in OWN_TOOLS:
-            raise ValueError(f"an agent calls its own {tool!r}, whatever an MCP server has")
+            raise ValueError(f"an agent calls its built-in {tool!r} instead of an MCP server's")
         share = await self._begin_step(tool)
         if not self.mcp.has(tool):
-            mend = "Please check the tool name and retry with an existing tool."
-            seen = error_seen(f"Tool {tool} is not registered. (arguments: {arguments}). {mend}")
+            advice = "Please check the tool name and retry with an existing tool."
+            seen = error_seen(f"Tool {tool} is not registered. (arguments: {arguments}). {advice}")
             return await self.store.say(observation_event(seen))
         args = complete("call_tool_mcp", name=tool, arguments=arguments)
         event = await self.store.say(action_event("call_tool_mcp", args, source="agent", share=share))
@@ -126,8 +126,8 @@ class SimConversation:
             seen = await self.mcp.call(tool, arguments)
         except McpBroken as exc:
             if self._manners.tells_broken_calls:
-                told = error_seen(f"Error executing MCP tool {tool}: {exc.text}")
-                return await self.store.say(observation_event(told, cause=event["id"], share=share))
+                error = error_seen(f"Error executing MCP tool {tool}: {exc.text}")
+                return await self.store.say(observation_event(error, cause=event["id"], share=share))
             await self._give_up(BROKEN_TEXT, NOT_EXECUTED_ERROR)
             await self.change_state("error")
             await self.status("STATUS$ERROR", str(exc), kind="error")
@@ -137,20 +137,20 @@ class SimConversation:
         return await self.store.say(observation_event(seen, cause=event["id"], share=share))
 
     async def agent_starts(self, command: str) -> Frame:
-        """Begin a command that takes its time; returns the action, which `agent_ends` wants back."""
+        """Start a long command; return the action for `agent_ends`."""
         share = await self._begin_step("run")
         event = await self.store.say(action_event("run", complete("run", command=command), source="agent", share=share))
         self._now.open[event["id"]] = event
         return event
 
     async def agent_ends(self, action: Frame, output: str, exit_code: int = 0) -> Frame:
-        """End a command, also one that was reported as stopped before: it ends a second time then."""
+        """End a command; one that was already reported as stopped ends a second time."""
         self._now.open.pop(action["id"], None)
         seen = run_seen(action["args"]["command"], output, exit_code)
         return await self.store.say(observation_event(seen, cause=action["id"], share=action))
 
     async def agent_says(self, text: str, *, waits: bool = True) -> Frame:
-        """Say something, and wait for the user unless told not to."""
+        """Send a message, and wait for the user if `waits`."""
         await self._begin_step("message", share=False)
         args = complete("message", content=text, wait_for_response=waits)
         event = await self.store.say(action_event("message", args, source="agent"))
@@ -159,7 +159,7 @@ class SimConversation:
         return event
 
     async def finish(self, text: str) -> Frame:
-        """Declare the work done; a finish has no observation."""
+        """Finish the work; this action has no observation."""
         share = await self._begin_step("finish")
         event = await self.store.say(
             action_event("finish", complete("finish", final_thought=text), source="agent", share=share)
@@ -168,7 +168,7 @@ class SimConversation:
         return event
 
     async def delegate(self, agent: str, task: str, outputs: Frame) -> Frame:
-        """Let another agent work; its states come between, and nothing tells them from ours."""
+        """Delegate to another agent; its state events cannot be distinguished from this agent's."""
         share = await self._begin_step("delegate")
         await self.store.say(
             action_event(
@@ -178,54 +178,54 @@ class SimConversation:
         await self.store.say(action_event("message", complete("message", content=f"TASK: {task}"), source="user"))
         for state in ("running", "finished"):
             await self.store.say(state_event(state))
-        # It has no cause; the metadata of the call is all that ties it to its action.
+        # It has no cause; only the tool-call metadata links it to its action.
         return await self.store.say(observation_event(Seen("delegate", "", {"outputs": outputs}), share=share))
 
     async def change_state(self, state: str, reason: str = "") -> None:
-        """Move the agent to a state, known or not; nothing is told where it is in it already."""
+        """Change the agent's state; send nothing if it is the current one."""
         if state != self._now.state:
             self._now.state = state
             await self.store.say(state_event(state, reason))
 
     async def fail(self, reason: str) -> None:
-        """End in an error: a state and a status, as a stuck agent does."""
+        """Report an error with a state and a status update, as a stuck agent does."""
         await self.change_state("error", reason)
         await self.status("STATUS$ERROR", reason, kind="error")
 
     async def status(self, status: str, message: str = "", *, kind: str = "info") -> None:
-        """Send a status update, which is no event and never replayed."""
+        """Send a status update, which is not an event and is never replayed."""
         await self.emit({"status_update": True, "type": kind, "id": status, "message": message})
 
     async def title(self, title: str) -> None:
-        """Give the conversation a title; such a status update has no id."""
+        """Send the conversation's title as a status update without an id."""
         message = self.conversation_id
         await self.emit({"status_update": True, "type": "info", "message": message, "conversation_title": title})
 
     async def emit(self, payload: Any) -> None:
-        """Send any payload as it is, without keeping it."""
+        """Send a payload unchanged, without storing it."""
         await self.store.emit(payload)
 
     async def emit_text(self, packet: str) -> None:
-        """Send the text of a whole Socket.IO packet, however broken it may be."""
+        """Send the text of a Socket.IO packet, which may be malformed."""
         await self._wire.broadcast_text(self.conversation_id, packet)
 
     async def add(self, event: Frame, *, live: bool = True) -> Frame:
-        """Store any event, with the next id; `live=False` leaves a gap that only the store can fill."""
+        """Store an event with the next id; with `live=False` it is not sent, so clients miss an id."""
         return await self.store.say(event) if live else self.store.keep(event)
 
     # Connections
 
     async def drop(self) -> int:
-        """Reset the connections of all sockets, as a cut cable would; returns how many."""
+        """Reset the connections of all sockets, as a network failure does; return their number."""
         return self._wire.cut(self.conversation_id)
 
     async def disconnect(self) -> None:
-        """End all sockets in the orderly way, as a stop by REST does."""
+        """Close all sockets gracefully, as a stop over REST does."""
         for sid in list(self.sockets):
             await self._wire.disconnect(sid)
 
     async def wait_connections(self, count: int = 1, within: float = PATIENCE) -> None:
-        """Wait until `count` sockets have ever joined and one of them still is there."""
+        """Wait until `count` sockets have ever joined and one is still connected."""
         await self._change.until(
             lambda: (self.connections >= count and self.sockets and True) or None,
             within,
@@ -233,7 +233,7 @@ class SimConversation:
         )
 
     async def wait_disconnected(self, within: float = PATIENCE) -> None:
-        """Wait until no socket is left."""
+        """Wait until no socket is connected."""
         await self._change.until(
             lambda: not self.sockets or None, within, what=lambda: f"{self.conversation_id!r} left alone"
         )
@@ -241,7 +241,7 @@ class SimConversation:
     async def wait_for(
         self, predicate: Callable[[Any], bool], within: float = PATIENCE, *, after: int = -1
     ) -> Received:
-        """Wait for a client's payload that fits, among those numbered above `after`."""
+        """Wait for a client's matching payload with a number above `after`."""
         return await self._change.until(
             lambda: next((each for each in self.received if each.number > after and predicate(each.payload)), None),
             within,
@@ -251,22 +251,22 @@ class SimConversation:
     async def wait_event(
         self, predicate: Callable[[Frame], bool], within: float = PATIENCE, *, after: int = -1
     ) -> Frame:
-        """Wait for an event in the store that fits, among those with an id above `after`."""
+        """Wait for a matching stored event with an id above `after`."""
         return await self.store.wait(predicate, within, after=after)
 
     def end_loading(self) -> None:
-        """Let the agent listen from now on, where it waits for that."""
+        """End the loading of the agent if `Manners.loading` is None."""
         self._may_listen.set()
 
-    # What the server tells the conversation
+    # Called by the server
 
     @property
     def runs(self) -> bool:
-        """Whether the agent loop runs, loading or not."""
+        """Whether the agent loop is running or loading."""
         return self._now.started
 
     def begin(self, servers: tuple[McpServer, ...] = ()) -> bool:
-        """Begin the agent loop where it does not run; returns whether it began now."""
+        """Start the agent loop if it is not running; return whether it was started."""
         if self._now.started:
             return False
         self.mcp = McpServers(self.conversation_id, servers, self._manners.mcp_patience, self._calling)
@@ -275,7 +275,7 @@ class SimConversation:
         return True
 
     async def warm_up(self, first: str | None = None) -> None:
-        """Say what a beginning agent loop says; `loading` was stored before, and comes again."""
+        """Send the first events of an agent loop; `loading` was stored before and is repeated."""
         begun = self._now
         await self.store.send(next(event for event in reversed(self.events) if is_state(event, "loading")))
         await self.status("STATUS$STARTING_RUNTIME")
@@ -284,7 +284,7 @@ class SimConversation:
         else:
             await asyncio.sleep(self._manners.loading.total_seconds())
         if self._now is not begun or not begun.started or begun.state != "loading":
-            # It was stopped meanwhile, or somebody has given it a state.
+            # It was stopped in the meantime, or a test has set its state.
             return
         begun.has_runtime = True
         await self.status("STATUS$READY")
@@ -294,38 +294,38 @@ class SimConversation:
         moved = "awaiting_user_input" if first is None else "running"
         if first is not None:
             await self.store.say(action_event("message", complete("message", content=first), source="user"))
-        # The environment's order is in the store, but never sent live.
+        # The environment's action is stored but never sent live.
         order = complete("change_agent_state", agent_state=moved)
         await self.store.say(action_event("change_agent_state", order, source="environment"))
         await self.change_state(moved)
 
     def end(self) -> None:
-        """The server's process has ended, and the agent loop with it."""
+        """End the agent loop together with the server's process."""
         self._now.started = False
         self._may_listen.clear()
 
     async def stop(self) -> None:
-        """Stop the agent loop; the clients are sent away before, and so never see it."""
+        """Stop the agent loop; the clients are disconnected first, so they do not see it."""
         await self.disconnect()
         await self._give_up(STOPPED_TEXT, NOT_EXECUTED)
         await self.change_state("stopped")
         self.end()
 
     async def evict(self) -> None:
-        """End the agent loop, since another one wants its place."""
+        """End the agent loop to make a slot for another one."""
         await self.status(TOO_MANY, "Too many conversations at once", kind="error")
         await self.stop()
 
     @property
     def status_name(self) -> str:
-        """Whether and how the agent loop runs, in the words of REST; RUNNING may still be loading."""
+        """The status of the agent loop as in REST; an agent with RUNNING may still be loading."""
         if not self._now.started:
             return "STOPPED"
         loading = self._now.state == "loading" and not self._now.has_runtime
         return "STARTING" if loading else "RUNNING"
 
     def describe(self) -> Frame:
-        """Say what `GET /api/conversations/{id}` says."""
+        """Return the body of `GET /api/conversations/{id}`."""
         status = self.status_name
         return {
             "conversation_id": self.conversation_id,
@@ -337,7 +337,7 @@ class SimConversation:
         }
 
     def join(self, sid: str, handshake: Frame) -> None:
-        """A socket was let in."""
+        """Add an accepted socket."""
         self.sockets.add(sid)
         self.connections += 1
         self.handshakes.append(handshake)
@@ -345,15 +345,15 @@ class SimConversation:
         self._change.tell()
 
     def leave(self, sid: str) -> None:
-        """A socket is gone."""
+        """Remove a disconnected socket."""
         self.sockets.discard(sid)
         self._change.tell()
 
     async def accept(self, payload: object) -> None:
-        """Take what a client sent.
+        """Process a client's payload.
 
         Raises:
-            Violation: it is dropped without a word; the caller must not acknowledge it.
+            Violation: it was dropped silently; the caller must not acknowledge it.
         """
         self.received.append(Received(self._count, payload))
         self._count += 1
@@ -368,14 +368,14 @@ class SimConversation:
             self._change.tell()
         echo = await self.store.say(action_event(name, args, source="user"))
         if self._now.state == "loading":
-            # Nobody listens yet, and nobody looks later at what was missed.
+            # The agent is not listening yet, and never processes missed actions later.
             self.unheard.append({"action": name, "args": args})
             del self.unheard[:-KEPT_FRAMES]
             return
         await self._react(name, args, echo)
 
     def object_to(self, why: str) -> None:
-        """Record a breach; the client hears nothing of it."""
+        """Record a violation; the client receives no error."""
         self.violations.append(f"frame {self._count - 1}: {why}")
         del self.violations[:-KEPT_FRAMES]
 
@@ -399,7 +399,7 @@ class SimConversation:
         first = not self.store.has("recall")
         recall = complete("recall", recall_type="workspace_context" if first else "knowledge", query=text)
         cause = (await self.store.say(action_event("recall", recall, source="user")))["id"]
-        # The second message finds nothing new: a null observation, never sent, so an id is missing.
+        # The second message recalls nothing new: its null observation is never sent, so clients miss an id.
         seen = recall_seen() if first else Seen("null", "")
         recalled = observation_event(seen, source="environment", cause=cause)
         if self._now.state == "running":
@@ -412,7 +412,7 @@ class SimConversation:
     async def _obey(self, state: str) -> None:
         now = self._now
         if now.waiting and state in {"user_confirmed", "user_rejected", "stopped"}:
-            # The step that waits goes on from here; it says all that follows.
+            # The waiting step continues and sends the following events.
             now.decision = (
                 "stopped" if state == "stopped" else "user_confirmed" if state == "user_confirmed" else "user_rejected"
             )
@@ -425,7 +425,7 @@ class SimConversation:
         await self.change_state(state)
 
     async def _give_up(self, text: str, error_id: str) -> None:
-        """Say of what is being carried out that it has not been."""
+        """Report the running actions as not executed."""
         given_up, self._now.open = self._now.open, {}
         for number, event in given_up.items():
             await self.store.say(observation_event(error_seen(text, error_id), cause=number, share=event))
@@ -433,7 +433,7 @@ class SimConversation:
     async def _run_for_client(self, name: str, args: Frame, echo: Frame) -> None:
         match args.get("confirmation_state", "confirmed"):
             case "awaiting_confirmation":
-                self.object_to(f"{name} waits for a confirmation that nobody can give")
+                self.object_to(f"{name} waits for a confirmation that no client can give")
                 return
             case "rejected":
                 seen = rejected_seen()
@@ -450,10 +450,10 @@ class SimConversation:
         now = self._now
         now.waiting, now.decision = True, None
         await self.change_state("awaiting_user_confirmation")
-        told = args | {"confirmation_state": "awaiting_confirmation"} if name in GATED else args
-        event = await self.store.say(action_event(name, told | {"security_risk": 2}, source="agent", share=share))
+        gated = args | {"confirmation_state": "awaiting_confirmation"} if name in GATED else args
+        event = await self.store.say(action_event(name, gated | {"security_risk": 2}, source="agent", share=share))
         if name not in GATED:
-            # The gate is told too late for the runtime, which carries such actions out at once.
+            # The runtime has no gate for such actions and executes them at once.
             await self.store.say(observation_event(act(), cause=event["id"], share=share))
         try:
             decision = await self._change.until(lambda: now.decision, within, what=lambda: f"a decision about {name}")
@@ -465,10 +465,10 @@ class SimConversation:
             await self.change_state("stopped")
             return last
         allowed = decision == "user_confirmed"
-        told = args | {"thought": "", "security_risk": 2}
+        decided = args | {"thought": "", "security_risk": 2}
         if name in GATED:
-            told["confirmation_state"] = "confirmed" if allowed else "rejected"
-        again = await self.store.say(action_event(name, told, source="agent", share=share))
+            decided["confirmation_state"] = "confirmed" if allowed else "rejected"
+        again = await self.store.say(action_event(name, decided, source="agent", share=share))
         await self.change_state(decision)
         seen = act() if allowed else rejected_seen()
         last = await self.store.say(observation_event(seen, cause=again["id"], share=share))

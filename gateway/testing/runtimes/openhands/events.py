@@ -1,4 +1,4 @@
-"""How the events of an OpenHands server look: texts for people, results of actions, the model's share; pure."""
+"""Builds the events of an OpenHands server: actions, observations, states and tool-call metadata. Pure."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,7 +24,7 @@ _FUNCTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What an action led to."""
+    """The result of an action."""
 
     observation: str
     content: str
@@ -33,14 +33,14 @@ class Seen:
 
 
 def action_event(name: str, args: Frame, *, source: str, share: Frame | None = None) -> Frame:
-    """Write an action; `share` is what the model had to do with it."""
+    """Make an action; `share` is its tool-call metadata."""
     return {"source": source, "message": _describe(name, args), "action": name, **(share or {}), "args": args}
 
 
 def observation_event(
     seen: Seen, *, source: str = "agent", cause: int | None = None, share: Frame | None = None
 ) -> Frame:
-    """Write an observation; those that come of the model's call carry its metadata as the action did."""
+    """Make an observation; one that results from a tool call has the metadata of its action."""
     event: Frame = {"source": source, "message": _describe_seen(seen)}
     if cause is not None:
         event["cause"] = cause
@@ -54,26 +54,26 @@ def observation_event(
 
 
 def state_event(state: str, reason: str = "") -> Frame:
-    """Write a change of the agent's state; stored as the environment's."""
+    """Make a change of the agent's state, with the environment as its source."""
     return observation_event(
         Seen("agent_state_changed", "", {"agent_state": state, "reason": reason}), source="environment"
     )
 
 
 def is_state(event: Frame, state: str) -> bool:
-    """Say whether an event tells that the agent is in a state."""
+    """Return whether an event reports this state of the agent."""
     return event.get("observation") == "agent_state_changed" and event["extras"]["agent_state"] == state
 
 
 def system_event(tools: list[Frame]) -> Frame:
-    """Write the prompt that begins a conversation; the real one has 25 KB, and tools of its own."""
+    """Make the system prompt of a conversation; the real one has 25 KB and built-in tools."""
     content = "You are a simulated agent."
     args: Frame = {"content": content, "tools": tools, "openhands_version": "0.62.0", "agent_class": "CodeActAgent"}
     return {"source": "agent", "message": content, "action": "system", "args": args}
 
 
 def recall_seen() -> Seen:
-    """Write what the first message of a conversation brings to mind."""
+    """Make the recall of a conversation's first message."""
     extras: Frame = {
         "recall_type": "workspace_context",
         **dict.fromkeys(("repo_name", "repo_directory", "repo_branch", "repo_instructions"), ""),
@@ -89,17 +89,17 @@ def recall_seen() -> Seen:
 
 
 def rejected_seen() -> Seen:
-    """Write what becomes of an action that the user does not allow."""
+    """Make the result of an action that the user has rejected."""
     return Seen("user_rejected", "Action has been rejected by the user! Waiting for further user input.")
 
 
 def error_seen(text: str, error_id: str = "") -> Seen:
-    """Write a failure that has an observation of its own."""
+    """Make an error observation."""
     return Seen("error", text, {"error_id": error_id})
 
 
 def model_share(name: str, number: int) -> Frame:
-    """Write what the model had to do with an action, or with a function of this name: the bulk of the traffic."""
+    """Make the tool-call metadata of an action or of a function with this name; it is most of the traffic."""
     function = _FUNCTIONS.get(name, name)
     tokens = {"completion_tokens": 10, "prompt_tokens": 100, "total_tokens": 110}
     call = {"index": 0, "id": f"call_{number}_0", "type": "function", "function": {"name": function, "arguments": "{}"}}
@@ -125,7 +125,7 @@ def model_share(name: str, number: int) -> Frame:
 
 
 def live_of(event: Frame) -> Frame | None:
-    """Say how an event goes out live: what the environment did is the agent's then, or is not sent at all."""
+    """Return the live form of an event: the environment's events have the agent as source, or are not sent."""
     if event.get("action") == "null" or event.get("observation") == "null":
         return None
     if event["source"] != "environment":
@@ -136,7 +136,7 @@ def live_of(event: Frame) -> Frame | None:
 
 
 def replay_of(events: list[Frame], latest: int) -> list[Frame]:
-    """Choose what a socket is shown of the past: of the states only the last, and that at the end."""
+    """Choose the events to replay to a socket: of all states only the last, at the end."""
     states: list[Frame] = []
     shown: list[Frame] = []
     for event in events:

@@ -1,6 +1,7 @@
-"""How an OpenHands server speaks to the MCP servers of a conversation, with the official client, as 0.62 does.
+"""The MCP client of an OpenHands server, which uses the official client library as 0.62 does.
 
-Each operation connects anew: once when the agent loop begins, without a word of whose it is, and again for each call.
+Each operation opens a new connection: the list of tools when the agent loop starts, without a conversation id, and each
+call, with one.
 """
 
 import asyncio
@@ -21,13 +22,13 @@ if TYPE_CHECKING:
     from mcp_types import CallToolResult
 
 PATIENCE = timedelta(seconds=30)
-"""How long the client waits for any one answer, whatever the `timeout` of the server is."""
+"""The time limit of the client for each response; a server's `timeout` cannot extend it."""
 USUAL_TIMEOUT, LONGEST_TIMEOUT = 60, 3_600
 _LISTS = ("sse_servers", "stdio_servers", "shttp_servers")
 
 
 class McpBroken(Exception):
-    """A call that ended without anything that an agent could be told as its result."""
+    """A call that ended without a result for the agent."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(f"{kind}: {text}")
@@ -36,7 +37,7 @@ class McpBroken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class McpServer:
-    """One server that speaks streamable HTTP."""
+    """One server with streamable HTTP."""
 
     url: str
     api_key: str | None
@@ -44,25 +45,25 @@ class McpServer:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What goes with each request; a key travels in three of them."""
+        """The headers of each request; three of them contain the key."""
         if not self.api_key:
             return {}
         return {"Authorization": f"Bearer {self.api_key}", "s": self.api_key, "X-Session-API-Key": self.api_key}
 
 
 def read_servers(config: object) -> tuple[McpServer, ...]:
-    """Read an `mcp_config`; only what speaks streamable HTTP is spoken to here.
+    """Parse an `mcp_config`; only servers with streamable HTTP are used.
 
     Raises:
-        Violation: the server would answer 422.
+        Violation: a real server would respond with 422.
     """
     if config is None:
         return ()
     if not isinstance(config, dict):
         raise Violation("mcp_config must be an object")
     members = cast("Frame", config)
-    if strange := sorted(members.keys() - set(_LISTS)):
-        raise Violation(f"mcp_config: extra inputs are not permitted: {strange[0][:64]!r}")
+    if unknown := sorted(members.keys() - set(_LISTS)):
+        raise Violation(f"mcp_config: extra inputs are not permitted: {unknown[0][:64]!r}")
     for name in _LISTS:
         if not isinstance(members.get(name, []), list):
             raise Violation(f"mcp_config.{name} must be a list")
@@ -87,7 +88,7 @@ def _read_server(given: object) -> McpServer:
 
 
 class McpServers:
-    """The MCP servers of one conversation; they last as long as its agent loop."""
+    """The MCP servers of one run of an agent loop."""
 
     def __init__(
         self,
@@ -98,27 +99,27 @@ class McpServers:
     ) -> None:
         self.servers = servers
         self.listed: list[Frame] = []
-        """The tools that were there when the agent loop began, as its model is told them."""
+        """The tools at the start of the agent loop, in the form for its model."""
         self._conversation_id = conversation_id
         self._patience = patience.total_seconds()
         self._wire = wire
 
     async def begin(self) -> None:
-        """List the tools of all servers; one that cannot be reached is left out."""
+        """List the tools of all reachable servers."""
         for server in self.servers:
             for tool in await self._tools(server, {}) or []:
                 shown = {"name": tool["name"], "description": tool["description"], "parameters": tool["inputSchema"]}
                 self.listed.append({"type": "function", "function": shown})
 
     def has(self, tool: str) -> bool:
-        """Whether the agent's model knows a tool."""
+        """Return whether the agent's model knows a tool."""
         return any(one["function"]["name"] == tool for one in self.listed)
 
     async def call(self, tool: str, arguments: Frame) -> Seen:
         """Call a tool at the first server that has it now.
 
         Raises:
-            McpBroken: there is none, or the connection broke.
+            McpBroken: no server has it, or the connection failed.
         """
         named = {"X-OpenHands-ServerConversation-ID": self._conversation_id}
         for server in self.servers:
@@ -133,30 +134,30 @@ class McpServers:
         began = asyncio.get_running_loop().time()
         try:
             async with _connected(server, named, self._patience, self._wire) as client:
-                told = await _call(client, tool, arguments, wait)
+                result = await _call(client, tool, arguments, wait)
         except Exception as exc:
-            # A client of 0.62 does not see that its connection is gone while it waits for an answer.
+            # The client of 0.62 does not notice a lost connection while it waits for a response.
             await asyncio.sleep(began + self._patience - asyncio.get_running_loop().time())
             raise McpBroken(type(exc).__name__, str(exc)) from exc
-        if told is None or isinstance(told, str):
-            return _seen(tool, arguments, {"isError": True, "error": told or late, "content": []})
-        raw = told.model_dump(mode="json", by_alias=True)
+        if result is None or isinstance(result, str):
+            return _seen(tool, arguments, {"isError": True, "error": result or late, "content": []})
+        raw = result.model_dump(mode="json", by_alias=True)
         content = [{**_without_meta(block), "annotations": None, "meta": None} for block in raw["content"]]
         shown = {"meta": raw.get("_meta"), "content": content, "structuredContent": raw.get("structuredContent")}
-        return _seen(tool, arguments, {**shown, "isError": told.is_error})
+        return _seen(tool, arguments, {**shown, "isError": result.is_error})
 
     async def _tools(self, server: McpServer, headers: dict[str, str]) -> list[Frame] | None:
         try:
             async with _connected(server, headers, self._patience, self._wire) as client:
                 listed = await client.list_tools()
         except Exception:  # noqa: BLE001
-            # The real server logs it and goes on without.
+            # The real server logs the error and continues without this server.
             return None
         return [tool.model_dump(mode="json", by_alias=True) for tool in listed.tools]
 
 
-def _seen(tool: str, arguments: Frame, told: Frame) -> Seen:
-    return Seen("mcp", json.dumps(told), {"name": tool, "arguments": arguments})
+def _seen(tool: str, arguments: Frame, result: Frame) -> Seen:
+    return Seen("mcp", json.dumps(result), {"name": tool, "arguments": arguments})
 
 
 def _without_meta(block: Frame) -> Frame:
@@ -164,11 +165,11 @@ def _without_meta(block: Frame) -> Frame:
 
 
 async def _call(client: "Client", tool: str, arguments: Frame, within: float) -> "CallToolResult | str | None":
-    """Call a tool; a text is what the server says against it, None that no answer came in time."""
+    """Call a tool; return the server's error as a text, or None after a timeout."""
     from mcp.shared.exceptions import MCPError
     from mcp_types import CONNECTION_CLOSED
 
-    calling = asyncio.create_task(client.session.call_tool(tool, arguments, progress_callback=_hear))
+    calling = asyncio.create_task(client.session.call_tool(tool, arguments, progress_callback=_ignore_progress))
     try:
         done, _ = await asyncio.wait({calling}, timeout=within)
         if done:
@@ -182,22 +183,22 @@ async def _call(client: "Client", tool: str, arguments: Frame, within: float) ->
     return None
 
 
-async def _hear(progress: float, total: float | None, message: str | None) -> None:
-    """Drop what is told of progress; the client of 0.62 always asks for it."""
+async def _ignore_progress(progress: float, total: float | None, message: str | None) -> None:
+    """Ignore progress, which the client of 0.62 always requests."""
 
 
 @asynccontextmanager
 async def _connected(
     server: McpServer, headers: dict[str, str], patience: float, wire: Wire | None
 ) -> "AsyncGenerator[Client]":
-    # Most simulated servers are given no MCP servers, and the library takes a moment to load.
+    # Imported here because the library is slow to load, and most simulated servers have no MCP servers.
     import httpx2
     from mcp.client.client import Client
     from mcp.client.streamable_http import streamable_http_client
 
     from gateway.testing.http_wire import NotingTransport
 
-    # Reading the certificates of the machine takes long, and what is simulated is not far away.
+    # Loading the machine's certificates is slow, and simulated servers do not use TLS.
     noting = None if wire is None else NotingTransport(wire)
     http = httpx2.AsyncClient(headers={**server.headers, **headers}, timeout=None, verify=False, transport=noting)
     transport = streamable_http_client(server.url, http_client=http)

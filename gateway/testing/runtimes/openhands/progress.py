@@ -1,4 +1,4 @@
-"""Where a simulated OpenHands agent stands, and how its server behaves where it may choose."""
+"""The progress of a simulated OpenHands agent, and the behavior of its server in open points."""
 
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -11,47 +11,47 @@ Decision = Literal["user_confirmed", "user_rejected", "stopped"]
 
 @dataclass(frozen=True, slots=True)
 class Manners:
-    """How the simulated server behaves where a real one does now this, now that."""
+    """The server's behavior in points in which real servers differ."""
 
     reorders: bool = False
-    """Whether live events of one moment swap places, as those of two threads do: states come behind the next event."""
+    """Whether concurrent live events swap places, as with two threads: a state is sent after the next event."""
     loading: timedelta | None = timedelta(milliseconds=50)
-    """How long a beginning agent loop takes until it listens; None where only `end_loading` ends it."""
+    """The loading time of an agent loop; None: until `end_loading`."""
     stale_state: timedelta | None = timedelta(milliseconds=100)
-    """How long after a join the conversation's first state is sent once more; None where it is not."""
+    """The time after a join at which the conversation's first state is sent again; None: never."""
     heartbeat: timedelta = timedelta(seconds=25)
-    """How often the server pings; a connection that has not answered within nearly as long again is dropped."""
+    """The interval of the server's pings; a connection without a pong within nearly the same time is dropped."""
     mcp_patience: timedelta = timedelta(seconds=30)
-    """How long its MCP client waits for an answer, at most."""
+    """The time limit of its MCP client for a response."""
     tells_broken_calls: bool = False
-    """Whether an agent is told that its call at an MCP server broke and goes on, as with `RUNTIME=cli`; else it ends
-    in error."""
+    """Whether an agent receives an error for a broken MCP call and continues, as with `RUNTIME=cli`; otherwise it ends
+    with an error."""
     tells_status: bool = True
-    """Whether REST says how a conversation stands; a server that should have Docker, and has not, fails instead."""
+    """Whether REST returns the status of a conversation; a server without its Docker fails instead."""
     listens: frozenset[str] = frozenset({"oh_action", "oh_user_action"})
-    """Names of the Socket.IO events that carry client actions; any other event is ignored and never acknowledged."""
+    """The Socket.IO events for client actions; any other event is ignored and not acknowledged."""
     rest_status: int | None = None
-    """HTTP status of every REST answer of a server that speaks Socket.IO only, such as 404; None: REST works."""
+    """The HTTP status of all REST responses of a server without REST, such as 404; None: REST works."""
     stores_settings: bool = True
-    """Whether settings can be written by REST; a server that cannot store them answers 500."""
+    """Whether REST can write the settings; a server that cannot store them responds with 500."""
     recalls: bool = True
-    """Whether a message makes the agent recall something first."""
+    """Whether a message makes the agent recall knowledge first."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """Where the agent stands."""
+    """The progress of the agent."""
 
     state: str = "loading"
     started: bool = False
-    """Whether the agent loop runs; it ends with the server's process."""
+    """Whether the agent loop is running; it ends with the server's process."""
     has_runtime: bool = False
-    """Whether its runtime is there; its agent may still be loading."""
+    """Whether its runtime is ready; its agent may still be loading."""
     poisoned: bool = False
-    """A client's `write` is in the history, which no agent can read any more."""
+    """Whether the history contains a client's `write`, which makes it unreadable for every agent."""
     steps: int = 0
     waiting: bool = False
-    """An action waits for the user's decision."""
+    """Whether an action is waiting for the user's decision."""
     decision: Decision | None = None
     open: dict[int, Frame] = field(default_factory=dict[int, Frame])
-    """Actions that are being carried out, by id."""
+    """The running actions, by id."""

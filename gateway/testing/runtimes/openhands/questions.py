@@ -1,4 +1,4 @@
-"""What a simulated OpenHands agent asks people where somebody tells it to: whether it may run a command."""
+"""The request that a simulated OpenHands agent makes on demand: approval of a command."""
 
 from typing import Protocol
 
@@ -14,14 +14,14 @@ class Conversations(Protocol):
 
 
 def questions(server: Conversations) -> Asking:
-    """Let the newest conversation that somebody has joined ask."""
+    """Let the newest conversation with a joined client ask."""
 
     def newest() -> SimConversation:
         found = next((one for one in reversed(server.conversations.values()) if one.sockets), None)
         if found is None:
             raise Busy("no gateway has joined a conversation yet")
         if found.waits:
-            raise Busy("the agent waits for a decision already")
+            raise Busy("the agent is already waiting for a decision")
         return found
 
     async def approval(command: str) -> str:
@@ -29,6 +29,6 @@ def questions(server: Conversations) -> Asking:
             seen = await newest().agent_runs(command, "done", gated=True, within=PATIENCE)
         except RuntimeError as exc:
             raise Busy(str(exc)) from exc
-        return f"the end of its action: {seen['observation']}: {seen['content']}"
+        return f"the action ended: {seen['observation']}: {seen['content']}"
 
     return Asking({"approval": Way("rm deck.txt", approval)}, check=newest)

@@ -1,6 +1,6 @@
-"""What an OpenHands server takes from its clients, checked as 0.62 does and a little stricter; pure.
+"""The rules of an OpenHands server for its clients, as in 0.62 but slightly stricter. Pure.
 
-Sources: the public "Socket.IO API" page of OpenHands, and what was measured against a real server.
+Sources: the public "Socket.IO API" page of OpenHands, and measurements of a real server.
 """
 
 import math
@@ -25,12 +25,12 @@ CREATION_KEYS = frozenset(
 
 
 class Violation(Exception):
-    """A client said something the server does not take; it never learns of it, so the text is for us."""
+    """A client has sent invalid data; the text is for tests only, because the server sends no error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arg:
-    """One argument of an action: what it may be, and what it is where it is left out."""
+    """The types and the default of one argument of an action."""
 
     kinds: tuple[type, ...]
     default: Any = None
@@ -128,7 +128,7 @@ ACTIONS: Final[Mapping[str, Mapping[str, Arg]]] = {
     "task_tracking": {"command": Arg((str,), "view"), "task_list": _TEXTS, "thought": _TEXT},
     "loop_recovery": {"option": Arg((int,), 1)},
 }
-"""What a client may send: every action that the server can read and that no client has to build by itself."""
+"""The actions that a client may send, with their arguments."""
 
 OWN_TOOLS = frozenset(
     {
@@ -136,20 +136,20 @@ OWN_TOOLS = frozenset(
         *("request_condensation", "str_replace_editor", "task_tracker", "think"),
     }
 )
-"""Functions of the agent's own, which it calls where an MCP server has a tool of that name, too."""
+"""The agent's built-in functions; they take precedence over MCP tools of the same name."""
 RUNNABLE = frozenset({"run", "run_ipython", "read", "write", "edit", "browse", "browse_interactive", "call_tool_mcp"})
-"""What the runtime carries out, whoever asks."""
+"""The actions that the runtime executes, for the agent and for clients."""
 GATED = frozenset({"run", "run_ipython"})
-"""What says on the wire that it waits for an approval."""
+"""The actions with a confirmation state on the wire."""
 _LEGACY = {"images_urls": "image_urls", "is_confirmed": "confirmation_state"}
 _TOLERATED = frozenset({"timestamp", "keep_prompt", "task_completed"})
 
 
 def read_action(payload: object) -> tuple[str, Frame]:
-    """Read what a client sent; returns the action's name and all its arguments.
+    """Parse a client's action; return its name and all arguments.
 
     Raises:
-        Violation: the server would drop it without a word.
+        Violation: a real server would drop it silently.
     """
     if not isinstance(payload, dict):
         raise Violation(f"a payload is an object, not {type(payload).__name__}")
@@ -171,11 +171,11 @@ def read_action(payload: object) -> tuple[str, Frame]:
 
 
 def _complete(name: str, given: Frame) -> Frame:
-    """Put in what was left out, as the server's own classes do."""
+    """Fill in the omitted arguments, as the server's classes do."""
     args = {_LEGACY.get(key, key): value for key, value in given.items() if key not in _TOLERATED}
     known = ACTIONS[name]
-    if strange := sorted(args.keys() - known.keys()):
-        raise Violation(f"{name} has no argument {strange[0][:64]!r}")
+    if unknown := sorted(args.keys() - known.keys()):
+        raise Violation(f"{name} has no argument {unknown[0][:64]!r}")
     for key, arg in known.items():
         if key not in args:
             if arg.required:
@@ -188,36 +188,36 @@ def _complete(name: str, given: Frame) -> Frame:
 
 
 def _fresh(arg: Arg) -> Any:
-    """Make a default of its own for each event."""
+    """Return the default, as a new object for each event."""
     if arg.default == ():
         return {} if dict in arg.kinds else []
     return arg.default
 
 
 def complete(name: str, /, **given: Any) -> Frame:
-    """Write all arguments of an action of the agent itself."""
+    """Return all arguments of an action of the agent."""
     return _complete(name, given)
 
 
 def read_creation(body: object) -> Frame:
-    """Read the body of `POST /api/conversations`.
+    """Parse the body of `POST /api/conversations`.
 
     Raises:
-        Violation: it has a key that the server does not know.
+        Violation: it has an unknown key.
     """
     if not isinstance(body, dict):
         raise Violation("the body must be an object")
-    wanted = cast("Frame", body)
-    _scan(wanted)
-    if strange := sorted(wanted.keys() - CREATION_KEYS):
-        raise Violation(f"extra inputs are not permitted: {strange[0][:64]!r}")
-    if not isinstance(wanted.get("initial_user_msg"), str | None):
+    creation = cast("Frame", body)
+    _scan(creation)
+    if unknown := sorted(creation.keys() - CREATION_KEYS):
+        raise Violation(f"extra inputs are not permitted: {unknown[0][:64]!r}")
+    if not isinstance(creation.get("initial_user_msg"), str | None):
         raise Violation("initial_user_msg must be a string")
-    return wanted
+    return creation
 
 
 def read_latest(given: str) -> int:
-    """Read `latest_event_id`; whatever is no number stands for nothing seen yet."""
+    """Parse `latest_event_id`; return -1, for no event, if it is not a number."""
     digits = given.removeprefix("-")
     if not (digits.isascii() and digits.isdigit() and len(digits) < 19):
         return -1
@@ -225,12 +225,12 @@ def read_latest(given: str) -> int:
 
 
 def is_conversation_id(name: str) -> bool:
-    """Say whether REST would take an id; the socket of a real server takes anything, and should not be given it."""
+    """Return whether REST accepts an id; a real server's socket accepts any id, but a client must not rely on that."""
     return 1 <= len(name) <= ID_LIMIT and ".." not in name and not any(c in "/\\" or ord(c) < 33 for c in name)
 
 
 def _scan(frame: Frame) -> None:
-    """Look for what is no JSON, without recursion."""
+    """Reject non-JSON values and excessive nesting, without recursion."""
     waiting: list[tuple[object, int]] = [(frame, 1)]
     while waiting:
         value, depth = waiting.pop()

@@ -16,13 +16,13 @@ from typing import Any, Self, cast
 from urllib.parse import parse_qs
 from uuid import uuid4
 
-# python-socketio ships no type stubs; what is used of it is written down in the protocols below.
+# python-socketio has no type stubs; `socket_server` declares the used parts.
 import socketio  # pyright: ignore[reportMissingTypeStubs]
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from pydantic import BaseModel
 
-# The same reason.
+# Likewise.
 from socketio.exceptions import ConnectionRefusedError as Refused  # pyright: ignore[reportMissingTypeStubs]
 
 from gateway.testing.change import PATIENCE
@@ -51,7 +51,7 @@ SETTINGS_MISSING = "CONFIGURATION$SETTINGS_NOT_FOUND"
 
 
 class RunOrder(BaseModel):
-    """What the agent shall do."""
+    """The command to run."""
 
     command: str
     output: str = ""
@@ -59,24 +59,24 @@ class RunOrder(BaseModel):
 
 
 class SayOrder(BaseModel):
-    """What the agent shall say."""
+    """The message to send."""
 
     text: str
 
 
 class CallOrder(BaseModel):
-    """Which tool of an MCP server the agent shall call."""
+    """The MCP tool to call."""
 
     tool: str
     arguments: dict[str, Any] = {}
 
 
 class Silence(Exception):
-    """The server failed inside, so the client hears nothing: no refusal, no acknowledgement."""
+    """The server failed internally, so the client gets neither a refusal nor an acknowledgement."""
 
 
 class OpenHandsServer:
-    """Serves conversations; as the real server does, it makes those that a socket asks for."""
+    """Serves conversations; like the real server, it creates one for any id that a socket joins."""
 
     def __init__(
         self,
@@ -90,27 +90,27 @@ class OpenHandsServer:
     ) -> None:
         self.session_api_key = session_api_key
         self.max_concurrent_conversations = max_concurrent_conversations
-        """How many agent loops run side by side; the next one ends the oldest."""
+        """The maximum number of running agent loops; the next one ends the oldest."""
         self.evicted: list[str] = []
-        """The conversations that were ended for the sake of another, in order."""
+        """The conversations that were ended for another one, in order."""
         self.conversations: dict[str, SimConversation] = {}
         self.settings = SimSettings()
         self.has_settings = True
-        """Whether a model and its key are stored; without them nothing can be begun."""
+        """Whether a model and its key are stored; without them no agent loop can start."""
         self.refused: list[str] = []
-        """Why connections were refused or left without an answer, in order."""
+        """The reasons of refused and unanswered connections, in order."""
         self.violations: list[str] = []
-        """Breaches by clients that belong to no conversation."""
+        """Protocol violations by clients that belong to no conversation."""
         self._manners = manners or Manners()
         self._wire = wire
         self._conversation_of: dict[str, str] = {}
         self._running: list[SimConversation] = []
-        """Whose agent loops were begun, oldest first."""
+        """The conversations with started agent loops, oldest first."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.asking = questions(self)
-        """How a person lets an agent ask."""
-        # The real server logs what goes wrong inside and tells nobody; here nobody needs to read it either.
-        # Any, because the library's own hint knows only whether to log, not the logger that it takes as well.
+        """Lets a conversation's agent ask a human."""
+        # The real server only logs internal errors; tests do not need this log.
+        # Any, because the library's type hint for `logger` lacks loggers.
         quiet: Any = logging.getLogger("gateway.testing.runtimes.openhands.server.sockets")
         quiet.addHandler(logging.NullHandler())
         quiet.propagate = False
@@ -140,7 +140,7 @@ class OpenHandsServer:
         return self._served.url
 
     def conversation(self, conversation_id: str) -> SimConversation:
-        """Return a conversation, made where it does not exist yet."""
+        """Return a conversation; create it if it does not exist."""
         if conversation_id not in self.conversations:
             self.conversations[conversation_id] = SimConversation(conversation_id, self, self._manners, self._wire)
             while len(self.conversations) > CONVERSATION_LIMIT:
@@ -148,11 +148,11 @@ class OpenHandsServer:
         return self.conversations[conversation_id]
 
     async def start(self) -> None:
-        """Listen (again, on the same port); conversations keep their events, agents begin anew when joined."""
+        """Start to listen; a restart keeps the port and all events; agents start again when joined."""
         await self._served.start()
 
     async def stop(self) -> None:
-        """Cut all connections and stop listening, as a crash would."""
+        """Abort all connections and stop listening, as in a crash."""
         for task in self._tasks:
             task.cancel()
         self.asking.stop()
@@ -169,7 +169,7 @@ class OpenHandsServer:
         async with asyncio.timeout(PATIENCE):
             await self._sockets.shutdown()
 
-    # How conversations reach their sockets
+    # Used by conversations
 
     async def broadcast(self, conversation_id: str, payload: Any) -> None:
         """Send an event to all sockets of a conversation."""
@@ -183,14 +183,14 @@ class OpenHandsServer:
                 await self._sockets.eio.send(connection, packet)
 
     async def disconnect(self, sid: str) -> None:
-        """End one socket with a Socket.IO DISCONNECT."""
+        """Close one socket with a Socket.IO DISCONNECT."""
         await self._sockets.disconnect(sid)
 
     def cut(self, conversation_id: str) -> int:
-        """Reset the connections of a conversation; returns how many."""
+        """Reset the connections of a conversation; return their number."""
         return self._served.cut(lambda query: query.get("conversation_id") == [conversation_id])
 
-    # What the sockets say
+    # Socket.IO handlers
 
     async def _connect(self, sid: str, environ: dict[str, Any], _auth: object = None) -> None:
         query = parse_qs(str(environ.get("QUERY_STRING", "")), keep_blank_values=True)
@@ -200,13 +200,13 @@ class OpenHandsServer:
             self._turn_away("No conversation_id in query params")
         self._check_handshake(handshake)
         if not is_conversation_id(conversation_id):
-            # The real server writes outside its folder then; a client must know better.
-            self.violations.append(f"{conversation_id[:100]!r} is no conversation id")
+            # With such an id the real server writes outside its folder, so a client must not use it.
+            self.violations.append(f"{conversation_id[:100]!r} is not a conversation id")
             raise Silence
         conversation = self.conversation(conversation_id)
         is_new = not conversation.events
         begun = self.has_settings and is_new and await self._begin(conversation)
-        # All of this goes out before the packet that says the connection stands.
+        # All of this is sent before the packet that confirms the connection.
         for event in conversation.store.history(read_latest(handshake.get("latest_event_id", ""))):
             await self._sockets.emit("oh_event", event, to=sid)
         if not self.has_settings:
@@ -214,7 +214,7 @@ class OpenHandsServer:
         self._conversation_of[sid] = conversation_id
         await self._sockets.enter_room(sid, f"room:{conversation_id}")
         conversation.join(sid, handshake)
-        # One that was there before is shown how it stood, and only then begun again.
+        # An existing conversation is replayed first; its agent loop starts afterwards.
         begun = begun or await self._begin(conversation)
         if begun:
             await self._warm_up(conversation)
@@ -222,7 +222,7 @@ class OpenHandsServer:
             self._start(self._say_first_state(sid, conversation, self._manners.stale_state.total_seconds()))
 
     async def _begin(self, conversation: SimConversation, named: tuple[McpServer, ...] | None = None) -> bool:
-        """Begin an agent loop, where it does not run; the oldest must end where there are too many.
+        """Start an agent loop if it is not running; end the oldest if there are too many.
 
         The MCP servers that a creation `named` last until the agent loop ends.
         """
@@ -237,7 +237,7 @@ class OpenHandsServer:
         return conversation.begin(self.settings.servers(named))
 
     async def _warm_up(self, conversation: SimConversation, first: str | None = None) -> None:
-        """Let an agent loop load; one that takes its time does so while others go on."""
+        """Load an agent loop; a slow one does not block others."""
         if self._manners.loading is not None and not self._manners.loading:
             await conversation.warm_up(first)
         else:
@@ -255,8 +255,8 @@ class OpenHandsServer:
         task.add_done_callback(self._tasks.discard)
 
     def _check_handshake(self, handshake: dict[str, str]) -> None:
-        if strange := set(filter(None, handshake.get("providers_set", "").split(","))) - PROVIDERS:
-            self.refused.append(f"unknown provider {min(strange)[:64]!r}")
+        if unknown := set(filter(None, handshake.get("providers_set", "").split(","))) - PROVIDERS:
+            self.refused.append(f"unknown provider {min(unknown)[:64]!r}")
             raise Silence
         if self.session_api_key is None:
             return
@@ -272,7 +272,7 @@ class OpenHandsServer:
         raise Refused(message, more) if more else Refused(message)
 
     async def _accept(self, sid: str, *payloads: object) -> None:
-        """Take an action; a return acknowledges it, an exception leaves the client without a word."""
+        """Process an action; returning acknowledges it, an exception sends nothing."""
         conversation = self._joined(sid)
         if len(payloads) != 1:
             conversation.object_to("an action is exactly one object")
@@ -281,7 +281,7 @@ class OpenHandsServer:
 
     async def _accept_other(self, channel: str, sid: str, *_payloads: object) -> object:
         self._joined(sid).object_to(f"this server does not listen for {channel[:64]!r}")
-        # Without a handler the library sends no acknowledgement; a catch-all handler must ask for the same.
+        # Without a handler the library sends no acknowledgement; a catch-all handler must return `not_handled`.
         return self._sockets.not_handled
 
     async def _disconnect(self, sid: str, _reason: object = None) -> None:
@@ -291,15 +291,15 @@ class OpenHandsServer:
 
     def _joined(self, sid: str) -> SimConversation:
         if sid not in self._conversation_of:
-            self.violations.append("a socket that was not let in has emitted something")
+            self.violations.append("a refused socket has emitted an event")
             raise Silence
         return self.conversation(self._conversation_of[sid])
 
     def _is_key(self, given: str) -> bool:
-        wanted = self.session_api_key
-        return wanted is None or hmac.compare_digest(given.encode("utf-8", "surrogatepass"), wanted.encode())
+        key = self.session_api_key
+        return key is None or hmac.compare_digest(given.encode("utf-8", "surrogatepass"), key.encode())
 
-    # The REST side
+    # REST routes
 
     def _pages(self) -> FastAPI:
         app = FastAPI(title="Simulated OpenHands server", docs_url=None, redoc_url=None, openapi_url=None)
@@ -358,11 +358,11 @@ class OpenHandsServer:
     async def _create(self, request: Request) -> JSONResponse:
         body: object = None
         try:
-            wanted = read_creation(body := await request.json())
-            servers = None if wanted.get("mcp_config") is None else read_servers(wanted["mcp_config"])
+            creation = read_creation(body := await request.json())
+            servers = None if creation.get("mcp_config") is None else read_servers(creation["mcp_config"])
         except Violation as exc:
             self.violations.append(f"POST /api/conversations: {exc}")
-            # What it says of bad input quotes all of the input.
+            # The real server's error quotes the whole input.
             return JSONResponse({"detail": [{"type": "extra_forbidden", "msg": str(exc), "input": body}]}, 422)
         except ValueError:
             self.violations.append("POST /api/conversations: not JSON")
@@ -372,9 +372,9 @@ class OpenHandsServer:
             return JSONResponse(missing, 400)
         conversation = self.conversation(uuid4().hex)
         await self._begin(conversation, servers)
-        await self._warm_up(conversation, wanted.get("initial_user_msg"))
-        said = {"status": "ok", "conversation_id": conversation.conversation_id, "message": None}
-        return JSONResponse({**said, "conversation_status": "STARTING"})
+        await self._warm_up(conversation, creation.get("initial_user_msg"))
+        status = {"status": "ok", "conversation_id": conversation.conversation_id, "message": None}
+        return JSONResponse({**status, "conversation_status": "STARTING"})
 
     async def _describe(self, conversation_id: str) -> Response:
         conversation = self.conversations.get(conversation_id)
@@ -393,7 +393,7 @@ class OpenHandsServer:
         limit: int = DEFAULT_PAGE,
     ) -> JSONResponse:
         if not 0 <= limit <= EVENT_PAGE:
-            self.violations.append(f"a page of {limit} events was asked for")
+            self.violations.append(f"a page of {limit} events was requested")
             return JSONResponse({"detail": "Invalid limit"}, 400)
         store = self.conversation(conversation_id).store
         return JSONResponse(store.page(start_id, end_id, limit, backwards=reverse))
@@ -407,7 +407,7 @@ class OpenHandsServer:
         return JSONResponse({"success": True})
 
     async def begin_again(self, conversation_id: str) -> bool:
-        """Start the agent loop of a conversation, as whoever joins does; its MCP servers are those of the settings."""
+        """Start the agent loop of a conversation, as a join does, with the MCP servers of the settings."""
         conversation = self.conversation(conversation_id)
         begun = await self._begin(conversation)
         if begun:
@@ -418,19 +418,19 @@ class OpenHandsServer:
         """Start an agent loop."""
         before = self.conversation(conversation_id).status_name
         await self.begin_again(conversation_id)
-        said = {"status": "ok", "conversation_id": conversation_id, "message": None}
-        return JSONResponse({**said, "conversation_status": before})
+        status = {"status": "ok", "conversation_id": conversation_id, "message": None}
+        return JSONResponse({**status, "conversation_status": before})
 
     async def _stop(self, conversation_id: str) -> JSONResponse:
         """Stop an agent loop."""
         conversation = self.conversation(conversation_id)
         before = conversation.status_name
         await conversation.stop()
-        said = {"status": "ok", "conversation_id": conversation_id, "message": None}
-        return JSONResponse({**said, "conversation_status": before})
+        status = {"status": "ok", "conversation_id": conversation_id, "message": None}
+        return JSONResponse({**status, "conversation_status": before})
 
     async def _order_run(self, conversation_id: str, order: RunOrder) -> JSONResponse:
-        """For people with curl: let the agent run a command, and show what came of it."""
+        """Let the agent run a command, and return the result; for use with curl."""
         work = self.conversation(conversation_id)
         try:
             return JSONResponse(await work.agent_runs(order.command, order.output, gated=order.gated))
@@ -438,9 +438,9 @@ class OpenHandsServer:
             return JSONResponse({"detail": str(exc)}, 504)
 
     async def _order_call(self, conversation_id: str, order: CallOrder) -> JSONResponse:
-        """For people with curl: let the agent call a tool of an MCP server, and show what came of it."""
+        """Let the agent call an MCP tool, and return the result; for use with curl."""
         return JSONResponse(await self.conversation(conversation_id).agent_calls(order.tool, order.arguments))
 
     async def _order_words(self, conversation_id: str, order: SayOrder) -> JSONResponse:
-        """For people with curl: let the agent say something."""
+        """Let the agent send a message; for use with curl."""
         return JSONResponse(await self.conversation(conversation_id).agent_says(order.text))

@@ -1,4 +1,4 @@
-"""The settings of a simulated OpenHands server, as 0.62 shows, stores and merges them."""
+"""The settings of a simulated OpenHands server, with the storage and merging of 0.62."""
 
 from copy import deepcopy
 from typing import Any, cast
@@ -7,9 +7,9 @@ from gateway.testing.runtimes.openhands.mcp import McpServer, read_servers
 from gateway.testing.runtimes.openhands.rules import Frame, Violation
 
 _KEPT = ("llm_api_key", "llm_model", "llm_base_url", "search_api_key", "user_consents_to_analytics")
-"""Members that stay where a client leaves them out; every other one is lost then."""
+"""The members that keep their value if a client omits them; all others are lost."""
 _SECRET = frozenset({"llm_api_key", "search_api_key", "sandbox_api_key"})
-"""Members that are never shown."""
+"""The members that GET never returns."""
 _MEMBERS: dict[str, Any] = {
     "language": None,
     "agent": None,
@@ -41,16 +41,17 @@ _LISTS = ("sse_servers", "stdio_servers", "shttp_servers")
 
 
 class SimSettings:
-    """What is stored, and the MCP servers of the server's own config.toml."""
+    """The stored settings, and the MCP servers of the server's config.toml."""
 
     def __init__(self) -> None:
         self.stored: Frame = {**_MEMBERS, "llm_model": "gpt-4o", "llm_api_key": "sk-simulated", "language": "en"}
         self.config_toml: Frame = {}
-        """Its `[mcp]` section; shown before the stored servers, and merged with them at each start of an agent."""
+        """The `[mcp]` section of config.toml; GET returns it before the stored servers, and each agent start merges
+        both."""
         self.writes = 0
 
     def show(self) -> Frame:
-        """Return what GET shows: no key, and the MCP servers of both places in one list, with their keys."""
+        """Return the body of GET: without API keys, but with all MCP servers and their keys."""
         shown = deepcopy({key: None if key in _SECRET else value for key, value in self.stored.items()})
         if self.config_toml:
             shown["mcp_config"] = _merged(self.config_toml, self.stored["mcp_config"] or {})
@@ -63,7 +64,7 @@ class SimSettings:
         }
 
     def write(self, body: object) -> None:
-        """Take what POST stores: all of it in place of what was there; unknown members are ignored.
+        """Replace the settings with the body of POST; ignore unknown members.
 
         Raises:
             Violation: the server would answer 422.
@@ -82,7 +83,7 @@ class SimSettings:
         self.writes += 1
 
     def servers(self, named: tuple[McpServer, ...] | None) -> tuple[McpServer, ...]:
-        """List the MCP servers of an agent that begins; those that its creation `named` replace the stored ones."""
+        """List the MCP servers of a starting agent; `named`, from its creation, replaces the stored ones."""
         stored = read_servers(self.stored["mcp_config"]) if named is None else named
         return (*read_servers(self.config_toml or None), *stored)
 
@@ -92,6 +93,6 @@ def _merged(first: Frame, second: Frame) -> Frame:
 
 
 def _whole(server: Any) -> Any:
-    """Write a server with all its members, as the server's own classes do."""
+    """Return a server with all its members, as the server's classes do."""
     whole: dict[str, Any] = {"url": server} if isinstance(server, str) else deepcopy(server)
     return {"api_key": None, **whole} if "url" in whole else whole

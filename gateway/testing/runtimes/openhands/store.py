@@ -1,4 +1,4 @@
-"""The events of a simulated OpenHands conversation: kept, sent live, shown again, and paged through."""
+"""The events of a simulated OpenHands conversation: stores, sends, replays and lists them."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,11 +11,11 @@ from gateway.testing.runtimes.openhands.rules import Frame
 
 KEPT_EVENTS = 20_000
 _ANOTHER_THREAD = 0.02
-"""Seconds by which a state may come late, where nothing else is sent meanwhile."""
+"""The delay in seconds of a reordered state, unless another event is sent earlier."""
 
 
 class Wire(Protocol):
-    """How a conversation reaches the sockets that have joined it."""
+    """Sends to the sockets that have joined a conversation."""
 
     async def broadcast(self, conversation_id: str, payload: Any) -> None: ...
     async def broadcast_text(self, conversation_id: str, packet: str) -> None: ...
@@ -24,7 +24,7 @@ class Wire(Protocol):
 
 
 class Store:
-    """All events of one conversation, with the source they were stored with, null ones too."""
+    """All stored events of one conversation, including null events, with their stored source."""
 
     def __init__(self, conversation_id: str, wire: Wire, change: Change, *, reorders: bool = False) -> None:
         self.events: list[Frame] = []
@@ -37,10 +37,10 @@ class Store:
         self._late_sender: asyncio.Task[None] | None = None
 
     def keep(self, event: Frame) -> Frame:
-        """Give an event its id and time, without sending it."""
+        """Store an event with an id and a time, without sending it."""
         number = self._next_id
         self._next_id += 1
-        # On the wire times are naive and local, and a `timeout` is there or not.
+        # On the wire, times have no zone and are local, and `timeout` is optional.
         now = datetime.now().astimezone().replace(tzinfo=None)
         stored = {"id": number, "timestamp": now.isoformat(timespec="microseconds"), **event}
         if "action" in stored and number % 2:
@@ -52,13 +52,13 @@ class Store:
         return stored
 
     async def say(self, event: Frame) -> Frame:
-        """Keep an event and send it."""
+        """Store an event and send it."""
         stored = self.keep(event)
         await self.send(stored)
         return stored
 
     async def send(self, event: Frame) -> None:
-        """Send an event as it goes out live, where it does at all."""
+        """Send the live form of an event, if it has one."""
         live = live_of(event)
         if live is None:
             return
@@ -79,26 +79,26 @@ class Store:
         await self._send_late()
 
     async def emit(self, payload: Any) -> None:
-        """Send any payload as it is, without keeping it."""
+        """Send a payload unchanged, without storing it."""
         await self._wire.broadcast(self._conversation_id, payload)
 
     def has(self, name: str) -> bool:
-        """Say whether an action of this name ever happened."""
+        """Return whether the store has an action of this name."""
         return any(event.get("action") == name for event in self.events)
 
     def history(self, latest: int) -> list[Frame]:
-        """Return what a joining socket is shown."""
+        """Return the replay for a joining socket."""
         return replay_of(self.events, latest)
 
     def page(self, start: int, end: int | None, limit: int, *, backwards: bool) -> Frame:
-        """Return what `GET …/events` shows: everything, as it was stored."""
+        """Return a page of `GET …/events`: all stored events, unchanged."""
         found = [event for event in self.events if start <= event["id"] and (end is None or event["id"] <= end)]
         if backwards:
             found.reverse()
         return {"events": found[:limit], "has_more": len(found) > limit}
 
     async def wait(self, predicate: Callable[[Frame], bool], within: float, *, after: int) -> Frame:
-        """Wait for an event that fits, among those with an id above `after`."""
+        """Wait for a matching event with an id above `after`."""
         return await self._change.until(
             lambda: next((event for event in self.events if event["id"] > after and predicate(event)), None),
             within,

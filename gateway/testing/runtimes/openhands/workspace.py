@@ -1,4 +1,4 @@
-"""The runtime of a simulated OpenHands: a folder in memory, and commands that do nothing."""
+"""The runtime of a simulated OpenHands: a folder in memory, and simulated commands."""
 
 import difflib
 import json
@@ -13,17 +13,17 @@ FOLDER = "/workspace/demo"
 
 
 class Workspace:
-    """Carries actions out; nothing of it touches the machine."""
+    """Executes actions in memory."""
 
     def __init__(self) -> None:
         self.files: dict[str, str] = {}
         self.outputs: dict[str, tuple[str, int]] = {}
-        """What commands print, and their exit codes; others print that they were simulated."""
+        """The outputs and exit codes of commands; other commands print that they were simulated."""
         self.executed: list[tuple[str, Frame]] = []
-        """All that was carried out, in order."""
+        """All executed actions, in order."""
 
     def carry_out(self, name: str, args: Frame) -> Seen:
-        """Do what an action asks for."""
+        """Execute an action."""
         self.executed.append((name, args))
         if len(self.executed) > KEPT:
             del self.executed[: KEPT // 10]
@@ -45,10 +45,10 @@ class Workspace:
             case "browse_interactive":
                 return _browse_seen("about:blank", name)
             case "call_tool_mcp":
-                told = {"meta": None, "content": [{"type": "text", "text": "(simulated)"}], "isError": False}
-                return Seen("mcp", json.dumps(told), {"name": args["name"], "arguments": args["arguments"]})
+                result = {"meta": None, "content": [{"type": "text", "text": "(simulated)"}], "isError": False}
+                return Seen("mcp", json.dumps(result), {"name": args["name"], "arguments": args["arguments"]})
             case _:
-                return error_seen(f"the runtime cannot carry out {name!r}")
+                return error_seen(f"the runtime cannot execute {name!r}")
 
     def _read(self, args: Frame) -> Seen:
         path, source = args["path"], args["impl_source"]
@@ -56,7 +56,7 @@ class Workspace:
             return Seen("read", _cut(self.files[path]), {"path": path, "impl_source": source})
         if source == "default":
             return error_seen(f"File not found: {path}. Your current working directory is {FOLDER}.")
-        # The editor tool tells its failures in the content of an ordinary observation.
+        # The editor reports failures in the content of an ordinary observation.
         return Seen("read", f"ERROR:\nThe path {path} does not exist.", {"path": path, "impl_source": source})
 
     def _edit(self, args: Frame) -> Seen:
@@ -64,7 +64,7 @@ class Workspace:
         old = self.files.get(path)
         match args["command"], old:
             case "create", None:
-                new, told = args["file_text"] or "", f"File created successfully at: {path}"
+                new, message = args["file_text"] or "", f"File created successfully at: {path}"
             case "create", _:
                 return _edit_seen(
                     path, None, None, f"ERROR:\nFile already exists at: {path}. Cannot overwrite it using `create`."
@@ -72,17 +72,17 @@ class Workspace:
             case _, None:
                 return _edit_seen(path, None, None, f"ERROR:\nThe path {path} does not exist.")
             case "str_replace", str() if args["old_str"] and old.count(args["old_str"]) == 1:
-                new, told = old.replace(args["old_str"], args["new_str"] or ""), f"The file {path} has been edited."
+                new, message = old.replace(args["old_str"], args["new_str"] or ""), f"The file {path} has been edited."
             case "str_replace", _:
                 return _edit_seen(path, old, None, "ERROR:\nold_str does not occur exactly once.")
             case "insert", str():
                 lines = old.splitlines(keepends=True)
                 lines.insert(args["insert_line"] or 0, f"{args['new_str'] or ''}\n")
-                new, told = "".join(lines), f"The file {path} has been edited."
+                new, message = "".join(lines), f"The file {path} has been edited."
             case command, _:
                 return _edit_seen(path, old, None, f"ERROR:\nUnrecognized command {str(command)[:64]}.")
         self._keep(path, new)
-        return _edit_seen(path, old, new, told)
+        return _edit_seen(path, old, new, message)
 
     def _keep(self, path: str, content: str) -> None:
         self.files[path] = content
@@ -91,7 +91,7 @@ class Workspace:
 
 
 def run_seen(command: str, output: str, exit_code: int) -> Seen:
-    """Write how a command ended."""
+    """Make the result of a command."""
     metadata: dict[str, Any] = {
         "exit_code": exit_code,
         "pid": -1,
@@ -122,7 +122,7 @@ def _browse_seen(url: str, action: str) -> Seen:
 
 
 def _cut(content: str) -> str:
-    """Take out the middle of what is too long, as the server does."""
+    """Remove the middle of a long text, as the server does."""
     if len(content) <= CONTENT_LIMIT:
         return content
     half = CONTENT_LIMIT // 2

@@ -134,7 +134,7 @@ async def main(port: int) -> None:
         await peer.say(Frame("events", call))
         print(f"called {call['tool']}", flush=True)
         while True:
-            print(f"heard {json.dumps((await peer.hear()).payload)}", flush=True)
+            print(f"received {json.dumps((await peer.hear()).payload)}", flush=True)
 
 
 if __name__ == "__main__":
