@@ -19,6 +19,8 @@ class Route:
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     to: str | None = None
     copy_to: tuple[str, ...] = ()
+    undeclared: bool = False
+    """Whether an executor also gets tools that match only by a glob and are not declared."""
 
     def matches(self, *, runtime: str, kind: str, tool: str | None, labels: Mapping[str, str]) -> bool:
         """Return whether an event matches. A rule with `to` and without `event` matches tool calls only."""
@@ -50,12 +52,17 @@ class Routes:
 
     routes: tuple[Route, ...] = ()
     unrouted: Literal["fail", "ignore"] = "fail"
+    declared: frozenset[str] = frozenset()
+    """The configured tools. If there are any, a glob leads no other tool to an executor."""
 
     def executor_for(
         self, *, runtime: str, kind: str, tool: str | None = None, labels: Mapping[str, str]
     ) -> Matched | None:
         """Find the executor: the first matching rule with `to`."""
+        unknown = kind == "tool.requested" and bool(self.declared) and tool not in self.declared
         for route, found in self._answering:
+            if unknown and route.tool != tool and not route.undeclared:
+                continue
             if route.matches(runtime=runtime, kind=kind, tool=tool, labels=labels):
                 return found
         return None

@@ -204,7 +204,7 @@ def outcome_from(body: Any, *, strict: bool = False, may_quote: bool = True, wri
     try:
         if not known.keys() <= _BASIC_MEMBERS or known.get("outcome") not in _KINDS:
             if not strict:
-                known, ignored = _known(known)
+                known, ignored = _split_unknown(known)
             form = OutcomeForm.model_validate(known)
             updates, wakes_agent = tuple(form.updates), form.wakes_agent
             if form.unknown and form.outcome != "failure":
@@ -219,7 +219,7 @@ def outcome_from(body: Any, *, strict: bool = False, may_quote: bool = True, wri
     return Answered(outcome, updates, wakes_agent, ignored, may_quote, result)
 
 
-def _known(body: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _split_unknown(body: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Split off unknown members; return the known ones, and a bounded list of the unknown names."""
     strange = [name for name in body if name not in _MEMBERS]
     known = {name: value for name, value in body.items() if name in _MEMBERS}

@@ -251,7 +251,7 @@ class Gateway:
         """The configuration in force."""
         return self._configuration.settings
 
-    # Lifecycle ------------------------------------------------------------------------------------------------
+    # Lifecycle --------------------------------------------------------------------------------------------
 
     @classmethod
     @asynccontextmanager
@@ -476,7 +476,7 @@ class Gateway:
     def _offered(self, runtime: str, labels: Mapping[str, str]) -> Sequence[OfferedTool]:
         return offered(self.settings, self._configuration.policy, runtime=runtime, labels=labels)
 
-    # Surroundings ----------------------------------------------------------------------------------------
+    # Instances, locks and responses -----------------------------------------------------------------------
 
     async def instances(self) -> Sequence[Instance]:
         """List the processes that use this store."""
@@ -509,7 +509,7 @@ class Gateway:
         """Return all metrics in the Prometheus text format."""
         return self._parts.metrics.render()
 
-    # Inside ----------------------------------------------------------------------------------------------
+    # Lease ------------------------------------------------------------------------------------------------
 
     def _suspend(self) -> None:
         self._sessions.suspend_all()

@@ -121,7 +121,7 @@ def _note_dropped(count: int) -> logging.LogRecord:
 
 
 class _Output:
-    """The handler of every line, made at the first one and exchanged by `configure`."""
+    """The handler of all lines, created for the first line and replaced by `configure`."""
 
     def __init__(self) -> None:
         self._handler: logging.Handler | None = None
@@ -132,7 +132,7 @@ class _Output:
             self._handler = _make_handler(sys.stderr, console=False)
         return self._handler
 
-    def exchange(self, handler: logging.Handler) -> None:
+    def replace(self, handler: logging.Handler) -> None:
         old, self._handler = self._handler, handler
         if old is not None:
             logging.getLogger().removeHandler(old)
@@ -172,7 +172,7 @@ def configure(*, level: Level = "info", format: Format = "auto", stream: TextIO 
     """
     target = stream or sys.stderr
     handler = _make_handler(target, console=format == "console" or (format == "auto" and target.isatty()))
-    _output.exchange(handler)
+    _output.replace(handler)
     number = _LEVELS[level]
     structlog.configure(
         processors=_STEPS,

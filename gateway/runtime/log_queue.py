@@ -12,7 +12,7 @@ from queue import Empty, Full, Queue
 from threading import Event, Thread
 from typing import TextIO
 
-_ROOM = 2_000
+_CAPACITY = 2_000
 _AT_END = 0.5
 """Seconds that a process waits at its end for its log to be read."""
 
@@ -25,7 +25,7 @@ class LineQueue(QueueHandler):
 
     def __init__(self, file: int, encoding: str, note: Callable[[int], LogRecord]) -> None:
         """Write to a descriptor; `note` makes the record that so many lines were dropped."""
-        self._lines: Queue[bytes | Event] = Queue(_ROOM)
+        self._lines: Queue[bytes | Event] = Queue(_CAPACITY)
         super().__init__(self._lines)
         # The descriptor of the stream may be closed, and its number given to another file.
         self._file = os.dup(file)
@@ -67,7 +67,7 @@ class LineQueue(QueueHandler):
             # Lines dropped by now are newer than those in the queue.
             dropped = DROPPED.total() - noted
             with suppress(Empty):
-                while len(batch) < _ROOM:
+                while len(batch) < _CAPACITY:
                     batch.append(self._lines.get_nowait())
             self._write(b"".join(line for line in batch if isinstance(line, bytes)))
             if dropped:

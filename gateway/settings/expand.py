@@ -1,7 +1,7 @@
 """Fills in `${VAR}`, `${VAR:-default}` and `file:/run/secrets/x` in the string values of a configuration.
 
-Expansion comes after parsing, so that no value can change the structure, and an expanded value is
-never expanded or parsed again. What came from outside is never quoted in a message.
+Expansion happens after parsing, so no value can change the structure, and an expanded value is not expanded or parsed
+again. Messages never quote an expanded value.
 """
 
 import re
@@ -14,30 +14,30 @@ from gateway.settings.place import Finding, Place
 
 MAX_SECRET_FILE = 64 * 1024
 
-_TELLING = 4
+_SHORTEST_HIDDEN = 4
 _REFERENCE = re.compile(r"\$(?:\$\{|\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}|(?P<bad>\{))")
 _FILE = re.compile(r"file:(?!//)(?P<path>\.{0,2}/.+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Expanded:
-    """The values as they are meant, and which of them came from outside the file."""
+    """The expanded values, and the parts of them that come from outside the file."""
 
     values: Any
     outside: Mapping[Place, tuple[str, str]]
-    """What such a value is, and how the file writes it."""
+    """Each such value, and its text in the file."""
     empty: Mapping[Place, tuple[str, ...]]
-    """The variables that put nothing into a value."""
+    """The empty variables of each value."""
     filled: Mapping[Place, tuple[str, ...]]
-    """What such a value is, and what variables and files put into it."""
+    """Each such value, and the texts that variables and files contributed."""
     findings: tuple[Finding, ...] = ()
 
     def hide(self, message: str) -> str:
-        """Put the file's own words where a message quotes what came from outside."""
+        """Replace expanded values in a message by their text in the file."""
         for value, written in sorted(self.outside.values(), key=lambda pair: -len(pair[0])):
             message = message.replace(repr(value), repr(written))
-            # Shorter ones would garble innocent words, and are no secrets.
-            if len(value) >= _TELLING:
+            # Replacing shorter values would garble other words, and they are not secrets.
+            if len(value) >= _SHORTEST_HIDDEN:
                 message = message.replace(value, written)
         return message
 
@@ -53,7 +53,7 @@ class _Notes:
 
 
 def expand(values: Any, *, env: Mapping[str, str], folder: Path) -> Expanded:
-    """Expand every string value; keys stay as they are. Relative `file:` paths begin at `folder`."""
+    """Expand every string value, but no keys. Relative `file:` paths start at `folder`."""
     notes = _Notes(env, folder)
     expanded = _walk(values, (), notes)
     return Expanded(expanded, notes.outside, notes.empty, notes.filled, tuple(notes.findings))
@@ -75,7 +75,7 @@ def _walk(value: Any, place: Place, notes: _Notes) -> Any:
 
 def _expand_text(text: str, place: Place, notes: _Notes) -> str:
     expanded = _fill_in(text, place, notes)
-    # Tool descriptions and schemas are prose and data for the agent: a `file:` there is only a word.
+    # Tool descriptions and schemas are texts for the agent, so `file:` has no meaning in them.
     found = None if place[:1] == ("tools",) else _FILE.fullmatch(text)
     if found:
         expanded = _read_secret(_fill_in(found["path"], place, notes), place, notes) or text
@@ -91,7 +91,7 @@ def _fill_in(text: str, place: Place, notes: _Notes) -> str:
         if found["bad"]:
             notes.findings.append(
                 Finding(
-                    place, "'${' begins no variable here; write ${NAME} or ${NAME:-default}, or $${ for a plain '${'"
+                    place, "'${' starts no variable here; write ${NAME} or ${NAME:-default}, or $${ for a plain '${'"
                 )
             )
             return found[0]
@@ -100,7 +100,7 @@ def _fill_in(text: str, place: Place, notes: _Notes) -> str:
             return "${"
         given = notes.env.get(name)
         if given is not None:
-            # Line breaks and spaces around a value come from `echo` and from editors; no setting needs them.
+            # Editors and `echo` add line breaks and spaces around a value; no setting needs them.
             given = given.strip()
         if found["default"] is not None:
             given = given or found["default"]
@@ -108,7 +108,7 @@ def _fill_in(text: str, place: Place, notes: _Notes) -> str:
             notes.empty[place] = (*notes.empty.get(place, ()), name)
         if given is None:
             notes.findings.append(
-                Finding(place, f"the environment variable {name} is not set; set it, or write it into .env")
+                Finding(place, f"the environment variable {name} is not set; set it, or add it to .env")
             )
             return found[0]
         notes.filled[place] = (*notes.filled.get(place, ()), given)
@@ -121,8 +121,8 @@ def _read_secret(name: str, place: Place, notes: _Notes) -> str | None:
     path = notes.folder / name
     try:
         if path.is_fifo():
-            # It would be waited for until somebody writes to it.
-            raise ValueError("it is a pipe, and no file")
+            # Opening a pipe would block until a writer opens it.
+            raise ValueError("it is a pipe, not a file")
         with path.open("rb") as file:
             content = file.read(MAX_SECRET_FILE + 1)
         if len(content) > MAX_SECRET_FILE:
@@ -134,5 +134,7 @@ def _read_secret(name: str, place: Place, notes: _Notes) -> str | None:
         reason = (exc.strerror or "it cannot be opened").lower()
     except ValueError as exc:
         reason = str(exc)
-    notes.findings.append(Finding(place, f"the file it names cannot be used ({reason}); check the path and its rights"))
+    notes.findings.append(
+        Finding(place, f"the file it names cannot be used ({reason}); check the path and its permissions")
+    )
     return None

@@ -1,6 +1,6 @@
-"""Turns what pydantic found into findings an operator can act on: where, what is wrong, what would be right. Pure.
+"""Turns pydantic errors into findings for operators: the place, the fault and the fix. Pure.
 
-Values are quoted from the file as written, never as expanded, and never where the schema says secret.
+Values are quoted as written in the file, never expanded, and never if the schema marks them as secret.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -25,7 +25,7 @@ _YAML = Vocabulary(
 
 @dataclass(frozen=True, slots=True)
 class SettingFault:
-    """One pydantic error at the place it belongs to in the file."""
+    """One pydantic error with its place in the file."""
 
     place: Place
     type: str
@@ -34,7 +34,7 @@ class SettingFault:
 
 
 def faults(error: ValidationError, values: Any, *, under: Place = ()) -> list[SettingFault]:
-    """List what a validation found; `values` is the whole file, `under` where the model stands in it."""
+    """List the errors of a validation; `values` is the whole file, `under` the place of the model in it."""
     return [
         SettingFault(
             _place_in_file((*under, *entry["loc"]), entry["type"], values),
@@ -73,15 +73,15 @@ def explain(
     unexpanded: Callable[[], list[SettingFault]],
     schema: Schema,
 ) -> list[Finding]:
-    """Word each fault; one of a value that variables have left empty is about them.
+    """Write a text for each fault; for a value with empty variables, the text names the variables.
 
-    Where a value came from outside the file, a validator's own text may quote it; the text that the
-    same validator has for the unexpanded value is shown instead (`unexpanded` validates those).
+    The text of a validator may quote a value from outside the file. It is replaced by the validator's text for the
+    unexpanded value; `unexpanded` validates the unexpanded values.
     """
     findings: list[Finding] = []
     plain: dict[tuple[Place, str], str] | None = None
     for fault in found:
-        message = _of_empty(empty.get(fault.place, ()), fault) or _word(fault, written, schema)
+        message = _name_empty(empty.get(fault.place, ()), fault) or _word(fault, written, schema)
         if message is None and any(overlap(fault.place, place) for place in outside):
             if plain is None:
                 plain = {(other.place, other.type): _tidy(other) for other in unexpanded()}
@@ -91,23 +91,23 @@ def explain(
     return findings
 
 
-def _of_empty(names: Sequence[str], fault: SettingFault) -> str | None:
+def _name_empty(names: Sequence[str], fault: SettingFault) -> str | None:
     if not names:
         return None
     make = f" ({fault.context['make']})" if "make" in fault.context else ""
-    which = f"variable {names[0]} is" if len(names) == 1 else f"variables {join(list(names), 'and')} are"
-    return f"the environment {which} empty; set {'it' if len(names) == 1 else 'them'}{make}"
+    subject = f"variable {names[0]} is" if len(names) == 1 else f"variables {join(list(names), 'and')} are"
+    return f"the environment {subject} empty; set {'it' if len(names) == 1 else 'them'}{make}"
 
 
 def _word(fault: SettingFault, written: Any, schema: Schema) -> str | None:
-    """Word a fault from the file and the schema alone; None leaves it to the validator's text."""
+    """Write the text of a fault from the file and the schema; None if the validator's text must be used."""
     last = str(fault.place[-1]) if fault.place else ""
     match fault.type:
         case "refused":
             return fault.message
         case "name":
             rule = "use letters, digits, '.', '_' and '-', at most 64, beginning with a letter or digit"
-            return f"{last[:_QUOTED]!r} cannot be a name here; {rule}"
+            return f"{last[:_QUOTED]!r} is not a valid name; {rule}"
         case "union_tag_not_found" | "union_tag_invalid":
             key = str(fault.context.get("discriminator", "type")).strip("'")
             here = find(schema, fault.place, _without(written, fault.place, key))
@@ -125,8 +125,8 @@ def _word(fault: SettingFault, written: Any, schema: Schema) -> str | None:
     if text.startswith("not "):
         return f"{shown} is {text}"
     if text.startswith("must "):
-        mend = ", or remove the key" if given is None else ""
-        return f"{shown} is not right here; this {text}{mend}"
+        fix = ", or remove the key" if given is None else ""
+        return f"{shown} is not valid here; this {text}{fix}"
     return text
 
 

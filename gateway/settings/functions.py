@@ -1,4 +1,4 @@
-"""Finds the async function that a dotted path names, or says why there is none and how to mend that."""
+"""Imports the async function at a dotted path; an error gives the reason and the fix."""
 
 import importlib
 import inspect
@@ -11,26 +11,26 @@ from typing import Any, cast
 from gateway.errors import OperatorError
 
 Function = Callable[..., Awaitable[Any]]
-"""What the executor `python` calls: it gets the `data` of a webhook, and `report` where it takes it, and answers."""
+"""The function of a `python` executor: takes the `data` of a webhook, and optionally `report`; returns the result."""
 
 PATH = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$"
 
-_HOW = "install the package beside the gateway, or name its folder in PYTHONPATH"
+_FIX = "install the package in the gateway's environment, or add its folder to PYTHONPATH"
 _MOST = 300
 
 
 def find_function(path: str) -> Function:
-    """Import `package.module:function`; a module that was imported before is not read again.
+    """Import `package.module:function`; a module is imported only once.
 
     Raises:
-        OperatorError: it cannot be imported, is not there, or is no async function of one argument.
+        OperatorError: it cannot be imported, is missing, or is not an async function of one argument.
     """
     if not re.match(PATH, path):
         raise OperatorError(f"{path[:_MOST]!r} is not the path of an async function; write package.module:function")
     name, _, inner = path.partition(":")
     found = getattr(_import(name), inner, None)
     if found is None:
-        raise OperatorError(f"the module {name!r} has no {inner!r}; check the name behind the colon")
+        raise OperatorError(f"the module {name!r} has no {inner!r}; check the name after the colon")
     if not _is_async(found):
         raise OperatorError(f"{path!r} is not an async function; write `async def {inner}(call): ...`")
     try:
@@ -42,7 +42,7 @@ def find_function(path: str) -> Function:
 
 
 def takes_report(function: Function) -> bool:
-    """Whether a function has, beside its first parameter, one called `report`."""
+    """Whether a function has a parameter `report` after its first one."""
     return "report" in [*inspect.signature(function).parameters][1:]
 
 
@@ -54,12 +54,12 @@ def _import(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as exc:
         if exc.name is not None and (name == exc.name or name.startswith(f"{exc.name}.")):
-            raise OperatorError(f"there is no module {exc.name!r}; {_HOW}") from exc
+            raise OperatorError(f"there is no module {exc.name!r}; {_FIX}") from exc
         raise OperatorError(f"importing {name!r} failed: it needs {exc.name!r}; install that") from exc
-    # The module is somebody else's and runs while it is imported, so anything may come out of it.
+    # The import runs the module, which may raise anything.
     except (Exception, SystemExit) as exc:
         reason = f"{type(exc).__name__}: {exc}".splitlines()[0][:_MOST]
-        raise OperatorError(f"importing {name!r} failed with {reason}; mend the module") from exc
+        raise OperatorError(f"importing {name!r} failed with {reason}; fix the module") from exc
 
 
 def _is_async(found: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Finds what a valid configuration says but cannot mean: dead routes, missing names, doubtful safety. Pure."""
+"""Finds mistakes in a valid configuration: unreachable routes, unknown names, weak security. Pure."""
 
 import ipaddress
 from collections.abc import Iterator
@@ -18,12 +18,12 @@ from gateway.settings.place import Finding, Place
 
 SHORT_KEY = 16
 EXAMPLE_KEYS = frozenset({"change-me-to-something-long"})
-"""Keys that stand in our own pages, and so in anybody's hands."""
+"""Keys that are printed in our documentation, and therefore public."""
 _LABEL_LENGTH = 128
 
 
 def lint(settings: Settings) -> tuple[Finding, ...]:
-    """List errors and warnings; the order is that of the checks."""
+    """List errors and warnings, in the order of the checks."""
     return (
         *_access(settings),
         *_store(settings),
@@ -60,10 +60,11 @@ def _access(settings: Settings) -> Iterator[Finding]:
             yield Finding((*place, "key"), f"this is also the key of {values[secret]!r}; give each name its own")
         values.setdefault(secret, key.name)
         if secret in EXAMPLE_KEYS:
-            yield _warn((*place, "key"), "this is the key of the README, which anybody knows; `openssl rand -hex 32`")
+            text = "this is the README's sample key; generate your own with `openssl rand -hex 32`"
+            yield _warn((*place, "key"), text)
         if len(secret) < SHORT_KEY:
-            mend = "`openssl rand -hex 32` makes a good one"
-            yield _warn((*place, "key"), f"the key has fewer than {SHORT_KEY} characters and can be guessed; {mend}")
+            fix = "generate one with `openssl rand -hex 32`"
+            yield _warn((*place, "key"), f"the key has fewer than {SHORT_KEY} characters and can be guessed; {fix}")
     url = settings.public_url
     if url and url.scheme == "http" and not _is_loopback(url.host or ""):
         yield _warn(("public_url",), "callbacks would cross the network unencrypted; write an https:// URL")
@@ -112,7 +113,7 @@ def _runtimes(settings: Settings) -> Iterator[Finding]:
         elif not options.creates and options.mcp_clients is None:
             yield _warn(
                 place,
-                "names no native session and none to create; it stays idle until POST /v1/sessions gives a native_id",
+                "has no native_id and creates no session; it stays idle until POST /v1/sessions passes a native_id",
             )
         for field in type(options).model_fields:
             if (field == "url" or field.endswith("_url")) and isinstance(url := getattr(options, field), str) and url:
@@ -136,7 +137,7 @@ def _url(place: Place, url: str) -> Iterator[Finding]:
 
 def _address(place: Place, host: str) -> Iterator[Finding]:
     if (fault := why_refused(host)) is not None:
-        yield Finding(place, f"{host} is {fault}, which is never connected to; write the address of your service")
+        yield Finding(place, f"{host} is {fault}; the gateway never connects to it; write the address of your service")
 
 
 def _label(place: Place, name: str, value: str) -> Iterator[Finding]:
@@ -157,7 +158,7 @@ def _executors(settings: Settings) -> Iterator[Finding]:
                     yield Finding(place, "has both `result` and `error`; keep one")
             case PythonSpec():
                 if spec.timeout > spec.deadline:
-                    yield _too_patient(place)
+                    yield _long_timeout(place)
 
 
 def _webhook(settings: Settings, place: Place, spec: WebhookSpec) -> Iterator[Finding]:
@@ -165,12 +166,10 @@ def _webhook(settings: Settings, place: Place, spec: WebhookSpec) -> Iterator[Fi
     if not spec.secret:
         yield _warn(place, "requests are unsigned, so the backend cannot tell them from forged ones; add a `secret`")
     if settings.public_url is None and "accepted_deadline" in spec.model_fields_set:
-        mend = "set public_url to where executors reach this gateway"
-        yield _warn(
-            (*place, "accepted_deadline"), f"answers after a 202 cannot come back without a callback address; {mend}"
-        )
+        text = "outcomes after a 202 cannot arrive without a callback address; set public_url to the gateway's URL"
+        yield _warn((*place, "accepted_deadline"), text)
     if spec.timeout > spec.deadline:
-        yield _too_patient(place)
+        yield _long_timeout(place)
     if spec.backoff.initial > spec.backoff.maximum:
         yield _warn((*place, "backoff"), "`initial` is longer than `maximum`, which is used for every wait")
 
@@ -182,7 +181,7 @@ def _secrets(place: Place, secrets: tuple[SecretStr, ...]) -> Iterator[Finding]:
             yield _warn((*place, "secret"), f"the key in it has {length} bytes; {MEND}")
 
 
-def _too_patient(place: Place) -> Finding:
+def _long_timeout(place: Place) -> Finding:
     return _warn((*place, "timeout"), "one attempt may take longer than the whole call's `deadline`, which cuts it off")
 
 
@@ -197,11 +196,12 @@ def _targets(settings: Settings) -> Iterator[Finding]:
     ]
     for place, url in urls:
         if url.username or url.password:
-            yield _warn((*place, "url"), "holds a user name or password, which logs may show; use `headers` instead")
+            yield _warn(
+                (*place, "url"), "contains a user name or password, which may appear in logs; use `headers` instead"
+            )
         yield from _address((*place, "url"), url.host or "")
     for name, spec in settings.destinations.items():
         yield from _secrets(("destinations", name), spec.secret)
         if not spec.secret:
-            yield _warn(
-                ("destinations", name), "copies are unsigned, so nobody can tell them from forged ones; add a `secret`"
-            )
+            text = "copies are unsigned, so their receiver cannot tell them from forged ones; add a `secret`"
+            yield _warn(("destinations", name), text)

@@ -1,4 +1,4 @@
-"""Checks clients that come to us: one name and one token each, and tools that they are shown. Pure."""
+"""Checks the MCP clients of runtimes: unique names and tokens, and at least one tool for each. Pure."""
 
 from collections.abc import Iterator, Mapping
 
@@ -11,7 +11,7 @@ from gateway.settings.routing import routes_of
 
 
 def lint_clients(settings: Settings) -> Iterator[Finding]:
-    """Check each runtime whose clients come to us."""
+    """Check each runtime with MCP clients."""
     keys = {key.key.get_secret_value(): key.name for key in settings.api.keys}
     routes = routes_of(settings)
     for name, options in settings.runtimes.items():
@@ -33,7 +33,7 @@ def _identities(clients: tuple[McpClient, ...], place: Place, keys: Mapping[str,
             text = f"this is also the token of {tokens[token]!r}; give each client its own"
             yield Finding((*place, index, "token"), text)
         if token in keys:
-            text = f"this is also the API key {keys[token]!r}, which opens more than tools; make another"
+            text = f"this is also the API key {keys[token]!r}, which grants more than tools; use another token"
             yield Finding((*place, index, "token"), text)
         names.setdefault(client.name, index)
         tokens.setdefault(token, client.name)
@@ -44,19 +44,17 @@ def _tools(
 ) -> Iterator[Finding]:
     place = ("runtimes", runtime)
     if not clients:
-        mend = '`clients: [{name: ada, token: "${ADA_MCP}"}]` lets one in'
-        yield Finding((*place, "clients"), f"nobody may come; {mend}", "warning")
+        text = 'no client may connect; add one with `clients: [{name: ada, token: "${ADA_MCP}"}]`'
+        yield Finding((*place, "clients"), text, "warning")
         return
     shown = [_is_shown_any(settings, runtime, {**options.labels, **client.labels}, routes) for client in clients]
-    mend = f"declare `tools`, and a route for runtime {runtime!r} `to` an executor"
+    fix = f"declare `tools`, and a route for runtime {runtime!r} `to` an executor"
     if not any(shown):
-        yield Finding(
-            place, f"no route leads a declared tool to an executor, so clients are shown none; {mend}", "warning"
-        )
+        yield Finding(place, f"no route leads a declared tool to an executor, so clients see none; {fix}", "warning")
         return
     for index, client in enumerate(clients):
         if not shown[index]:
-            text = f"no route with the labels of {client.name!r} leads a declared tool to an executor; {mend}"
+            text = f"no route with the labels of {client.name!r} leads a declared tool to an executor; {fix}"
             yield Finding((*place, "clients", index), text, "warning")
 
 

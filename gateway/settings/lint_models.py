@@ -1,7 +1,7 @@
 """Checks tool names and schemas against the published rules of model APIs. Pure.
 
-A client sends all its tools with each request. An API that refuses one of them refuses the request, and its error does
-not mention the gateway.
+A client sends all its tools with each request. If the API refuses one of them, it refuses the request, with an error
+that does not mention the gateway.
 """
 
 import re
@@ -19,9 +19,9 @@ _NAMES = {
     "Anthropic": re.compile(r"[a-zA-Z0-9_-]{1,128}"),
     "Gemini": re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,63}"),
 }
-"""The tool names that each API takes."""
+"""The tool names that each API accepts."""
 _ARGUMENT = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
-"""The names of arguments that Anthropic's API takes."""
+"""The names of arguments that Anthropic's API accepts."""
 _COMBINED = {
     "oneOf": ("OpenAI", "Anthropic"),
     "anyOf": ("OpenAI", "Anthropic"),
@@ -33,14 +33,14 @@ _COMBINED = {
 """The APIs that refuse a keyword at the top level of a schema."""
 
 _OF_NAMES = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
-"""Keywords that hold schemas by name."""
+"""Keywords that contain schemas by name."""
 _OF_ONE = frozenset(
     {
         "items", "additionalItems", "additionalProperties", "unevaluatedItems", "unevaluatedProperties", "contains",
         "propertyNames", "not", "if", "then", "else",
     }
 )  # fmt: skip
-"""Keywords that hold one schema; `items` held a list of them in older drafts."""
+"""Keywords that contain one schema; in older drafts `items` could be a list of schemas."""
 _OF_MANY = frozenset({"oneOf", "anyOf", "allOf", "prefixItems", "items"})
 _SHOWN = 3
 
@@ -49,7 +49,7 @@ EVERY_AGENT = "every agent that gets it"
 
 @dataclass(frozen=True, slots=True)
 class ModelRefusal:
-    """One thing in a tool that model APIs refuse; its texts omit the tool's name, so that reports can group them."""
+    """One part of a tool that model APIs refuse; the texts omit the tool's name, so that reports can group them."""
 
     place: Place
     """Inside the tool."""
@@ -58,26 +58,26 @@ class ModelRefusal:
     fix: str
 
     def describe(self, agents: str = EVERY_AGENT) -> str:
-        """Write a warning; `agents` names those whose requests fail."""
+        """Write a warning; `agents` names the agents with failing requests."""
         verb = "refuses" if len(self.apis) == 1 else "refuse"
         apis = " and ".join(filter(None, [", ".join(self.apis[:-1]), self.apis[-1]]))
         return f"{apis} {verb} {self.fault}, and with it each request that lists the tool, for {agents}; {self.fix}"
 
 
 def lint_models(settings: Settings) -> Iterator[Finding]:
-    """Warn of each tool that a model API refuses, with the runtimes whose agents get it."""
+    """Warn of each tool that a model API refuses, and name the runtimes that get it."""
     for name, tool in settings.tools.items():
         for refusal in refusals(name, tool.parameters):
             yield Finding(("tools", name, *refusal.place), refusal.describe(_agents(settings, name)), "warning")
 
 
 def refusals(name: str, parameters: Mapping[str, Any]) -> Iterator[ModelRefusal]:
-    """List what model APIs refuse in one tool."""
+    """List the parts of one tool that model APIs refuse."""
     if apis := tuple(api for api, rule in _NAMES.items() if not rule.fullmatch(name)):
         fix = "use 1 to 64 ASCII letters, digits, '_' and '-', beginning with a letter or '_'"
         yield ModelRefusal((), apis, "this name", fix)
     if parameters.get("type") != "object":
-        # No tool can have it, whichever API is asked.
+        # `lint_tools` reports it, since no API accepts it.
         return
     for keyword in parameters:
         if keyword in _COMBINED:
@@ -95,7 +95,7 @@ def refusals(name: str, parameters: Mapping[str, Any]) -> Iterator[ModelRefusal]
 
 
 def _agents(settings: Settings, tool: str) -> str:
-    """Name the runtimes from which some route takes calls of a tool, whatever labels it requires."""
+    """Name the runtimes with a route for calls of a tool, ignoring labels."""
     taking = [route for route in settings.routes if takes_calls(route, tool)]
     names = [name for name in settings.runtimes if any(fnmatchcase(name, route.match.runtime) for route in taking)]
     if not names:

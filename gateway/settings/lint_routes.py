@@ -1,4 +1,4 @@
-"""Checks the routes: names that do not exist, rules that never apply, tools that nobody takes. Pure."""
+"""Checks the routes: unknown names, rules that never apply, tools without a route. Pure."""
 
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
@@ -8,13 +8,13 @@ from gateway.settings.model import MatchSpec, RouteSpec, Settings
 from gateway.settings.place import Finding, Place, suggest
 
 ANSWERED = frozenset({"tool.requested", "message.posted", "approval.asked", "question.asked"})
-"""Kinds that wait for an answer and so may go `to` an executor."""
+"""Kinds that an executor can answer."""
 
 _WILD = frozenset("*?[")
 
 
 def lint_routes(settings: Settings) -> Iterator[Finding]:
-    """Check each route by itself, then against those above it, then the tools left over."""
+    """Check each route and the routes above it, then the tools, executors and destinations without a route."""
     for index, route in enumerate(settings.routes):
         place = ("routes", index)
         yield from _names(settings, route, place)
@@ -27,8 +27,8 @@ def lint_routes(settings: Settings) -> Iterator[Finding]:
                     f"never reached: routes[{above}] takes everything this one matches; move it up",
                     "warning",
                 )
-    yield from _find_unused(settings)
-    yield from _unused(settings)
+    yield from _unrouted_tools(settings)
+    yield from _unused_targets(settings)
 
 
 def _names(settings: Settings, route: RouteSpec, place: Place) -> Iterator[Finding]:
@@ -65,10 +65,10 @@ def _match(settings: Settings, route: RouteSpec, place: Place) -> Iterator[Findi
         yield Finding((*where, "event"), f"no event kind matches {match.event!r}; {suggest(match.event, KINDS)}")
     elif route.to is not None and not matched & ANSWERED:
         kinds = ", ".join(sorted(ANSWERED))
-        yield Finding((*where, "event"), f"nobody waits for an answer to {match.event!r}; only to {kinds}; use copy_to")
+        yield Finding((*where, "event"), f"{match.event!r} cannot go `to` an executor, only {kinds} can; use copy_to")
 
 
-def _find_unused(settings: Settings) -> Iterator[Finding]:
+def _unrouted_tools(settings: Settings) -> Iterator[Finding]:
     if settings.unrouted != "fail":
         return
     for name in settings.tools:
@@ -78,7 +78,7 @@ def _find_unused(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def _unused(settings: Settings) -> Iterator[Finding]:
+def _unused_targets(settings: Settings) -> Iterator[Finding]:
     answering = {route.to for route in settings.routes}
     copied = {name for route in settings.routes for name in route.copy_to}
     for name in settings.executors.keys() - answering:
@@ -88,13 +88,13 @@ def _unused(settings: Settings) -> Iterator[Finding]:
 
 
 def takes_calls(route: RouteSpec, tool: str) -> bool:
-    """Check whether a route leads calls of a tool to an executor, for some runtime and labels."""
+    """Check whether a route sends calls of a tool to an executor, for any runtime and labels."""
     about_calls = route.match.event is None or fnmatchcase("tool.requested", route.match.event)
     return route.to is not None and about_calls and fnmatchcase(tool, route.match.tool or "*")
 
 
 def _hides(above: RouteSpec, below: RouteSpec) -> bool:
-    """Whether `above` certainly takes everything that `below` would; in doubt, no."""
+    """Whether `above` certainly matches everything that `below` matches; False if unsure."""
     return above.to is not None and _covers(above.match, below.match)
 
 
@@ -112,7 +112,7 @@ def _wider(pattern: str, other: str) -> bool:
         return True
     if not _WILD & set(other):
         return fnmatchcase(other, pattern)
-    # With stars only, a pattern that matches the other's text as such also matches all that it stands for.
+    # A pattern with stars only that matches the other pattern's text also matches everything that pattern matches.
     return not {"?", "["} & set(pattern) and fnmatchcase(other, pattern)
 
 

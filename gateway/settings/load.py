@@ -1,7 +1,7 @@
-"""Loads a configuration file into settings, or says everything that is wrong with it.
+"""Loads a configuration file into settings, or lists all its errors.
 
-Read, expand, validate runtimes by their adapters and the rest by the model, then lint. Each finding
-has a line, a path and what would be right.
+The steps are: read, expand, validate (runtimes with their adapters, the rest with the model), lint. Each finding has a
+line, a path and a fix.
 """
 
 import os
@@ -32,14 +32,14 @@ _NAMED = frozenset({"runtimes", "executors", "destinations"})
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A configuration that can be used, and what is doubtful about it."""
+    """A usable configuration and its warnings."""
 
     settings: Settings
     problems: tuple[Problem, ...]
     """Warnings only; errors raise."""
     source: Path
     secrets: tuple[str, ...] = field(repr=False)
-    """What is shown nowhere."""
+    """Texts to mask in all output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +50,17 @@ class _Validated:
 
 
 def load(path: Path, *, adapters: Mapping[str, Adapter], env: Mapping[str, str]) -> Loaded:
-    """Load a file; `env` is where `${VAR}` looks.
+    """Load a file; `env` provides the values of `${VAR}`.
 
     Raises:
-        InvalidConfiguration: with every error that was found, not only the first.
+        InvalidConfiguration: contains all errors, not only the first.
     """
     source = read_source(path)
     expanded = expand(_without_extensions(source.values), env=env, folder=path.parent)
     early = [*source.findings, *expanded.findings]
     checked = _validate(expanded.values, adapters)
     known = [*early, *checked.findings]
-    # One cause, one message: what could not be read or filled in is not also reported as a wrong value.
+    # One message per cause: a value that could not be read or expanded is not reported as invalid too.
     fresh = [fault for fault in checked.faults if not any(overlap(fault.place, other.place) for other in known)]
     findings = known
     if fresh:
@@ -89,7 +89,7 @@ def load(path: Path, *, adapters: Mapping[str, Adapter], env: Mapping[str, str])
 
 
 def _without_extensions(values: Any) -> Any:
-    """Leave out top-level keys that begin with `x-`: they are the user's own, mostly to hold anchors."""
+    """Remove top-level keys that begin with `x-`, which users add, mostly for anchors."""
     if not isinstance(values, dict):
         return values
     return {key: value for key, value in cast("dict[str, Any]", values).items() if not key.startswith("x-")}
@@ -129,11 +129,11 @@ def _choose(options: Any, place: Place, adapters: Mapping[str, Adapter]) -> Adap
     given = cast("dict[str, Any]", options)
     name = given.get("adapter")
     if not adapters:
-        return Finding(place, "no adapter is installed; `dragoman doctor` says how to mend that")
+        return Finding(place, "no adapter is installed; `dragoman doctor` shows how to fix that")
     if name is None:
-        meant = next((key for key in given if suggest(key, ["adapter"]).startswith("did you mean")), None)
-        if meant is not None:
-            return Finding((*place, meant), f"unknown key; {suggest(meant, ['adapter'])}")
+        misspelt = next((key for key in given if suggest(key, ["adapter"]).startswith("did you mean")), None)
+        if misspelt is not None:
+            return Finding((*place, misspelt), f"unknown key; {suggest(misspelt, ['adapter'])}")
         return Finding(place, f"'adapter' is missing; write one of: {', '.join(sorted(adapters))}")
     if not isinstance(name, str) or name not in adapters:
         words = suggest(str(name), adapters)
@@ -143,22 +143,22 @@ def _choose(options: Any, place: Place, adapters: Mapping[str, Adapter]) -> Adap
 
 
 def _libraries(settings: Settings) -> Iterator[Finding]:
-    """Look for what only one type of engine needs, or callers over MCP."""
+    """Check the optional libraries of the PostgreSQL store and of MCP."""
     if isinstance(settings.engine, PostgresStore) and find_spec("asyncpg") is None:
         yield Finding(("engine", "type"), "its library is not installed: pip install 'dragoman[postgres]'")
     if "mcp" in settings.model_fields_set and find_spec("mcp") is None:
-        mend = "no MCP client can be served: its library is not installed: pip install 'dragoman[mcp]'"
-        yield Finding(("mcp",), mend, "warning")
+        text = "no MCP client can be served: its library is not installed: pip install 'dragoman[mcp]'"
+        yield Finding(("mcp",), text, "warning")
     for name, options in settings.runtimes.items():
         if options.mcp_clients is not None and find_spec("mcp") is None:
             yield Finding(("runtimes", name), "its library is not installed: pip install 'dragoman[mcp]'")
         if options.takes_mcp and settings.tools and find_spec("mcp") is None:
-            mend = "its sessions get no tools: the library is not installed: pip install 'dragoman[mcp]'"
-            yield Finding(("runtimes", name), mend, "warning")
+            text = "its sessions get no tools: the library is not installed: pip install 'dragoman[mcp]'"
+            yield Finding(("runtimes", name), text, "warning")
 
 
 def _certificates(settings: Settings) -> Iterator[Finding]:
-    """Look for the files that a connection to PostgreSQL needs."""
+    """Check the files that a connection to PostgreSQL needs."""
     if not isinstance(settings.engine, PostgresStore):
         return
     for name, secret in (("dsn", settings.engine.dsn), ("direct_dsn", settings.engine.direct_dsn)):
@@ -167,12 +167,12 @@ def _certificates(settings: Settings) -> Iterator[Finding]:
             if not Path(path).is_file():
                 yield Finding(("engine", name), f"the file of {parameter} does not exist; check the path")
         if needs_root_certificate(dsn) and not (os.getenv("PGSSLROOTCERT") or _ROOT_CERTIFICATE.expanduser().is_file()):
-            mend = "add sslrootcert=system (the certificates of this system) or sslrootcert=FILE"
-            yield Finding(("engine", name), f"sslmode verifies the server's certificate, but against none; {mend}")
+            fix = "add sslrootcert=system (the certificates of this system) or sslrootcert=FILE"
+            yield Finding(("engine", name), f"sslmode verifies the server, but there is no root certificate; {fix}")
 
 
 def _functions(settings: Settings) -> Iterator[Finding]:
-    """Import what python executors call; not part of `lint`, because that runs their modules."""
+    """Import the functions of python executors; not part of `lint`, because it runs their modules."""
     for name, spec in settings.executors.items():
         if isinstance(spec, PythonSpec):
             try:
@@ -182,9 +182,9 @@ def _functions(settings: Settings) -> Iterator[Finding]:
 
 
 def _salvage(values: Any, adapters: Mapping[str, Adapter], wrong: list[Place]) -> Settings | None:
-    """Leave out the settings that are wrong, so that the rest can be linted too.
+    """Remove invalid settings, so that the rest can be linted too.
 
-    Gives up where that would leave out a whole named thing, which others may rightly refer to.
+    Returns None if that would remove a whole runtime, executor or destination, because valid settings may refer to it.
     """
     if any(len(place) == 2 and place[0] in _NAMED for place in wrong):
         return None

@@ -1,7 +1,7 @@
-"""The shape of the YAML: one frozen model per section, with defaults that work and a description per field.
+"""The schema of the YAML: one frozen model per section, with working defaults and a description per field.
 
-Runtimes are validated by their adapter's own options model, which `load` looks up; here they are
-`RuntimeOptions` of any subclass. Durations are written as `20s`, `500ms`, `2m`, `7d` or seconds.
+`load` validates each runtime with the options model of its adapter; here runtimes are any subclass of
+`RuntimeOptions`. Durations are written as `20s`, `500ms`, `2m`, `7d` or seconds.
 """
 
 import re
@@ -44,8 +44,8 @@ def _one_or_more(given: object) -> object:
 
 def _not_empty(secrets: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
     if any(not secret.get_secret_value() for secret in secrets):
-        mend = "a secret must not be empty; leave the key out for unsigned requests, or make one: {make}"
-        raise refusal(mend, make="echo whsec_$(openssl rand -base64 32)")
+        text = "a secret must not be empty; remove the key for unsigned requests, or generate one: {make}"
+        raise refusal(text, make="echo whsec_$(openssl rand -base64 32)")
     for number, secret in enumerate(secrets, 1):
         try:
             decode_secret(secret.get_secret_value())
@@ -102,13 +102,13 @@ def _lease_time(span: timedelta) -> timedelta:
 
 def _keep_alive_time(span: timedelta) -> timedelta:
     if not timedelta(seconds=1) <= span <= timedelta(hours=1):
-        raise ValueError("must be from 1s to 1h, and longer than the load balancer in front keeps a connection")
+        raise ValueError("must be from 1s to 1h, and longer than the idle timeout of a load balancer in front")
     return span
 
 
 def _hold_time(span: timedelta) -> timedelta:
     if span > timedelta(seconds=80):
-        raise ValueError("must be at most 80s: a request is given up whose answer has not begun after 90s")
+        raise ValueError("must be at most 80s: a request without a response is aborted after 90s")
     return span
 
 
@@ -132,30 +132,30 @@ Secrets = Annotated[
 """One secret, or [new, old] while rotating; the first signs, all verify."""
 
 Dsn = Annotated[SecretStr, AfterValidator(_postgres_url)]
-"""The URL of a PostgreSQL database; a secret, because it holds the password."""
+"""The URL of a PostgreSQL database; a secret, because it contains the password."""
 
 Headers = Annotated[dict[str, str], AfterValidator(_sendable)]
-"""Extra request headers, apart from those that the webhook contract uses."""
+"""Extra request headers; the headers of the webhook contract are not allowed."""
 
 Patience = Annotated[Duration, AfterValidator(_some_time)]
-"""A duration that something real must fit into, so never zero."""
+"""A duration longer than zero."""
 
 Size = Annotated[ByteSize, Field(gt=0)]
 """A number of bytes, or a text such as 512KiB, 4MiB, 2GiB."""
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-"""How runtimes, executors, destinations and keys are called in logs, metrics and routes."""
+"""The name of a runtime, executor, destination or key in logs, metrics and routes."""
 
 ToolName = Annotated[str, Field(min_length=1, max_length=128)]
 
 UNDECLARED = "_other"
-"""The label under which metrics count names that the configuration lacks; no name of it can be this one."""
+"""The metrics label for tools that are not configured; no configured tool can have this name."""
 
 
 FunctionPath = Annotated[
     str, AfterValidator(_function_path), WithJsonSchema({"type": "string", "pattern": rf"{PATH}|\$\{{"})
 ]
-"""Where an async function is found: package.module:function."""
+"""The path of an async function: package.module:function."""
 
 
 class Section(Documented):
@@ -165,7 +165,7 @@ class Section(Documented):
         frozen=True,
         extra="forbid",
         validate_default=True,
-        # Built when first used: a part of a larger section never is, by itself.
+        # Built at first use; most sections are only used inside a larger one.
         defer_build=True,
     )
 
@@ -180,39 +180,39 @@ class ApiKey(Section):
     scopes: Annotated[frozenset[Literal["read", "drive", "operate", "answer"]], Field(min_length=1)] = frozenset(
         {"read", "drive", "operate", "answer"}
     )
-    """read: look at everything; drive: open sessions and post events; answer: answer interactions and calls;
+    """read: read everything; drive: open sessions and post events; answer: answer interactions and calls;
     operate: cancel, redrive, reload, erase."""
 
     @field_validator("key")
     @classmethod
     def _key_not_empty(cls, key: SecretStr) -> SecretStr:
         if not key.get_secret_value():
-            raise refusal("an API key must not be empty; `{make}` makes a good one", make="openssl rand -hex 32")
+            raise refusal("an API key must not be empty; generate one with `{make}`", make="openssl rand -hex 32")
         if any(ord(letter) < 32 or ord(letter) == 127 for letter in key.get_secret_value()):
-            # No client could send it: a header holds one line.
-            mend = "an API key must not contain a line break or another control character; `{make}` makes a good one"
-            raise refusal(mend, make="openssl rand -hex 32")
+            # No client could send it in a header.
+            text = "an API key must not contain a line break or another control character; generate one with `{make}`"
+            raise refusal(text, make="openssl rand -hex 32")
         if key.get_secret_value() != key.get_secret_value().strip():
             raise refusal("an API key must not begin or end with a space: HTTP removes it from the header")
         return key
 
 
 class Api(Section):
-    """The HTTP face: who may use it and how much it takes."""
+    """The HTTP API: its keys and limits."""
 
     keys: tuple[ApiKey, ...] = ()
-    """Who may use the HTTP API. Without keys, `serve` binds loopback addresses only."""
+    """The API keys. Without keys, `serve` binds loopback addresses only."""
     open: frozenset[Literal["metrics", "version", "openapi"]] = frozenset()
     """Pages that need no key."""
     origins: tuple[Annotated[str, AfterValidator(_web_origin)], ...] = ()
-    """Web pages whose requests are served, by origin: scheme, host and port. Loopback pages and the one at `public_url`
-    always are; a request without `Origin` is not from a page."""
+    """Origins of web pages that may use the API: scheme, host and port. Loopback origins and that of `public_url` are
+    always allowed, as are requests without an `Origin`."""
     max_body: Size = ByteSize(4 * 1024**2)
     """Largest request body."""
     body_memory: Size = ByteSize(256 * 1024**2)
-    """What the request bodies under way may take together; who comes later gets 503."""
+    """Maximum memory for all request bodies together; further requests get 503."""
     heartbeat: Patience = timedelta(seconds=4)
-    """Time between SSE comments on a quiet stream; clients whose read time-out is shorter give it up."""
+    """Time between SSE comments on a quiet stream; clients with a shorter read timeout disconnect."""
 
 
 class HttpSpec(Section):
@@ -232,18 +232,19 @@ class SqliteStore(Section):
 
 
 class PostgresStore(Section):
-    """Everything in one schema of a PostgreSQL database, which any number of gateways may share."""
+    """Everything in one schema of a PostgreSQL database; several gateways can share it."""
 
     type: Literal["postgres"]
     """`postgres`: a server of version 14 or newer."""
     dsn: Dsn
-    """postgresql://user:password@host:5432/database; PgBouncer may stand in between, also in transaction mode."""
+    """postgresql://user:password@host:5432/database; PgBouncer works too, also in transaction mode."""
     direct_dsn: Dsn | None = None
-    """A way past PgBouncer to the server itself, so that news of other gateways are heard at once."""
+    """A direct URL of the server behind PgBouncer, so that notifications of other gateways arrive at once."""
     schema_name: Annotated[str, Field(alias="schema", pattern=r"^[a-z_][a-z0-9_]{0,47}$")] = "dragoman"
-    """The schema that holds the tables; it is made where it is missing."""
+    """The schema of the tables; created if it is missing."""
     connections: Annotated[int, Field(ge=4, le=100)] = 8
-    """Connections at most: two write steps, one keeps the lease, the rest answers questions. One more listens."""
+    """Maximum number of connections: two write steps, one renews the lease, the others run queries. One more receives
+    notifications."""
 
 
 class MemoryStore(Section):
@@ -260,20 +261,20 @@ def _default_to_sqlite(given: object) -> object:
 Store = Annotated[
     SqliteStore | PostgresStore | MemoryStore,
     Field(discriminator="type"),
-    # A discriminator wants its key even where a default would do.
+    # pydantic requires the discriminator even if it has a default.
     BeforeValidator(_default_to_sqlite),
 ]
 
 
 class InstanceSpec(Section):
-    """This process among others on one store; a process that has its store for itself needs none of this."""
+    """This process as one of several on a PostgreSQL store; a single process needs no settings here."""
 
     url: Annotated[AnyHttpUrl, AfterValidator(_plain_origin)] | None = None
-    """Where the other instances reach this one's API; by default http, the name of this machine and the port."""
+    """The URL of this instance for the other instances; by default http, this machine's host name and the port."""
     lease: Annotated[Duration, AfterValidator(_lease_time)] = timedelta(seconds=6)
-    """How long after its last sign of life the others take its sessions over, 1s to 60s; the same for all.
+    """How long after its last heartbeat other instances take over its sessions, 1s to 60s; the same for all.
 
-    A store that stands still for two thirds of it costs nothing; beyond, sessions are silent until it answers.
+    A store outage of up to two thirds of this time has no effect; after that, sessions pause until it responds.
     """
 
 
@@ -281,85 +282,85 @@ class ToolSpec(Section):
     """One tool that agents may call."""
 
     description: str = ""
-    """What the tool does and when to use it; the agent's model reads this."""
+    """The purpose of the tool and when to use it; the agent's model reads this."""
     parameters: dict[str, Any] = {"type": "object", "properties": {}}
-    """A JSON Schema object; calls are checked against it before the executor sees them."""
+    """A JSON Schema object; arguments are checked against it before the executor gets them."""
     read_only: bool = False
-    """True says that it changes nothing; MCP clients are told so, and a repeat of it asks anew."""
+    """True if the tool changes nothing; MCP clients see this, and a repeated call runs again."""
     nulls: Literal["drop", "keep"] = "drop"
-    """drop: null for an optional argument whose schema refuses null counts as omitted; keep: the call is refused."""
+    """drop: a null for an optional argument counts as omitted if the schema refuses null; keep: the call is refused."""
 
 
 class McpSpec(Section):
-    """How callers over MCP are served."""
+    """How MCP clients are served."""
 
     hold: Annotated[Patience, AfterValidator(_hold_time)] = timedelta(seconds=50)
-    """How long a request waits for its call to end, up to 80s; then it is told how to wait on."""
+    """How long a request waits for its call to end, up to 80s; then the response explains how to keep waiting."""
     on_disconnect: Literal["auto", "go_on", "cancel"] = "auto"
-    """Whether a closed connection cancels the call that its request waits for.
+    """Whether a closed connection cancels the call of its request.
 
-    `auto` follows the client's version of the protocol: it does at 2026-07-28, and does not before.
+    `auto` follows the client's protocol version: 2026-07-28 cancels, earlier versions do not.
     """
 
 
 class Backoff(Section):
-    """How the wait between attempts grows; each is drawn at random below the limit."""
+    """How the wait between attempts grows; each wait is random, up to the current limit."""
 
     initial: Patience = timedelta(milliseconds=500)
     """Limit of the first wait; it doubles with each attempt."""
     maximum: Patience = timedelta(seconds=10)
-    """Where the doubling ends."""
+    """Upper bound of the limit."""
 
 
 class BreakerSpec(Section):
-    """When the calls of an executor whose requests fail end at once, without a request."""
+    """When the calls of a failing executor fail at once, without a request."""
 
     failures: Annotated[int, Field(ge=1, le=1_000)] = 5
-    """How many requests in a row must fail: a lost connection, no answer in time, a 5xx."""
+    """Consecutive failed requests that open the breaker: a lost connection, a timeout, a 5xx."""
     open_for: Patience = timedelta(seconds=10)
-    """How long until one call probes it (up to a quarter longer, drawn at random)."""
+    """How long the breaker stays open before one call probes the executor (plus up to a quarter, at random)."""
 
 
 BreakerOption = BreakerSpec | Literal["off"]
 
 
 class WebhookSpec(Section):
-    """Answers calls by a signed POST to an HTTP backend."""
+    """Sends calls to an HTTP backend as signed POSTs."""
 
     type: Literal["webhook"]
-    """`webhook`: the backend is asked over HTTP."""
+    """`webhook`: calls go to a backend over HTTP."""
     url: AnyHttpUrl
-    """Where calls are POSTed."""
+    """The URL to which calls are POSTed."""
     secret: Secrets = ()
     """Signs each request (Standard Webhooks); [new, old] while rotating. Without one, requests are unsigned."""
     timeout: Patience = timedelta(seconds=20)
-    """How long one attempt may take."""
+    """Time limit for one attempt."""
     deadline: Patience = timedelta(seconds=120)
-    """How long the whole call may take, over all attempts."""
+    """Time limit for the whole call, over all attempts."""
     accepted_deadline: Patience = timedelta(seconds=600)
-    """How long the outcome may take after a 202."""
+    """Time limit for the outcome after a 202."""
     accepted_silence: Patience = timedelta(seconds=120)
-    """After so long without progress or outcome behind a 202, an `idempotent` executor gets the request again."""
+    """How long an `idempotent` executor may be silent after a 202 before it gets the request again."""
     attempts: Annotated[int, Field(ge=1, le=20)] = 3
-    """How often a request is sent at most; one that could not be sent does not count."""
+    """Maximum number of times a request is sent; a request that could not be sent does not count."""
     reconnect_within: Duration = timedelta(seconds=30)
-    """How long calls wait for an executor that cannot be reached, from the moment it was first found unreachable."""
+    """How long calls wait for an unreachable executor, counted from the first failed connection."""
     backoff: Backoff = Backoff()
     """The wait between attempts."""
     idempotent: bool = False
-    """True promises that a repeat with the same key does no harm; else what may have arrived is never repeated."""
+    """True if a repeat with the same key is harmless; otherwise a request that may have arrived is never repeated."""
     response: Literal["outcome", "raw"] = "outcome"
-    """`raw` takes the whole JSON body as the result."""
+    """`raw` uses the whole JSON body as the result."""
     headers: Headers = {}
     """Extra request headers."""
     concurrency: Annotated[int, Field(ge=1, le=10_000)] = 64
-    """Calls in flight at once; more wait."""
+    """Maximum number of concurrent calls; further calls wait."""
     rate: Annotated[float, Field(gt=0)] | None = None
-    """Calls per second at most; more wait."""
+    """Maximum number of calls started per second; further calls wait."""
     breaker: BreakerOption = BreakerSpec()
-    """When its calls fail at once because its requests fail; `off`: only while it cannot be reached."""
+    """When calls fail at once because requests keep failing; `off`: only while the executor is unreachable."""
     max_response: Size = ByteSize(1024**2)
-    """Largest response body that is read."""
+    """Largest response body."""
     idle: Duration | None = None
     """How long an idle connection may be reused; 1s by default, 4s if `idempotent`. 0s: no reuse.
 
@@ -380,16 +381,16 @@ class WebhookSpec(Section):
 
 
 class StaticSpec(Section):
-    """Answers every call with the same words, without any backend."""
+    """Answers every call with the same result or error, without a backend."""
 
     type: Literal["static"]
-    """`static`: the answer stands here."""
+    """`static`: the answer is configured here."""
     result: Any = None
-    """Answered as the result of every call."""
+    """The result of every call."""
     error: str | None = None
     """Set this instead to fail every call with this text."""
     delay: Duration = timedelta(0)
-    """How long to wait before answering."""
+    """The delay before the answer."""
 
     @property
     def concurrency(self) -> int:
@@ -401,24 +402,24 @@ class StaticSpec(Section):
 
 
 class PythonSpec(Section):
-    """Answers calls by an async function inside the gateway's own process."""
+    """Runs calls as an async function in the gateway's process."""
 
     type: Literal["python"]
-    """`python`: a function of yours is called; it must never block."""
+    """`python`: calls your function; it must never block."""
     call: FunctionPath
-    """The async function, as package.module:function; it gets the `data` of a webhook and returns the answer."""
+    """The async function, as package.module:function; it gets the `data` of a webhook and returns the result."""
     timeout: Patience = timedelta(seconds=20)
-    """How long one attempt may take."""
+    """Time limit for one attempt."""
     deadline: Patience = timedelta(seconds=120)
-    """How long the whole call may take, over all attempts."""
+    """Time limit for the whole call, over all attempts."""
     attempts: Annotated[int, Field(ge=1, le=20)] = 3
-    """How often a call is tried at most; an exception is final, so this is about time-outs and restarts."""
+    """Maximum number of attempts; an exception is final, so only timeouts and restarts lead to another attempt."""
     idempotent: bool = False
-    """True promises that a repeat with the same key does no harm; else what may have begun is never repeated."""
+    """True if a repeat with the same key is harmless; otherwise a call that may have started is never repeated."""
     concurrency: Annotated[int, Field(ge=1, le=10_000)] = 64
-    """Calls in flight at once; more wait."""
+    """Maximum number of concurrent calls; further calls wait."""
     breaker: BreakerOption = BreakerSpec()
-    """When it is left alone because it does not answer in time; `off` asks it always."""
+    """When calls fail at once because earlier calls timed out; `off`: never."""
 
 
 ExecutorSpec = Annotated[WebhookSpec | StaticSpec | PythonSpec, Field(discriminator="type")]
@@ -428,21 +429,21 @@ class DestinationSpec(Section):
     """Receives one-way copies of events, at least once, on a slow schedule."""
 
     url: AnyHttpUrl
-    """Where copies of events are POSTed."""
+    """The URL to which copies of events are POSTed."""
     secret: Secrets = ()
     """Signs each copy, as for executors."""
     headers: Headers = {}
     """Extra request headers."""
     timeout: Patience = timedelta(seconds=20)
-    """How long one attempt may take."""
+    """Time limit for one attempt."""
     attempts: Annotated[int, Field(ge=1, le=50)] = 10
-    """How often a copy is sent before it becomes a dead letter; one that could not be sent does not count."""
+    """How many times a copy is sent before it becomes a dead letter; a copy that could not be sent does not count."""
     reconnect_within: Duration = timedelta(hours=1)
-    """How long copies wait for a destination that cannot be reached, from the moment it was first found unreachable."""
+    """How long copies wait for an unreachable destination, counted from the first failed connection."""
     backoff: Backoff = Backoff(initial=timedelta(seconds=5), maximum=timedelta(hours=1))
     """The wait between attempts."""
     concurrency: Annotated[int, Field(ge=1, le=1_000)] = 8
-    """Copies in flight at once; more wait."""
+    """Maximum number of concurrent copies; further copies wait."""
 
     @model_validator(mode="after")
     def _has_one_login(self) -> Self:
@@ -451,7 +452,7 @@ class DestinationSpec(Section):
 
 
 class MatchSpec(Section):
-    """What a route is about; everything given must match."""
+    """The filter of a route; everything given must match."""
 
     runtime: str = "*"
     """Glob over runtime names."""
@@ -464,22 +465,24 @@ class MatchSpec(Section):
 
 
 class RouteSpec(Section):
-    """One rule: what matches goes to an executor, or is copied to destinations."""
+    """One rule: sends matching events to an executor, or copies them to destinations."""
 
     match: MatchSpec = MatchSpec()
-    """What this rule is about; by default, everything."""
+    """The filter; by default, everything matches."""
     to: str | None = None
-    """Executor that answers."""
+    """The executor that answers."""
     copy_to: Annotated[
         tuple[str, ...],
         BeforeValidator(_one_or_more),
         WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
     ] = ()
-    """Destinations that get a copy; one name or a list."""
+    """The destinations that get a copy; one name or a list."""
+    undeclared: bool = False
+    """Whether a glob also routes tools that are missing from a non-empty `tools`."""
 
 
 class Retention(Section):
-    """How long history is kept; what is removed first is the oldest of closed sessions."""
+    """How long history is kept; the oldest closed sessions are removed first."""
 
     closed_age: Patience = timedelta(days=7)
     """How long a closed session is kept."""
@@ -488,16 +491,16 @@ class Retention(Section):
     open_events: Annotated[int, Field(ge=100)] = 50_000
     """How many events of one open session are kept."""
     max_bytes: Size = ByteSize(2 * 1024**3)
-    """How large the whole store may become."""
+    """Maximum size of the whole store."""
 
 
 class Limits(Section):
     """Bounds on queues and waits."""
 
     session_concurrency: Annotated[int, Field(ge=1, le=10_000)] = 16
-    """Calls of one session in flight at once; more wait."""
+    """Maximum number of concurrent calls per session; further calls wait."""
     session_rate: Annotated[float, Field(gt=0)] | None = None
-    """Calls of one session that begin in a second at most; more wait."""
+    """Maximum number of calls started per second and session; further calls wait."""
     inbound_frames: Annotated[int, Field(ge=10)] = 1_000
     """Frames that may wait in one session's inbox."""
     inbound_bytes: Size = ByteSize(8 * 1024**2)
@@ -507,35 +510,35 @@ class Limits(Section):
     frame_memory: Annotated[Size, Field(ge=1024**2)] = ByteSize(64 * 1024**2)
     """Bytes of frames that may wait in all inboxes together; beyond it the gateway stops reading large frames."""
     open_calls: Annotated[int, Field(ge=1)] = 1_000
-    """Calls of one session that may be open at once, those that wait included; the next are answered with a failure."""
+    """Maximum number of open calls per session, including waiting ones; further calls fail."""
     open_bytes: Size = ByteSize(32 * 1024**2)
-    """What the arguments of one session's open calls may take in memory; the next calls are answered with a failure."""
+    """Maximum memory for the arguments of one session's open calls; further calls fail."""
     sessions: Annotated[int, Field(ge=1)] = 50_000
-    """Sessions that this process carries; the next is not opened (503)."""
+    """Maximum number of sessions in this process; further ones are refused (503)."""
     followers: Annotated[int, Field(ge=1)] = 5_000
-    """Event streams that are open at once; the next gets 503."""
+    """Maximum number of open event streams; further ones get 503."""
     session_followers: Annotated[int, Field(ge=1)] = 1_000
-    """Event streams of one session that are open at once; the next gets 503."""
+    """Maximum number of open event streams per session; further ones get 503."""
     outbound: Annotated[int, Field(ge=100)] = 10_000
-    """Events of one session that may wait to be delivered to its runtime; a client's next is refused (503)."""
+    """Events of one session that may wait for delivery to its runtime; further client events are refused (503)."""
     members: Annotated[int, Field(ge=1_000)] = 20_000
-    """Members of one JSON value from outside, all levels together: request bodies, answers of executors, callbacks,
-    frames of runtimes. More are refused, since the work for them holds up everybody else."""
+    """Maximum number of members in one external JSON value, over all levels: request bodies, responses of executors,
+    callbacks, frames of runtimes. Larger values are refused, since parsing them delays everything else."""
     progress: Size = ByteSize(4 * 1024**2)
-    """Progress that executors may report of one call in all; each report counts as 1 KiB at least."""
+    """Maximum size of all progress reports of one call; each report counts as at least 1 KiB."""
     cancel_grace: Patience = timedelta(seconds=10)
     """How long an executor may still answer after an operator's cancel."""
     interaction_timeout: Patience = timedelta(seconds=300)
-    """How long a person may take; then deny or skip."""
+    """How long a human has to answer; then the request is denied or skipped."""
     drain: Duration = timedelta(seconds=25)
-    """How long a stopping gateway waits for attempts, sends and held requests in flight."""
+    """How long a stopping gateway waits for running attempts, sends and waiting requests."""
 
 
 class Logging(Section):
-    """What is logged and how it looks."""
+    """Level and format of the log."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
-    """debug also shows each frame, cut short and with secrets masked."""
+    """debug also shows each frame, truncated and with secrets masked."""
     format: Literal["auto", "json", "console"] = "auto"
     """auto: coloured lines in a terminal, JSON elsewhere."""
 
@@ -544,32 +547,32 @@ class Settings(Section):
     """A whole configuration file."""
 
     public_url: AnyHttpUrl | None = None
-    """Where executors reach this gateway, for callbacks of 202 answers; by default its address, if that is loopback."""
+    """The gateway's URL for callbacks of executors after a 202; by default its address, if that is loopback."""
     api: Api = Api()
     """The HTTP API: keys and limits."""
     http: HttpSpec = HttpSpec()
     """The HTTP server."""
     engine: Store = SqliteStore()
-    """Where everything is recorded."""
+    """The database."""
     mcp: McpSpec = McpSpec()
-    """Callers over MCP."""
+    """MCP clients."""
     instance: InstanceSpec = InstanceSpec()
-    """This process among several on one store."""
+    """This process as one of several on a store."""
     tools: dict[ToolName, ToolSpec] = {}
-    """Tools the agents may call, declared once for all runtimes."""
+    """Tools that agents may call, declared once for all runtimes."""
     runtimes: dict[Name, SerializeAsAny[RuntimeOptions]] = {}
     """The agent runtimes to connect to."""
     executors: dict[Name, ExecutorSpec] = {}
-    """Who answers calls: `webhook` asks a backend, `python` calls a function, `static` answers from this file."""
+    """The executors of calls: `webhook` calls a backend, `python` a function, `static` answers from this file."""
     destinations: dict[Name, DestinationSpec] = {}
-    """Who gets copies of events."""
+    """Receivers of event copies."""
     routes: tuple[RouteSpec, ...] = ()
-    """Tried from the top; the first match with `to` answers, every match with `copy_to` gets a copy."""
+    """Checked from the top; the first match with `to` answers, every match with `copy_to` gets a copy."""
     unrouted: Literal["fail", "ignore"] = "fail"
-    """What happens to calls no route takes: fail tells the agent; ignore leaves them to another client."""
+    """For calls without a route: fail sends the agent an error; ignore leaves them to another client."""
     retention: Retention = Retention()
     """How long history is kept."""
     limits: Limits = Limits()
-    """How much may wait, and for how long."""
+    """Bounds on queues and waits."""
     logging: Logging = Logging()
-    """What is logged."""
+    """Level and format of the log."""

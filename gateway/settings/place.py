@@ -1,4 +1,4 @@
-"""Where something stands in the YAML, and what was found there. Pure."""
+"""Places in the YAML, and findings at them. Pure."""
 
 import difflib
 import re
@@ -13,13 +13,13 @@ Place = tuple[str | int, ...]
 """Keys and list positions from the top of the file, e.g. ("routes", 2, "match", "tool")."""
 
 _MOST_ALIKE = 4
-"""How many findings of one text about one section have a line each, before one that counts the rest."""
+"""Findings with the same text in one section that are listed; one more line counts the rest."""
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_*-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong or doubtful at a place."""
+    """An error or warning at a place."""
 
     place: Place
     message: str
@@ -27,7 +27,7 @@ class Finding:
 
 
 def write_place(place: Place) -> str:
-    """Write a place as people read it: `routes[2].match.tool`."""
+    """Write a place for display: `routes[2].match.tool`."""
     text = ""
     for step in place:
         match step:
@@ -41,7 +41,7 @@ def write_place(place: Place) -> str:
 
 
 def line_of(place: Place, lines: Mapping[Place, int]) -> int:
-    """Find the line of a place, or of the nearest thing around it that is written in the file."""
+    """Find the line of a place, or of the nearest enclosing place in the file."""
     for end in range(len(place), -1, -1):
         line = lines.get(place[:end])
         if line is not None:
@@ -56,7 +56,7 @@ def overlap(one: Place, other: Place) -> bool:
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """Say which known word was probably meant, or list the known ones."""
+    """Suggest the closest known word, or list the known words."""
     words = sorted(set(known))
     close = difflib.get_close_matches(word, words, n=1, cutoff=0.6)
     if close:
@@ -68,7 +68,7 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 
 def report(findings: Iterable[Finding], lines: Mapping[Place, int]) -> tuple[Problem, ...]:
-    """Give findings their lines, in the order of the file, each once; of many alike, all but the first are counted."""
+    """Sort findings by line without duplicates; of many with the same text, list the first ones and count the rest."""
     alike = defaultdict[tuple[str | int | None, str, str], dict[Problem, None]](dict)
     for finding in findings:
         problem = Problem(
@@ -78,7 +78,7 @@ def report(findings: Iterable[Finding], lines: Mapping[Place, int]) -> tuple[Pro
             severity=finding.severity,
         )
         alike[next(iter(finding.place), None), finding.message, finding.severity][problem] = None
-    problems = [problem for group in alike.values() for problem in _bounded(sorted(group, key=_order))]
+    problems = [problem for group in alike.values() for problem in _shorten(sorted(group, key=_order))]
     return tuple(sorted(problems, key=_order))
 
 
@@ -86,7 +86,7 @@ def _order(problem: Problem) -> tuple[int, str, str]:
     return problem.line or 1, problem.path, problem.message
 
 
-def _bounded(group: list[Problem]) -> list[Problem]:
+def _shorten(group: list[Problem]) -> list[Problem]:
     shown, rest = group[:_MOST_ALIKE], group[_MOST_ALIKE:]
     if len(rest) <= 1:
         return group

@@ -1,11 +1,11 @@
-"""The routes of the YAML as the core matches them. Pure."""
+"""Converts the routes of the YAML for the core. Pure."""
 
 from gateway.core.routing import Route, Routes
 from gateway.settings.model import Settings
 
 
 def routes_of(settings: Settings) -> Routes:
-    """Say who answers what."""
+    """Return the core's routing table."""
     routes = tuple(
         Route(
             runtime=route.match.runtime,
@@ -14,7 +14,8 @@ def routes_of(settings: Settings) -> Routes:
             labels=route.match.label,
             to=route.to,
             copy_to=route.copy_to,
+            undeclared=route.undeclared,
         )
         for route in settings.routes
     )
-    return Routes(routes, settings.unrouted)
+    return Routes(routes, settings.unrouted, frozenset(settings.tools))

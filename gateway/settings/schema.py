@@ -1,4 +1,4 @@
-"""Builds the JSON Schema of a configuration, runtimes by adapter included, and finds places in it. Pure."""
+"""Builds the JSON Schema of a configuration, including each adapter's options, and finds places in it. Pure."""
 
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
@@ -39,13 +39,13 @@ _SPANS_AND_SIZES = {
     r"^(\d+(\.\d+)?(ms|s|m|h|d) ?)+$": "Duration",
     r"^\s*(\d*\.?\d+)\s*(\w+)?": "Size",
 }
-"""The patterns by which generated schemas are recognised as spans and sizes."""
+"""Patterns that identify durations and sizes in generated schemas."""
 _SPANS = ((86400, "d"), (3600, "h"), (60, "m"))
 _SIZES = ((1024**3, "GiB"), (1024**2, "MiB"), (1024, "KiB"))
 
 
 class _Generate(GenerateJsonSchema):
-    """Write defaults as the YAML would: `15s`, `4MiB`."""
+    """Writes defaults as in the YAML: `15s`, `4MiB`."""
 
     def encode_default(self, dft: Any) -> Any:
         match dft:
@@ -63,7 +63,7 @@ class _Generate(GenerateJsonSchema):
 
 
 def build_schema(adapters: Mapping[str, Adapter]) -> Schema:
-    """Build the schema that editors and `config/gateway.schema.json` use; equal adapters give equal bytes."""
+    """Build the schema for editors and `config/gateway.schema.json`; deterministic for the same adapters."""
     schema = Settings.model_json_schema(schema_generator=_Generate)
     definitions: dict[str, Any] = schema["$defs"]
     shared: Schema = definitions.pop("RuntimeOptions")
@@ -71,15 +71,15 @@ def build_schema(adapters: Mapping[str, Adapter]) -> Schema:
     values: Schema = {"oneOf": variants} if variants else shared
     runtimes: Schema = schema["properties"]["runtimes"]
     runtimes["patternProperties"] = dict.fromkeys(runtimes["patternProperties"], values)
-    schema["$defs"] = dict(sorted((_mend(definitions) | _SHARED).items()))
-    properties = _mend(schema["properties"])
+    schema["$defs"] = dict(sorted((_simplify(definitions) | _SHARED).items()))
+    properties = _simplify(schema["properties"])
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Dragoman configuration",
         "description": schema["description"],
         "type": "object",
         "properties": properties,
-        "patternProperties": {"^x-": {"description": "Your own, e.g. to hold anchors; it is not read."}},
+        "patternProperties": {"^x-": {"description": "Your own keys, e.g. for anchors; ignored."}},
         "additionalProperties": False,
         "$defs": schema["$defs"],
     }
@@ -97,13 +97,13 @@ def _runtime(name: str, adapter: Adapter, definitions: dict[str, Any]) -> Schema
     return {"$ref": f"#/$defs/runtime:{name}"}
 
 
-def _mend(node: Any) -> Any:
-    """Drop noise, close patterned mappings, and allow `${VAR}` where the model wants no plain text."""
+def _simplify(node: Any) -> Any:
+    """Remove noise, close patterned mappings, and allow `${VAR}` in place of other types than text."""
     match node:
         case dict():
-            schema = {key: _mend(value) for key, value in cast("Schema", node).items()}
+            schema = {key: _simplify(value) for key, value in cast("Schema", node).items()}
         case list():
-            return [_mend(item) for item in cast("list[Any]", node)]
+            return [_simplify(item) for item in cast("list[Any]", node)]
         case _:
             return node
     if isinstance(schema.get("title"), str) and not schema["title"].endswith("runtime"):
@@ -115,22 +115,22 @@ def _mend(node: Any) -> Any:
         schema["pattern"] = _URL
     if schema.get("default", ...) is None:
         del schema["default"]
-    kept = {key: schema[key] for key in ("description", "default") if key in schema}
+    annotations = {key: schema[key] for key in ("description", "default") if key in schema}
     match schema.get("anyOf"):
         case [{"pattern": str() as pattern}, {"anyOf": _}] if pattern in _SPANS_AND_SIZES:
-            return {"$ref": f"#/$defs/{_SPANS_AND_SIZES[pattern]}", **kept}
+            return {"$ref": f"#/$defs/{_SPANS_AND_SIZES[pattern]}", **annotations}
         case [single, {"type": "null"}]:
-            return {**cast("Schema", single), **kept}
+            return {**cast("Schema", single), **annotations}
         case _:
             pass
     if "enum" in schema or schema.get("type") in ("integer", "number", "boolean"):
-        inner = {key: value for key, value in schema.items() if key not in kept}
-        return {**kept, "anyOf": [inner, {"$ref": "#/$defs/Expansion"}]}
+        inner = {key: value for key, value in schema.items() if key not in annotations}
+        return {**annotations, "anyOf": [inner, {"$ref": "#/$defs/Expansion"}]}
     return schema
 
 
 def find(schema: Schema, place: Place, values: Any) -> list[Schema]:
-    """List the subschemas that speak about a place, choosing variants by what the values say."""
+    """List the subschemas of a place; the values select the variants."""
     here = list(_variants(schema, schema, values))
     for step in place:
         values = child(values, step)
@@ -141,7 +141,7 @@ def find(schema: Schema, place: Place, values: Any) -> list[Schema]:
 
 
 def child(values: Any, step: str | int) -> Any:
-    """Take one step down; None where there is nothing."""
+    """Return the value one step down; None if there is none."""
     match values, step:
         case dict(), str():
             return cast("dict[str, Any]", values).get(step)
@@ -164,22 +164,22 @@ def _inner(parent: Schema, step: str | int) -> Iterator[Schema]:
 def _variants(root: Schema, schema: Schema, values: Any) -> Iterator[Schema]:
     if "$ref" in schema:
         target = root["$defs"][schema["$ref"].removeprefix("#/$defs/")]
-        # What stands beside a $ref describes the place better than what it points to.
-        beside = {key: value for key, value in schema.items() if key != "$ref"}
-        yield from _variants(root, {**target, **beside}, values)
+        # The siblings of a $ref describe the place better than its target does.
+        siblings = {key: value for key, value in schema.items() if key != "$ref"}
+        yield from _variants(root, {**target, **siblings}, values)
         return
     choices: list[Schema] = [*schema.get("anyOf", []), *schema.get("oneOf", [])]
     if not choices:
         yield schema
         return
-    beside = {key: schema[key] for key in ("description", "writeOnly") if key in schema}
+    siblings = {key: schema[key] for key in ("description", "writeOnly") if key in schema}
     for choice in choices:
-        for variant in _variants(root, {**choice, **beside} if "$ref" not in choice else choice, values):
-            if _chosen(variant, values):
-                yield {**variant, **beside}
+        for variant in _variants(root, {**choice, **siblings} if "$ref" not in choice else choice, values):
+            if _is_selected(variant, values):
+                yield {**variant, **siblings}
 
 
-def _chosen(variant: Schema, values: Any) -> bool:
+def _is_selected(variant: Schema, values: Any) -> bool:
     if not isinstance(values, dict):
         return True
     given = cast("dict[str, Any]", values)

@@ -1,4 +1,4 @@
-"""Finds every secret in a configuration, so that none of them is shown. Pure."""
+"""Finds all secrets of a configuration, so that they can be masked. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import cast
@@ -9,17 +9,17 @@ from pydantic import BaseModel, SecretStr
 from gateway.settings.place import Place
 
 _SHORTEST = 8
-"""Shorter header values are versions and flags; masking them would make every text unreadable."""
+"""Shorter header values are versions and flags; masking them would garble other texts."""
 _PLAIN_HEADERS = frozenset({"accept", "accept-language", "user-agent"})
-"""Headers whose values are everyday words of HTTP."""
+"""Headers with common values that are not secret."""
 
 
 def secrets_in(value: object) -> Iterator[str]:
-    """Find every secret in settings, however deep."""
+    """Find every secret in settings, at any depth."""
     match value:
         case SecretStr():
             yield value.get_secret_value()
-            # The password of a URL alone is as secret as the whole.
+            # The password of a URL is secret on its own.
             url = urlsplit(value.get_secret_value()) if "://" in value.get_secret_value() else None
             if url is not None and url.password:
                 yield from {url.password, unquote(url.password)}
@@ -42,7 +42,7 @@ def secrets_in(value: object) -> Iterator[str]:
 
 
 def secrets_from_outside(filled: Mapping[Place, Sequence[str]]) -> Iterator[str]:
-    """Find what variables and files put into the headers of executors and destinations."""
+    """Find the texts that variables and files contributed to headers of executors and destinations."""
     for place, values in filled.items():
         match place:
             case ("executors" | "destinations", _, "headers", _):
@@ -53,12 +53,12 @@ def secrets_from_outside(filled: Mapping[Place, Sequence[str]]) -> Iterator[str]
 
 
 def _in_headers(headers: dict[str, object]) -> Iterator[str]:
-    """Find the header values: a backend may go by any of them, whatever its name."""
+    """Find all header values, since a backend may use any header for a credential."""
     for name, value in headers.items():
         if isinstance(value, str) and name.lower() not in _PLAIN_HEADERS:
             yield from _long_enough(value)
 
 
 def _long_enough(value: str) -> Iterator[str]:
-    """Keep to what is masked: the value with the word before it (`Bearer`), and without."""
+    """Yield a value with and without its scheme (`Bearer`), if they are long enough to mask."""
     yield from (each for each in (value, value.partition(" ")[2]) if len(each) >= _SHORTEST)

@@ -1,7 +1,7 @@
-"""Reads a YAML file into plain values that remember their lines.
+"""Reads a YAML file into plain values with their lines.
 
-The dialect is the JSON-like core of YAML 1.2: `true`/`false` only, no dates, no `1:30` numbers, no
-tags that make objects. Everything is bounded, and aliases count as often as they are used.
+It accepts the JSON-like core of YAML 1.2: `true`/`false` only, no dates, no `1:30` numbers, no tags that make objects.
+Sizes are bounded, and each use of an alias counts.
 """
 
 import math
@@ -26,7 +26,7 @@ _INTEGER = re.compile(r"[-+]?[0-9]+|0x[0-9a-fA-F]+|0o[0-7]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _CORE_TAG = "tag:yaml.org,2002:"
-_MENDS = {
+_FIXES = {
     "found character '\\t'": "indent with spaces, not tabs",
     "mapping values are not allowed here": "quote a text that contains ': ', and check the indentation",
     "expected a single document": "keep one document per file: remove the '---' in the middle",
@@ -39,12 +39,12 @@ _MENDS = {
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file's values as JSON would say them, and the line of each."""
+    """A file's values as JSON types, and the line of each."""
 
     values: Any
     lines: Mapping[Place, int]
     findings: tuple[Finding, ...] = ()
-    """What is wrong without making the rest unreadable, e.g. a key given twice."""
+    """Errors that leave the rest readable, e.g. a duplicate key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +126,12 @@ def parse_source(text: str) -> Source:
 def _syntax(exc: yaml.MarkedYAMLError) -> _Unreadable:
     mark = exc.problem_mark or exc.context_mark
     wrong = exc.problem or exc.context or "this is not YAML"
-    mend = next((mend for start, mend in _MENDS.items() if (exc.problem or "").startswith(start)), None)
+    fix = next((fix for start, fix in _FIXES.items() if (exc.problem or "").startswith(start)), None)
     if exc.context and exc.problem:
         wrong = f"{exc.context}, {exc.problem}"
     column = f" (column {mark.column + 1})" if mark else ""
     line = mark.line + 1 if mark else 1
-    return _Unreadable(f"not YAML: {wrong}{column}{f'; {mend}' if mend else ''}", line)
+    return _Unreadable(f"not YAML: {wrong}{column}{f'; {fix}' if fix else ''}", line)
 
 
 def _read_document(events: Iterator[Any]) -> _Node | None:
@@ -207,7 +207,7 @@ def _resolve(text: str, line: int) -> _Scalar:
     if text in _BOOLEANS:
         return _Scalar(_BOOLEANS[text], line)
     if _NOT_FINITE.fullmatch(text):
-        return _Scalar(None, line, f"{text} cannot be said in JSON; write a finite number, or quote it")
+        return _Scalar(None, line, f"{text} is not allowed in JSON; write a finite number, or quote it")
     if _INTEGER.fullmatch(text):
         number = int(text, 0 if text[:2] in ("0x", "0o") else 10) if len(text) <= 24 else 2**64
         small = -(2**63) <= number < 2**63
@@ -224,7 +224,7 @@ def _resolve_float(text: str, line: int) -> _Scalar:
 
 
 class _Flat:
-    """Plain values out of nodes, aliases written out, under one budget for the whole file."""
+    """Converts nodes to plain values and expands aliases, within one budget for the whole file."""
 
     def __init__(self) -> None:
         self.lines: dict[Place, int] = {}
@@ -261,14 +261,16 @@ class _Flat:
                 continue
             if not isinstance(key.value, str):
                 self.lines[(*place, str(key.value))] = key.line
-                mend = f"the key {key.value!r} is not a text; write it in quotes: '{key.value}'"
-                self.findings.append(Finding((*place, str(key.value)), mend))
+                text = f"the key {key.value!r} is not a text; write it in quotes: '{key.value}'"
+                self.findings.append(Finding((*place, str(key.value)), text))
                 continue
             inner = (*place, key.value)
             if key.value in first:
-                mend = f"this key stands twice in {write_place(place) or 'the file'}, first on line {first[key.value]}"
+                text = (
+                    f"duplicate key in {write_place(place) or 'the file'}, first on line {first[key.value]}; keep one"
+                )
                 self.lines[inner] = key.line
-                self.findings.append(Finding(inner, f"{mend}; keep one"))
+                self.findings.append(Finding(inner, text))
                 continue
             first[key.value] = key.line
             values[key.value] = self.take(value, inner, key.line)

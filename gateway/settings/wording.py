@@ -1,6 +1,6 @@
-"""The wording of validation errors, for configuration files and requests alike. Pure.
+"""The texts of validation errors, for configuration files and requests. Pure.
 
-No value is quoted: it may be a secret.
+They quote no value, since it may be a secret.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ from gateway.settings.schema import Schema
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """The words of one format."""
+    """The terms of one format."""
 
     member: str
     """The noun for a key."""
@@ -22,14 +22,14 @@ class Vocabulary:
     array: str
     text: str
     tag: str
-    """How the `key` and `value` that choose a variant are written."""
+    """The notation for the `key` and `value` that select a variant."""
     patterns: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The meaning of a pattern, behind `must be`."""
+    """Descriptions of patterns, to follow `must be`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValidationFault:
-    """One finding of pydantic."""
+    """One pydantic error."""
 
     kind: str
     message: str
@@ -69,7 +69,7 @@ _FORMS: Mapping[str, str] = {
     "url_scheme": "a URL that begins with http:// or https://",
     "url_too_long": "a shorter URL",
 }
-"""What a type error expects, behind `must be`."""
+"""Descriptions of expected types, to follow `must be`."""
 _OBJECTS = frozenset({"dict_type", "model_type", "model_attributes_type", "mapping_type"})
 _ARRAYS = frozenset({"list_type", "tuple_type", "set_type", "frozen_set_type"})
 _BOUNDS: Mapping[str, tuple[str, str]] = {
@@ -87,9 +87,9 @@ _LENGTHS: Mapping[str, tuple[str, str, str]] = {
 
 
 def word(fault: ValidationFault, vocabulary: Vocabulary, *, here: list[Schema], parent: list[Schema]) -> str | None:
-    """Word a fault from the schemas of its place and of what contains it; None leaves it to `restate`.
+    """Write the text of a fault from the schemas of its place and its parent; None if `restate` must be used.
 
-    The text is about the value if it begins with `must` or `not`.
+    A text that begins with `must` or `not` has the value as its subject.
     """
     match fault.kind:
         case "extra_forbidden":
@@ -122,14 +122,14 @@ def word(fault: ValidationFault, vocabulary: Vocabulary, *, here: list[Schema], 
 
 
 def restate(fault: ValidationFault) -> str:
-    """Word a fault in the text of its validator; of pydantic's texts, the beginning is about its workings."""
+    """Return the validator's own text, without pydantic's technical beginning."""
     if fault.kind in {"value_error", "assertion_error"}:
         return str(fault.context.get("error", fault.message))
     return fault.message.replace("Input should", "must", 1).replace("String should", "must", 1)
 
 
 def join(words: list[str], last: str = "or") -> str:
-    """Write a list of words as a sentence does."""
+    """Join words as in a sentence: `a, b or c`."""
     return f" {last} ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 

@@ -1,12 +1,12 @@
-"""A sample backend for Dragoman: it plays Go Fish, and shows each rule of the webhook contract. Copy from it.
+"""A sample backend for Dragoman: it plays Go Fish and demonstrates each rule of the webhook contract. Copy from it.
 
 Run it alone with `python -m gateway.testing.backend --port 9000 --secret whsec_…`.
 
-- /tools    executes the agent's calls, and hears of canceled ones
-- /messages delivers the agent's messages, and confirms them
-- /policy   says whether the agent may do what it asks permission for
-- /events   receives copies of what happens
-- /         shows the tables, for people
+- /tools    executes the agent's calls and receives cancellations
+- /messages delivers and confirms the agent's messages
+- /policy   decides about the agent's requests for approval
+- /events   receives copies of events
+- /         shows the tables
 """
 
 import argparse
@@ -31,7 +31,7 @@ LONGEST_WORK = 60.0
 
 
 class Unacceptable(Exception):
-    """A request that is not read any further: unsigned, too big, or not what the page is for."""
+    """A rejected request: unsigned, too large, or of a kind that this path does not accept."""
 
     def __init__(self, status: int, title: str, detail: str) -> None:
         super().__init__(detail)
@@ -44,14 +44,14 @@ class WebhookRequest:
     """A verified webhook."""
 
     key: str
-    """Its `webhook-id`: the same on every attempt, so it is what idempotency goes by."""
+    """The `webhook-id`, which is the idempotency key: each attempt has the same."""
     kind: str
     content: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is answered, now and to every repeat."""
+    """The response to a request and to its repeats."""
 
     body: dict[str, Any]
     status: int = 200
@@ -59,19 +59,19 @@ class Answer:
 
 @dataclass(slots=True)
 class Records:
-    """What the backend has seen and done, for those who want to check it."""
+    """Counts and lists of everything that the backend has received and done, for tests."""
 
     requests: Counter[str] = field(default_factory=Counter[str])
-    """How often each webhook-id has come."""
+    """The number of requests by webhook-id."""
     executions: Counter[str] = field(default_factory=Counter[str])
-    """How often it was carried out: never more than once."""
+    """The number of executions by webhook-id: never more than one."""
     canceled: list[str] = field(default_factory=list[str])
-    """The ids of the calls whose cancel has come."""
+    """The ids of canceled calls."""
     judged: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    """What permission was asked for, each once."""
+    """The requests for approval, each once."""
     events: deque[dict[str, Any]] = field(default_factory=lambda: deque[dict[str, Any]](maxlen=REMEMBERED))
     rejected: int = 0
-    """Requests with a bad signature."""
+    """The number of requests with an invalid signature."""
 
 
 class Backend:
@@ -92,62 +92,62 @@ class Backend:
         self.app.add_api_route("/policy", self.policy, methods=["POST"])
         self.app.add_api_route("/events", self.events, methods=["POST"])
         self.app.add_api_route("/", self.tables, methods=["GET"])
-        self.app.add_exception_handler(Unacceptable, _say_why)
+        self.app.add_exception_handler(Unacceptable, _to_problem)
 
-    # The pages
+    # Routes
 
     async def tools(self, request: Request) -> Response:
-        """Execute a call of the agent, or stop one."""
-        letter = await self._open(request)
-        match letter.kind:
-            case "tool.requested" if letter.content.get("tool") == "flaky" and self.records.requests[letter.key] == 1:
-                # Nothing was done, so the gateway may try again, whatever the call is.
+        """Execute or cancel a call of the agent."""
+        webhook = await self._open(request)
+        match webhook.kind:
+            case "tool.requested" if webhook.content.get("tool") == "flaky" and self.records.requests[webhook.key] == 1:
+                # The call did not run, so the gateway may retry it even if the executor is not idempotent.
                 return JSONResponse({"title": "Busy"}, 503, headers={"Retry-After": "1"})
-            case "tool.requested" if letter.content.get("tool") == "deal_later":
-                # The outcome comes later, to the callback; a repeat must not start the work again.
-                first = letter.key not in self._answers
-                answer = await self._answer_once(letter)
-                later = BackgroundTask(self._deal_later, letter.content) if first else None
+            case "tool.requested" if webhook.content.get("tool") == "deal_later":
+                # The outcome is sent to the callback later; a repeat must not start the work again.
+                first = webhook.key not in self._answers
+                answer = await self._answer_once(webhook)
+                later = BackgroundTask(self._deal_later, webhook.content) if first else None
                 return JSONResponse(answer.body, answer.status, background=later)
             case "tool.requested":
-                answer = await self._answer_once(letter)
+                answer = await self._answer_once(webhook)
                 return JSONResponse(answer.body, answer.status)
             case "tool.canceled":
-                self.records.canceled.append(letter.content["call_id"])
-                self._cancel_of(letter.content["call_id"]).set()
+                self.records.canceled.append(webhook.content["call_id"])
+                self._cancel_of(webhook.content["call_id"]).set()
                 self.changed.tell()
                 return Response(status_code=204)
             case other:
-                raise Unacceptable(400, "Bad Request", f"/tools does not take {other!r}")
+                raise Unacceptable(400, "Bad Request", f"/tools does not accept {other!r}")
 
     async def messages(self, request: Request) -> Response:
-        """Deliver a message of the agent; the answer is its confirmation."""
-        letter = await self._open(request)
-        if letter.kind != "message.posted":
-            raise Unacceptable(400, "Bad Request", f"/messages does not take {letter.kind!r}")
-        answer = await self._answer_once(letter)
+        """Deliver a message of the agent; the response confirms it."""
+        webhook = await self._open(request)
+        if webhook.kind != "message.posted":
+            raise Unacceptable(400, "Bad Request", f"/messages does not accept {webhook.kind!r}")
+        answer = await self._answer_once(webhook)
         return JSONResponse(answer.body)
 
     async def policy(self, request: Request) -> Response:
-        """Allow or deny what an agent wants to do by itself; the answer is the decision."""
-        letter = await self._open(request)
-        if letter.kind != "approval.asked":
-            raise Unacceptable(400, "Bad Request", f"/policy does not take {letter.kind!r}")
-        answer = await self._answer_once(letter)
+        """Respond to a request for approval with a decision."""
+        webhook = await self._open(request)
+        if webhook.kind != "approval.asked":
+            raise Unacceptable(400, "Bad Request", f"/policy does not accept {webhook.kind!r}")
+        answer = await self._answer_once(webhook)
         return JSONResponse(answer.body)
 
     async def events(self, request: Request) -> Response:
-        """Take the copy of an event; copies may come twice, so the id tells whether it is new."""
-        letter = await self._open(request)
-        if letter.key not in self._seen_events:
-            self._seen_events[letter.key] = None
+        """Store the copy of an event; copies may arrive twice, so known ids are ignored."""
+        webhook = await self._open(request)
+        if webhook.key not in self._seen_events:
+            self._seen_events[webhook.key] = None
             _trim(self._seen_events)
-            self.records.events.append({"type": letter.kind, "data": letter.content})
+            self.records.events.append({"type": webhook.kind, "data": webhook.content})
             self.changed.tell()
         return Response(status_code=204)
 
     async def tables(self) -> dict[str, Any]:
-        """Show what is going on."""
+        """Show the games and some counts."""
         return {
             "tables": {session: game.view() for session, game in self.games.items()},
             "executed": self.records.executions.total(),
@@ -158,7 +158,7 @@ class Backend:
     # Signature and idempotency
 
     async def _open(self, request: Request) -> WebhookRequest:
-        """Read a bounded body and verify its signature before looking into it."""
+        """Read a bounded body and verify its signature before parsing it."""
         body = bytearray()
         async for chunk in request.stream():
             body += chunk
@@ -168,7 +168,7 @@ class Backend:
             content = self._webhook.verify(bytes(body), dict(request.headers))
         except (WebhookVerificationError, ValueError) as exc:
             self.records.rejected += 1
-            raise Unacceptable(401, "Unauthorized", f"the signature is not right: {exc}") from exc
+            raise Unacceptable(401, "Unauthorized", f"the signature is invalid: {exc}") from exc
         match content:
             case {"type": str(kind), "data": {"session_id": str(), **rest}} if "call_id" in rest or "event" in rest:
                 pass
@@ -182,32 +182,32 @@ class Backend:
         self.changed.tell()
         return WebhookRequest(key=key, kind=kind, content=content["data"])
 
-    async def _answer_once(self, letter: WebhookRequest) -> Answer:
-        """Carry a letter out, or repeat the answer to it; a repeat during the work waits for its end."""
-        if letter.key not in self._answers:
-            self._answers[letter.key] = asyncio.create_task(self._carry_out(letter))
+    async def _answer_once(self, webhook: WebhookRequest) -> Answer:
+        """Process a request, or return the stored answer to a repeat; a repeat during the work waits for its end."""
+        if webhook.key not in self._answers:
+            self._answers[webhook.key] = asyncio.create_task(self._process(webhook))
             _trim(self._answers)
-        # Shielded: the work goes on when the gateway hangs up, and a repeat finds its answer.
-        return await asyncio.shield(self._answers[letter.key])
+        # Shielded, so that the work continues if the gateway disconnects, and a repeat gets its answer.
+        return await asyncio.shield(self._answers[webhook.key])
 
-    async def _carry_out(self, letter: WebhookRequest) -> Answer:
-        self.records.executions[letter.key] += 1
+    async def _process(self, webhook: WebhookRequest) -> Answer:
+        self.records.executions[webhook.key] += 1
         _trim(self.records.executions)
         self.changed.tell()
-        if letter.kind == "approval.asked":
-            return self._judge(letter.content["event"])
-        game = self.games.setdefault(letter.content["session_id"], Game())
+        if webhook.kind == "approval.asked":
+            return self._judge(webhook.content["event"])
+        game = self.games.setdefault(webhook.content["session_id"], Game())
         _trim(self.games)
         try:
-            if letter.kind == "message.posted":
-                return _deliver(letter.content["event"], game)
-            return await self._execute(letter.content, game)
+            if webhook.kind == "message.posted":
+                return _deliver(webhook.content["event"], game)
+            return await self._execute(webhook.content, game)
         except Refusal as exc:
-            refused = {"delivered": False} if letter.kind == "message.posted" else {"outcome": "failure"}
+            refused = {"delivered": False} if webhook.kind == "message.posted" else {"outcome": "failure"}
             return Answer({**refused, "error": str(exc)})
 
     def _judge(self, event: dict[str, Any]) -> Answer:
-        """Nothing may wipe the whole disk; a real policy would say a little more."""
+        """Deny `rm -rf`; a real policy has more rules."""
         self.records.judged.append(event)
         del self.records.judged[:-REMEMBERED]
         return Answer({"decision": "deny" if "rm -rf" in str(event.get("arguments")) else "allow"})
@@ -221,7 +221,7 @@ class Backend:
                 return _success(happened, game, name="cards-asked", description=happened)
             case {"tool": "send_message", "arguments": {"message": str(message)}}:
                 game.post(AGENT, message)
-                return _success("sent", game, name="message-sent", description="You said it to the whole table.")
+                return _success("sent", game, name="message-sent", description="The whole table has seen your message.")
             case {"tool": "slow_thing" | "pay_once", "arguments": {"seconds": int(seconds) | float(seconds)}}:
                 return await self._work_slowly(call["call_id"], seconds)
             case {"tool": "flaky"}:
@@ -229,7 +229,7 @@ class Backend:
             case {"tool": "deal_later"}:
                 return Answer({}, status=202)
             case _:
-                # Dragoman checks arguments against the YAML before it asks; a backend still looks for itself.
+                # Dragoman has checked the arguments against the YAML; a backend still validates its input.
                 return Answer({"outcome": "failure", "error": f"Unknown tool or arguments: {call.get('tool')}"})
 
     async def _work_slowly(self, call_id: str, seconds: float) -> Answer:
@@ -239,13 +239,13 @@ class Backend:
                 await canceled.wait()
         except TimeoutError:
             return Answer({"outcome": "success", "result": f"done after {seconds:g} s"})
-        return Answer({"outcome": "canceled", "error": "stopped half-way, as you wished"})
+        return Answer({"outcome": "canceled", "error": "stopped half-way, as requested"})
 
     async def _deal_later(self, call: dict[str, Any]) -> None:
-        """Report progress, then the outcome; the addresses carry their own permission."""
+        """Report progress, then the outcome; both URLs contain their own token."""
         self.games[call["session_id"]].deal()
         outcome = {"outcome": "success", "result": "a new round has been dealt"}
-        # Tried again on a lost connection: the gateway may just be starting anew.
+        # Retried after a connection failure, because the gateway may be restarting.
         transport = httpx.AsyncHTTPTransport(retries=3)
         async with httpx.AsyncClient(transport=transport, timeout=10) as client:
             await client.post(call["progress_url"], json={"percent": 50})
@@ -258,13 +258,13 @@ class Backend:
 
 
 def _success(result: str, game: Game, *, name: str, description: str) -> Answer:
-    """Answer with fresh state: the agent reads the update before it reads the result."""
+    """Answer with the new state; the agent receives the update before the result."""
     update = {"name": name, "context": game.view(), "description": description}
     return Answer({"outcome": "success", "result": result, "updates": [update]})
 
 
 def _deliver(event: dict[str, Any], game: Game) -> Answer:
-    """Put a message of the agent on the table, and say how the chat looks now."""
+    """Post a message of the agent, and answer with the new state."""
     game.post(AGENT, "\n".join(block["text"] for block in event["content"] if block["type"] == "text"))
     return Answer({"delivered": True, "context": game.view()})
 
@@ -274,7 +274,7 @@ def _trim(remembered: dict[Any, Any]) -> None:
         del remembered[next(iter(remembered))]
 
 
-async def _say_why(_request: Request, exc: Exception) -> JSONResponse:
+async def _to_problem(_request: Request, exc: Exception) -> JSONResponse:
     assert isinstance(exc, Unacceptable)
     problem = {"type": "about:blank", "title": exc.title, "status": exc.status, "detail": str(exc)}
     return JSONResponse(problem, exc.status, media_type="application/problem+json")
@@ -285,7 +285,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=9000)
-    parser.add_argument("--secret", required=True, help="the executors' secret in the gateway's YAML, whsec_…")
+    parser.add_argument("--secret", required=True, help="the secret of the executors in the gateway's YAML, whsec_…")
     given = parser.parse_args()
     uvicorn.run(Backend(given.secret).app, host=given.host, port=given.port)
 

@@ -10,14 +10,11 @@ AGENT = "Finn"
 
 
 class Refusal(Exception):
-    """A move the rules do not allow; the text is for the agent, and says what would be allowed."""
+    """An illegal move; the text is for the agent and lists legal moves."""
 
 
 class Game:
-    """One table: Finn, who is played by the agent, against Victoria and Alice.
-
-    The cards are stacked, so that everybody who plays along knows what comes.
-    """
+    """One table: Finn, played by the agent, against Victoria and Alice. The deck has a fixed order."""
 
     def __init__(self) -> None:
         self.hands: dict[str, list[str]] = {}
@@ -28,17 +25,17 @@ class Game:
         self.deal()
 
     def deal(self) -> None:
-        """Begin a round."""
+        """Start a round."""
         self.round += 1
         self.hands = {AGENT: ["7", "7", "K", "3"], "Victoria": ["7", "7", "Q", "5"], "Alice": ["K", "3", "9", "5"]}
         self.deck = ["9", "Q", "K", "5", "3", "9", "K", "Q", "5", "3", "9", "Q"]
         self.books = {name: [] for name in self.hands}
 
     def ask(self, target: str, rank: str) -> str:
-        """Let Finn ask another player for cards; returns what happened.
+        """Let Finn ask another player for cards; return the result as a text.
 
         Raises:
-            Refusal: there is no such player, or Finn does not hold the rank.
+            Refusal: the player does not exist, or Finn does not hold the rank.
         """
         others = [name for name in self.hands if name != AGENT]
         if target not in others:
@@ -60,7 +57,7 @@ class Game:
         return happened + self._lay_books()
 
     def post(self, author: str, text: str) -> None:
-        """Write a line into the chat of the table.
+        """Add a line to the chat of the table.
 
         Raises:
             Refusal: the line is too long.
@@ -71,7 +68,7 @@ class Game:
         del self.chat[:-CHAT_LINES]
 
     def view(self) -> dict[str, object]:
-        """Describe the whole table as Finn sees it: HUMA wants complete state each time."""
+        """Return the complete state as Finn sees it, which HUMA requires in each update."""
         return {
             "round": self.round,
             "yourHand": sorted(self.hands[AGENT]),

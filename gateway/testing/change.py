@@ -1,35 +1,35 @@
-"""Wait, with a limit, until something has become true; and keep what peers have sent."""
+"""Waits for conditions with a timeout."""
 
 import asyncio
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 PATIENCE = 60.0
-"""Seconds to wait for what must happen unless a caller says otherwise: a slow machine must not fail a test."""
+"""The default timeout in seconds; long enough that a slow machine does not fail a test."""
 
 Found = TypeVar("Found")
 
 
 class Received(NamedTuple):
-    """One frame a client sent, numbered in the order of arrival."""
+    """One frame of a client, numbered in the order of arrival."""
 
     number: int
     payload: Any
 
 
 class Change:
-    """Wakes whoever waits for something to become true, after each change."""
+    """Wakes all waiting tasks after each change, so that they check their condition."""
 
     def __init__(self) -> None:
         self._next = asyncio.Event()
 
     def tell(self) -> None:
-        """Let all waiters look again."""
+        """Wake all waiters."""
         self._next.set()
         self._next = asyncio.Event()
 
     async def until(self, look: Callable[[], Found | None], within: float, *, what: Callable[[], str]) -> Found:
-        """Wait until `look` finds something.
+        """Wait until `look` returns a value other than None, and return it.
 
         Raises:
             TimeoutError: with the text of `what`, after `within` seconds.

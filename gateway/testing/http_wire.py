@@ -1,4 +1,4 @@
-"""Notes what goes over the connections of an MCP client, to the letter."""
+"""Records the traffic of an MCP client verbatim."""
 
 from collections.abc import AsyncIterator
 
@@ -8,10 +8,10 @@ from gateway.testing.wire import Passed, Wire
 
 
 class NotingTransport(httpx2.AsyncHTTPTransport):
-    """Sends as any transport does, and notes both sides on a wire."""
+    """An HTTP transport that records both directions on a `Wire`."""
 
     def __init__(self, wire: Wire) -> None:
-        # Nothing is encrypted, and reading the certificates of the machine takes long.
+        # The connections are not encrypted, and loading the machine's certificates is slow.
         super().__init__(verify=False)
         self._wire = wire
 

@@ -1,4 +1,4 @@
-"""Serve an ASGI application on a port inside this process, of loopback unless said otherwise, and stop it again."""
+"""Serves an ASGI application in this process, by default on loopback."""
 
 import asyncio
 import contextlib
@@ -12,13 +12,13 @@ import uvicorn
 from gateway.testing.change import PATIENCE
 from gateway.testing.wire import Wire
 
-LOOPBACK, EVERYWHERE = "127.0.0.1", "0.0.0.0"  # noqa: S104 -- only where somebody asks for it
+LOOPBACK, EVERYWHERE = "127.0.0.1", "0.0.0.0"  # noqa: S104 -- only on request
 
 _TASK_LIMIT = 1.0
 
 
 class _QuietServer(uvicorn.Server):
-    """Leaves signals to the program around it, tells when it listens, and ends at once when told to."""
+    """A server that ignores signals, signals `listening`, and stops at once when `leaving` is set."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -51,10 +51,7 @@ class _QuietServer(uvicorn.Server):
 
 
 class Served:
-    """An application on `http://127.0.0.1:PORT`; the port stays the same when it is started again.
-
-    With another `host` it can be reached from elsewhere as well.
-    """
+    """An application on `http://127.0.0.1:PORT`, or on another `host`; a restart keeps the port."""
 
     def __init__(
         self,
@@ -81,10 +78,10 @@ class Served:
         return f"http://{self._host if self._host != EVERYWHERE else LOOPBACK}:{self._port}"
 
     async def start(self) -> None:
-        """Listen; returns when connections are accepted."""
+        """Start to listen; return when connections are accepted."""
         if self._server is not None:
             return
-        # The protocol is named because asyncio looks at it before it switches Nagle's algorithm off.
+        # asyncio disables Nagle's algorithm only if the protocol is given.
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((self._host, self._port))
@@ -105,7 +102,7 @@ class Served:
             await self._server.listening.wait()
 
     async def stop(self) -> None:
-        """Cut all connections and free the port; does nothing where nothing is served."""
+        """Abort all connections and free the port; do nothing if it is not running."""
         server, serving = self._server, self._serving
         if server is None or serving is None:
             return
@@ -114,21 +111,21 @@ class Served:
         async with asyncio.timeout(PATIENCE):
             await serving
 
-    def cut(self, wanted: Callable[[dict[str, list[str]]], bool]) -> int:
-        """Reset the WebSocket connections whose query is wanted, without a goodbye; returns how many."""
+    def cut(self, matches: Callable[[dict[str, list[str]]], bool]) -> int:
+        """Reset the WebSocket connections with a matching query, without a close frame; return their number."""
         return self.reset(
-            lambda scope: scope["type"] == "websocket" and wanted(parse_qs(scope["query_string"].decode()))
+            lambda scope: scope["type"] == "websocket" and matches(parse_qs(scope["query_string"].decode()))
         )
 
-    def reset(self, wanted: Callable[[dict[str, Any]], bool]) -> int:
-        """Reset the connections whose last request is wanted; what is asked is its ASGI scope. Returns how many."""
+    def reset(self, matches: Callable[[dict[str, Any]], bool]) -> int:
+        """Reset the connections with a matching ASGI scope of their last request; return their number."""
         if self._server is None:
             return 0
         count = 0
         for connection in list(self._server.server_state.connections):
-            # The scope exists from the first request of a connection on.
+            # A connection has a scope after its first request.
             scope: Any = getattr(connection, "scope", None)
-            if scope and wanted(scope):
+            if scope and matches(scope):
                 connection.transport.abort()
                 count += 1
         return count

@@ -1,4 +1,4 @@
-"""What goes over the connections of a simulated peer, to the letter."""
+"""Records the traffic of a simulated peer verbatim."""
 
 import time
 from collections import deque
@@ -11,49 +11,49 @@ KEPT = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """One message: that of a WebSocket, a request's body, or one piece of a response's body."""
+    """One recorded message: of a WebSocket, a request's body, or one chunk of a response's body."""
 
     text: str
     by_gateway: bool
-    """Whether the gateway wrote it; the peer did otherwise."""
+    """Whether the gateway sent it; otherwise the peer did."""
     exchange: int
-    """Which WebSocket, or request with its response, it belongs to."""
+    """The number of its WebSocket, or of its request and response."""
     head: str = ""
-    """`POST /tools` of a request, the status of a response, nothing of a WebSocket."""
+    """`POST /tools` for a request, the status for a response, empty for a WebSocket."""
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Those of a request, without what proves who sends it."""
+    """The headers of a request, without credentials."""
     at: float = field(default_factory=time.monotonic, compare=False)
-    """When it passed, in seconds of the monotonic clock."""
+    """The time of the message, in seconds of the monotonic clock."""
 
 
 class Wire:
-    """Keeps the newest messages of the applications that it is put around."""
+    """Records the newest messages of the applications that it wraps."""
 
     def __init__(self) -> None:
         self.passed: deque[Passed] = deque(maxlen=KEPT)
         self._exchanges = 0
 
     def begin(self) -> int:
-        """Number a WebSocket, or a request with its response."""
+        """Return the number for a new WebSocket, or for a request with its response."""
         self._exchanges += 1
         return self._exchanges
 
     def find(self, text: str, *, by_gateway: bool) -> Passed | None:
-        """Find the first message of one side that holds a text."""
+        """Find the first message of one side that contains a text."""
         return next((each for each in self.passed if each.by_gateway is by_gateway and text in each.text), None)
 
     def answer_to(self, asked: Passed) -> Passed | None:
-        """Find what a request was answered."""
+        """Find the response to a request."""
         same = (each for each in self.passed if each.exchange == asked.exchange)
         return next((each for each in same if each.by_gateway is not asked.by_gateway), None)
 
     def around(self, app: Callable[..., Any]) -> Callable[..., Any]:
-        """Put it around an application that gateways connect to."""
+        """Wrap an ASGI application to which gateways connect."""
 
-        async def noting(scope: dict[str, Any], receive: Callable[..., Any], send: Callable[..., Any]) -> None:
+        async def recording(scope: dict[str, Any], receive: Callable[..., Any], send: Callable[..., Any]) -> None:
             exchange, body, status = self.begin(), bytearray(), ""
 
-            async def receive_noted() -> dict[str, Any]:
+            async def receive_recorded() -> dict[str, Any]:
                 message: dict[str, Any] = await receive()
                 if message["type"] == "websocket.receive" and message.get("text") is not None:
                     self.passed.append(Passed(message["text"], by_gateway=True, exchange=exchange))
@@ -64,7 +64,7 @@ class Wire:
                         self.passed.append(Passed(_text(body), True, exchange, head, headers))
                 return message
 
-            async def send_noted(message: dict[str, Any]) -> None:
+            async def send_recorded(message: dict[str, Any]) -> None:
                 nonlocal status
                 if message["type"] == "websocket.send" and message.get("text") is not None:
                     self.passed.append(Passed(message["text"], by_gateway=False, exchange=exchange))
@@ -74,9 +74,9 @@ class Wire:
                     self.passed.append(Passed(_text(message["body"]), by_gateway=False, exchange=exchange, head=status))
                 await send(message)
 
-            await app(scope, receive_noted, send_noted)
+            await app(scope, receive_recorded, send_recorded)
 
-        return noting
+        return recording
 
 
 def _readable(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:

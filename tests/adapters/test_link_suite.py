@@ -261,15 +261,15 @@ LEAVE = "test_frames_leave_as_they_were_given_and_in_their_order"
 BROKEN: dict[str, tuple[Any, str, str]] = {
     "history never read": (Broken(receiver=WithoutHistory), HISTORY, "passed 0 on .* read the history in `connect`"),
     "history after caught_up": (Broken(receiver=HistoryAfterwards), HISTORY, "then call `receiver.caught_up"),
-    "early events lost": (Broken(receiver=SkipsEarly), MEANWHILE, r"was lost: begin to listen before you read"),
+    "early events lost": (Broken(receiver=SkipsEarly), MEANWHILE, r"was lost: start to listen before you read"),
     "no cursor": (Broken(receiver=WithoutCursor), CURSOR, r"without a cursor.*`receiver.frame\(frame, cursor\)`"),
     "cursor ahead": (Broken(receiver=CursorAhead), CURSOR, "a cursor may only advance past messages that were passed"),
     "cursor not used": (Broken(forgets_cursor=True), BEGINS, "passed 20 known messages on again.* use `resume_after`"),
     "echo not marked": (Broken(drafts={"echo": False}), ECHO, "no draft of it has `echo=True`.*`Codec.decode`"),
     "echo without id": (Broken(drafts={"native_id": None}), ECHO, "set `native_id`"),
-    "refusal delivered": (Broken(link=AlwaysDelivered), REJECTED, r"says `delivered`: read its answer.*'refused'"),
+    "refusal delivered": (Broken(link=AlwaysDelivered), REJECTED, r"is `delivered`: read the response.*'refused'"),
     "refusal without reason": (Broken(link=WithoutReason), REJECTED, "needs a reason"),
-    "refusal ends the link": (Broken(link=ClosedByRefusal), REJECTED, "must not stop the next one"),
+    "refusal ends the link": (Broken(link=ClosedByRefusal), REJECTED, "must not block the next one"),
     "busy refused": (Broken(link=BusyIsRefused), BUSY, r"is 'refused': return Receipt\('busy', reason\)"),
     "accepted and only sent": (Broken(link=OnlySent), LEAVE, "gets the receipt 'delivered'"),
 }
@@ -335,7 +335,7 @@ async def test_a_rejection_may_also_end_the_link() -> None:
 
 @pytest.mark.parametrize(
     ("echo", "echoes", "message"),
-    [(False, True, "no vector is read with `echo=True`: mark"), (True, False, "do not say `echoes`.*set both")],
+    [(False, True, "no vector is read with `echo=True`: mark"), (True, False, "lack `echoes`.*set both")],
 )
 def test_the_suite_for_codecs_fails_where_echoes_and_capabilities_differ(
     echo: bool, echoes: bool, message: str

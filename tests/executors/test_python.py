@@ -166,7 +166,7 @@ BROKEN = {
     [
         ("no_such_module_here:f", "there is no module 'no_such_module_here'; install the package"),
         ("python_tools.inner:f", "there is no module 'python_tools.inner'"),
-        ("python_tools:nobody", "has no 'nobody'; check the name behind the colon"),
+        ("python_tools:nobody", "has no 'nobody'; check the name after the colon"),
         ("python_tools:blocking", "not an async function; write `async def blocking(call)"),
         ("python_tools:two_arguments", "cannot be called with one argument"),
         ("python_tools", "not the path of an async function; write package.module:function"),

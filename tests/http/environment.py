@@ -58,7 +58,7 @@ CONFIGURATION: dict[str, Any] = {
     "executors": {"cards": {"type": "webhook", "url": "http://backend.invalid", "attempts": 1}},
     "destinations": {"log": {"url": "http://backend.invalid"}},
     "routes": [
-        {"match": {"tool": "*"}, "to": "cards"},
+        {"match": {"tool": "*"}, "to": "cards", "undeclared": True},
         {"match": {"event": "message.posted"}, "to": "cards"},
         {"match": {"event": "action.ordered"}, "copy_to": ["log"]},
     ],

@@ -174,7 +174,7 @@ def test_the_command_warns_of_tools_that_model_apis_refuse(tmp_path: Path) -> No
         ("backend", 2, "MODULE:NAME"),
         ("os.path;x:y", 2, "MODULE:NAME"),
         ("nowhere:tools", 1, "No module named 'nowhere'"),
-        ("backend:other", 1, "called other"),
+        ("backend:other", 1, "backend.other is not a Tools object"),
         ("broken:tools", 1, "RuntimeError: no database"),
     ],
 )

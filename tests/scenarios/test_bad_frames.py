@@ -219,6 +219,7 @@ async def test_a_cancel_for_an_unknown_or_ended_call_does_no_harm(both: Scene) -
 
 
 async def test_long_names_and_ids_are_answered_and_boundless_ones_are_put_on_record(both: Scene) -> None:
+    both.configure({"routes": [{"match": {"tool": "*"}, "to": "cards", "undeclared": True}]})
     async with both.running() as gateway:
         long_name = await both.agent.call("t" * 1_000, {})
         assert (await ended(long_name)).outcome == "success"

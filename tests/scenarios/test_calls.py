@@ -118,6 +118,25 @@ async def test_a_withdrawn_call_is_answered_as_canceled_and_its_executor_is_told
     assert len(call.results) == 1
 
 
+async def test_a_glob_leads_no_undeclared_tool_to_the_backend(both: Scene) -> None:
+    async with both.running() as gateway:
+        reading = await ended(await both.agent.call("fly", {}))
+        assert (reading.outcome, reading.error) == ("failure", "Unknown tool: fly")
+        assert both.hooks.asked == []
+        for route in (
+            {"match": {"tool": "fly"}, "to": "cards"},
+            {"match": {"tool": "f*"}, "to": "cards", "undeclared": True},
+        ):
+            both.configure({"routes": [{"match": {"tool": "*"}, "to": "cards"}, route]})
+            await gateway.post("/v1/reload", status=200)
+            assert (await ended(await both.agent.call("fly", {}))).outcome == "success"
+            assert (await ended(await both.agent.call("walk", {}))).error == "Unknown tool: walk"
+        both.settings["tools"] = {}
+        both.configure({"routes": [{"match": {"tool": "*"}, "to": "cards"}]})
+        await gateway.post("/v1/reload", status=200)
+        assert (await ended(await both.agent.call("walk", {}))).outcome == "success"
+
+
 async def test_a_tool_nobody_serves_is_refused_by_name(both: Scene) -> None:
     both.configure({"routes": [{"match": {"tool": "ask"}, "to": "cards"}]})
     async with both.running():

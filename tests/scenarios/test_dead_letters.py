@@ -210,7 +210,7 @@ async def test_a_gateway_that_goes_away_ends_the_redriving_of_many(newer: Scene)
                 await ended(await newer.agent.call("free", {"n": n}))
             found = await listed(gateway, 4)
             shown = await stack.enter_async_context(screen(gateway, "dead-letters", "redrive", "--all"))
-            await shown.shows("4 dead letters will be tried again. Go on? [y/N]: ")
+            await shown.shows("4 dead letters will be tried again. Continue? [y/N]: ")
         shown.type("y\n")
         assert await shown.ended() == 1
     # Once is enough to know it of all of them.

@@ -123,7 +123,7 @@ async def test_check_says_that_an_agent_has_a_tool_of_that_name_itself(environme
 
     def warned() -> list[str]:
         problems = read_configuration(environment.config).problems
-        return [problem.message for problem in problems if "has a tool of this name itself" in problem.message]
+        return [problem.message for problem in problems if "has its own tool of this name" in problem.message]
 
     (said,) = warned()
     assert "'work'" in said

@@ -86,6 +86,7 @@ async def test_a_gateway_without_its_store_is_not_ready_and_takes_nothing(newer:
 
 async def test_metrics_have_every_series_and_no_label_that_a_peer_chose(both: Scene) -> None:
     both.hooks.scripts["ask"] = success("x" * 70_000)
+    both.configure({"routes": [{"match": {"tool": "*"}, "to": "cards", "undeclared": True}]})
     async with both.running() as gateway:
         for tool in ("ask", "free", "peer-chose-this-tool"):
             await ended(await both.agent.call(tool, GOOD))

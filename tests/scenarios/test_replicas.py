@@ -273,7 +273,7 @@ async def silent(one: Replica) -> None:
     """Wait until a gateway that is cut off from its store has lost its lease."""
 
     async def so() -> bool:
-        return "lease runs" in (await one.http.get("/readyz")).json()["checks"]["lease"]
+        return "no valid lease" in (await one.http.get("/readyz")).json()["checks"]["lease"]
 
     await until(so, within=3 * LEASE)
 

@@ -162,13 +162,13 @@ async def test_what_keeps_running_takes_the_lines_that_it_prints_and_leaves_noth
     row = ports_in_a_row(len(PARTS)) if contained else []
     elsewhere = ["--host", "0.0.0.0", "--port", str(row[0])] if contained else []  # noqa: S104 -- as compose does
     async with demo(tmp_path, "--keep", *elsewhere) as process:
-        said = [line.rstrip("\n") for line in await lines_until(process, "Ctrl-C ends everything")]
+        said = [line.rstrip("\n") for line in await lines_until(process, "Press Ctrl-C to stop")]
         listed = dict(re.findall(r"(?m)^(\S.{8}) (http://\S+)$", "\n".join(said)))
         assert [name.strip() for name in listed] == LISTENING
         addresses = list(listed.values())
         assert not contained or {int(re.split("[:/]", address)[4]) for address in addresses} == set(row)
         # What starts the gateway again is for those who have its programs.
-        begins = "# kill the gateway if you like; this starts it again"
+        begins = "# kill the gateway, and restart it with"
         assert (begins in said) is not contained
         pasted = said[said.index("# paste these first") : said.index("" if contained else begins, -4)]
         tried = [line.replace("curl -s", "echo == && curl -m 5 -sf") for line in pasted]
@@ -290,4 +290,4 @@ async def test_a_step_that_breaks_off_counts_as_failed() -> None:
     with pytest.raises(ZeroDivisionError):
         async with report.step("0.1", "one"):
             raise ZeroDivisionError
-    assert [note.happened for note in report.failed] == ["broken off"]
+    assert [note.happened for note in report.failed] == ["canceled"]

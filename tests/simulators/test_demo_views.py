@@ -135,7 +135,7 @@ def test_calls_stand_side_by_side_as_far_as_there_is_room(width: int) -> None:
     assert len(beside) == {40: 0, 60: 0, 80: 1, 120: 1, 200: 3}[width]
     whole = "\n".join(lines)
     assert "One call in four dialects" in whole
-    assert [whole.count(number) for number in ("1  The", "2  On", "3  Your", "4  The")] == [1, 1, 1, 1]
+    assert [whole.count(number) for number in ("1  The", "2  The record", "3  Your", "4  The")] == [1, 1, 1, 1]
     assert f"webhook-signature: {SIGNATURE[:10]}" in whole
     assert SIGNATURE not in whole
 

@@ -129,7 +129,7 @@ async def test_the_end_of_the_session_ends_the_sleep(scene: Scene) -> None:
 async def test_one_that_made_room_stays_away_for_a_minute_and_twice_as_long_each_time_up_to_ten(scene: Scene) -> None:
     scene.session.said = True
     for minutes in (1, 2, 4, 8, 10, 10):
-        scene.rest.crowded("TOO_MANY", stood=timedelta(seconds=5))
+        scene.rest.back_off("TOO_MANY", stood=timedelta(seconds=5))
         waiting = await scene.sleeps()
         assert scene.shown[-1] == ("refused", "TOO_MANY")
         scene.clock.seconds += 60 * minutes - 1
@@ -147,7 +147,7 @@ async def test_one_that_made_room_stays_away_for_a_minute_and_twice_as_long_each
 async def test_one_that_stood_for_long_begins_with_a_minute_again(scene: Scene) -> None:
     scene.session.said = True
     for stood in (timedelta(seconds=5), timedelta(seconds=5), 5 * MINUTE):
-        scene.rest.crowded("TOO_MANY", stood=stood)
+        scene.rest.back_off("TOO_MANY", stood=stood)
     waiting = await scene.sleeps()
     waiting.cancel()
     scene.clock.seconds += 60
@@ -156,7 +156,7 @@ async def test_one_that_stood_for_long_begins_with_a_minute_again(scene: Scene) 
 
 
 async def test_one_that_has_nothing_to_say_sleeps_and_the_reason_stays_until_it_is_linked(scene: Scene) -> None:
-    scene.rest.crowded("TOO_MANY", stood=MINUTE)
+    scene.rest.back_off("TOO_MANY", stood=MINUTE)
     (await scene.sleeps()).cancel()
     scene.clock.seconds += 61
     (await scene.sleeps()).cancel()

@@ -12,7 +12,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from gateway.events.frozen import frozen
 
 MAX_HEAD = 64 * 1024
-"""Most bytes before the body, including interim responses."""
+"""Maximum bytes before the body, including interim responses."""
 
 _HEADERS = frozenset({b"content-encoding", b"content-length", b"content-type", b"retry-after", b"transfer-encoding"})
 _SWITCHING = 101

@@ -105,13 +105,13 @@ class Breaker:
 
     def end_attempt(self, epoch: int, sign: Sign, *, reason: str, now: datetime, jitter: float) -> bool:
         """Register the end of an attempt; return whether the breaker changed its state."""
-        mine = epoch == self.epoch
+        is_current = epoch == self.epoch
         if sign == "there":
             self.failures = 0
             return self.state != "closed" and self._close()
-        if self._probe == epoch and mine:
+        if self._probe == epoch and is_current:
             self._probe = self._reserved_until = None
-        if sign == "nothing" or not mine or self.state == "open":
+        if sign == "nothing" or not is_current or self.state == "open":
             return False
         self.reason, self.unreachable = reason, sign == "unreachable"
         if self.unreachable:

@@ -60,7 +60,7 @@ async def keep_key(engine: Engine, ids: Ids) -> bytes:
     # The store keeps the first answer of a key; a note would be overwritten by the last instance.
     made = StoredAnswer("", ids.token().encode(), _NEVER)
     await engine.remember(key=_NOTE, scope=_SCOPE, answer=made)
-    kept = await engine.recall(key=_NOTE, scope=_SCOPE)
-    if kept is None:
+    stored = await engine.recall(key=_NOTE, scope=_SCOPE)
+    if stored is None:
         raise EngineUnavailable("the store did not keep the key of callback addresses")
-    return kept.response
+    return stored.response

@@ -129,9 +129,9 @@ class Callers:
             return None
 
     async def _watch(self, call: Call, tell: Tell | None) -> ToolFinished | None:
-        carried = self._directory.owned(call.session_id)
-        if carried is not None and tell is None:
-            finished = await self._watch_here(call, carried.worker)
+        owned = self._directory.owned(call.session_id)
+        if owned is not None and tell is None:
+            finished = await self._watch_here(call, owned.worker)
             if finished is not None:
                 return finished
         loop = asyncio.get_running_loop()

@@ -63,9 +63,9 @@ class CallDeduplicator:
         return None
 
     async def _open_calls(self, session_id: SessionId) -> Collection[Call]:
-        carried = self._directory.owned(session_id)
-        if carried is not None:
-            return tuple(carried.worker.view.calls.values())
+        owned = self._directory.owned(session_id)
+        if owned is not None:
+            return tuple(owned.worker.view.calls.values())
         return await self._engine.open_calls(session_id)
 
     @asynccontextmanager

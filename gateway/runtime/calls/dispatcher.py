@@ -150,7 +150,7 @@ class Dispatcher:
         found = self._backends.executor(call.executor or "")
         if found is None:
             answer = NeverSent(f"executor {call.executor!r} is no longer configured")
-            self._finish(session, call, epoch, answer, "never_sent", telling=False)
+            self._finish(session, call, epoch, answer, "never_sent", is_evidence=False)
             return
         executor, policy = found
         if call.state == "accepted":
@@ -165,7 +165,7 @@ class Dispatcher:
         timeout = min(policy.timeout, call.deadline_at - self._clock.now())
         if timeout <= _NO_TIME:
             answer = NeverSent("the deadline had passed before this attempt")
-            self._finish(session, call, epoch, answer, "never_sent", telling=False)
+            self._finish(session, call, epoch, answer, "never_sent", is_evidence=False)
             return
         report = Report(session, call.call_id)
         try:
@@ -186,8 +186,8 @@ class Dispatcher:
             if not is_fault(exc):
                 raise
             report.end()
-            answer = _failed(exc, executor=call.executor, call_id=call.call_id)
-            self._finish(session, call, epoch, answer, "uncertain", telling=False)
+            answer = _note_fault(exc, executor=call.executor, call_id=call.call_id)
+            self._finish(session, call, epoch, answer, "uncertain", is_evidence=False)
             return
         self._attempts.setdefault(session, {})[call.call_id] = attempt
         attempt.add_done_callback(partial(self._report_end, report, call, epoch, timeout, policy))
@@ -208,25 +208,25 @@ class Dispatcher:
             del of_session[call.call_id]
             if not of_session:
                 del self._attempts[session]
-        answer, result, telling = None, "canceled", False
+        answer, result, is_evidence = None, "canceled", False
         try:
             answer = attempt.result()
             result = _result_of(answer)
-            telling = result != "uncertain" or _is_telling(timeout, policy)
+            is_evidence = result != "uncertain" or _had_fair_time(timeout, policy)
         # An attempt that was canceled, but not by the dispatcher, has failed like any other.
         except BaseException as exc:  # noqa: BLE001
             if not attempt.cancelled() or attempt not in self._broken_off:
-                answer, result = _failed(exc, executor=call.executor, call_id=call.call_id), "uncertain"
+                answer, result = _note_fault(exc, executor=call.executor, call_id=call.call_id), "uncertain"
         self._broken_off.discard(attempt)
-        self._finish(session, call, epoch, answer, result, telling=telling)
+        self._finish(session, call, epoch, answer, result, is_evidence=is_evidence)
 
     def _finish(
-        self, session: Inbox, call: Call, epoch: int, answer: Answer | None, result: AttemptResult, *, telling: bool
+        self, session: Inbox, call: Call, epoch: int, answer: Answer | None, result: AttemptResult, *, is_evidence: bool
     ) -> None:
-        """Finish an attempt; `telling` says whether its answer tells if the executor is available."""
+        """Finish an attempt; `is_evidence` says whether its answer shows that the executor is available or not."""
         name = call.executor or ""
         # The breaker moves first, so that the free slot goes to a call that may start.
-        moved = self._breakers.end_attempt(name, epoch, answer if telling else None)
+        moved = self._breakers.end_attempt(name, epoch, answer if is_evidence else None)
         if call.executor is not None:
             self._slots.release(name, session)
         if moved:
@@ -275,7 +275,7 @@ class Dispatcher:
         self.tell(effect)
 
     def tell(self, effect: Release) -> None:
-        """Send the executor a cancel, if the effect asks for one."""
+        """Send the executor a cancel, if the effect contains one."""
         found = self._backends.executor(effect.executor or "")
         if found is None or effect.tell is None:
             return
@@ -319,7 +319,7 @@ class Dispatcher:
             return failure(f"there is no executor {effect.executor!r}")
         executor, policy = found
         reason, attempt, unsent = "the deadline had passed", 1, 0
-        while (left := effect.deadline_at - self._clock.now()) > _NO_TIME:
+        while (remaining := effect.deadline_at - self._clock.now()) > _NO_TIME:
             if (refusal := self._breakers.refusal(effect.executor)) is not None:
                 if not self._breakers.admits(effect.executor):
                     return failure(refusal)
@@ -330,19 +330,19 @@ class Dispatcher:
                 key=effect.key,
                 data={**effect.data, "attempt": attempt},
                 attempt=attempt,
-                timeout=min(policy.timeout, left),
+                timeout=min(policy.timeout, remaining),
             )
-            telling_answer: Answer | None = None
+            evidence: Answer | None = None
             place = session, effect.executor
             self._asking[place] += 1
             try:
-                answer, telling = await self._ask_once(executor, request, policy)
-                telling_answer = answer if telling else None
+                answer, is_evidence = await self._ask_once(executor, request, policy)
+                evidence = answer if is_evidence else None
             finally:
                 self._asking[place] -= 1
                 if not self._asking[place]:
                     del self._asking[place]
-                if self._breakers.end_attempt(effect.executor, epoch, telling_answer):
+                if self._breakers.end_attempt(effect.executor, epoch, evidence):
                     self._slots.look(effect.executor)
             self._metrics.attempt(effect.executor, _result_of(answer))
             match answer:
@@ -366,7 +366,7 @@ class Dispatcher:
         return failure(reason)
 
     async def _ask_once(self, executor: Executor, request: Request, policy: RetryPolicy) -> tuple[Answer, bool]:
-        """Send the request once; the flag says whether the answer tells if the executor is available."""
+        """Send the request once; the flag says whether the answer shows that the executor is available or not."""
         try:
             async with asyncio.timeout((request.timeout + _SLACK).total_seconds()):
                 answer = await executor.execute(request)
@@ -376,16 +376,16 @@ class Dispatcher:
         except BaseException as exc:
             if not is_fault(exc):
                 raise
-            return _failed(exc, kind=request.kind, key=request.key), False
-        return answer, not uncertain or _is_telling(request.timeout, policy)
+            return _note_fault(exc, kind=request.kind, key=request.key), False
+        return answer, not uncertain or _had_fair_time(request.timeout, policy)
 
 
-def _is_telling(timeout: timedelta, policy: RetryPolicy) -> bool:
-    """Whether a timeout says anything about the executor: only if it had a fair time to answer."""
+def _had_fair_time(timeout: timedelta, policy: RetryPolicy) -> bool:
+    """Whether an attempt had enough time for its timeout to count against the executor."""
     return timeout >= _FAIR * min(policy.timeout, policy.deadline)
 
 
-def _failed(exc: BaseException, **about: str | None) -> Uncertain:
+def _note_fault(exc: BaseException, **about: str | None) -> Uncertain:
     FAULTS.note("executor", exc, text="executor failed", **about)
     return Uncertain(f"the executor failed inside the gateway ({type(exc).__name__})")
 

@@ -50,7 +50,7 @@ class Redriving:
         """
         if row.is_open:
             if new_key:
-                raise Conflict("the call is still open, and an open call keeps its key; leave `new_key` out")
+                raise Conflict("the call is still open, and an open call keeps its key; omit `new_key`")
             worker = await self._directory.worker(row.session_id)
             self._drain.refuse_new()
             await self._directory.ask(worker, RepeatOrdered(row.call_id, reply_slot()))
@@ -106,9 +106,9 @@ class Redriving:
             if not await self._engine.dismiss(row.session_id, row.sequence, row.target, reason=reason):
                 raise Conflict("this delivery was redriven or dismissed meanwhile")
             return replace(row, state="moot", due_at=None, reason=reason)
-        carried = self._directory.owned(row.session_id)
-        if carried is not None:
-            await self._directory.ask(carried.worker, DismissOrdered(row, by, reply_slot()))
+        owned = self._directory.owned(row.session_id)
+        if owned is not None:
+            await self._directory.ask(owned.worker, DismissOrdered(row, by, reply_slot()))
             return await self._directory.call(row.call_id)
         session = await self._directory.session(row.session_id)
         if session.state != "closed" and isinstance(elsewhere := await self._directory.not_here(session), Elsewhere):
@@ -148,11 +148,11 @@ class Redriving:
             Elsewhere: another instance owns the session. Draining: the gateway is stopping.
         """
         session = await self._directory.session(session_id)
-        carried = self._directory.owned(session_id)
-        if target == RUNTIME and carried is None and session.state != "closed":
+        owned = self._directory.owned(session_id)
+        if target == RUNTIME and owned is None and session.state != "closed":
             raise await self._directory.not_here(session)
         self._drain.refuse_new()
-        return carried.worker if carried is not None and target == RUNTIME else None
+        return owned.worker if owned is not None and target == RUNTIME else None
 
     def _send_again(self, worker: SessionWorker | None, sequence: int) -> None:
         self._wake()

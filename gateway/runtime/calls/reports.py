@@ -17,9 +17,9 @@ from gateway.strict_json import Unreadable, read_strictly, write_strictly
 log = structlog.get_logger(__name__)
 
 PACE = 0.1
-"""Least seconds between two recorded reports of a call; of the reports in between only the newest is recorded."""
+"""Minimum seconds between two recorded reports of a call; of the reports in between, only the newest is recorded."""
 MOST_REPORTED = 64 * 1024
-"""Largest size of one report, in bytes of JSON."""
+"""Maximum size of one report, in bytes of JSON."""
 
 
 class Report:
@@ -42,7 +42,7 @@ class Report:
         if self._over:
             return
         try:
-            self._newest = _copied(data)
+            self._newest = _copy_json(data)
         except ValueError as exc:
             limited(
                 log.warning,
@@ -95,7 +95,7 @@ def _runs_here(loop: AbstractEventLoop) -> bool:
         return False
 
 
-def _copied(data: object) -> dict[str, Any]:
+def _copy_json(data: object) -> dict[str, Any]:
     """Copy a JSON object by serializing it.
 
     Raises:

@@ -23,7 +23,7 @@ from gateway.runtime.session.signals import SlotFree, TurnedAway
 _LEAST_WAIT = 0.001
 
 Limit = tuple[int, float | None]
-"""The most concurrent calls, and the most calls started per second."""
+"""Maximum number of concurrent calls, and of calls started per second."""
 
 
 # A dictionary without values keeps the order of arrival and removes a call in constant time.
@@ -53,7 +53,7 @@ class _Bucket:
         self.tokens -= 1.0
 
 
-def _paced(bucket: _Bucket | None, rate: float | None) -> _Bucket | None:
+def _set_rate(bucket: _Bucket | None, rate: float | None) -> _Bucket | None:
     """Change the rate of a bucket; it keeps its tokens."""
     if rate is None:
         return None
@@ -92,15 +92,15 @@ class Slots:
         """Set the limits of each executor and of every session; queues and counts are kept."""
         self._per_session, self._session_rate = session
         for session_inbox in list(self._paces):
-            pace = _paced(self._paces.pop(session_inbox), self._session_rate)
+            pace = _set_rate(self._paces.pop(session_inbox), self._session_rate)
             if pace is not None:
                 self._paces[session_inbox] = pace
         for name, (most, rate) in executors.items():
             known = self._executors.get(name)
             if known is None:
-                self._executors[name] = _Executor(name, most, _paced(None, rate))
+                self._executors[name] = _Executor(name, most, _set_rate(None, rate))
                 continue
-            known.most, known.bucket = most, _paced(known.bucket, rate)
+            known.most, known.bucket = most, _set_rate(known.bucket, rate)
             if known.timer is not None:
                 # The timer was set for the old rate.
                 known.timer.cancel()
@@ -164,9 +164,9 @@ class Slots:
         state = self._executors.get(executor)
         if state is not None:
             state.running -= 1
-        left = self._sessions.get(session, 1) - 1
-        if left > 0:
-            self._sessions[session] = left
+        remaining = self._sessions.get(session, 1) - 1
+        if remaining > 0:
+            self._sessions[session] = remaining
         else:
             self._sessions.pop(session, None)
         if self._queued:

@@ -2,7 +2,7 @@
 
 A protocol without replay sends each frame once. An instance that loses a session therefore writes the received frames
 unchanged into the session's journal, each with an outbound row whose target is the owner. The owner processes them in
-order. The step that processes a frame also settles its row, so each frame is processed exactly once.
+order. The step that processes a frame also settles its row, so no frame is processed twice.
 """
 
 import asyncio
@@ -35,14 +35,14 @@ KEPT = timedelta(hours=1)
 """The time after which a frame is dropped unprocessed."""
 _NOTE = "received by an instance that no longer owned the session; its owner processes it"
 _TOGETHER, _TOGETHER_BYTES = 100, 1024**2
-"""Most frames and bytes in one step; a single larger frame gets a step of its own."""
+"""Maximum frames and bytes in one step; a single larger frame gets a step of its own."""
 _PAGE = 500
 _LOOK = 2.0
 _PAUSE = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class HeldFrame:
+class SerializedFrame:
     """A frame that may be handed over, serialized."""
 
     text: str
@@ -55,16 +55,16 @@ class HeldFrame:
         return Opaque(channel=CHANNEL, payload=payload)
 
 
-def worth_handing_over(left: PendingInputs, codec: Codec) -> list[HeldFrame]:
+def worth_handing_over(pending: PendingInputs, codec: Codec) -> list[SerializedFrame]:
     """Select, in order, the frames that an owner can process even if it received some of them itself.
 
     Calls, cancels and numbered messages are deduplicated, so they always qualify. Other messages qualify only if the
     next owner had no link yet and their step was certainly not written. Live events and reports of state or errors are
     skipped, because the owner has newer ones.
     """
-    uncertain = {id(signal) for signal, _ in left.under_way} if left.unsure else frozenset[int]()
-    found: list[HeldFrame] = []
-    for signal in left.frames:
+    uncertain = {id(signal) for signal, _ in pending.under_way} if pending.unsure else frozenset[int]()
+    found: list[SerializedFrame] = []
+    for signal in pending.frames:
         try:
             drafts = codec.decode(signal.frame)
         except MalformedFrame:
@@ -76,7 +76,7 @@ def worth_handing_over(left: PendingInputs, codec: Codec) -> list[HeldFrame]:
             except (TypeError, ValueError, RecursionError) as exc:
                 log.warning("frame handover failed", reason=str(exc))
             else:
-                found.append(HeldFrame(text, signal.frame.channel, signal.overloaded))
+                found.append(SerializedFrame(text, signal.frame.channel, signal.overloaded))
     return found
 
 
@@ -119,12 +119,12 @@ class Handover:
 
     # Sending ---------------------------------------------------------------------------------------------
 
-    async def leave(self, session_id: SessionId, left: PendingInputs) -> None:
+    async def leave(self, session_id: SessionId, pending: PendingInputs) -> None:
         """Write the frames that the session's owner must process; retry until the store is reachable."""
-        received = len(left.frames)
-        if left.codec is None or not received:
+        received = len(pending.frames)
+        if pending.codec is None or not received:
             return
-        waiting = worth_handing_over(left, left.codec)
+        waiting = worth_handing_over(pending, pending.codec)
         handed, until = len(waiting), self._clock.monotonic() + KEPT.total_seconds()
         session_log = log.bind(session_id=session_id, received=received)
         warned = False
@@ -153,7 +153,7 @@ class Handover:
         self._notifications.tell("handover", [session_id])
         self._wake.set()
 
-    def _step(self, session_id: SessionId, some: Sequence[HeldFrame]) -> Step:
+    def _step(self, session_id: SessionId, some: Sequence[SerializedFrame]) -> Step:
         # Without an expected sequence: the owner notices the new events by itself.
         now, losses = self._clock.now(), (Loss(how="narrowed", path="", note=_NOTE),)
         events = tuple(
@@ -166,8 +166,8 @@ class Handover:
 
     # Receiving -----------------------------------------------------------------------------------------------
 
-    async def keep_looking(self, carried: Callable[[], Mapping[SessionId, SessionWorker]], *, shared: bool) -> None:
-        """Look when woken, and regularly if others share the store; `carried` returns the workers of this process."""
+    async def keep_looking(self, workers: Callable[[], Mapping[SessionId, SessionWorker]], *, shared: bool) -> None:
+        """Look when woken, and regularly if others share the store; `workers` returns those of this process."""
         more = shared
         while True:
             try:
@@ -177,17 +177,17 @@ class Handover:
                 pass
             self._wake.clear()
             try:
-                more = await self._look(carried) or shared
+                more = await self._look(workers) or shared
             except EngineUnavailable as exc:
                 more = True
                 log.warning("orphaned frame query failed", reason=str(exc))
 
-    async def _look(self, carried: Callable[[], Mapping[SessionId, SessionWorker]]) -> bool:
+    async def _look(self, get_workers: Callable[[], Mapping[SessionId, SessionWorker]]) -> bool:
         """Give pending frames to the sessions; return whether there may be more."""
         rows = await self._engine.pending_sends(target=HANDOVER, limit=_PAGE)
         if not rows:
             return False
-        workers = carried()
+        workers = get_workers()
         failed = 0
         for session_id, group in groupby(rows, key=lambda row: row.session_id):
             failed += not await self._try_process(session_id, workers.get(session_id), [*group])
@@ -253,7 +253,7 @@ class Handover:
         log.warning("frames of another instance dropped", session_id=session_id, count=len(rows), reason=reason)
 
 
-def _step_size(waiting: Sequence[HeldFrame]) -> int:
+def _step_size(waiting: Sequence[SerializedFrame]) -> int:
     """Return the number of frames that fit into the next step."""
     size = 0
     for number, one in enumerate(waiting[:_TOGETHER]):

@@ -183,10 +183,10 @@ class LeaseKeeper:
         lease.deadline = began + self.ttl.total_seconds() - self.interval
         if self._timer is not None:
             self._timer.cancel()
-        left = lease.deadline - self._clock.timestamp()
+        remaining = lease.deadline - self._clock.timestamp()
         reason = "it was not renewed in time"
         lose = guard_call("lease", self._lose)
-        self._timer = asyncio.get_running_loop().call_later(max(0.0, left), lose, lease, reason)
+        self._timer = asyncio.get_running_loop().call_later(max(0.0, remaining), lose, lease, reason)
 
     def _lose(self, lease: Lease, reason: str) -> None:
         if self._lease is not lease:

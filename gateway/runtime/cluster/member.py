@@ -89,7 +89,7 @@ class ClusterMember:
             yield
 
     def _workers(self) -> dict[SessionId, SessionWorker]:
-        return {carried.worker.view.session_id: carried.worker for carried in self._sessions.all()}
+        return {owned.worker.view.session_id: owned.worker for owned in self._sessions.all()}
 
     async def hands_over(self) -> bool:
         """Stop taking over sessions; return whether a live instance can continue those of this one."""

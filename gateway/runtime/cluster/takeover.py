@@ -53,7 +53,7 @@ class Takeover:
         self._tuning = tuning
         self._wake = asyncio.Event()
         self._named: dict[SessionId, None] = {}
-        self._doubt = False
+        self._must_compare = False
 
     def wake(self) -> None:
         """Look for sessions now."""
@@ -64,7 +64,7 @@ class Takeover:
         self._sessions.resume_all({one.session_id: one for one in mine})
         # Sessions that were being started when the lease was lost are owned but do not run. The next look finds them;
         # meanwhile other instances that lost their lease in the same pause can resume theirs.
-        self._doubt = True
+        self._must_compare = True
 
     async def take_all(self, *, pause: float = 0.0) -> None:
         """Take over all sessions that this instance may own, `PORTION` at a time."""
@@ -98,15 +98,15 @@ class Takeover:
     async def warn_unserved(self) -> None:
         """Warn of open sessions whose runtime no instance has, for example after a change of the configuration."""
         known = self._sessions.runtimes.keys() | self._sessions.unconnected
-        left, after = Counter[str](), ""
+        unserved, after = Counter[str](), ""
         try:
             while after is not None:
                 rows, after = await self._engine.sessions(Page(_PAGE, after or None), SessionFilter(open_only=True))
                 for row in rows:
                     if row.runtime not in known and await self._engine.owner(row.session_id) is None:
-                        left[row.runtime] += 1
-            calls: Mapping[str, int] = await self._engine.count_open_calls() if left else {}
-            for name, sessions in left.items():
+                        unserved[row.runtime] += 1
+            calls: Mapping[str, int] = await self._engine.count_open_calls() if unserved else {}
+            for name, sessions in unserved.items():
                 warn_unserved(name, sessions=sessions, calls=calls.get(name, 0))
         except EngineUnavailable as exc:
             log.warning("query for sessions without a runtime failed", reason=str(exc))
@@ -131,12 +131,12 @@ class Takeover:
                 # A leaving instance names its sessions in parts. `take_over` would still count it for the fair shares.
                 await self._take_named()
                 await self.take_all(pause=_PAUSE)
-                if self._doubt or looks >= _COMPARE:
-                    looks, self._doubt = 0, False
+                if self._must_compare or looks >= _COMPARE:
+                    looks, self._must_compare = 0, False
                     await self._compare()
             except EngineUnavailable as exc:
                 # This instance may own a session without knowing, because the answer was lost.
-                self._doubt = True
+                self._must_compare = True
                 log.warning("query for sessions without an owner failed", reason=str(exc))
 
     async def _take_named(self) -> None:
@@ -149,7 +149,7 @@ class Takeover:
                     raise
                 except Exception as exc:  # noqa: BLE001 - noted: one session must not block the others
                     FAULTS.note("takeover", exc, session_id=session_id)
-                    row, self._doubt = None, True
+                    row, self._must_compare = None, True
                 del self._named[session_id]
                 if row is not None and self._sessions.owned(session_id) is None:
                     self._metrics.taken_up(takeover=row.fence > 1)
@@ -170,11 +170,11 @@ class Takeover:
         while True:
             rows, after = await self._engine.sessions(Page(_PAGE, after), SessionFilter(open_only=True))
             for row in rows:
-                carried = self._sessions.owned(row.session_id)
-                if row.owner == lease.instance and carried is None:
+                running = self._sessions.owned(row.session_id)
+                if row.owner == lease.instance and running is None:
                     log.warning("session was owned but did not run", session=label_session(row))
                     await self._sessions.take_up([row])
-                elif carried is not None and carried.worker.permit.fence < row.fence:
-                    self._sessions.lose(carried, "another instance owns it")
+                elif running is not None and running.worker.permit.fence < row.fence:
+                    self._sessions.lose(running, "another instance owns it")
             if after is None or self._keeper.lease is not lease:
                 return

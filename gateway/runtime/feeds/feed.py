@@ -30,7 +30,7 @@ class Feed:
     """Keeps the recent events of one session in memory and wakes its followers."""
 
     def __init__(self, last_sequence: int, *, tail: int = TAIL) -> None:
-        """Start without followers; `tail` is the most items kept."""
+        """Start without followers; `tail` is the maximum number of items kept."""
         self._tail = tail
         self.last_sequence = last_sequence
         self.closed = False

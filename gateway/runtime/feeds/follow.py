@@ -20,8 +20,7 @@ from gateway.store.port import Engine
 
 _FIRST_PAGE, _LARGEST_PAGE = 4, 200
 _PAGE_BYTES = 128 * 1024
-"""Most weight that a follower holds of a page of history, unless one event is heavier; heavy pages make the next ones
-smaller."""
+"""Maximum weight of a page that a follower holds, unless one event is heavier; heavy pages shrink the next ones."""
 PAGES = 64
 """Pages of history that are read concurrently."""
 
@@ -123,8 +122,8 @@ async def _from_feed(
         # Events recorded before joining are only in the journal.
         missed = last < feed.last_sequence
         while True:
-            some, place, behind = feed.since(place)
-            if missed or behind:
+            some, place, is_behind = feed.since(place)
+            if missed or is_behind:
                 async with aclosing(history.read(session_id, last)) as items:
                     async for item in items:
                         last = _place_of(item, last)
@@ -134,7 +133,7 @@ async def _from_feed(
                 if fresh.items:
                     last = _place_of(fresh, last)
                     yield fresh
-            elif not (missed or behind):
+            elif not (missed or is_behind):
                 if feed.closed or ended.is_set():
                     return
                 if not await feed.wait(place, waiting):

@@ -86,9 +86,9 @@ class Waits:
         self._alarm = None
         if self._waiter is None or self._waiter.done():
             return
-        left = self._until - asyncio.get_running_loop().time()
-        if left > 0:
-            self._arm(left)
+        remaining = self._until - asyncio.get_running_loop().time()
+        if remaining > 0:
+            self._arm(remaining)
         else:
             self._waiter.set_result(False)
 

@@ -116,24 +116,26 @@ class Inbox:
         size, factor = frame.size or _size_of(frame), self._factor
         if (reason := FRAMES.why_rejected(size)) is not None:
             frame, size = _rejected(frame, reason), 0
-        crowded = self._frames >= self._most_frames * factor or self.bytes + size > max(self._most_bytes * factor, size)
+        overloaded = self._frames >= self._most_frames * factor or self.bytes + size > max(
+            self._most_bytes * factor, size
+        )
         if not FRAMES.has_capacity(size):
-            crowded = True
+            overloaded = True
             if not self._resumes:
                 frame, size = _rejected(frame, f"has {size:,} bytes; other frames take all of limits.frame_memory"), 0
-        if (crowded or factor > HARD_FACTOR) and self._refuse(frame, cursor, crowded=crowded):
+        if (overloaded or factor > HARD_FACTOR) and self._refuse(frame, cursor, overloaded=overloaded):
             return
         self._frames += 1
         self.bytes += size
         FRAMES.hold(size)
-        self._add(FrameArrived(frame, cursor, size, crowded, alone))
+        self._add(FrameArrived(frame, cursor, size, overloaded, alone))
 
-    def _refuse(self, frame: Frame, cursor: str | None, *, crowded: bool) -> bool:
+    def _refuse(self, frame: Frame, cursor: str | None, *, overloaded: bool) -> bool:
         """Refuse a frame beyond the bound; return False if it is accepted nevertheless."""
-        if crowded and self._resumes:
+        if overloaded and self._resumes:
             self._shut = True
             self._overflow("the inbox is full; the next link replays the missing frames")
-        elif crowded and self._is_live(frame):
+        elif overloaded and self._is_live(frame):
             # Only the newest is published, once the queue is empty; it never displaces a call or cancel.
             self._last_live = FrameArrived(frame, cursor, 0)
         elif self.overfull:

@@ -70,7 +70,7 @@ class Supervisor:
             )
 
     def drop(self, reason: str) -> None:
-        """Close the link, e.g. because the inbox is full; `run` reconnects."""
+        """Close the link, e.g. because the inbox is full; `run` opens it again."""
         if self._cut is not None and not self._cut.done():
             self._cut.set_result(reason)
 
@@ -104,7 +104,7 @@ class Supervisor:
             except LinkCrowded as exc:
                 self._down(str(exc))
                 if self._rest is not None:
-                    self._rest.crowded(str(exc), stood=timedelta(seconds=self._clock.monotonic() - started))
+                    self._rest.back_off(str(exc), stood=timedelta(seconds=self._clock.monotonic() - started))
                 wait = self._backoff(tries)
             except LinkRefused as exc:
                 self._refused(exc)
@@ -221,7 +221,7 @@ class Supervisor:
 
     def _give_up(self, problem: LinkRefused) -> None:
         reason = f"{problem}; unchanged for {self._tuning.link_gives_up:g} s, only a reload tries again"
-        self._worker.log.error("link given up", code=problem.code, reason=reason)
+        self._worker.log.error("gave up on the link; reload to reconnect", code=problem.code, reason=reason)
         self._move("refused", reason)
 
     def _move(self, state: LinkState, reason: str | None) -> None:

@@ -56,7 +56,7 @@ class Rest:
         self._away_until: float | None = None
         self._away = connector.rest_times.crowded
 
-    def crowded(self, reason: str, *, stood: timedelta) -> None:
+    def back_off(self, reason: str, *, stood: timedelta) -> None:
         """Back off: the runtime stopped the session for another one after its link was up for `stood`."""
         times = self._connector.rest_times
         if stood > self._away:

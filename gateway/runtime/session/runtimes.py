@@ -45,7 +45,7 @@ from gateway.strict_json import pointer
 log = structlog.get_logger(__name__)
 
 Offer = Callable[[str, Mapping[str, str]], Sequence[OfferedTool]]
-_UNSAID = "the adapter does not say whether the runtime was told"
+_UNREPORTED = "the adapter does not say whether the runtime was told"
 
 
 class AdapterFailed(Exception):
@@ -338,12 +338,12 @@ class Runtimes:
             if ticket is not None:
                 await self._tickets.withdraw(ticket)
             raise
-        unsaid = [
-            Loss(how="dropped", path=pointer("/tools", tool), note=_UNSAID) for tool in created.unaccounted(order)
+        unreported = [
+            Loss(how="dropped", path=pointer("/tools", tool), note=_UNREPORTED) for tool in created.unaccounted(order)
         ]
-        losses = (*created.losses, *unsaid)
+        losses = (*created.losses, *unreported)
         for loss in losses:
-            log.warning("order narrowed for the runtime", runtime=runtime_name, path=loss.path, note=loss.note)
+            log.warning("session created with a loss", runtime=runtime_name, path=loss.path, note=loss.note)
             self._shared.metrics.loss(runtime.adapter.name, loss.how)
         row, is_new = await self.open(
             runtime_name, created.native_id, labels=labels, losses=losses, ticket=ticket, since=since

@@ -172,7 +172,7 @@ class Sessions:
             inbound_frames=self._limits.inbound_frames,
             inbound_bytes=self._limits.inbound_bytes,
             drop_link=partial(self._drop_link, session_id),
-            # Results come before recovery, which would guess them; new calls come after it.
+            # Results come before recovery, which would otherwise guess them; new calls come after it.
             retained=(*results, (recover, 0), *frames),
             replayed=() if pending is None else pending.replayed,
         )
@@ -290,7 +290,7 @@ class Sessions:
 
     def _drop(self, session: OwnedSession) -> None:
         session_id = session.worker.view.session_id
-        session.worker.lose()
+        session.worker.give_up()
         self._shared.dispatcher.abandon(session.worker.inbox)
         running = {task for task in session.tasks if not task.done() and task is not asyncio.current_task()}
         self._ending.setdefault(session_id, set()).update(running)
@@ -368,7 +368,12 @@ class Sessions:
     # Lookups ---------------------------------------------------------------------------------------------
 
     def runtime(self, name: str) -> Runtime:
-        """Return a runtime by its name in the YAML."""
+        """Return a connected runtime by its configured name.
+
+        Raises:
+            NotFound: no such runtime is configured.
+            LinkLost: it is not connected yet.
+        """
         runtime = self.runtimes.get(name)
         if name in self.unconnected:
             raise LinkLost(f"the adapter of runtime {name!r} failed and is retried; see the log")

@@ -337,7 +337,7 @@ class StepRunner:
                 raise
             except Stale as exc:
                 if tries >= STALE_PATIENCE:
-                    self.log.warning("decision stays stale", signal=type(signal).__name__, reason=str(exc))
+                    self.log.warning("decision still stale; retrying", signal=type(signal).__name__, reason=str(exc))
                     await asyncio.sleep(RETRY_AFTER)
                 await self._reload()
             else:

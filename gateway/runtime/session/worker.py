@@ -193,7 +193,7 @@ class SessionWorker:
         """Call `call` for each event that is queued or offered again; None ends that."""
         self._outbox.call_when_queued(call)
 
-    def lose(self) -> None:
+    def give_up(self) -> None:
         """Send nothing more, because the session is given up; the caller ends the worker."""
         self.lost = True
         self._outbox.link_down()
@@ -277,13 +277,13 @@ class SessionWorker:
                 # An idle worker holds no references to its last batch.
                 del batch, marks
         except Fenced:
-            self.lose()
+            self.give_up()
             for signal in self._runner.under_way:
                 fail(signal, self._elsewhere(unsure=self._runner.written))
             raise
         except BaseException as exc:
             if is_fault(exc):
-                self.lose()
+                self.give_up()
                 self.pending = self._runner.collect_pending(self._retained, self._replayed)
             raise
         finally:

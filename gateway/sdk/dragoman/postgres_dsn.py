@@ -70,11 +70,11 @@ def why_refused(dsn: str) -> str | None:
         return "must have hosts such as db.example.com:5432, with ports from 1 to 65535"
     if given.get("pgbouncer", "").lower() in _TRUE:
         return (
-            "pgbouncer=true is a setting of other clients; remove it (the gateway recognises PgBouncer by itself) and"
-            " give `direct_dsn`, a way past PgBouncer, for notifications"
+            "pgbouncer=true is a setting of other clients; remove it (the gateway detects PgBouncer) and set"
+            " `direct_dsn`, a direct URL of the server, for notifications"
         )
     if given.get("ssl", "").lower() in _TRUE:
-        return "ssl is no parameter of PostgreSQL; write sslmode=require, or sslmode=verify-full&sslrootcert=system"
+        return "ssl is not a PostgreSQL parameter; write sslmode=require, or sslmode=verify-full&sslrootcert=system"
     for name, choices in _CHOICES.items():
         if name in given and given[name] not in choices:
             return f"{name} must be one of {', '.join(choices)}"
@@ -122,14 +122,14 @@ def asyncpg_dsn(dsn: str, *, system_certificates: str | None) -> str:
     `system_certificates` is the file behind `sslrootcert=system`.
     """
     before, mark, query = dsn.partition("?")
-    kept: list[str] = []
+    pairs: list[str] = []
     for pair in query.split("&"):
         name, _, value = pair.partition("=")
         if unquote(name) not in _TRANSLATED:
             continue
         is_system = (name, value) == ("sslrootcert", "system") and system_certificates is not None
-        kept.append(f"{name}={system_certificates}" if is_system else pair)
-    return f"{before}{mark}{'&'.join(kept)}" if kept else before
+        pairs.append(f"{name}={system_certificates}" if is_system else pair)
+    return f"{before}{mark}{'&'.join(pairs)}" if pairs else before
 
 
 def _is_host(text: str) -> bool:

@@ -1,31 +1,30 @@
-"""Reads a webhook secret as Standard Webhooks writes it: `whsec_` and base64. Pure."""
+"""Decodes a webhook secret of Standard Webhooks: `whsec_` and base64. Pure."""
 
 import base64
 import binascii
 
 _PREFIX = "whsec_"
 SHORTEST, LONGEST = 24, 64
-"""Bytes of a key, as Standard Webhooks wants them."""
+"""Bytes of a key that Standard Webhooks allows."""
 MEND = "write whsec_ and 24 to 64 random bytes in base64 (openssl rand -base64 32)"
 
 
 def decode_secret(secret: str) -> bytes:
-    """Take the key out of a secret; without the prefix the whole text is taken as base64.
+    """Decode the key of a secret; the prefix and the padding are optional.
 
-    White space around it is ignored: environment variables and files often end in a line break.
-
-    Of what is base64 it makes what the `standardwebhooks` package makes of it, missing padding included, so that both
-    sides can be given the same secret; a text with anything else in it would be read as a key that nobody meant.
+    Surrounding white space is ignored, since environment variables and files often end in a line break. Valid base64
+    gives the same key as in the `standardwebhooks` package. Other characters are rejected, since skipping them would
+    give an unintended key.
 
     Raises:
-        ValueError: what is wrong, in a text that never quotes the secret.
+        ValueError: the text gives the reason and never quotes the secret.
     """
     try:
         text = secret.strip().removeprefix(_PREFIX).rstrip("=")
         key = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
     except (binascii.Error, ValueError):
-        # Without a cause: the library's error could quote what it could not read.
+        # Without a cause, since the library's error could quote the secret.
         raise ValueError(f"is not base64; {MEND}") from None
     if not key:
-        raise ValueError(f"has nothing in it that is base64; {MEND}")
+        raise ValueError(f"contains no key; {MEND}")
     return key

@@ -1,17 +1,17 @@
-"""What every codec must do, as tests: inherit `CodecSuite`, name the adapter and its vectors, run pytest.
+"""The conformance suite for codecs: inherit `CodecSuite`, set the adapter and its vectors, and run pytest.
 
-A vector is one JSON object (a file holds one, or a list of them):
+A vector is one JSON object (a file contains one, or a list of them):
 
     {"name": "a tool call", "source": "HUMA 0.2.0, tool-call", "requirements": ["N53"],
      "frame": {"channel": "event", "payload": {…}},
      "drafts": [{"event": {"kind": …}, "losses": [{"how", "path"}], "live": false, "native_id": null}],
      "encodes_back": true}
 
-`encodes_back` says what encoding the drafts gives: true is the same frame without losses, otherwise
-`{"frames": […], "losses": […]}` or `{"refused_at": "/path"}`. A vector with `"malformed_at": "/path"` in place
-of drafts must be refused there; one with `"event"` in place of a frame is only encoded.
+`encodes_back` is the expected result of encoding the drafts: true means the same frame without losses, otherwise
+`{"frames": […], "losses": […]}` or `{"refused_at": "/path"}`. A vector with `"malformed_at": "/path"` instead of
+drafts must be refused at this path; one with `"event"` instead of a frame is only encoded.
 
-Needs pytest and hypothesis, which the distribution itself does not.
+It needs pytest and hypothesis: install `dragoman[testing]`.
 """
 
 import json
@@ -43,7 +43,7 @@ _JSON: st.SearchStrategy[Any] = st.recursive(
     max_leaves=12,
 )
 _IN_CONTEXTS = frozenset({"message.posted", "context.updated"})
-# A suite is inherited, so hypothesis sees one test under several classes.
+# Several classes inherit the suite, so hypothesis sees the same test in each.
 _PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow])
 
 
@@ -76,11 +76,11 @@ HOSTILE: dict[str, Any] = {
     "a list of types": {"type": ["tool-call"]},
     "a type with a lone surrogate": {"type": "\udfff"},
 }
-"""Payloads that no peer should send and some peer will."""
+"""Payloads that a broken or hostile peer may send."""
 
 
 def load_vectors(folder: Path) -> list[dict[str, Any]]:
-    """Read all vectors of a folder, in the order of their files' names."""
+    """Read all vectors of a folder, sorted by file name."""
     found: list[dict[str, Any]] = []
     for path in sorted(folder.glob("*.json")):
         content: Any = json.loads(path.read_text(encoding="utf-8"))
@@ -94,9 +94,9 @@ class CodecSuite:
     adapter: Adapter
     vectors: Path
     channels: tuple[str, ...] = ("message", "event", "error")
-    """Channels of the protocol; the properties try all of them."""
+    """The protocol's channels; the property tests use all of them."""
     derived: frozenset[str] = frozenset({"call_id"})
-    """Event fields that the wire leaves out because the other side knows them."""
+    """Event fields that frames omit because the other side knows them."""
 
     @property
     def codec(self) -> Codec:
@@ -152,29 +152,30 @@ class CodecSuite:
 
     def test_what_is_said_again_from_the_record_is_said_in_the_same_words(self) -> None:
         able = self.adapter.capabilities
-        # Where a context carries a message, it is said from the record at once.
+        # A message inside a context is always encoded from its envelope.
         kinds = able.accepts - (_IN_CONTEXTS if able.replaces_context else set())
         for vector in load_vectors(self.vectors):
             events = [vector["event"]] if "event" in vector else [draft["event"] for draft in vector.get("drafts", [])]
             for event in map(_of_a_client, map(read_event, events)):
                 if event is not None and event.kind in kinds:
                     first, again = (encode_or_refuse(self.codec, one) for one in (Draft(event), _recorded(event)))
-                    assert first == again, f"{event.kind}: a draft has no event_id, so that no frame may show one"
+                    assert first == again, f"{event.kind}: a draft has no event_id, so a frame must not contain one"
 
     def test_a_call_that_a_resumed_link_may_say_again_has_an_id_of_its_message(self) -> None:
         drafts = [draft for vector in load_vectors(self.vectors) for draft in vector.get("drafts", [])]
         calls = [one for one in drafts if one["event"]["kind"] == "tool.requested" and not one.get("live")]
         ours = [one for one in calls if one["event"].get("runs_in", "host") == "host"]
         if self.adapter.capabilities.resumes:
-            assert all(one.get("native_id") for one in ours), "without a native_id a replayed call is never carried out"
+            assert all(one.get("native_id") for one in ours), "without a native_id a replayed call is never executed"
 
     def test_every_accepted_kind_is_said_in_a_vector(self) -> None:
-        said: set[str] = set()
+        encoded: set[str] = set()
         for vector in load_vectors(self.vectors):
             drafts = vector.get("drafts", []) + ([{"event": vector["event"]}] if "event" in vector else [])
-            events = [read_event(draft["event"]) for draft in drafts]
-            said |= {event.kind for event in events if isinstance(encode_or_refuse(self.codec, Draft(event)), Encoded)}
-        assert self.adapter.capabilities.accepts <= said
+            for event in (read_event(draft["event"]) for draft in drafts):
+                if isinstance(encode_or_refuse(self.codec, Draft(event)), Encoded):
+                    encoded.add(event.kind)
+        assert self.adapter.capabilities.accepts <= encoded
 
     def test_every_kind_that_a_vector_is_read_as_is_one_that_the_runtime_says_or_is_told(self) -> None:
         able = self.adapter.capabilities
@@ -189,10 +190,10 @@ class CodecSuite:
         drafts = [draft for frame in self.known_frames() for draft in decode_or_refuse(self.codec, frame)]
         marked = any(draft.echo for draft in drafts)
         assert marked or not self.adapter.capabilities.echoes, (
-            "the capabilities say `echoes`, and no vector is read with `echo=True`: mark clients' messages in `decode`"
+            "the capabilities have `echoes`, and no vector is read with `echo=True`: mark clients' messages in `decode`"
         )
         assert not marked or self.adapter.capabilities.echoes, (
-            "a draft has `echo=True`, and the capabilities do not say `echoes`, so it would be recorded twice: set both"
+            "a draft has `echo=True`, and the capabilities lack `echoes`, so it would be recorded twice: set both"
         )
 
     def test_no_kind_is_beyond_encoding_without_saying_so(self) -> None:
@@ -201,12 +202,12 @@ class CodecSuite:
                 encode_or_refuse(self.codec, Draft(read_event(kind)))
 
     def known_frames(self) -> list[Frame]:
-        """Take the frames of the vectors, as seeds for what is nearly right."""
+        """Return the frames of the vectors, as seeds for almost valid frames."""
         frames = [vector["frame"] for vector in load_vectors(self.vectors) if "frame" in vector]
         return [Frame(frame["channel"], frame["payload"]) for frame in frames]
 
     def draw_near_frame(self, data: st.DataObject) -> Frame:
-        """Draw a known message with up to two places changed, left out or added."""
+        """Draw a known message with up to two values changed, removed or added."""
         frame = data.draw(st.sampled_from(self.known_frames()))
         payload = frame.payload
         for _ in range(data.draw(st.integers(0, 2))):
@@ -221,7 +222,7 @@ LEFT_OUT = object()
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """List the paths of all values inside a value, itself included."""
+    """List the paths of a value and of all values inside it."""
     found = [path]
     match value:
         case dict():
@@ -236,7 +237,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
-    """Copy a value with one place changed, or left out."""
+    """Copy a value with the value at one path replaced or removed."""
     if not path:
         return new
     copy: Any = value.copy()
@@ -249,13 +250,13 @@ def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 
 
 def decode_or_refuse(codec: Codec, frame: Frame) -> tuple[Draft, ...]:
-    """Decode; a refusal is fine, anything else it may raise is not caught."""
+    """Decode a frame; return no drafts for a valid refusal, and let other exceptions pass."""
     try:
         drafts = codec.decode(frame)
     except MalformedFrame as exc:
         refusal = exc
     else:
-        assert drafts, "a frame says at least one thing"
+        assert drafts, "a frame must decode to at least one draft"
         return drafts
     assert refusal.reason
     assert refusal.path == "" or refusal.path.startswith("/")
@@ -263,21 +264,21 @@ def decode_or_refuse(codec: Codec, frame: Frame) -> tuple[Draft, ...]:
 
 
 def _of_a_client(event: Event) -> Event | None:
-    """Take an event as a client would say it, who need not name a message; None for the agent's own words."""
+    """Return an event as a client posts it, without a message id; None for a message of the agent."""
     if not isinstance(event, MessagePosted):
         return event
-    is_the_agents = event.author.role == "agent" or event.burst is not None
-    return None if is_the_agents else event.model_copy(update={"message_id": None})
+    is_of_agent = event.author.role == "agent" or event.burst is not None
+    return None if is_of_agent else event.model_copy(update={"message_id": None})
 
 
 def _recorded(event: Event) -> Envelope:
-    """Show an event that was said to the runtime as it is on record."""
+    """Return the envelope of an event that was sent to the runtime."""
     session_id, at = SessionId("57b0a7b8-8e5b-4b0e-9a55-1f3f5b3a3c11"), datetime(2026, 1, 2, tzinfo=UTC)
     return Envelope(EventId("01JGH0A2N0AAAAAAAAAAAAAAAA"), session_id, 7, at, "to_runtime", event)
 
 
 def encode_or_refuse(codec: Codec, item: Draft | Envelope) -> Encoded | str:
-    """Encode; a refusal is fine and comes back as its text."""
+    """Encode an item; return the text of a refusal."""
     try:
         return codec.encode(item)
     except CannotExpress as refusal:
@@ -285,12 +286,12 @@ def encode_or_refuse(codec: Codec, item: Draft | Envelope) -> Encoded | str:
 
 
 def read_event(given: Any) -> Event:
-    """Read a canonical event as a vector writes it."""
+    """Parse the canonical event of a vector."""
     return EVENT.validate_python(given)
 
 
 def check_vector(codec: Codec, vector: dict[str, Any]) -> None:
-    """Hold a codec to one vector, in the directions it names."""
+    """Check a codec against one vector, in the vector's directions."""
     if "event" in vector:
         _check_encoding(codec, [Draft(read_event(vector["event"]))], vector["encodes_back"], None)
         return
@@ -334,24 +335,24 @@ def _check_encoding(codec: Codec, drafts: Sequence[Draft], expected: Any, frame:
         case True:
             frames, losses = ([] if frame is None else [frame]), []
         case _:
-            frames = [Frame(said["channel"], said["payload"]) for said in expected["frames"]]
+            frames = [Frame(one["channel"], one["payload"]) for one in expected["frames"]]
             losses = [(loss["how"], loss["path"]) for loss in expected.get("losses", [])]
     encoded = [codec.encode(draft) for draft in drafts]
-    assert [said for one in encoded for said in one.frames] == frames
+    assert [frame for one in encoded for frame in one.frames] == frames
     assert sorted((loss.how, loss.path) for one in encoded for loss in one.losses) == sorted(losses)
 
 
 def check_survival(codec: Codec, draft: Draft, derived: frozenset[str]) -> None:
-    """Encode and decode one draft; what comes back differs only where a loss says so."""
+    """Encode and decode one draft; the result may differ only in the listed losses."""
     encoded = encode_or_refuse(codec, draft)
     if isinstance(encoded, str):
         return
     if not encoded.frames:
-        return  # the frame of another event says it already
-    said = [found for frame in encoded.frames for found in codec.decode(frame)]
-    # A frame may say a second thing, as a tool use that waits for an approval does.
-    back = [found for found in said if found.event.kind == draft.event.kind] or said
-    assert len(back) == 1, "one event in, one event back"
+        return  # the frame of another event contains it
+    decoded = [found for frame in encoded.frames for found in codec.decode(frame)]
+    # A frame may decode to a second event, for example a tool use that waits for an approval.
+    back = [found for found in decoded if found.event.kind == draft.event.kind] or decoded
+    assert len(back) == 1, "one encoded event must decode to one event"
     before, after = leaves(draft.event), leaves(back[0].event)
     for path, value in before.items():
         if value is None or path.split("/")[1] in derived or _is_lost(path, encoded.losses):
@@ -360,7 +361,7 @@ def check_survival(codec: Codec, draft: Draft, derived: frozenset[str]) -> None:
 
 
 def leaves(event: Event) -> dict[str, Any]:
-    """Lay an event out as pointer to value."""
+    """Flatten an event to a mapping from pointer to value."""
     found: dict[str, Any] = {}
     waiting: list[tuple[str, Any]] = [("", event.model_dump())]
     while waiting:

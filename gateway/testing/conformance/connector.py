@@ -1,7 +1,7 @@
-"""What every connector must do that creates sessions, as tests: inherit `ConnectorSuite`, run pytest.
+"""The conformance suite for connectors that create sessions: inherit `ConnectorSuite` and run pytest.
 
-It is about what becomes of an order; links have a suite of their own (`link.py`). The runtime is a plain HTTP server
-on loopback, which answers as the adapter's tests say. Needs pytest with pytest-asyncio in auto mode.
+It tests the treatment of an `Order`; `link.py` tests the links. The runtime is a plain HTTP server on loopback, whose
+responses the adapter's tests supply. It needs pytest with pytest-asyncio in auto mode.
 """
 
 from collections.abc import AsyncGenerator
@@ -27,30 +27,30 @@ _MCP = McpEndpoint("https://gateway.example/mcp/t/1", SecretStr(_TICKET), timede
 
 
 class HttpRuntime:
-    """A runtime's REST interface, and all that was said to it."""
+    """A runtime's REST interface; `received` contains the bodies of all requests."""
 
     def __init__(self, suite: "ConnectorSuite") -> None:
         self.url = ""
-        self.said = ""
+        self.received = ""
         self._suite = suite
 
     async def answer(self, request: web.Request) -> web.Response:
-        self.said += await request.text()
+        self.received += await request.text()
         status, body = self._suite.answer(request.method, request.path)
         return web.json_response(body, status=status)
 
 
 class ConnectorSuite:
-    """Inherit this as `class TestMyConnector(ConnectorSuite)` and give it what is missing here."""
+    """Inherit this as `class TestMyConnector(ConnectorSuite)`, set `adapter` and override the methods that raise."""
 
     adapter: Adapter
 
     def options(self, url: str) -> Any:
-        """Make options by which sessions are created at the runtime that is at this address."""
+        """Make options with which sessions are created at the runtime at this URL."""
         raise NotImplementedError
 
     def answer(self, method: str, path: str) -> tuple[int, Any]:
-        """Say what the runtime answers: a status, and JSON."""
+        """Return the runtime's response: a status and JSON."""
         raise NotImplementedError
 
     @asynccontextmanager
@@ -75,9 +75,9 @@ class ConnectorSuite:
             created = await within(connector.create(order))
         self._check(created, order)
         if how == "create":
-            assert all(name in runtime.said for name in created.told), "what is told was said"
+            assert all(name in runtime.received for name in created.told), "`told` lists a tool that was not sent"
         else:
-            assert not created.told, f"{how} has no other way to tell them"
+            assert not created.told, f"takes_tools={how!r} sends no tools without an MCP endpoint"
 
     async def test_tools_behind_an_mcp_endpoint_are_told_or_lost(self) -> None:
         order = Order(tools=_TOOLS, mcp=_MCP)
@@ -88,8 +88,8 @@ class ConnectorSuite:
             created = await within(connector.create(order))
         self._check(created, order)
         if created.told:
-            assert _MCP.url in runtime.said
-            assert _TICKET in runtime.said
+            assert _MCP.url in runtime.received
+            assert _TICKET in runtime.received
 
     async def test_a_name_and_instructions_are_said_or_lost(self) -> None:
         order = Order({"team": "a"}, name="Table 4711", instructions="Deal seven each.")
@@ -98,7 +98,7 @@ class ConnectorSuite:
         self._check(created, order)
         lost = {loss.path for loss in created.losses}
         for member in ("name", "instructions"):
-            assert (getattr(order, member) in runtime.said) != (f"/{member}" in lost), f"said or lost: /{member}"
+            assert (getattr(order, member) in runtime.received) != (f"/{member}" in lost), f"send or lose /{member}"
 
     async def test_an_order_for_nothing_loses_nothing(self) -> None:
         async with self.connected() as (_, connector):
@@ -116,17 +116,18 @@ class ConnectorSuite:
         if declared is not None:
             names = [tool.name for tool in declared]
             assert all(isinstance(tool, Tool) for tool in declared)
-            assert len(names) == len(set(names)), "a name stands for one tool"
+            assert len(names) == len(set(names)), "two tools have the same name"
 
     def _check(self, created: Created, order: Order) -> None:
-        """Hold the answer to an order against it."""
+        """Check the result of an order."""
         names = {tool.name for tool in order.tools}
         assert created.native_id
-        assert set(created.told) <= names, "nobody else's tool is told"
+        assert set(created.told) <= names, "`told` lists a tool that the order does not have"
         assert len(created.told) == len(set(created.told))
-        assert not created.unaccounted(order), "a tool is told, or it is lost"
+        assert not created.unaccounted(order), "list each tool in `told` or in `losses`"
         dropped = {loss.path for loss in created.losses if loss.how == "dropped"}
         if created.told:
-            assert not dropped & {"/tools", *(pointer("/tools", name) for name in created.told)}, "not both of one tool"
+            both = dropped & {"/tools", *(pointer("/tools", name) for name in created.told)}
+            assert not both, "a tool is in `told` and in `losses`"
         places = ("/tools", "/name", "/instructions", "/mcp")
-        assert all(loss.path.startswith(places) for loss in created.losses), "a loss names a member of the order"
+        assert all(loss.path.startswith(places) for loss in created.losses), "a loss must name a member of the order"

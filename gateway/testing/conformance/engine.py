@@ -1,4 +1,4 @@
-"""The suite that every engine passes; a third party's engine inherits it in a file of a few lines.
+"""The conformance suite for engines; to test another engine, inherit it in a file of a few lines.
 
     class TestMyEngine(EngineSuite):
         def build(self, folder, clock):
@@ -41,10 +41,10 @@ class EngineSuite(
     LifeSuite,
     ModelSuite,
 ):
-    """Every sentence of `gateway.store.port`, `step` and `rows` as a test; `build` says which engine.
+    """Tests every promise of `gateway.store.port`, `step` and `rows`; override `build`.
 
-    `shared` says whether several engines can be on one store at once. An engine that reads the time elsewhere
-    overrides `pass_time` and shortens `ttl`.
+    Set `shared` if several engines may share one store. An engine with its own clock overrides `pass_time` and
+    shortens `ttl`.
     """
 
     @pytest.fixture

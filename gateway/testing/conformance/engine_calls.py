@@ -1,4 +1,4 @@
-"""What every engine must know of calls."""
+"""Engine conformance: calls."""
 
 import asyncio
 from collections.abc import Mapping
@@ -67,7 +67,7 @@ _WAYS: Mapping[CallState, tuple[tuple[CallChange, ...], ...]] = {
     "accepted": ((call(), Accept(CallId("call-1"), START + DAY)),),
     **{state: ((call(),), (settled(state=state, outcome_index=1, dead=True),)) for state in _ENDED},
 }
-"""How a call comes to each state."""
+"""The changes that bring a call to each state."""
 
 
 class CallSuite:

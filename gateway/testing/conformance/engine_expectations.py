@@ -1,4 +1,4 @@
-"""What every engine must do when a step contradicts what is kept, or repeats it."""
+"""Engine conformance: steps that contradict or repeat stored rows."""
 
 import asyncio
 from dataclasses import replace
@@ -36,7 +36,7 @@ from gateway.testing.conformance.engine_words import (
 
 
 class ExpectationSuite:
-    """Steps that fail whole, those with repeats among them."""
+    """Steps that fail as a whole, and steps with repeated events."""
 
     @pytest.mark.parametrize(
         "fails",
@@ -157,7 +157,7 @@ class ExpectationSuite:
         assert await engine.pending_sends(target=RUNTIME) == []
         assert await engine.interaction(InteractionId("i-1")) is None
         assert await engine.recall(key="k", scope="s") is None
-        # What was turned away has left no key behind.
+        # The refused step has stored no dedupe key.
         again = replace(step, events=(said(), asked(dedupe_key="new"), answered(dedupe_key="o-2")))
         assert [e.sequence for e in (await engine.commit(again)).envelopes] == [4, 5, 6]
         found, _ = await engine.interactions(ALL)

@@ -1,4 +1,4 @@
-"""What every engine must do when it writes steps and reads events."""
+"""Engine conformance: writing steps and reading events."""
 
 import asyncio
 from datetime import timedelta, timezone

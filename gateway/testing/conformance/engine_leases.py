@@ -1,4 +1,4 @@
-"""What every engine must know of instances: leases that run out, owners and fences, holds, and notifications."""
+"""Engine conformance: leases of instances, owners and fences of sessions, held names and notifications."""
 
 import asyncio
 from collections.abc import Collection, Sequence
@@ -29,13 +29,13 @@ from gateway.testing.conformance.engine_words import (
 LONG = timedelta(hours=1)
 """A lease that outlives the test."""
 SHORT = timedelta(milliseconds=40)
-"""What is left of a lease that is to run out at once."""
+"""The rest of a lease that is to expire at once."""
 A, B, C = "instance-a", "instance-b", "instance-c"
 RUNTIMES = frozenset({"finn"})
 
 
 async def live(engine: Engine, *instances: str, ttl: timedelta = LONG) -> None:
-    """Begin leases, or renew them."""
+    """Acquire or renew leases."""
     for instance in instances:
         assert await engine.beat(instance, url=f"http://{instance}", ttl=ttl)
 
@@ -58,19 +58,19 @@ async def open_many(engine: Engine, count: int) -> set[SessionId]:
 
 
 class LeaseSuite:
-    """Instances, and which of them owns what."""
+    """Instances and their sessions."""
 
     ttl: timedelta = timedelta(seconds=6)
-    """A lease that is renewed; shorter where time is real, and longer than a machine may stall."""
+    """The time of a renewed lease; with a real clock it is shorter, but longer than a machine may stall."""
     many: int = 10_000
-    """Sessions that two instances take over at once."""
+    """The number of sessions that two instances take over concurrently."""
 
     async def pass_time(self, clock: FakeClock, span: timedelta) -> None:
-        """Let time pass for the engine; one that has a clock of its own sleeps instead."""
+        """Advance the engine's clock; with a real clock, sleep instead."""
         clock.turn(span)
 
     async def lapse(self, engine: Engine, clock: FakeClock, *instances: str) -> None:
-        """Let leases run out: they are shortened only now, so that none has ended before the test wants it."""
+        """Let leases expire; they are shortened only now, so that none expires too early."""
         await live(engine, *instances, ttl=SHORT)
         await self.pass_time(clock, SHORT * 2)
 
@@ -203,7 +203,7 @@ class LeaseSuite:
         with pytest.raises(Fenced):
             await engine.commit(replace(taken, fence=1))
         with pytest.raises(Stale):
-            # The owner finds that its history has gone on.
+            # The owner finds newer events in its history.
             await engine.commit(replace(taken, fence=2, last_sequence=1))
         assert len(await engine.pending_sends(target=HANDOVER)) == 2
         await engine.commit(replace(taken, fence=2, last_sequence=3))
@@ -229,7 +229,7 @@ class LeaseSuite:
 
         async with asyncio.timeout(60):
             assert sorted(await asyncio.gather(*map(carry, names))) == list(range(1, 9))
-        # Each had the session to itself: what it said stands together.
+        # Each instance owned the session alone, so its messages are contiguous.
         assert [len(list(said_together)) for _, said_together in groupby(await texts(engine))] == [5] * 8
 
     async def test_a_fence_that_moves_among_steps_of_one_moment_divides_them(self, engine: Engine) -> None:
@@ -344,7 +344,7 @@ class LeaseSuite:
         assert {(row.owner, row.fence) for rows in both for row in rows} == {(A, 1), (B, 1)}
         assert sorted(one.sessions for one in await engine.instances()) == [self.many // 2, -(-self.many // 2)]
 
-    # Giving up
+    # Releasing
 
     async def test_some_sessions_are_given_up_and_the_others_kept(self, engine: Engine) -> None:
         names = [SessionId(f"s-{number}") for number in range(4)]
@@ -373,7 +373,7 @@ class LeaseSuite:
         await live(engine, B)
         assert await engine.hold(B, "sweep")
         assert len(await take_over(engine, B)) == 3
-        # Whoever is late gives up nothing of another's.
+        # A late release does not affect the new holder.
         await engine.release(A)
         assert await engine.hold(B, "sweep")
         assert (await engine.instances())[0].sessions == 3
@@ -383,7 +383,7 @@ class LeaseSuite:
         await engine.release("never-lived", {ALICE})
         assert await engine.instances() == []
 
-    # Going on under a new lease
+    # Continuing under a new lease
 
     async def test_who_begins_anew_goes_on_with_what_its_former_self_still_owns(
         self, engine: Engine, clock: FakeClock
@@ -404,7 +404,7 @@ class LeaseSuite:
         with pytest.raises(Fenced):
             await engine.commit(Step(names[0], (said(),), fence=1))
         await engine.commit(Step(names[0], (said(),), fence=2))
-        # An answer that was lost is asked for again, and costs no further fence.
+        # A repeated request after a lost response does not raise the fence again.
         again = {one.session_id: (one.fence, one.last_sequence) for one in await engine.regain(B, former={A})}
         assert again == {**found, names[0]: (2, 2)}
 
@@ -510,7 +510,7 @@ class NotifierSuite:
         raise NotImplementedError
 
     shared: bool = True
-    """Whether several engines can be on one store at once."""
+    """Whether several engines may share one store."""
 
     async def test_who_notifies_does_not_hear_it(self, engine: Engine) -> None:
         heard: list[str | None] = []
@@ -572,7 +572,7 @@ class NotifierSuite:
 
 
 async def _until_it_hears(engine: Engine, ear: asyncio.Queue[str | None]) -> None:
-    # A listener begins to hear a moment after it asked to.
+    # A listener receives notifications only shortly after `listen`.
     async with asyncio.timeout(20):
         while True:
             engine.notify("hello")

@@ -1,4 +1,4 @@
-"""What every engine must know of deliveries, questions, answers and notes."""
+"""Engine conformance: deliveries, interactions, stored answers and notes."""
 
 import asyncio
 import json
@@ -225,7 +225,7 @@ class SendSuite:
 
 
 class InteractionSuite:
-    """Questions to people."""
+    """Interactions."""
 
     async def test_a_question_is_kept_and_answered(self, engine: Engine) -> None:
         await open_session(engine)

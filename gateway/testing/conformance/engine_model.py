@@ -1,4 +1,4 @@
-"""Drives an engine with random steps beside a model of a few lines; the two must always agree."""
+"""Engine conformance: random steps on an engine and on a small model, which must always agree."""
 
 import asyncio
 import tempfile
@@ -31,22 +31,22 @@ keys = st.none() | st.sampled_from(["k1", "k2", "k3"])
 
 @dataclass
 class Told:
-    """What the model remembers of one session."""
+    """The model of one session."""
 
     ids: list[str] = field(default_factory=list[str])
     first: int = 1
     keys: dict[str, int] = field(default_factory=dict[str, int])
-    """Where a key was used; a key is forgotten together with its event."""
+    """The sequences of dedupe keys; a key is forgotten together with its event."""
     pending: set[int] = field(default_factory=set[int])
     calls: dict[CallId, tuple[bool, int]] = field(default_factory=dict[CallId, tuple[bool, int]])
     """Whether it is open, and the sequence of its request."""
 
 
 class EngineMachine(LeaseRules):
-    """One run; a subclass says which engine."""
+    """One run; a subclass makes the engine."""
 
     def build(self, folder: Path) -> Engine:
-        """Make the engine under test; twice in one folder is the same store."""
+        """Make the engine under test; the same folder means the same store."""
         raise NotImplementedError
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class EngineMachine(LeaseRules):
         self.engine = await self.stack.enter_async_context(self.build(Path(self.folder.name)))
 
     def commit(self, session_id: SessionId, step: Step) -> bool:
-        """Commit, keep the model in step with what should happen; False where it is Stale."""
+        """Commit a step and update the model; return False if the step must be Stale."""
         told = self.told[session_id]
         keys = [new.dedupe_key for new in step.events if new.dedupe_key is not None]
         repeats = {key for place, key in enumerate(keys) if key in told.keys or key in keys[:place]}
@@ -159,7 +159,7 @@ class EngineMachine(LeaseRules):
 
     @rule()
     def restart(self) -> None:
-        # Whether leases outlive the engine is the engine's own affair, so none is left running.
+        # Ends all leases, because not every engine keeps them across a restart.
         for which in ("one", "two"):
             self.resign(which)
         self.run(self.stack.aclose())
@@ -188,7 +188,7 @@ class ModelSuite:
     """The engine against the model."""
 
     own_clock: bool = False
-    """Whether the engine's leases run by a clock that a test cannot turn."""
+    """Whether the engine's leases use a clock that a test cannot advance."""
 
     def build(self, folder: Path, clock: FakeClock) -> Engine:
         raise NotImplementedError
@@ -209,7 +209,7 @@ class ModelSuite:
                 stateful_step_count=30,
                 deadline=None,
                 database=None,
-                # Shrinking would reopen a store thousands of times; the failing steps are printed as they are.
+                # No shrinking, because it would reopen a store thousands of times; failing steps are printed in full.
                 phases=(Phase.generate,),
             ),
         )

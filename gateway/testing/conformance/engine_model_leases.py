@@ -1,4 +1,4 @@
-"""The part of the engine's model that knows who lives, who owns what under which fence, and who holds a name."""
+"""The lease part of the engine model: live instances, owners and fences of sessions, holders of names."""
 
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from gateway.store.port import Engine
 from gateway.testing.conformance.engine_words import FakeClock
 
 TTL = timedelta(hours=1)
-"""Longer than any run, so that a lease only ends where a rule ends it."""
+"""Longer than any run, so that only a rule ends a lease."""
 
 instances = st.sampled_from(["one", "two"])
 names = st.sampled_from(["sweep", "destination:log"])
@@ -21,7 +21,7 @@ names = st.sampled_from(["sweep", "destination:log"])
 
 @dataclass
 class Owned:
-    """Who owns a session, or owned it last, and under which fence."""
+    """The current or last owner of a session, and its fence."""
 
     owner: str | None = None
     fence: int = 0
@@ -29,7 +29,7 @@ class Owned:
 
 @dataclass
 class Lives:
-    """What the model remembers of all instances; each begins under a new id once its lease has ended."""
+    """The model of all instances; after the end of its lease an instance continues under a new id."""
 
     generation: dict[str, int] = field(default_factory=lambda: {"one": 0, "two": 0})
     living: set[str] = field(default_factory=set[str])
@@ -40,14 +40,14 @@ class Lives:
 
 
 class LeaseRules(RuleBasedStateMachine):
-    """Rules about leases; the machine around them has the engine and its sessions."""
+    """The rules for leases; the subclass has the engine and its sessions."""
 
     engine: Engine
     clock: FakeClock
     lives: Lives
     owned: dict[SessionId, Owned]
     own_clock: bool = False
-    """Whether the engine's leases run by a clock that a test cannot turn."""
+    """Whether the engine's leases use a clock that a test cannot advance."""
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         raise NotImplementedError
@@ -71,7 +71,7 @@ class LeaseRules(RuleBasedStateMachine):
     @precondition(lambda self: not self.own_clock)
     @rule()
     def lapse(self) -> None:
-        """Let every lease run out; what the dead owned is still theirs by name."""
+        """Let every lease expire; the dead instances remain the recorded owners."""
         self.clock.turn(2 * TTL)
         for which in ("one", "two"):
             if self.lives.id_of(which) in self.lives.living:
@@ -140,7 +140,7 @@ class LeaseRules(RuleBasedStateMachine):
             assert (None if shown is None else shown.instance_id) == living
 
     def _end(self, which: str) -> None:
-        """End a lease that began; it never runs again, and the next one has another id."""
+        """End a lease; its id is never used again."""
         ended = self.lives.id_of(which)
         self.lives.living.discard(ended)
         self.lives.generation[which] += 1

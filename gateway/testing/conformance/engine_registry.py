@@ -1,4 +1,4 @@
-"""What every engine must know of sessions."""
+"""Engine conformance: sessions."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -38,7 +38,7 @@ class RegistrySuite:
     """Sessions."""
 
     shared: bool = True
-    """Whether several engines can be on one store at once."""
+    """Whether several engines may share one store."""
 
     def build(self, folder: Path, clock: FakeClock) -> Engine:
         raise NotImplementedError
@@ -58,7 +58,7 @@ class RegistrySuite:
 
     async def test_a_session_is_listed_with_the_state_it_is_in(self, engine: Engine) -> None:
         assert (await open_session(engine, state="idle")).state == "idle"
-        # A step may change nothing but that, and must not need an event for it.
+        # A step may change only this, without an event.
         for state in (*get_args(SessionState), "closed"):
             committed = await engine.commit(Step(ALICE, state=state))
             assert (committed.envelopes, committed.last_sequence) == ((), 1)

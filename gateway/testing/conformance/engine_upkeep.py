@@ -1,4 +1,4 @@
-"""What every engine must do over time: erase, sweep, be closed, be opened again."""
+"""Engine conformance: erasure, retention, closing and reopening."""
 
 import asyncio
 from dataclasses import replace
@@ -212,7 +212,7 @@ class SweepSuite:
         assert [(await row_of(engine, name)).first_sequence for name in names] == [13, 12]
         assert await engine.pending_sends(target=COPIES) == []
         assert len(await engine.pending_sends(target=RUNTIME)) == 1
-        # An attempt that was under way all the time finds nothing to mark any more, and does no harm.
+        # The result of an attempt that is still running finds no row to mark, and is ignored.
         await engine.commit(Step(names[0], send_changes=(SendChange(12, COPIES, "delivered", attempt=1),)))
         assert await engine.sends_of(names[0], 12) == []
 
@@ -279,7 +279,7 @@ class LifeSuite:
     """Opening and closing."""
 
     def build(self, folder: Path, clock: FakeClock) -> Engine:
-        """Make the engine under test, not yet entered; twice in one folder is the same store."""
+        """Make the engine under test without entering it; the same folder means the same store."""
         raise NotImplementedError
 
     async def test_a_working_store_says_that_it_takes_writes(self, engine: Engine) -> None:

@@ -1,4 +1,4 @@
-"""Short words for the engine suite: a clock to turn, events, calls and sessions to write."""
+"""Helpers of the engine suite: a settable clock, and builders of events, calls and sessions."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -31,7 +31,7 @@ _numbers = count(1)
 
 
 class FakeClock:
-    """Stands still until it is turned."""
+    """A clock that advances only when a test sets it."""
 
     def __init__(self) -> None:
         self._now = START
@@ -50,7 +50,7 @@ class FakeClock:
 
 
 def new(event: Any, **more: Any) -> Envelope:
-    """Make an event to commit, of whatever session; from the runtime, unless said otherwise."""
+    """Make an event to commit, by default from the runtime."""
     members: dict[str, Any] = {"sequence": 0, "direction": "from_runtime", "recorded_at": START, **more}
     return Envelope(EventId(f"event-{next(_numbers)}"), members.pop("session_id", ALICE), event=event, **members)
 
@@ -72,7 +72,7 @@ def answered(native_call_id: str = "native-1", **more: Any) -> Envelope:
 
 
 def call(call_id: str = "call-1", *, request_index: int | None = 0, **more: Any) -> Open:
-    """Make an Open of a call that is requested by the first event of its step."""
+    """Make an Open of a call that the first event of its step requests."""
     members: dict[str, Any] = {
         "session_id": ALICE,
         "runtime": "finn",
@@ -104,7 +104,7 @@ async def open_session(
     labels: Mapping[str, str] | None = None,
     state: str = "starting",
 ) -> SessionRow:
-    """Open a session whose first event is `session.opened`."""
+    """Open a session with the first event `session.opened`."""
     native = native_id or f"native-of-{session_id}"
     row, _ = await engine.open_session(
         NewSession(
@@ -121,7 +121,7 @@ async def open_session(
 
 
 async def open_call(engine: Engine, session_id: SessionId = ALICE, call_id: str = "call-1", **more: Any) -> Committed:
-    """Commit the request of a call together with the call."""
+    """Commit a call with its request event."""
     native = more.get("native_call_id", "native-1")
     return await engine.commit(Step(session_id, (asked(native),), calls=(call(call_id, **more),)))
 

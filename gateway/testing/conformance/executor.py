@@ -1,6 +1,6 @@
-"""The suite that every executor must pass: whatever the other side does, an attempt ends in one bounded `Answer`.
+"""The conformance suite for executors: each attempt must end in one bounded `Answer`.
 
-Inherit `ExecutorSuite`, say how to make the executor, and collect it with pytest in asyncio's auto mode:
+Inherit `ExecutorSuite`, override `make`, and run pytest with pytest-asyncio in auto mode:
 
 ```python
 class TestMyExecutor(ExecutorSuite):
@@ -10,7 +10,7 @@ class TestMyExecutor(ExecutorSuite):
             yield executor
 ```
 
-Inherit once more for each way the other side can misbehave; `HangingExecutorSuite` is for one that never answers.
+Inherit it again for each way in which the backend can misbehave; `HangingExecutorSuite` is for a backend that hangs.
 """
 
 import asyncio
@@ -36,9 +36,9 @@ from gateway.executors.port import (
 )
 
 MOST_REPORTED = 64 * 1024
-"""Bytes of JSON that a report may have."""
+"""The limit of a progress report in bytes of JSON."""
 BOUND = 30.0
-"""Seconds within which everything in the suite must have happened."""
+"""The timeout in seconds of each test."""
 
 REPLY_KINDS: Sequence[str] = ("message.posted", "approval.asked", "question.asked")
 
@@ -52,7 +52,7 @@ def make_request(
     report: Callable[[dict[str, Any]], None] | None = None,
     **members: Any,
 ) -> Request:
-    """Make a request of the documented form."""
+    """Make a request with all documented members."""
     data = {
         "call_id": key,
         "native_call_id": "native-1",
@@ -73,16 +73,16 @@ def make_request(
 
 
 def check_answer(answer: Answer, *, kind: str, limit: int) -> None:
-    """Hold an answer to the contract: the right type for what was asked, of a bounded size, with readable texts."""
+    """Check an answer: a type that fits the request, a bounded size, printable texts."""
     match answer:
         case Answered(outcome=outcome, updates=updates):
             assert outcome.outcome in ("success", "failure", "canceled")
-            assert outcome.outcome == "success" or outcome.error, "whatever is no success tells the agent why"
-            assert not outcome.unknown, "what cannot be known is an Uncertain"
-            said = [outcome.model_dump(mode="json"), *(update.model_dump(mode="json") for update in updates)]
-            assert len(orjson.dumps(said)) <= limit
+            assert outcome.outcome == "success" or outcome.error, "every other outcome needs an error for the agent"
+            assert not outcome.unknown, "return Uncertain if the outcome is unknown"
+            models = [outcome.model_dump(mode="json"), *(update.model_dump(mode="json") for update in updates)]
+            assert len(orjson.dumps(models)) <= limit
         case Replied(reply):
-            assert kind != "tool.requested", "a call is answered with an outcome"
+            assert kind != "tool.requested", "a call must be answered with an outcome"
             assert len(orjson.dumps(reply)) <= limit
         case Accepted():
             assert kind == "tool.requested", "only a call has a callback"
@@ -92,18 +92,18 @@ def check_answer(answer: Answer, *, kind: str, limit: int) -> None:
 
 
 class ExecutorSuite:
-    """What holds for every executor, whoever it talks to."""
+    """The tests for every executor."""
 
     answer_limit: ClassVar[int] = 2 * 1024**2
-    """No answer may be larger, written as JSON."""
+    """The limit of an answer in bytes of JSON."""
     patience: ClassVar[timedelta] = timedelta(seconds=3)
-    """How long the attempts of the suite may take; short where the other side never answers."""
+    """The timeout of the suite's attempts; use a short one for a backend that never answers."""
     reports: ClassVar[bool] = False
-    """Whether it tells how far a call is by `Request.report`."""
+    """Whether the executor reports progress with `Request.report`."""
 
     def make(self) -> AbstractAsyncContextManager[Executor]:
-        """Make a fresh executor, which is entered by the suite."""
-        raise NotImplementedError("say how the executor is made")
+        """Make a new executor; the suite enters it."""
+        raise NotImplementedError("override make")
 
     async def test_an_attempt_ends_in_a_bounded_answer(self) -> None:
         async with asyncio.timeout(BOUND), self.make() as executor:
@@ -111,14 +111,14 @@ class ExecutorSuite:
         check_answer(answer, kind="tool.requested", limit=self.answer_limit)
 
     async def test_what_it_reports_are_bounded_json_objects_before_its_answer(self) -> None:
-        heard: list[Any] = []
+        reports: list[Any] = []
         async with asyncio.timeout(BOUND):
             async with self.make() as executor:
-                await executor.execute(make_request(timeout=self.patience, report=heard.append))
-                said = list(heard)
-            assert heard == said, "with its answer an attempt has said all"
-        assert bool(said) == self.reports
-        for one in said:
+                await executor.execute(make_request(timeout=self.patience, report=reports.append))
+                before_answer = list(reports)
+            assert reports == before_answer, "an attempt must not report after its answer"
+        assert bool(reports) == self.reports
+        for one in reports:
             assert isinstance(one, dict)
             assert len(orjson.dumps(one)) <= MOST_REPORTED
 
@@ -170,18 +170,18 @@ class ExecutorSuite:
                 raise UsersError
         except UsersError:
             seen = True
-        assert seen, "leaving an executor must not swallow the error"
+        assert seen, "leaving an executor must not suppress the error"
 
 
 class HangingExecutorSuite(ExecutorSuite):
-    """What holds in addition where an answer takes longer than anybody waits."""
+    """More tests, for a backend that hangs."""
 
     patience: ClassVar[timedelta] = timedelta(milliseconds=50)
 
     async def test_an_attempt_that_takes_too_long_ends_with_its_time(self) -> None:
         async with asyncio.timeout(BOUND), self.make() as executor:
             answer = await executor.execute(make_request(timeout=self.patience))
-        assert isinstance(answer, Uncertain | NeverSent), "a time-out is not an answer of the other side"
+        assert isinstance(answer, Uncertain | NeverSent), "a timeout is not an answer of the backend"
 
     async def test_a_canceled_attempt_stops_and_says_so(self) -> None:
         async with asyncio.timeout(BOUND), self.make() as executor:
@@ -189,7 +189,7 @@ class HangingExecutorSuite(ExecutorSuite):
             await self.wait_until_asked(attempt)
             attempt.cancel()
             await asyncio.wait([attempt], timeout=BOUND)
-            assert attempt.cancelled(), "cancellation is never swallowed"
+            assert attempt.cancelled(), "an executor must not suppress cancellation"
 
     async def test_it_works_on_after_a_canceled_attempt(self) -> None:
         async with asyncio.timeout(BOUND), self.make() as executor:
@@ -210,7 +210,7 @@ class HangingExecutorSuite(ExecutorSuite):
                 assert isinstance(answer, Uncertain | NeverSent)
 
     async def wait_until_asked(self, attempt: "asyncio.Future[Answer]") -> None:
-        """Wait until the attempt is under way; override it where the other side can tell for certain."""
+        """Wait until the attempt is running; override this if the backend can tell for certain."""
         for _ in range(10):
             await asyncio.sleep(0)
-        assert not attempt.done(), "the other side was to hang"
+        assert not attempt.done(), "the backend of this suite must hang"

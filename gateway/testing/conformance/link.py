@@ -1,8 +1,8 @@
-"""What every link must do, as tests: inherit `LinkSuite`, give it a peer that speaks the protocol raw, run pytest.
+"""The conformance suite for links: inherit `LinkSuite`, supply a peer that speaks the protocol, and run pytest.
 
 The peer is a real server on loopback, written without the adapter's own codec. The suite reads the adapter's
 capabilities and tests each of them: history and cursors (`resumes`), echoes (`echoes`), refusals (`delivery`), busy
-runtimes (`one_message_per_turn`). Needs pytest with pytest-asyncio in auto mode.
+runtimes (`one_message_per_turn`). It needs pytest with pytest-asyncio in auto mode.
 """
 
 import asyncio
@@ -17,18 +17,18 @@ from gateway.errors import LinkLost, LinkRefused, MalformedFrame
 from gateway.events import Author, Draft, FaultReported, MessagePosted, Text, text_of
 
 BOUND = 15.0
-"""Seconds within which everything in the suite must have happened."""
+"""The timeout in seconds of each wait in the suite."""
 
 
 class Peer(Protocol):
     """The runtime's side of one link: a server that the suite drives."""
 
     async def say(self, frame: Frame) -> None:
-        """Send one frame to the client; do nothing while no client is connected."""
+        """Send one frame to the client; do nothing if no client is connected."""
         ...
 
     async def hear(self) -> Frame:
-        """Wait for the next frame of the client that was not rejected."""
+        """Wait for the client's next frame that is not rejected."""
         ...
 
     async def connected(self) -> None:
@@ -48,7 +48,7 @@ class Peer(Protocol):
         ...
 
     async def stop(self) -> None:
-        """Stop serving; nobody can connect any more."""
+        """Stop the server, so that no client can connect."""
         ...
 
     def add_to_history(self, frame: Frame) -> None:
@@ -56,7 +56,7 @@ class Peer(Protocol):
         ...
 
     async def echo(self, frame: Frame) -> None:
-        """Store and send a frame of the client as the runtime shows it. For protocols with echoes."""
+        """Store a client's frame, and send it in the form of the runtime's echo. For protocols with echoes."""
         ...
 
     def reject_next_send(self, *, busy: bool = False) -> None:
@@ -67,7 +67,7 @@ class Peer(Protocol):
 
 
 class Collector:
-    """A receiver that keeps what arrives and lets tests wait for it."""
+    """A receiver that collects the frames of a link and lets tests wait for them."""
 
     def __init__(self) -> None:
         self.times_caught_up = 0
@@ -76,7 +76,7 @@ class Collector:
         self.is_caught_up = False
         self.is_starting: bool | None = None
         self.before_caught_up: list[Frame] = []
-        """The frames that came before the link had caught up."""
+        """The frames that arrived before the link had caught up."""
         self._changed = asyncio.Event()
 
     def frame(self, frame: Frame, cursor: str | None = None) -> None:
@@ -91,21 +91,21 @@ class Collector:
         self._changed.set()
 
     async def wait_for(self, count: int, *, otherwise: str = "") -> list[Frame]:
-        """Wait until so many frames have come; `otherwise` explains the failure."""
+        """Wait until `count` frames have arrived; `otherwise` explains the failure."""
         fault = otherwise or "the link did not pass on every frame that the peer has sent"
         await self._wait(lambda: len(self.frames) >= count, fault)
         return self.frames
 
     async def wait_for_frame(self, frame: Frame, *, otherwise: str = "") -> None:
-        """Wait until this frame has come."""
+        """Wait until this frame has arrived."""
         await self._wait(lambda: frame in self.frames, otherwise or f"the link did not pass on {frame}")
 
     async def wait_until_caught_up(self) -> None:
-        """Wait until the link has said so."""
+        """Wait until the link has called `caught_up`."""
         await self._wait(
             lambda: self.is_caught_up,
             "the link never called `receiver.caught_up()`, so no call would be executed: call it once after the"
-            " history, also where there is none",
+            " history, even if the history is empty",
         )
 
     async def _wait(self, done: Callable[[], bool], fault: str) -> None:
@@ -119,30 +119,30 @@ class Collector:
 
 
 class LinkSuite:
-    """Inherit this as `class TestMyLink(LinkSuite)`, name the adapter and override what raises here."""
+    """Inherit this as `class TestMyLink(LinkSuite)`, set `adapter` and override the methods that raise."""
 
     adapter: Adapter
     native_id = "native-1"
     takes_large_messages = True
     sends = 500
-    """How many frames are sent at once; fewer where each is a request of its own."""
+    """The number of frames sent at once; use fewer if each is a separate request."""
     overlap = 0
-    """How many messages before its cursor a resumed link may pass on again; each of them needs a `native_id`."""
+    """The number of messages before its cursor that a resumed link may repeat; each of them needs a `native_id`."""
 
     def serve(self) -> AbstractAsyncContextManager[Peer]:
-        """Start a raw peer."""
+        """Start a peer."""
         raise NotImplementedError
 
     def connector(self, peer: Peer) -> AbstractAsyncContextManager[Connector]:
-        """Make the connector under test, aimed at the peer."""
+        """Make the connector under test for this peer."""
         raise NotImplementedError
 
     def inbound(self, number: int, padding: str = "") -> Frame:
-        """Make a frame that the runtime would say."""
+        """Make a frame of the runtime."""
         raise NotImplementedError
 
     def outbound(self, number: int, padding: str = "") -> Frame:
-        """Make a frame that the client would say."""
+        """Make a frame of the client."""
         raise NotImplementedError
 
     async def test_frames_arrive_as_they_were_said_and_in_their_order(self) -> None:
@@ -150,10 +150,10 @@ class LinkSuite:
             collector = Collector()
             async with connector.connect(self.native_id, collector):
                 await within(peer.connected())
-                said = [self.inbound(number) for number in range(500)]
-                for frame in said:
+                sent = [self.inbound(number) for number in range(500)]
+                for frame in sent:
                     await peer.say(frame)
-                assert await collector.wait_for(500) == said
+                assert await collector.wait_for(500) == sent
 
     async def test_frames_leave_as_they_were_given_and_in_their_order(self) -> None:
         async with (
@@ -162,19 +162,19 @@ class LinkSuite:
             connector.connect(self.native_id, Collector()) as link,
         ):
             given = [self.outbound(number) for number in range(self.sends)]
-            # All at once, as several sessions' work may come.
+            # All at once, as by concurrent senders.
             receipts = await within(asyncio.gather(*(link.send_all([frame]) for frame in given)))
             assert {receipt.state for receipt in receipts} == {self.accepted}, (
                 f"delivery={self.adapter.capabilities.delivery!r}: a frame that the runtime accepts gets the receipt"
-                f" {self.accepted!r}; `delivered` needs an answer of the runtime, `sent` without one is never delivered"
-                " unless silence is"
+                f" {self.accepted!r}; return `delivered` after a response of the runtime, and `sent` only if"
+                " delivery='silence'"
             )
             assert [await within(peer.hear()) for _ in given] == given
 
     async def test_a_message_of_two_megabytes_passes_both_ways(self) -> None:
         if not self.takes_large_messages:
             pytest.skip("the protocol bounds its messages")
-        # Two megabytes as UTF-8, and less than four where the peer escapes what is not ASCII.
+        # Two megabytes as UTF-8, and less than four if the peer escapes non-ASCII characters.
         padding = "é" * 300_000 + "x" * 1_400_000
         async with self.serve() as peer, self.connector(peer) as connector:
             collector = Collector()
@@ -249,11 +249,11 @@ class LinkSuite:
                 collector = Collector()
                 async with connector.connect(self.native_id, collector):
                     await within(peer.connected())
-                    # Until then nothing that it hears is acted on.
+                    # The gateway acts on frames only after this.
                     await collector.wait_until_caught_up()
-                    heard = len(collector.frames)
+                    before = len(collector.frames)
                     await peer.say(self.inbound(number))
-                    await collector.wait_for(heard + 1)
+                    await collector.wait_for(before + 1)
                     assert collector.times_caught_up == 1
                     await peer.drop()
                 await within(peer.disconnected())
@@ -312,18 +312,18 @@ class LinkSuite:
                 (live, last) = self.store(peer, 3, 4)
                 for frame in (live, live, last):
                     await peer.say(frame)
-                # Frames come in order, so each repeat would be here before the last one.
+                # Frames arrive in order, so each repeat would arrive before the last frame.
                 await collector.wait_for_frame(last)
             assert collector.frames == [first, repeated, live, last], (
                 f"the link passed {len(collector.frames)} frames on for 4 messages: history and live events overlap,"
-                " so remember the ids that this connection has brought, and drop a message with a known id"
+                " so remember the ids of this connection's messages, and drop a message with a known id"
             )
 
     async def test_messages_during_the_connection_are_neither_lost_nor_doubled(self) -> None:
         if not self.adapter.capabilities.resumes:
             return
         async with self.serve() as peer, self.connector(peer) as connector:
-            collector, said = Collector(), self.store(peer, 1)
+            collector, sent = Collector(), self.store(peer, 1)
             follows, ends = asyncio.Event(), asyncio.Event()
 
             async def follow() -> None:
@@ -335,25 +335,25 @@ class LinkSuite:
             try:
                 while not (follows.is_set() and collector.is_caught_up):
                     assert not following.done(), following
-                    assert len(said) < 5_000, "the link never caught up: call `receiver.caught_up()` once"
-                    (frame,) = self.store(peer, len(said) + 1)
-                    said.append(frame)
+                    assert len(sent) < 5_000, "the link never caught up: call `receiver.caught_up()` once"
+                    (frame,) = self.store(peer, len(sent) + 1)
+                    sent.append(frame)
                     await peer.say(frame)
                     await asyncio.sleep(0.001)
                 await within(peer.connected())
-                (last,) = self.store(peer, len(said) + 1)
-                said.append(last)
+                (last,) = self.store(peer, len(sent) + 1)
+                sent.append(last)
                 await peer.say(last)
                 lost = (
-                    "a message between the history and the first live event was lost: begin to listen before you read"
-                    " the history, and pass on what came meanwhile behind it"
+                    "a message between the history and the first live event was lost: start to listen before you read"
+                    " the history, and pass on the live events of the meantime after it"
                 )
-                for frame in said:
+                for frame in sent:
                     await collector.wait_for_frame(frame, otherwise=lost)
             finally:
                 ends.set()
                 await within(following)
-            assert len(collector.frames) == len(said), "a message was passed on both from history and live: drop one"
+            assert len(collector.frames) == len(sent), "a message was passed on both from history and live: drop one"
 
     async def test_a_cursor_resumes_behind_its_message(self) -> None:
         if not self.adapter.capabilities.resumes:
@@ -371,7 +371,7 @@ class LinkSuite:
             frames, cursors = collector.frames, collector.cursors
             assert cursors[-1] is not None, (
                 "the newest message was passed on without a cursor, so each reconnect starts from the beginning: pass"
-                " the place to resume at with each stored message, `receiver.frame(frame, cursor)`"
+                " a cursor with each stored message, `receiver.frame(frame, cursor)`"
             )
             (missed,) = self.store(peer, 5)
             for known, cursor in enumerate(cursors, start=1):
@@ -422,13 +422,13 @@ class LinkSuite:
             drafts = [draft for frame in collector.frames[before:] for draft in self.read(frame)]
             echoes = [draft for draft in drafts if draft.echo]
             assert echoes, (
-                "the runtime showed our own message, and no draft of it has `echo=True`: it would be recorded as a"
+                "the runtime echoed our own message, and no draft of it has `echo=True`: it would be recorded as a"
                 " second message; mark messages of clients in `Codec.decode`"
             )
             for echo in echoes:
                 assert isinstance(echo.event, MessagePosted), "the echo of a message is read as `message.posted`"
-                assert text_of(echo.event.content) == "Play.", "an echo has the text that was sent, or it is no echo"
-                assert echo.native_id, "the echo of a message needs the id that the runtime gave it: set `native_id`"
+                assert text_of(echo.event.content) == "Play.", "an echo must have the text of the sent message"
+                assert echo.native_id, "the echo of a message needs the runtime's id: set `native_id`"
 
     async def test_a_rejected_frame_is_not_delivered(self) -> None:
         able = self.adapter.capabilities
@@ -446,8 +446,8 @@ class LinkSuite:
                 assert isinstance(receipt, Receipt)
                 if able.delivery == "silence":
                     swallowed = (
-                        "the runtime rejected a frame with an error, and the gateway would take it for delivered: pass"
-                        " the error on as a frame, and read it as `fault.reported` with a code of `rejects_with`"
+                        "the runtime rejected a frame with an error, and the gateway would count it as delivered: pass"
+                        " the error on as a frame, and decode it as `fault.reported` with a code of `rejects_with`"
                     )
                     await collector.wait_for(1, otherwise=swallowed)
                     drafts = [draft for frame in collector.frames for draft in self.read(frame)]
@@ -457,7 +457,7 @@ class LinkSuite:
                 self.check_rejection(receipt)
                 accepted = await within(link.send_all([self.outbound(2)]))
                 assert accepted.state == self.accepted, (
-                    "a rejected frame must not stop the next one: go on with the same link, or raise LinkLost"
+                    "a rejected frame must not block the next one: keep using the same link, or raise LinkLost"
                 )
                 assert await within(peer.hear()) == self.outbound(2)
 
@@ -486,24 +486,24 @@ class LinkSuite:
         return "sent" if self.adapter.capabilities.delivery == "silence" else "delivered"
 
     def check_rejection(self, receipt: Receipt) -> None:
-        """Check the receipt of a frame that the runtime has rejected, where delivery is answered."""
+        """Check the receipt of a frame that the runtime has rejected, unless delivery is 'silence'."""
         assert receipt.state != "delivered", (
-            "the runtime rejected a frame, and the receipt says `delivered`: read its answer, and return"
-            " Receipt('refused', reason), or raise LinkLost where the frame may be sent again"
+            "the runtime rejected a frame, and the receipt is `delivered`: read the response, and return"
+            " Receipt('refused', reason), or raise LinkLost if the frame may be sent again"
         )
         if self.adapter.capabilities.delivery == "response":
-            assert receipt.state != "sent", "the runtime's response rejected the frame: `sent` would be read as unknown"
+            assert receipt.state != "sent", "the response rejected the frame, and `sent` would leave its fate unknown"
         assert receipt.reason, "a receipt other than `delivered` needs a reason that an operator can act on"
 
     def store(self, peer: Peer, *numbers: int) -> list[Frame]:
-        """Let messages with these numbers happen, without a client that sees them live."""
+        """Add messages with these numbers to the peer's history, without sending them."""
         frames = [self.inbound(number) for number in numbers]
         for frame in frames:
             peer.add_to_history(frame)
         return frames
 
     async def follow(self, peer: Peer, connector: Connector, *, resume_after: str | None = None) -> Collector:
-        """Connect, wait until the link has caught up, and leave."""
+        """Connect, wait until the link has caught up, and disconnect."""
         collector = Collector()
         async with connector.connect(self.native_id, collector, resume_after=resume_after):
             await within(peer.connected())
@@ -512,7 +512,7 @@ class LinkSuite:
         return collector
 
     async def send_message(self, link: Link, text: str) -> Receipt:
-        """Send a message of a user as the codec writes it; returns the last receipt."""
+        """Encode and send a message of a user; return the receipt."""
         message = MessagePosted(author=Author(role="user"), content=(Text(text=text),))
         frames = self.adapter.codec().encode(Draft(message)).frames
         assert len(frames) == 1, "a message is one frame"
@@ -521,7 +521,7 @@ class LinkSuite:
         return receipt
 
     def read(self, frame: Frame) -> tuple[Draft, ...]:
-        """Decode a frame with the adapter's codec; a malformed one has no drafts."""
+        """Decode a frame with the adapter's codec; return no drafts for a malformed one."""
         try:
             return self.adapter.codec().decode(frame)
         except MalformedFrame:
@@ -529,12 +529,12 @@ class LinkSuite:
 
 
 async def within(awaitable: Any) -> Any:
-    """Wait, but not for ever."""
+    """Await with the suite's timeout."""
     async with asyncio.timeout(BOUND):
         return await awaitable
 
 
 async def enter(link: AbstractAsyncContextManager[Any]) -> None:
-    """Open a link and leave at once."""
+    """Open a link and close it at once."""
     async with asyncio.timeout(BOUND), link:
         pass

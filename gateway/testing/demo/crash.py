@@ -1,4 +1,4 @@
-"""The demo's crash: the gateway is killed in the middle, the agents go on, and it comes back."""
+"""The demo's crash: kills the gateway during calls while the agents continue, and restarts it."""
 
 import time
 from datetime import timedelta
@@ -17,27 +17,27 @@ class Side(Protocol):
     async def connect(self) -> None: ...
     async def ask_for_cards(self) -> None: ...
     async def play(self) -> None: ...
-    async def begin_before_the_crash(self) -> int: ...
-    async def go_on_alone(self) -> None: ...
-    async def wait_until_back(self) -> None: ...
-    async def check_after_the_crash(self) -> None: ...
-    async def look_back(self) -> None: ...
+    async def start_calls(self) -> int: ...
+    async def work_offline(self) -> None: ...
+    async def wait_reconnected(self) -> None: ...
+    async def check_calls_after_crash(self) -> None: ...
+    async def check_game(self) -> None: ...
 
 
 async def crash_in_the_middle(environment: Environment, report: Report, sides: list[Side]) -> bool:
-    """Kill the gateway while it waits for the backend, and start it again; returns whether that could be done."""
+    """Kill the gateway while it waits for the backend, and restart it; return whether the kill succeeded."""
     async with report.step("all", "kill -9 in the middle of calls") as note:
-        calls = sum([await side.begin_before_the_crash() for side in sides])
+        calls = sum([await side.start_calls() for side in sides])
         await environment.kill_gateway()
         for side in sides:
-            await side.go_on_alone()
-        note.say(f"the gateway is dead, {calls} calls are open, and agents go on")
+            await side.work_offline()
+        note.say(f"the gateway is dead, {calls} calls are open, and the agents continue")
     if note.held is not True:
         return False
-    async with report.step("all", "started again", within=30) as note:
+    async with report.step("all", "restarted", within=30) as note:
         began = time.monotonic()
         await environment.start_gateway()
         for side in sides:
-            await side.wait_until_back()
-        note.say("ready, and everybody is connected again", timedelta(seconds=time.monotonic() - began))
+            await side.wait_reconnected()
+        note.say("ready, and all runtimes are connected again", timedelta(seconds=time.monotonic() - began))
     return True

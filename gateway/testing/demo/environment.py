@@ -1,4 +1,4 @@
-"""The environment of the demo: simulated runtimes, the sample backend, and a real gateway process between them."""
+"""The demo's environment: simulated runtimes, the sample backend, and a real gateway process between them."""
 
 import asyncio
 import base64
@@ -38,35 +38,35 @@ FAREWELL = "Thanks for the game."
 
 
 PARTS = ("gateway", "backend", "huma 0.1", "huma 0.2", "openhands", "herm")
-"""Who listens, in the order of their ports, where those are given."""
+"""The listening parts, in the order of their ports if `--port` is given."""
 
 
 def check_ports(host: str, port: int) -> None:
-    """Look whether all parts can listen; who listens there already would be taken for a part of the demo.
+    """Check that all parts can listen, because another program on a port would be taken for a part of the demo.
 
     Raises:
-        OSError: a port is taken, or the host is none of this machine; it says what to do.
+        OSError: a port is in use, or the host is not an address of this machine; the text has a fix.
     """
     for number, part in enumerate(PARTS):
-        wanted = port + number if port else 0
+        own_port = port + number if port else 0
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                probe.bind((host, wanted))
+                probe.bind((host, own_port))
             except OSError as exc:
                 if exc.errno == errno.EADDRINUSE:
                     text = (
-                        f"port {wanted} of {host} is taken, and the demo's {part} would listen there; name a --port "
-                        f"that is free with the {len(PARTS) - 1} behind it, or none, which takes free ones"
+                        f"port {own_port} of {host} is in use, and the demo's {part} needs it; pass a --port that is "
+                        f"free together with the next {len(PARTS) - 1}, or omit it to use free ports"
                     )
                 else:
-                    at = f"port {wanted} of {host}" if port else host
-                    text = f"the demo cannot listen on {at} ({exc.strerror}); name another --host or --port"
+                    at = f"port {own_port} of {host}" if port else host
+                    text = f"the demo cannot listen on {at} ({exc.strerror}); pass another --host or --port"
                 raise OSError(exc.errno, text) from exc
 
 
 class Environment:
-    """Everything the demo needs, on free loopback ports unless said otherwise; its files have a folder of their own."""
+    """All parts of the demo, by default on free loopback ports; the files are in a temporary folder."""
 
     def __init__(self, *, host: str = LOOPBACK, port: int = 0) -> None:
         self.host = host
@@ -76,7 +76,7 @@ class Environment:
         self.log = self.folder / "gateway.log"
         self.api_key = secrets.token_urlsafe(24)
         self.wires = {label: Wire() for label in RUNTIMES}
-        """What went over the connections of each runtime."""
+        """The recorded traffic of each runtime."""
         self.huma = {
             "0.1": HumaServer(
                 "0.1",
@@ -85,7 +85,7 @@ class Environment:
                 port=ports["huma 0.1"],
                 wire=self.wires["huma 0.1"],
             ),
-            # As a real agent would, it cancels open calls when an update wakes it.
+            # Like a real agent, it cancels open calls when an update wakes it.
             "0.2": HumaServer(
                 "0.2",
                 api_key=secrets.token_urlsafe(12),
@@ -103,7 +103,7 @@ class Environment:
         )
         self.mcp_token = secrets.token_urlsafe(24)
         self.runtimes = RUNTIMES
-        """Names in the YAML, by what the table calls them."""
+        """Names in the YAML, by their labels in the report."""
         self.greeting = GREETING
         self.farewell = FAREWELL
         self._secret = "whsec_" + base64.b64encode(secrets.token_bytes(24)).decode()
@@ -118,7 +118,7 @@ class Environment:
         )
         self.process: asyncio.subprocess.Process | None = None
         self.started_at = self.killed_at = 0.0
-        """When the gateway was last started and last killed, in seconds of the monotonic clock."""
+        """The times of the gateway's last start and kill, in seconds of the monotonic clock."""
 
     @property
     def runs(self) -> bool:
@@ -135,7 +135,7 @@ class Environment:
         command = [sys.executable, "-m", "gateway", "serve", "--config", str(self.config), *listening]
         self.started_at = time.monotonic()
         with self.log.open("ab") as log:
-            # A session of its own keeps Ctrl-C in the terminal from reaching it before we have said goodbye.
+            # In its own session, it does not receive Ctrl-C of the terminal, so the demo can stop it in order.
             self.process = await asyncio.create_subprocess_exec(
                 *command, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
@@ -149,7 +149,7 @@ class Environment:
             raise Unmet(f"the gateway was not ready within {START_LIMIT:g} s: {self.last_words()}") from exc
 
     async def kill_gateway(self) -> None:
-        """End the gateway as `kill -9` does."""
+        """Kill the gateway with SIGKILL."""
         assert self.process is not None
         self.killed_at = time.monotonic()
         self.process.kill()
@@ -157,7 +157,7 @@ class Environment:
             await self.process.wait()
 
     async def stop_gateway(self) -> int:
-        """Ask the gateway to finish, and force it where it does not; returns its exit code."""
+        """Stop the gateway with SIGTERM, or with SIGKILL after a timeout; return its exit code."""
         assert self.process is not None
         if self.process.returncode is None:
             self.process.terminate()
@@ -169,10 +169,10 @@ class Environment:
             return await self.process.wait()
 
     async def get(self, path: str, **query: str | int) -> Any:
-        """Ask the gateway's API.
+        """Read from the gateway's API.
 
         Raises:
-            Unmet: it answers with a problem.
+            Unmet: the response is a problem.
         """
         return _content_of(await self.http.get(path, params=query))
 
@@ -180,12 +180,12 @@ class Environment:
         """Write to the gateway's API.
 
         Raises:
-            Unmet: it answers with a problem.
+            Unmet: the response is a problem.
         """
         return _content_of(await self.http.post(path, json=body))
 
     def addresses(self) -> dict[str, str]:
-        """Say where everybody listens."""
+        """Return the addresses of all parts."""
         return {
             "gateway": self.url,
             "backend": self.backend_served.url,
@@ -263,16 +263,16 @@ class Environment:
                     "url": server.url,
                     "api_key": server.api_key,
                     "agent_id": agents[dialect],
-                    # A message that is not sure to have arrived is sent again when the link is back, which would
-                    # interrupt the agent's calls; on a loopback half a second without an objection is sure enough.
+                    # An unconfirmed message is sent again after a reconnect, which would interrupt the agent's calls;
+                    # on loopback half a second without an error is enough to confirm it.
                     "delivery_window": "500ms",
                 }
                 for dialect, server in self.huma.items()
             },
-            # These two have no session yet: the gateway creates one each, and keeps it.
+            # These two have no session yet, so the gateway creates one each and keeps it.
             RUNTIMES["openhands"]: {**coder, "conversation": {}, "autostart": True},
             RUNTIMES["herm"]: {**ada, "autostart": True},
-            # Whoever comes with the token has a session.
+            # A client with this token has a session.
             RUNTIMES["mcp"]: {"adapter": "mcp", "clients": [{"name": MCP_CLIENT, "token": self.mcp_token}]},
         }
 
@@ -296,12 +296,12 @@ TOOLS = {
         rank={"type": "string", "enum": [*"23456789", "10", *"JQKA"], "description": "The rank."},
     ),
     "send_message": _tool(
-        "Say something to the whole table.", message={"type": "string", "minLength": 1, "description": "What to say."}
+        "Say something to the whole table.", message={"type": "string", "minLength": 1, "description": "The message."}
     ),
     "slow_thing": _tool("Take some time; harmless to repeat.", seconds=_SECONDS),
     "pay_once": _tool("Pay a chip, which takes some time; must not be repeated.", seconds=_SECONDS),
     "flaky": _tool("Something that is busy at the first attempt."),
-    "deal_later": _tool("Have a new round dealt; the dealer takes the time it needs."),
+    "deal_later": _tool("Have a new round dealt, which takes some time."),
 }
 
 

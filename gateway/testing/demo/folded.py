@@ -1,4 +1,4 @@
-"""The demo's report in brief: a line for each runtime, the timeline of one call, and the next commands."""
+"""The demo's brief report: a line for each runtime, the timeline of one call, and the next commands."""
 
 import sys
 import time
@@ -76,22 +76,22 @@ class FoldedOutput:
         if held < len(notes):
             self._print(Text(f"The log of the gateway is {log}"))
         command = command_line()
-        self._print(Text.assemble((f"{command} demo --verbose", HEADING), "  shows every step and message"))
-        self._print(Text.assemble((f"{command} demo --keep", HEADING), "     keeps everything running"))
+        self._print(Text.assemble((f"{command} demo --verbose", HEADING), "  show every step and message"))
+        self._print(Text.assemble((f"{command} demo --keep", HEADING), "     keep everything running"))
         self._print(
             Text.assemble("Your own backend needs one endpoint, as in ", (_near(Path(backend.__file__)), HEADING))
         )
 
     def show_addresses(self, addresses: dict[str, str], lines: Sequence[str]) -> None:
-        for line in ("", *(f"{name:9} {where}" for name, where in addresses.items()), "", *lines):
+        for line in ("", *(f"{name:9} {address}" for name, address in addresses.items()), "", *lines):
             self._print(Text(line, "dim" if line.startswith("#") else ""))
-        self._print(Text("\nCtrl-C ends everything."))
+        self._print(Text("\nPress Ctrl-C to stop."))
 
     def end(self) -> None:
         self._live.stop()
 
     def _print(self, line: Text) -> None:
-        # As Text, because what peers send must not be read as markup.
+        # As Text, because texts of peers must not be interpreted as markup.
         self._console.print(line, soft_wrap=True)
 
 
@@ -109,7 +109,7 @@ def story_lines(story: Story) -> list[Text]:
 
 
 def command_line() -> str:
-    """Return the command that started this process, as it can be pasted."""
+    """Return the command that started this process, ready to paste."""
     called = Path(sys.argv[0])
     if called.name == "__main__.py":
         return "python -m gateway"

@@ -1,7 +1,7 @@
 """`dragoman demo`: a scripted game of Go Fish through a real gateway, with every kind of agent and one backend.
 
-Everything runs on free loopback ports unless others are asked for: the simulated runtimes and the sample backend in
-this process, the gateway in a process of its own, so that it can be killed.
+The simulated runtimes and the sample backend run in this process, by default on free loopback ports. The gateway is a
+separate process, so that it can be killed.
 """
 
 import asyncio
@@ -31,16 +31,16 @@ ALL = "all"
 
 
 def main(keep: bool = False, *, show: str = "brief", host: str = LOOPBACK, port: int = 0) -> int:
-    """Play the game; returns 0 only if every expectation held, and 1 otherwise.
+    """Play the game; return 0 only if every check passed, otherwise 1.
 
     Args:
-        keep: Leave everything running until Ctrl-C.
+        keep: Keep everything running until Ctrl-C.
         show: `brief`, `verbose` or `json`.
         host: The address to listen on.
-        port: The gateway's port; the others follow. 0 takes free ones.
+        port: The gateway's port; the others follow. 0 selects free ones.
 
     Raises:
-        OSError: a port that it needs is taken.
+        OSError: a port is in use.
     """
     check_ports(host, port)
     console = Console(highlight=False)
@@ -61,7 +61,7 @@ def main(keep: bool = False, *, show: str = "brief", host: str = LOOPBACK, port:
 async def _demonstrate(environment: Environment, report: Report, *, keep: bool) -> int:
     task = asyncio.current_task()
     assert task is not None
-    # Like Ctrl-C, which asyncio turns into a cancellation by itself.
+    # For Ctrl-C asyncio already does this.
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     try:
         async with environment:
@@ -96,7 +96,7 @@ async def _play(environment: Environment, report: Report, sides: list[Side], her
         async with report.step(ALL, STARTS, within=30) as note:
             await environment.start_gateway()
             note.say(f"ready at {environment.url}")
-        expect(note.held is True, "there is no gateway to play with")
+        expect(note.held is True, "the gateway did not start")
         for side in sides:
             await side.connect()
             await side.ask_for_cards()
@@ -108,46 +108,46 @@ async def _play(environment: Environment, report: Report, sides: list[Side], her
         if await crash_in_the_middle(environment, report, sides):
             for side in sides:
                 report.output.chapter(side.player.label, f"{DIALECTS[side.player.label]}, after the crash")
-                await side.check_after_the_crash()
-                await side.look_back()
+                await side.check_calls_after_crash()
+                await side.check_game()
         if hero.interrupted is not None:
             story = await tell_story(hero.player, hero.interrupted)
             if story is not None:
                 report.output.show_story(story)
-        whole.say("played to the end")
+        whole.say("complete")
 
 
 async def _compare(report: Report, sides: list[Side]) -> None:
-    """Show one call of each agent on the wire, and see that only the ends know its dialect."""
+    """Show one call of each agent on the wire, and check that the backend receives the same from every dialect."""
     calls: list[OneCall] = []
-    async with report.step(ALL, "one call, alike in every dialect") as note:
+    async with report.step(ALL, "one call, the same in every dialect") as note:
         players = [side.player for side in sides if side.player.asked]
         calls += [await player.on_the_wire(player.asked[0]) for player in players]
-        expect(bool(calls), "nobody has called")
+        expect(bool(calls), "no agent has called")
         for call in calls:
-            event, asked = call.envelope["event"], call.request
-            expect(call.answered.head == "200", f"{call.runtime}: the backend answered {call.answered.head}")
+            event, request = call.envelope["event"], call.request
+            expect(call.answered.head == "200", f"{call.runtime}: the backend responded with {call.answered.head}")
             expect(
-                (event["tool"], event["arguments"]) == (asked["tool"], asked["arguments"]),
-                f"{call.runtime}: the backend was asked for something else",
+                (event["tool"], event["arguments"]) == (request["tool"], request["arguments"]),
+                f"{call.runtime}: the webhook has another tool or other arguments",
             )
         first = calls[0].request
         same = [call for call in calls if all(call.request[name] == first[name] for name in ("tool", "arguments"))]
-        expect(len(same) == len(calls), "the backend can tell the dialects by the tool or its arguments")
-        note.say(f"{len(calls)} dialects, the same tool and arguments on record and in the signed webhooks")
+        expect(len(same) == len(calls), "the tool or the arguments differ between dialects")
+        note.say(f"{len(calls)} dialects, the same tool and arguments in the journal and in the signed webhooks")
     report.output.show_calls(calls)
 
 
 async def _stop(environment: Environment, report: Report) -> None:
     report.output.chapter(ALL, "The end")
-    async with report.step(ALL, "SIGTERM: drained and left", within=20) as note:
+    async with report.step(ALL, "SIGTERM: drained and exited", within=20) as note:
         code = await environment.stop_gateway()
         expect(code == 0, f"exit code {code}")
         note.say("exit code 0")
 
 
 async def _stand_by(report: Report, environment: Environment) -> None:
-    """Leave everything running until Ctrl-C."""
+    """Keep everything running until Ctrl-C."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop.set)
     report.output.show_addresses(environment.addresses(), await sample_lines(environment))

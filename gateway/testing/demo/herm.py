@@ -1,4 +1,4 @@
-"""The demo's Herm agent: it asks the same backend for the same tools, and people for permission, answers, secrets."""
+"""The demo's Herm agent: it calls the same tools, and asks humans for approval, answers and secrets."""
 
 import asyncio
 import json
@@ -44,9 +44,9 @@ class HermAsk:
     def answers(self) -> list[Any]:
         return list(self.asked.answers)
 
-    async def told(self, within: float = WAIT) -> Told:
+    async def outcome(self, within: float = WAIT) -> Told:
         answer = await self.asked.answered(within)
-        # Fresh state comes first, the result itself last.
+        # The updates come first, the result is last.
         return Told("failure" if answer.get("is_error") else "success", str(answer["content"][-1]["text"]))
 
 
@@ -74,14 +74,14 @@ class HermSide:
         return self._session
 
     async def play(self) -> None:
-        """Play all that needs no crash."""
+        """Play the steps before the crash."""
         await converse(self.player, self.player.environment.greeting, hear=self._hear, answer=self._answer)
         await self._game.play()
         await self.speak_in_chunks()
-        await self.be_allowed()
-        await self.be_denied()
-        await self.be_answered()
-        await self.be_given_a_secret()
+        await self.allow_action()
+        await self.deny_action()
+        await self.answer_question()
+        await self.supply_secret()
         await self._game.lose_the_connection(self._drop)
         await self.wait_with_a_message()
 
@@ -95,17 +95,17 @@ class HermSide:
 
     async def ask_for_cards(self) -> None:
         async with self.player.step("a call, updates first") as note:
-            ask, told = await self._game.ask("ask_for_cards", {"targetPlayer": "Victoria", "rank": "7"})
-            expect(told.outcome == "success", f"failed: {told.text}")
+            ask, result = await self._game.ask("ask_for_cards", {"targetPlayer": "Victoria", "rank": "7"})
+            expect(result.outcome == "success", f"failed: {result.text}")
             blocks = [block["text"] for block in ask.answers[0]["content"]]
             expect(len(blocks) == 2 and "cards-asked" in blocks[0], f"expected the update first, got {blocks}")
             hand = self.player.environment.backend.games[self.player.session_id].view()["yourHand"]
-            expect(json.dumps(hand, separators=(",", ":")) in blocks[0], "the update shows an old hand")
-            note.say(told.text, ask.latency)
+            expect(json.dumps(hand, separators=(",", ":")) in blocks[0], "the update contains an outdated hand")
+            note.say(result.text, ask.latency)
         self.session.end_turn()
 
     async def speak_in_chunks(self) -> None:
-        async with self.player.step("chunks are live, the whole is kept") as note:
+        async with self.player.step("live chunks, one recorded message") as note:
             began = time.monotonic()
             text = "It is my turn, and I still hold two kings."
             chunks: list[str] = []
@@ -117,34 +117,34 @@ class HermSide:
                         continue
                     shown = event.json()
                     if event.event == "message.streamed":
-                        expect(shown["live"] is True, "a chunk is shown as if it were on record")
+                        expect(shown["live"] is True, "a chunk is not marked as live")
                         chunks.append(shown["event"]["text"])
                     if event.event == "message.posted" and text_of(shown) == text:
                         break
             latency = timedelta(seconds=time.monotonic() - began)
             expect(len(chunks) > 1 and "".join(chunks) == text, f"the chunks were {chunks}")
-            kept = {each["event"]["kind"] for each in await self.player.journal()}
-            expect("message.streamed" not in kept, "chunks are in the journal")
+            recorded = {each["event"]["kind"] for each in await self.player.journal()}
+            expect("message.streamed" not in recorded, "chunks are in the journal")
             note.say(f"{len(chunks)} chunks, one message.posted", latency)
 
-    async def be_allowed(self) -> None:
-        async with self.player.step("an approval, given by the policy") as note:
+    async def allow_action(self) -> None:
+        async with self.player.step("an approval, granted by the policy") as note:
             began = time.monotonic()
             result = await self._gated("rm deck.txt")
             latency = timedelta(seconds=time.monotonic() - began)
             expect(result["status"] == "completed", f"the tool ended as {result['status']}")
             given = [each.payload for each in self.session.received if each.payload["type"] == "user.tool_confirmation"]
-            expect(given[-1].get("scope", "once") == "once", "the permission was widened")
+            expect(given[-1].get("scope", "once") == "once", "the approval has a wider scope")
             note.say("agent.tool_use, allowed once by the backend's route", latency)
 
-    async def be_denied(self) -> None:
-        async with self.player.step("an approval, refused by the policy") as note:
+    async def deny_action(self) -> None:
+        async with self.player.step("an approval, denied by the policy") as note:
             began = time.monotonic()
             result = await self._gated("rm -rf /")
-            expect(result["is_error"] is True, "the tool ran all the same")
+            expect(result["is_error"] is True, "the tool ran although it was denied")
             note.say(texts_of(result["content"]), timedelta(seconds=time.monotonic() - began))
 
-    async def be_answered(self) -> None:
+    async def answer_question(self) -> None:
         async with self.player.step("a question, answered by the HTTP API") as note:
             asked = self.session.clarify("Whom shall I ask?", ["Victoria", "Alice"])
             waiting = await self._interaction("question.asked")
@@ -152,83 +152,83 @@ class HermSide:
             page = f"/v1/interactions/{waiting['interaction_id']}/answer"
             done = await self.player.environment.post(page, {"answer": "Alice"})
             answer = await asked.answered(WAIT)
-            expect(answer["answer"] == "Alice", f"the agent was told {answer['answer']!r}")
+            expect(answer["answer"] == "Alice", f"the agent received {answer['answer']!r}")
             expect(done["state"] == "answered", f"the interaction is {done['state']}")
             again = await self.player.environment.http.post(page, json={"answer": "Victoria"})
             expect(again.status_code == 409, f"a second answer got {again.status_code}")
-            note.say("answered once; a second answer is a 409", asked.latency)
+            note.say("answered once; a second answer gets 409", asked.latency)
 
-    async def be_given_a_secret(self) -> None:
+    async def supply_secret(self) -> None:
         async with self.player.step("a sudo password, in memory only") as note:
             asked = self.session.ask_sudo()
             waiting = await self._interaction("secret.asked")
             page = f"/v1/interactions/{waiting['interaction_id']}/answer"
             done = await self.player.environment.http.post(page, json={"value": self._canary})
             expect(done.is_success, f"the answer got {done.status_code}")
-            expect(self._canary not in done.text, "the response shows it")
+            expect(self._canary not in done.text, "the response contains it")
             answer = await asked.answered(WAIT)
-            expect(answer["password"] == self._canary, "the agent got something else")
-            note.say("the agent has it", asked.latency)
+            expect(answer["password"] == self._canary, "the agent received another value")
+            note.say("received by the agent", asked.latency)
 
     async def wait_with_a_message(self) -> None:
         async with self.player.step("a message waits for the turn's end") as note:
             text = "And when you are done, deal again."
             expect(self.session.turn, "no turn is running")
             posted = await self.player.drive(kind="message.posted", content=text)
-            heard = [each for each in self.session.received if text in json.dumps(each.payload)]
-            expect(not heard, "it was sent into the running turn")
+            early = [each for each in self.session.received if text in json.dumps(each.payload)]
+            expect(not early, "it was sent during the turn")
             self.session.end_turn(title="Go Fish")
             await self._hear(text)
             refused = [line for line in self.session.refused if "turn_in_progress" in line]
-            expect(not refused, f"the server had to refuse {len(refused)} messages")
+            expect(not refused, f"the server refused {len(refused)} messages")
             self.session.says("Dealt.")
-            note.say(f"event {posted['sequence']} went out when the turn was over")
+            note.say(f"event {posted['sequence']} was sent after the turn")
 
     # Around the crash
 
-    async def begin_before_the_crash(self) -> int:
+    async def start_calls(self) -> int:
         self._before = self.session.streams_opened
-        self._open = await self._game.begin_before_the_crash()
+        self._open = await self._game.start_calls()
         return 2
 
-    async def go_on_alone(self) -> None:
-        """Use a tool of its own, and hear from another thread, with no gateway there."""
+    async def work_offline(self) -> None:
+        """Use the agent's own tool and receive from another thread, without a gateway."""
         await self.session.wait_no_stream()
         await self.session.agent_uses("terminal", {"command": "deal --all"}, "dealt")
         self.session.hear_back("thread_1", "The dealer has dealt.")
 
-    async def wait_until_back(self) -> None:
+    async def wait_reconnected(self) -> None:
         await self.session.wait_streams(self._before + 1)
 
-    async def check_after_the_crash(self) -> None:
+    async def check_calls_after_crash(self) -> None:
         if self._open is not None:
-            await self._game.check_after_the_crash(*self._open)
-        async with self.player.step("caught up, history executed by nobody") as note:
-            told = await self.player.event("thread.received")
+            await self._game.check_calls_after_crash(*self._open)
+        async with self.player.step("replayed history was not re-executed") as note:
+            received = await self.player.event("thread.received")
             used = await self.player.event(
                 "tool.requested", lambda each: each["event"]["arguments"].get("command") == "deal --all"
             )
-            expect(used["event"]["runs_in"] == "runtime", "history was taken for a host's call")
+            expect(used["event"]["runs_in"] == "runtime", "the agent's own action became a call for the host")
             origins = [each["origin"] for each in await self.player.journal() if each["origin"] is not None]
             names = [str(origin["native_id"]) for origin in origins]
             incoming = [name for name in names if name.startswith("evt_")]
-            expect(len(incoming) == len(set(incoming)), "some events are on record twice")
-            note.say(f"what was missed are events {used['sequence']} to {told['sequence']}, nothing twice")
+            expect(len(incoming) == len(set(incoming)), "some events are recorded twice")
+            note.say(f"missed events recorded as {used['sequence']}–{received['sequence']}, without duplicates")
         self.session.end_turn()
         await converse(self.player, self.player.environment.farewell, hear=self._hear, answer=self._answer)
         self.session.end_turn()
 
-    async def look_back(self) -> None:
-        await self._game.look_back()
-        async with self.player.step("the protocol was kept") as note:
+    async def check_game(self) -> None:
+        await self._game.check_game()
+        async with self.player.step("no protocol violations") as note:
             breaches = [*self.session.violations, *self._server.violations]
-            expect(not breaches, f"{len(breaches)} breaches: {breaches[:3]}")
+            expect(not breaches, f"{len(breaches)} violations: {breaches[:3]}")
             note.say(f"{len(self.session.received)} events, none refused by the server")
         await check_journal(self.player)
-        await self.look_for_the_secret()
+        await self.search_for_secret()
 
-    async def look_for_the_secret(self) -> None:
-        async with self.player.step("the password is nowhere") as note:
+    async def search_for_secret(self) -> None:
+        async with self.player.step("the password is stored nowhere") as note:
             environment = self.player.environment
             pages = ["/v1/interactions", "/v1/calls", "/v1/dead-letters", "/v1/sessions", "/v1/runtimes", "/metrics"]
             texts = {page: (await environment.http.get(page)).text for page in pages}
@@ -238,9 +238,9 @@ class HermSide:
             files = [path for path in sorted(environment.folder.rglob("*")) if path.is_file()]
             found += [path.name for path in files if await asyncio.to_thread(_holds, path, self._canary)]
             expect(not found, f"it is in {', '.join(found)}")
-            note.say(f"not in {len(files)} files (log and database among them), nor in {len(texts)} answers")
+            note.say(f"not in {len(files)} files, including log and database, nor in {len(texts)} responses")
 
-    # What several steps need
+    # Helpers
 
     async def _ask(self, tool: str, arguments: dict[str, Any]) -> Ask:
         return HermAsk(self.session.call(tool, arguments))
@@ -258,7 +258,7 @@ class HermSide:
             )["data"]
             return next((each for each in listed if each["event"]["kind"] == kind), None)
 
-        return await self.player.until(look, f"no {kind} waits for an answer")
+        return await self.player.until(look, f"no {kind} is waiting for an answer")
 
     async def _hear(self, text: str) -> str:
         frame = await self.session.wait_for(
@@ -271,7 +271,7 @@ class HermSide:
 
     async def _drop(self) -> None:
         before = self.session.streams_opened
-        expect(self.session.drop_streams() >= 1, "there was no stream to break")
+        expect(self.session.drop_streams() >= 1, "there was no stream to drop")
         await self.session.wait_streams(before + 1)
 
 

@@ -1,4 +1,4 @@
-"""The demo's HUMA agents, one for each dialect."""
+"""The demo's HUMA agents, one per dialect."""
 
 import json
 import time
@@ -38,7 +38,7 @@ class HumaAsk:
     def answers(self) -> list[Any]:
         return list(self.call.results)
 
-    async def told(self, within: float = WAIT) -> Told:
+    async def outcome(self, within: float = WAIT) -> Told:
         await self.call.result(within)
         reading = self.call.reading
         if reading is None:
@@ -59,11 +59,11 @@ class HumaSide:
 
     @property
     def interrupted(self) -> Ask | None:
-        """The repeatable call that the kill of the gateway interrupted."""
+        """The repeatable call during which the gateway was killed."""
         return None if self._open is None else self._open[0]
 
     async def play(self) -> None:
-        """Play all that needs no crash."""
+        """Play the steps before the crash."""
         await converse(self.player, self.player.environment.greeting, hear=self._hear, answer=self._answer)
         await self._game.play()
         await self.speak()
@@ -79,75 +79,75 @@ class HumaSide:
     async def ask_for_cards(self) -> None:
         async with self.player.step("a call, updates first") as note:
             before = len(self.agent.received)
-            ask, told = await self._game.ask("ask_for_cards", {"targetPlayer": "Victoria", "rank": "7"})
-            expect(told.outcome == "success", f"failed: {told.text}")
+            ask, result = await self._game.ask("ask_for_cards", {"targetPlayer": "Victoria", "rank": "7"})
+            expect(result.outcome == "success", f"failed: {result.text}")
             frames = [frame.payload for frame in self.agent.received[before:]]
             expect(len(frames) >= 2 and frames[-1] == ask.answers[0], "the result came before the update")
             update = frames[-2].get("content", frames[-2])
             shown = self.player.environment.backend.games[self.player.session_id].view()
             expect(update.get("name") == "cards-asked", f"expected the update, got {update.get('name')!r}")
-            expect(update["context"].get("yourHand") == shown["yourHand"], "the update shows an old hand")
+            expect(update["context"].get("yourHand") == shown["yourHand"], "the update contains an outdated hand")
             expect(update.get("triggering", False) is False, "the update would wake the agent")
-            note.say(told.text, ask.latency)
+            note.say(result.text, ask.latency)
 
     async def speak(self) -> None:
         if self.dialect == "0.1":
-            async with self.player.step("a message, said by a tool") as note:
-                ask, told = await self._game.ask("send_message", {"message": "Got any 7s?"})
-                expect(told.outcome == "success", f"failed: {told.text}")
-                note.say(f"{told.text}: Got any 7s?", ask.latency)
+            async with self.player.step("a message, sent by a tool") as note:
+                ask, result = await self._game.ask("send_message", {"message": "Got any 7s?"})
+                expect(result.outcome == "success", f"failed: {result.text}")
+                note.say(f"{result.text}: Got any 7s?", ask.latency)
             return
         async with self.player.step("a burst of messages, confirmed") as note:
             confirmations = await self.agent.say(["Hello!", "Got any 7s?", "x" * 600, "never sent"], within=10)
-            expect(not any(each.assumed for each in confirmations), "a confirmation did not come in time")
+            expect(not any(each.assumed for each in confirmations), "a confirmation did not arrive in time")
             delivered = [each.success for each in confirmations]
             expect(delivered == [True, True, False], f"expected two delivered and one refused, got {delivered}")
             chat = str(self.agent.context.get("conversationHistory"))
-            expect("Got any 7s?" in chat, "the confirmation does not carry the chat")
+            expect("Got any 7s?" in chat, "the confirmation does not contain the chat")
             error = str((confirmations[2].payload or {}).get("error"))
-            expect("at most 500" in error, f"the reason of the refusal is lost: {error}")
+            expect("at most 500" in error, f"the reason of the refusal is missing: {error}")
             worst = max(each.latency for each in confirmations)
-            note.say("two delivered; the third, too long, refused with its reason", worst)
+            note.say("two delivered; the third was too long and refused with a reason", worst)
 
     async def cancel(self) -> None:
         async with self.player.step("a cancel while the tool works") as note:
             ask = await self._game.begin("slow_thing", {"seconds": 30})
             asked = time.monotonic()
             await self.agent.cancel(self.agent.calls[ask.native_id], "the player interrupted")
-            told = await ask.told()
+            result = await ask.outcome()
             latency = timedelta(seconds=time.monotonic() - asked)
-            expect(told.outcome == "canceled", f"expected canceled, got {told.outcome}")
+            expect(result.outcome == "canceled", f"expected canceled, got {result.outcome}")
             key = await self.player.key_of(ask)
             canceled = self.player.environment.backend.records.canceled
-            await self.player.backend_has(lambda: key in canceled, "the backend was not told")
-            note.say("the agent has its answer, the backend has stopped", latency)
+            await self.player.backend_has(lambda: key in canceled, "the backend received no cancellation")
+            note.say("the agent has its result, the backend has stopped", latency)
 
     # Around the crash
 
-    async def begin_before_the_crash(self) -> int:
+    async def start_calls(self) -> int:
         self._before = self.agent.connections
-        self._open = await self._game.begin_before_the_crash()
+        self._open = await self._game.start_calls()
         return 2
 
-    async def go_on_alone(self) -> None:
-        """HUMA has no replay: what an agent said to a dead gateway would be lost."""
+    async def work_offline(self) -> None:
+        """Do nothing: HUMA has no replay, so a message to a dead gateway would be lost."""
 
-    async def wait_until_back(self) -> None:
+    async def wait_reconnected(self) -> None:
         await self.agent.wait_connections(self._before + 1)
 
-    async def check_after_the_crash(self) -> None:
+    async def check_calls_after_crash(self) -> None:
         if self._open is not None:
-            await self._game.check_after_the_crash(*self._open)
+            await self._game.check_calls_after_crash(*self._open)
         await converse(self.player, self.player.environment.farewell, hear=self._hear, answer=self._answer)
 
-    async def look_back(self) -> None:
-        await self._game.look_back()
-        async with self.player.step("the protocol was kept") as note:
-            expect(not self.agent.violations, f"{len(self.agent.violations)} breaches: {self.agent.violations[:3]}")
+    async def check_game(self) -> None:
+        await self._game.check_game()
+        async with self.player.step("no protocol violations") as note:
+            expect(not self.agent.violations, f"{len(self.agent.violations)} violations: {self.agent.violations[:3]}")
             note.say(f"{len(self.agent.received)} frames, none refused by the server")
         await check_journal(self.player)
 
-    # What the game needs
+    # Helpers
 
     async def _ask(self, tool: str, arguments: dict[str, Any]) -> Ask:
         return HumaAsk(await self.agent.call(tool, arguments))
@@ -162,5 +162,5 @@ class HumaSide:
 
     async def _drop(self) -> None:
         before = self.agent.connections
-        expect(await self.agent.drop() >= 1, "there was no connection to break")
+        expect(await self.agent.drop() >= 1, "there was no connection to drop")
         await self.agent.wait_connections(before + 1)

@@ -1,4 +1,4 @@
-"""Lays a message from the wire out in few lines of a given width, for people: what it leaves out it counts. Pure."""
+"""Formats a recorded message in a few lines of a given width; omitted members are counted. Pure."""
 
 import json
 import re
@@ -7,25 +7,25 @@ from itertools import starmap
 from typing import Any, cast
 
 SHORT = 8
-"""Characters that are shown of an id."""
+"""The number of characters of an id that are shown."""
 _MORE = "\0more"
 _ID = re.compile(r"(?=\S*\d)[\w+/=.:,-]{21,}")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT")
 _BEFORE = re.compile(r"[0-9]*(?=[\[{])|data: (?=[\[{])")
 _NAMES = {"type", "kind", "method", "outcome"}
-"""Members that say what a message is."""
+"""Members that identify the type of a message."""
 
 Json = Any
 
 
 def lay_out(message: str, width: int, most: int, keep: Collection[str] = ()) -> list[str]:
-    """Lay a message out: JSON, with what its transport writes before it, and any other text as it is.
+    """Format a message: indent JSON and keep its transport prefix; truncate other text.
 
     Args:
-        message: What was on the wire.
-        width: Characters of a line.
-        most: How many lines there may be.
-        keep: Texts that are left out last.
+        message: The recorded text.
+        width: The width of a line in characters.
+        most: The maximum number of lines.
+        keep: Values that are omitted last.
     """
     lines: list[str] = []
     for line in message.strip().splitlines():
@@ -40,12 +40,12 @@ def lay_out(message: str, width: int, most: int, keep: Collection[str] = ()) -> 
 
 
 def cut(text: str, width: int) -> str:
-    """Shorten a text."""
+    """Truncate a text."""
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def cut_id(text: str) -> str:
-    """Shorten a text if it is an id, or a number that nobody reads."""
+    """Truncate a text if it is an id or a long number."""
     return f"{text[:SHORT]}…" if _ID.fullmatch(text) else text
 
 
@@ -57,7 +57,7 @@ def _fitted(before: str, value: Json, width: int, most: int, keep: Collection[st
         lines = [f"{before}{line}" if n == 0 else line for n, line in enumerate(_write(value, len(before), width, 0))]
         if len(lines) <= most:
             return lines
-        # Of two that are worth the same, what comes later goes.
+        # Among members of the same worth, omit the last one.
         worst = min(reversed(list(_leaves(value))), key=worth, default=None)
         if worst is None:
             return [*lines[: most - 1], "…"]
@@ -67,7 +67,7 @@ def _fitted(before: str, value: Json, width: int, most: int, keep: Collection[st
 
 
 def _leaves(value: Json) -> Iterator[tuple[dict[str, Json], str, Json]]:
-    """Each member of an object that holds nothing else, or belongs to others by its name."""
+    """List the members without inner members; a namespaced member (`a/b`) counts as one."""
     if isinstance(value, list):
         for each in cast("list[Json]", value):
             yield from _leaves(each)
@@ -80,7 +80,7 @@ def _leaves(value: Json) -> Iterator[tuple[dict[str, Json], str, Json]]:
 
 
 def _worth(key: str, value: Json) -> int:
-    """Say how much a reader would miss a member."""
+    """Rate the importance of a member to a reader."""
     if "/" in key:
         return 1
     if not isinstance(value, str):
@@ -91,7 +91,7 @@ def _worth(key: str, value: Json) -> int:
 
 
 def _write(value: Json, at: int, width: int, indent: int) -> list[str]:
-    """Write a value whose first line begins at a column; the others begin at the indent."""
+    """Write a value; the first line starts at column `at`, the others at the indent."""
     if at + len(_whole(value)) <= width or not (isinstance(value, dict | list) and value):
         return [_scalar(value, width - at)]
     if isinstance(value, list):
@@ -117,7 +117,7 @@ def _write(value: Json, at: int, width: int, indent: int) -> list[str]:
 
 
 def _write_list(items: list[Json], at: int, width: int, indent: int) -> list[str]:
-    """Write the items one below the other; what is only named before the last one stands beside it."""
+    """Write the items one below another; simple items before the last one share its line."""
     if not any(isinstance(each, dict | list) for each in items[:-1]):
         before = "".join(f"{_whole(each)}, " for each in items[:-1])
         beside = _write(items[-1], at + 1 + len(before), width - 1, indent + 1)
@@ -141,7 +141,7 @@ def _cuts(lines: list[str]) -> int:
 
 
 def _whole(value: Json) -> str:
-    """Write a value in one line."""
+    """Write a value on one line."""
     match value:
         case dict():
             return f"{{{', '.join(starmap(_member, cast('dict[str, Json]', value).items()))}}}"

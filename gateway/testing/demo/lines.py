@@ -1,4 +1,4 @@
-"""What `dragoman demo --keep` prints to be pasted into a shell."""
+"""The shell commands that `dragoman demo --keep` prints."""
 
 import json
 import sys
@@ -9,7 +9,7 @@ from gateway.testing.serving import LOOPBACK
 
 
 async def sample_lines(environment: Environment) -> list[str]:
-    """Write lines for a shell that work while everything runs; the first ones name what the others use."""
+    """Make shell commands for the running demo; the first lines set the variables of the others."""
     sessions = {row["runtime"]: row["session_id"] for row in (await environment.get("/v1/sessions"))["data"]}
     agent = sessions.get(environment.runtimes["huma 0.2"], "SESSION")
     huma, herm, openhands = environment.huma["0.2"], environment.herm, environment.openhands
@@ -21,7 +21,7 @@ async def sample_lines(environment: Environment) -> list[str]:
     client = {"type": "http", "url": environment.mcp_url, "headers": bearer}
     key = '-H "X-API-Key: $KEY"'
     again = [
-        "# kill the gateway if you like; this starts it again",
+        "# kill the gateway, and restart it with",
         f"{sys.executable} -m gateway serve --config {environment.config} --port {environment.port}",
     ]
     return [
@@ -33,27 +33,27 @@ async def sample_lines(environment: Environment) -> list[str]:
         f"CODER={openhands.url}/simulator/conversations/{coder}",
         f"CODER_KEY={openhands.session_api_key}",
         f"MCP={environment.mcp_url} MCP_TOKEN={environment.mcp_token}",
-        "# look at the sessions and at the calls; follow a session; speak to its agent",
+        "# list the sessions and the calls; follow a session; send a message to its agent",
         f"curl -s $GATEWAY/v1/sessions {key}",
         f"curl -s $GATEWAY/v1/calls {key}",
         f'curl -sN "$GATEWAY/v1/sessions/$SESSION/events/stream?after=0" {key}',
         f"curl -s $GATEWAY/v1/sessions/$SESSION/events {key} {_body({'kind': 'message.posted', 'content': 'Hi Finn'})}",
-        "# let the simulated agents call, say something, or want to run what needs a permission",
+        "# let the simulated agents call a tool, send a message, or run a command that needs approval",
         f'curl -s $HUMA/call -H "X-API-Key: $HUMA_KEY" {_body(ask)}',
         f'curl -s $HUMA/say -H "X-API-Key: $HUMA_KEY" {_body({"messages": ["Hello"]})}',
         f'curl -s $HERM/call -H "Authorization: Bearer $HERM_KEY" {_body(ask)}',
         f'curl -s $CODER/call -H "X-Session-API-Key: $CODER_KEY" {_body(ask)}',
         f'curl -s $CODER/run -H "X-Session-API-Key: $CODER_KEY" {_body({"command": "rm deck.txt", "gated": True})}',
-        "# let agents ask a person; what they ask, and the answers",
+        "# let agents ask a human, and list the requests",
         f"curl -s {herm.url}/simulator/ask/question -d 'Whom shall I ask?'",
         f"curl -s {herm.url}/simulator/ask/sudo -d ''",
         f'curl -s "$GATEWAY/v1/interactions?state=waiting" {key}',
-        "# call as an MCP client; below it, what a client of yours wants in its configuration",
+        "# call a tool as an MCP client; then the configuration for your own client",
         f'curl -s $MCP -H "Authorization: Bearer $MCP_TOKEN" {_body(rpc)}',
         f"echo '{json.dumps({'mcpServers': {'go-fish': client}})}'",
-        "# see the tables as the backend does",
+        "# show the tables of the backend",
         f"curl -s {environment.backend_served.url}/",
-        # Who listens for others is in a container, whose programs are not theirs.
+        # With another host the demo probably runs in a container, so its Python is not available outside.
         *(again if environment.host == LOOPBACK else []),
     ]
 

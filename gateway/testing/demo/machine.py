@@ -1,4 +1,4 @@
-"""The demo's report for programs: one JSON object a line."""
+"""The demo's report for programs: one JSON object per line."""
 
 import json
 from collections.abc import Sequence
@@ -9,27 +9,27 @@ from gateway.testing.demo.report import Note, Story
 
 
 class JsonOutput:
-    """Prints `step` for each step, `call` with all texts from the wire, `story` and `end`."""
+    """Prints a `step` object for each step, then `call` with all recorded texts, `story` and `end`."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
 
     def begin(self) -> None:
-        """Nothing comes before the first step."""
+        """Print nothing before the first step."""
 
     def chapter(self, runtime: str, title: str) -> None:
-        """Each step names its runtime."""
+        """Print nothing: each step contains its runtime."""
 
     def show_playing(self, note: Note) -> None:
-        """A step is told when it has ended."""
+        """Print nothing until the step has ended."""
 
     def show_played(self, note: Note) -> None:
         took = None if note.latency is None else round(note.latency.total_seconds() * 1000, 1)
-        self._say("step", runtime=note.runtime, step=note.step, held=note.held, ms=took, happened=note.happened)
+        self._write("step", runtime=note.runtime, step=note.step, held=note.held, ms=took, happened=note.happened)
 
     def show_calls(self, calls: Sequence[OneCall]) -> None:
         for call in calls:
-            self._say(
+            self._write(
                 "call",
                 runtime=call.runtime,
                 asked=call.asked.text,
@@ -46,18 +46,18 @@ class JsonOutput:
 
     def show_story(self, story: Story) -> None:
         moments = [{"seconds": round(each.seconds, 4), "who": each.who, "what": each.what} for each in story.moments]
-        self._say("story", title=story.title, moments=moments)
+        self._write("story", title=story.title, moments=moments)
 
     def show_end(self, notes: Sequence[Note], seen: str, log: str) -> None:
         held = sum(note.held is True for note in notes)
-        self._say("end", held=held, of=len(notes), seen=seen, log=log)
+        self._write("end", held=held, of=len(notes), seen=seen, log=log)
 
     def show_addresses(self, addresses: dict[str, str], lines: Sequence[str]) -> None:
-        self._say("listening", addresses=addresses, lines=list(lines))
+        self._write("listening", addresses=addresses, lines=list(lines))
 
     def end(self) -> None:
-        """Nothing is left open."""
+        """Do nothing: there is nothing to close."""
 
-    def _say(self, kind: str, **members: Any) -> None:
+    def _write(self, kind: str, **members: Any) -> None:
         self._file.write(f"{json.dumps({'type': kind, **members}, ensure_ascii=False)}\n")
         self._file.flush()

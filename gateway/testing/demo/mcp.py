@@ -1,4 +1,4 @@
-"""The demo's MCP client: the official one, which comes to the gateway and calls the tools of the same backend."""
+"""The demo's MCP client: the official client, which connects to the gateway and calls the same tools."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ KEY = "dragoman/key"
 
 
 class McpAsk:
-    """A call of an MCP client, with a key that makes a repeat the same call."""
+    """A call of an MCP client, with an idempotency key."""
 
     def __init__(self, side: "McpSide", tool: str, arguments: dict[str, Any]) -> None:
         self.tool = tool
@@ -37,21 +37,21 @@ class McpAsk:
         self._began = time.monotonic()
         self.waiting = asyncio.create_task(self._call())
 
-    async def told(self, within: float = WAIT) -> Told:
+    async def outcome(self, within: float = WAIT) -> Told:
         async with asyncio.timeout(within):
             result = await self.waiting
         texts = [block.text for block in result.content if isinstance(block, types.TextContent)]
-        # Fresh state comes first, the result itself last.
+        # The updates come first, the result is last.
         return Told("failure" if result.is_error else "success", texts[-1])
 
-    async def breaks(self) -> bool:
-        """Wait until nobody can tell it any more, and say whether that is so."""
+    async def fails(self) -> bool:
+        """Wait for the end of the request; return whether it failed without a response."""
         async with asyncio.timeout(WAIT):
             await asyncio.wait({self.waiting})
         return self.waiting.cancelled() or self.waiting.exception() is not None
 
     def repeat(self) -> None:
-        """Ask the same again."""
+        """Repeat the call with the same key."""
         self.waiting = asyncio.create_task(self._call())
 
     async def _call(self) -> types.CallToolResult:
@@ -69,7 +69,7 @@ class McpAsk:
 
 
 class McpSide:
-    """A client with a token of its own; its first request opens its session."""
+    """A client with its own token; its first request opens its session."""
 
     def __init__(self, environment: Environment, report: Report) -> None:
         self.player = Player(environment, report, "mcp")
@@ -97,114 +97,112 @@ class McpSide:
             session = await self.player.find_session()
             expect(session["native_id"] == MCP_CLIENT, f"the session is {session['native_id']}'s")
             tools = {tool.name for tool in (await self.client.list_tools()).tools}
-            expect({"ask_for_cards", "deal_later"} <= tools, f"it is offered {sorted(tools)}")
+            expect({"ask_for_cards", "deal_later"} <= tools, f"the tools are {sorted(tools)}")
             note.say(f"{len(tools)} tools, protocol mcp/{self.client.protocol_version}")
 
     async def ask_for_cards(self) -> None:
         async with self.player.step("a call, updates first") as note:
-            ask, told = await self.game.ask("ask_for_cards", {"targetPlayer": "Victoria", "rank": "7"})
-            expect(told.outcome == "success", f"failed: {told.text}")
+            ask, result = await self.game.ask("ask_for_cards", {"targetPlayer": "Victoria", "rank": "7"})
+            expect(result.outcome == "success", f"failed: {result.text}")
             blocks = [block["text"] for block in ask.answers[0]["content"]]
             expect(len(blocks) == 2 and "cards-asked" in blocks[0], f"expected the update first, got {blocks}")
             hand = self.player.environment.backend.games[self.player.session_id].view()["yourHand"]
-            expect(json.dumps(hand, separators=(",", ":")) in blocks[0], "the update shows an old hand")
-            note.say(told.text, ask.latency)
+            expect(json.dumps(hand, separators=(",", ":")) in blocks[0], "the update contains an outdated hand")
+            note.say(result.text, ask.latency)
 
     async def play(self) -> None:
-        """Play all that needs no crash."""
-        await self.game.ask_for_what_is_not_there()
-        await self.game.ask_twice_at_once()
-        await self.ask_wrongly()
-        await self.ask_for_an_unknown_tool()
-        await self.game.ask_again_after_a_refusal()
-        await self.hear_of_progress()
-        await self.ask_the_same_again()
+        """Play the steps before the crash."""
+        await self.game.make_illegal_move()
+        await self.game.make_two_calls()
+        await self.send_invalid_arguments()
+        await self.call_unknown_tool()
+        await self.game.retry_after_503()
+        await self.receive_progress()
+        await self.repeat_call()
 
-    async def ask_wrongly(self) -> None:
+    async def send_invalid_arguments(self) -> None:
         async with self.player.step("invalid arguments") as note:
             before = await self._calls()
             result = await self.client.call_tool("ask_for_cards", {"targetPlayer": 7, "rank": "7"})
-            said = result.content[0]
-            expect(result.is_error is True and isinstance(said, types.TextContent), "it is not refused")
-            assert isinstance(said, types.TextContent)
-            expect("/targetPlayer" in said.text, f"the text does not name the place: {said.text}")
-            expect(await self._calls() == before, "there is a call on record")
-            note.say(said.text)
+            block = result.content[0]
+            expect(result.is_error is True and isinstance(block, types.TextContent), "it was not refused")
+            assert isinstance(block, types.TextContent)
+            expect("/targetPlayer" in block.text, f"the error does not contain the path: {block.text}")
+            expect(await self._calls() == before, "a call was recorded")
+            note.say(block.text)
 
-    async def ask_for_an_unknown_tool(self) -> None:
+    async def call_unknown_tool(self) -> None:
         async with self.player.step("an unknown tool") as note:
             before = await self._calls()
             try:
                 await self.client.call_tool("juggle", {"balls": 3})
             except MCPError as exc:
-                expect("juggle" in exc.message, f"the text does not name the tool: {exc.message}")
+                expect("juggle" in exc.message, f"the error does not contain the tool's name: {exc.message}")
                 note.say(f"error {exc.code}: {exc.message}")
             else:
-                raise Unmet("it is not refused")
-            expect(await self._calls() == before, "there is a call on record")
+                raise Unmet("it was not refused")
+            expect(await self._calls() == before, "a call was recorded")
 
-    async def hear_of_progress(self) -> None:
+    async def receive_progress(self) -> None:
         async with self.player.step("202, progress, callback") as note:
             ask = McpAsk(self, "deal_later", {})
             self.player.asked.append(ask)
-            told = await ask.told()
-            expect(told.outcome == "success", f"failed: {told.text}")
-            expect(
-                any("50" in (said or "") for said in ask.progress), f"the caller heard of no progress: {ask.progress}"
-            )
-            note.say(f"{told.text}; the caller heard of its progress", ask.latency)
+            result = await ask.outcome()
+            expect(result.outcome == "success", f"failed: {result.text}")
+            expect(any("50" in (message or "") for message in ask.progress), f"the progress is missing: {ask.progress}")
+            note.say(f"{result.text}; the client received the progress", ask.latency)
 
-    async def ask_the_same_again(self) -> None:
+    async def repeat_call(self) -> None:
         async with self.player.step("a repeat with the same key") as note:
             ask = McpAsk(self, "send_message", {"message": "Got any 7s?"})
             self.player.asked.append(ask)
-            await ask.told()
+            await ask.outcome()
             ask.repeat()
-            told = await ask.told()
+            result = await ask.outcome()
             expect(ask.answers[0] == ask.answers[1], "the repeat has another outcome")
             executed = self.player.environment.backend.records.executions[await self.player.key_of(ask)]
-            expect(executed == 1, f"it was carried out {executed} times")
-            note.say(f"{told.text}: said once, told twice", ask.latency)
+            expect(executed == 1, f"it was executed {executed} times")
+            note.say(f"{result.text}: executed once, delivered twice", ask.latency)
 
     # Around the crash
 
-    async def begin_before_the_crash(self) -> int:
-        first, second = await self.game.begin_before_the_crash()
+    async def start_calls(self) -> int:
+        first, second = await self.game.start_calls()
         self._open = [each for each in (first, second) if isinstance(each, McpAsk)]
         return 2
 
-    async def go_on_alone(self) -> None:
-        """The client's connection breaks, and takes the client along."""
+    async def work_offline(self) -> None:
+        """Check that the open requests failed, and disconnect."""
         for ask in self._open:
-            expect(await ask.breaks(), f"{ask.tool} was answered by a dead gateway")
+            expect(await ask.fails(), f"{ask.tool} got a result from a dead gateway")
         await self.end()
 
-    async def wait_until_back(self) -> None:
+    async def wait_reconnected(self) -> None:
         await self._begin()
 
-    async def check_after_the_crash(self) -> None:
-        """Ask again with the same keys: the calls have gone on without their caller."""
+    async def check_calls_after_crash(self) -> None:
+        """Repeat the calls with the same keys; they have continued without their caller."""
         for ask in self._open:
             ask.repeat()
         if len(self._open) == 2:
-            await self.game.check_after_the_crash(self._open[0], self._open[1])
+            await self.game.check_calls_after_crash(self._open[0], self._open[1])
 
-    async def look_back(self) -> None:
-        await self.game.look_back()
+    async def check_game(self) -> None:
+        await self.game.check_game()
         await check_journal(self.player)
 
     async def end(self) -> None:
-        """Leave."""
+        """Disconnect."""
         self._leaving.set()
         if self._living is not None:
-            # What broke the connection has failed the steps that used it.
+            # A connection error has already failed the steps that used it.
             waiting = [ask.waiting for ask in self.player.asked if isinstance(ask, McpAsk)]
             await asyncio.gather(self._living, *waiting, return_exceptions=True)
 
-    # What several steps need
+    # Helpers
 
     async def _begin(self) -> None:
-        """Connect anew, in a task that the connection belongs to."""
+        """Open a new connection in its own task."""
         self._connected.clear()
         self._leaving.clear()
         self._living = asyncio.create_task(self._live())

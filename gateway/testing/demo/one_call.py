@@ -1,4 +1,4 @@
-"""One call from a runtime to the backend and back, as it went over four connections."""
+"""One call from a runtime to the backend and back, as recorded on four connections."""
 
 import json
 from dataclasses import dataclass
@@ -11,20 +11,20 @@ DIALECTS = {"huma 0.1": "HUMA 0.1", "huma 0.2": "HUMA 0.2.0", "openhands": "Open
 
 @dataclass(frozen=True, slots=True)
 class OneCall:
-    """What each side wrote, to the letter."""
+    """The recorded messages of one call."""
 
     runtime: str
     mark: str
-    """The text by which its frames are known."""
+    """The text that identifies its frames."""
     asked: Passed
-    """The call, as the runtime wrote it."""
+    """The runtime's request."""
     copied: Passed
-    """The copy of what went on record: its `data` is the envelope."""
+    """The copy of the recorded event; its `data` is the envelope."""
     webhook: Passed
     answered: Passed
-    """What the backend answered."""
+    """The backend's response."""
     told: Passed
-    """The result, as the runtime read it."""
+    """The result that the runtime received."""
 
     @property
     def envelope(self) -> dict[str, Any]:
@@ -32,19 +32,19 @@ class OneCall:
 
     @property
     def request(self) -> dict[str, Any]:
-        """What the backend was asked."""
+        """The data of the webhook."""
         return json.loads(self.webhook.text)["data"]
 
 
 def find_call(runtime: str, mark: str, call_id: str, *, wire: Wire, backend: Wire) -> OneCall | None:
-    """Find a call by what its runtime calls it on its wire, as far as all of it has passed.
+    """Find all messages of a call; return None while one is missing.
 
     Args:
-        runtime: What the report calls it.
-        mark: The text by which its frames are known there.
-        call_id: The gateway's own id.
-        wire: The runtime's connections.
-        backend: The backend's connections.
+        runtime: The runtime's label in the report.
+        mark: The text that identifies the call's frames.
+        call_id: The gateway's id of the call.
+        wire: The runtime's traffic.
+        backend: The backend's traffic.
     """
     asked = wire.find(mark, by_gateway=False)
     webhook = next((each for each in backend.passed if each.headers.get("webhook-id") == call_id), None)

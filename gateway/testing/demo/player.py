@@ -1,4 +1,4 @@
-"""One runtime as a player of the demo: its session in the gateway, and what every step needs."""
+"""One runtime as a player of the demo: its session in the gateway, and helpers for all steps."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -20,14 +20,14 @@ Envelope = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What an agent was told about a call, whatever its protocol calls it."""
+    """The result of a call that the agent received, in the same form for every protocol."""
 
     outcome: str
     text: str
 
 
 class Ask(Protocol):
-    """A call that an agent has made; `mark` is the text by which its frames are known on the wire."""
+    """A call of an agent; `mark` is the text that identifies its frames on the wire."""
 
     @property
     def native_id(self) -> str: ...
@@ -39,11 +39,11 @@ class Ask(Protocol):
     def latency(self) -> timedelta | None: ...
     @property
     def answers(self) -> list[Any]: ...
-    async def told(self, within: float = WAIT) -> Told: ...
+    async def outcome(self, within: float = WAIT) -> Told: ...
 
 
 class Player:
-    """What all agents of the demo have in common."""
+    """The common part of all agents in the demo."""
 
     def __init__(self, environment: Environment, report: Report, label: str) -> None:
         self.environment = environment
@@ -58,7 +58,7 @@ class Player:
         return self.report.step(self.label, name, within=within)
 
     async def find_session(self) -> dict[str, Any]:
-        """Wait until the gateway has the runtime's one session, and remember it."""
+        """Wait for the runtime's only session in the gateway, and store its id."""
 
         async def look() -> dict[str, Any] | None:
             sessions = (await self.environment.get("/v1/sessions"))["data"]
@@ -71,12 +71,12 @@ class Player:
         return session
 
     async def drive(self, **event: Any) -> Envelope:
-        """Write one event to the session by the HTTP API; returns its envelope."""
+        """Post one event to the session over the HTTP API; return its envelope."""
         written = await self.environment.post(f"/v1/sessions/{self.session_id}/events", event)
         return written["data"][0]
 
     async def journal(self, after: int = 0) -> list[Envelope]:
-        """Read the session's events, page by page."""
+        """Read all events of the session."""
         envelopes: list[Envelope] = []
         while True:
             path = f"/v1/sessions/{self.session_id}/events"
@@ -89,10 +89,10 @@ class Player:
     async def event(
         self, kind: str, fits: Callable[[Envelope], bool] = lambda _: True, *, after: int = 0, times: int = 1
     ) -> Envelope:
-        """Wait for events of a kind in the journal; returns the last of them.
+        """Wait for events of a kind in the journal; return the last one.
 
         Raises:
-            Unmet: they did not come in time, or more of them came.
+            Unmet: too few arrived in time, or too many.
         """
 
         async def look() -> Envelope | None:
@@ -103,10 +103,10 @@ class Player:
         return await self.until(look, f"no {kind} in the journal")
 
     async def until(self, look: Callable[[], Awaitable[Any]], otherwise: str, *, within: float = WAIT) -> Any:
-        """Ask the gateway again and again.
+        """Poll until `look` returns a value other than None.
 
         Raises:
-            Unmet: with the text, when nothing was found in time.
+            Unmet: with the text `otherwise`, after `within` seconds.
         """
         try:
             async with asyncio.timeout(within):
@@ -119,10 +119,10 @@ class Player:
             raise Unmet(otherwise) from exc
 
     async def backend_has(self, held: Callable[[], bool], otherwise: str) -> None:
-        """Wait until something is true of the backend.
+        """Wait for a condition of the backend.
 
         Raises:
-            Unmet: with the text, when it does not come true.
+            Unmet: with the text `otherwise`, after a timeout.
         """
         try:
             await self.environment.backend.changed.until(lambda: held() or None, WAIT, what=lambda: otherwise)
@@ -130,10 +130,10 @@ class Player:
             raise Unmet(otherwise) from exc
 
     async def on_the_wire(self, ask: Ask) -> OneCall:
-        """Find a call as it went over the connections of the agent and of the backend.
+        """Find the recorded messages of a call.
 
         Raises:
-            Unmet: not all of it was seen.
+            Unmet: one of them is missing.
         """
         call_id = await self.key_of(ask)
         wire, backend = self.environment.wires[self.label], self.environment.backend_wire
@@ -141,13 +141,13 @@ class Player:
         def look() -> OneCall | None:
             return find_call(self.label, ask.mark, call_id, wire=wire, backend=backend)
 
-        await self.backend_has(lambda: look() is not None, f"not all of {self.label}'s call was seen on the wire")
+        await self.backend_has(lambda: look() is not None, f"a message of {self.label}'s call is missing")
         found = look()
         assert found is not None
         return found
 
     async def key_of(self, ask: Ask) -> str:
-        """Return the gateway's own id of a call, which is also its webhook-id."""
+        """Return the gateway's id of a call, which is also its webhook-id."""
         calls = (await self.environment.get("/v1/calls", session_id=self.session_id, limit=100))["data"]
         found = [row["call_id"] for row in calls if row["native_call_id"] == ask.native_id]
         expect(len(found) == 1, f"the gateway has {len(found)} records of {ask.tool}")

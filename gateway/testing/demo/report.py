@@ -1,4 +1,4 @@
-"""What the demo has done: by which runtime, how long it took, and whether it was as promised."""
+"""The demo's steps: their runtimes, times and results."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -15,21 +15,21 @@ STEP_LIMIT = 15.0
 
 
 class Unmet(Exception):
-    """An expectation did not hold; the text says what came instead."""
+    """An expectation was not met; the text describes the actual state."""
 
 
 def expect(held: bool, otherwise: str) -> None:
-    """Demand something.
+    """Check a condition.
 
     Raises:
-        Unmet: it is not so.
+        Unmet: it is false.
     """
     if not held:
         raise Unmet(otherwise)
 
 
 class Note:
-    """One row of the report."""
+    """One step in the report."""
 
     def __init__(self, runtime: str, step: str) -> None:
         self.runtime = runtime
@@ -39,7 +39,7 @@ class Note:
         self.held: bool | None = None
 
     def say(self, happened: str, latency: timedelta | None = None) -> None:
-        """Write down what happened, and how long the agent waited for it."""
+        """Set the result of the step, and the time that the agent waited."""
         self.happened = happened if len(happened) <= 120 else f"{happened[:119]}…"
         self.latency = latency
 
@@ -55,14 +55,14 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What happened to one call, in order of time."""
+    """The timeline of one call."""
 
     title: str
     moments: Sequence[Moment]
 
 
 class Output(Protocol):
-    """How the report is shown."""
+    """A format of the report."""
 
     def begin(self) -> None: ...
     def chapter(self, runtime: str, title: str) -> None: ...
@@ -76,7 +76,7 @@ class Output(Protocol):
 
 
 class Report:
-    """All rows, shown as they come."""
+    """All steps, passed to the output as they happen."""
 
     def __init__(self, output: Output) -> None:
         self.notes: list[Note] = []
@@ -88,7 +88,7 @@ class Report:
 
     @asynccontextmanager
     async def step(self, runtime: str, step: str, *, within: float = STEP_LIMIT) -> AsyncGenerator[Note]:
-        """Play one step; an unmet expectation is written down, and the next step is played all the same."""
+        """Run one step; record an unmet expectation, and let the next step run."""
         note = Note(runtime, step)
         self.notes.append(note)
         self.output.show_playing(note)
@@ -104,5 +104,5 @@ class Report:
             note.happened, note.held = f"the gateway's API: {exc!r}", False
         finally:
             if note.held is None:
-                note.happened, note.held = "broken off", False
+                note.happened, note.held = "canceled", False
             self.output.show_played(note)

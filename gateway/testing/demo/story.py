@@ -1,4 +1,4 @@
-"""The timeline of one call that a kill of the gateway interrupts."""
+"""The timeline of one call during which the gateway is killed."""
 
 from operator import attrgetter
 
@@ -29,5 +29,5 @@ async def tell_story(player: Player, ask: Ask) -> Story | None:
         (response.at, "backend", f"responds; it ran the tool {'once' if runs == 1 else f'{runs} times'}"),
         (results[0].at, "agent", "receives the result"),
     ]
-    moments = sorted((Moment(at - asked.at, who, what) for at, who, what in found), key=attrgetter("seconds"))
+    moments = sorted((Moment(at - asked.at, part, text) for at, part, text in found), key=attrgetter("seconds"))
     return Story(f"One call that survives kill -9 ({DIALECTS[player.label]})", moments)

@@ -1,4 +1,4 @@
-"""The demo's whole report: one call in every protocol, and each step by runtime."""
+"""The demo's verbose report: one call in every protocol, and each step by runtime."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -77,7 +77,7 @@ class VerboseOutput(FoldedOutput):
         row.add_column(width=2 + STEP_WIDTH, no_wrap=True)
         row.add_column(width=width)
         row.add_column(width=TIME_WIDTH, justify="right", no_wrap=True)
-        # As Text, because what peers send must not be read as markup.
+        # As Text, because texts of peers must not be interpreted as markup.
         step = f"{note.runtime}: {note.step}" if name else note.step
         mark = Text.assemble((MARKS[note.held], STYLES[note.held]), " ", step)
         happened = Text(note.happened)

@@ -1,4 +1,4 @@
-"""One call of each runtime as it went over the wire, side by side, as wide as the terminal is."""
+"""Shows the recorded messages of one call of each runtime, side by side in the width of the terminal."""
 
 import json
 import re
@@ -17,9 +17,9 @@ from gateway.testing.demo.one_call import DIALECTS, OneCall
 from gateway.testing.wire import Passed
 
 NARROWEST, GAP, MARGIN = 36, 3, 2
-"""Characters of a column of JSON, between two columns, and before the first."""
+"""The minimum width of a JSON column, the gap between two columns, and the margin before the first."""
 FRAME_LINES, MIDDLE_LINES = 10, 16
-# Of the terminal's own palette what can be read on dark and on light.
+# Colors of the terminal's palette that are readable on dark and on light backgrounds.
 KEY, WORD = "dim", "bold magenta"
 _NUMBERS = ("no dialect", "one dialect", "two dialects", "three dialects", "four dialects", "five dialects")
 _KEY = re.compile(r'"[^"]*"(?=:)')
@@ -27,19 +27,19 @@ _SIGNED = ("webhook-id", "webhook-timestamp", "webhook-signature")
 
 
 def show_calls(calls: Sequence[OneCall], width: int) -> list[RenderableType]:
-    """Show what the runtimes wrote and read, and between them what they have in common."""
+    """Show the frames of the runtimes, and between them the common record and webhook."""
     view = _View(calls, width - MARGIN)
     first = calls[0]
-    title = f"One call in {_NUMBERS[len(calls)]}, as it went over the wire"
-    record = view.block("2  On record, in one envelope", [json.dumps(first.envelope)], MIDDLE_LINES)
+    title = f"One call in {_NUMBERS[len(calls)]}, on the wire"
+    record = view.block("2  The record, one envelope", [json.dumps(first.envelope)], MIDDLE_LINES)
     return [
         Rule(Text(title, HEADING), align="left", style="dim"),
         view.heading("1  The agent calls, in its own protocol"),
         view.frames([(call, call.asked) for call in calls]),
         view.columns([record, view.webhook(first)], at_most=2),
-        view.heading("   All of them, with ids of their own") if len(calls) > 1 else Text(),
+        view.heading("   All calls, each with its own ids") if len(calls) > 1 else Text(),
         view.ids(),
-        view.heading("4  The agent is told, in its own protocol"),
+        view.heading("4  The agent receives the result, in its own protocol"),
         view.frames([(call, call.told) for call in calls]),
     ]
 
@@ -68,12 +68,12 @@ class _View:
         return self.columns(shown)
 
     def webhook(self, call: OneCall) -> Text:
-        """Show what the backend was sent, and what it answered."""
+        """Show the webhook and the backend's response."""
         each = self._column(2)[1]
         signed = [f"{name}: {cut(call.webhook.headers[name], 22)}" for name in _SIGNED]
-        head = Text("\n".join(["3  Your backend gets a signed webhook", call.webhook.head, *signed]))
+        head = Text("\n".join(["3  Your backend receives a signed webhook", call.webhook.head, *signed]))
         head.stylize(HEADING, 0, head.plain.index("\n"))
-        answer = Text.assemble("it answers ", (call.answered.head, WORD))
+        answer = Text.assemble("it responds with ", (call.answered.head, WORD))
         body = self._json(call.webhook.text, each, MIDDLE_LINES - 8)
         return Text("\n").join([head, body, answer, self._json(call.answered.text, each, 6, keep=())])
 
@@ -83,7 +83,7 @@ class _View:
         return Text("\n").join([Text(heading, HEADING), *(self._json(message, each, most) for message in messages)])
 
     def ids(self) -> RenderableType:
-        """Show what differs between the calls."""
+        """Show the differences between the calls."""
         grid = Table.grid(padding=(0, 2))
         grid.add_row(*(Text(name, "dim") for name in ("", "session", "event", "native call", "call", "signature")))
         for call in self._calls:
@@ -100,7 +100,7 @@ class _View:
         return Padding(grid, (0, 0, 0, MARGIN + 3))
 
     def columns(self, shown: Sequence[Text], at_most: int = 99) -> RenderableType:
-        """Put blocks side by side, as many as there is room for."""
+        """Put as many blocks side by side as fit."""
         count, each = self._column(min(len(shown), at_most))
         grid = Table.grid(padding=(0, GAP, 0, 0))
         for _ in range(count):
@@ -112,9 +112,9 @@ class _View:
         return Padding(grid, (1, 0, 0, MARGIN))
 
     def _column(self, blocks: int) -> tuple[int, int]:
-        """Say how many columns there are for some blocks, and how wide each is."""
-        room = max(1, (self._width + GAP) // (NARROWEST + GAP))
-        count = ceil(blocks / ceil(blocks / room))
+        """Return the number of columns for some blocks, and their width."""
+        most = max(1, (self._width + GAP) // (NARROWEST + GAP))
+        count = ceil(blocks / ceil(blocks / most))
         return count, (self._width + GAP) // count - GAP
 
     def _json(self, message: str, width: int, most: int, *, keep: Collection[str] | None = None) -> Text:

@@ -37,7 +37,7 @@ def test_an_expanded_value_is_neither_expanded_again_nor_read_as_yaml() -> None:
 def test_an_unset_variable_is_named_at_its_place() -> None:
     (finding,) = _expand({"a": ["x", "${NOT_SET}"]}).findings
     assert finding.place == ("a", 1)
-    assert finding.message == "the environment variable NOT_SET is not set; set it, or write it into .env"
+    assert finding.message == "the environment variable NOT_SET is not set; set it, or add it to .env"
 
 
 @pytest.mark.parametrize("text", ["${", "${}", "${1A}", "${A", "${A-b}"])

@@ -85,8 +85,8 @@ def test_dead_routes_are_found_over_every_condition(complaints: Complain, above:
         ("{match: {event: message.post}, copy_to: log}",
          "13: routes[0].match.event: no event kind matches 'message.post'; did you mean 'message.posted'?"),
         ("{match: {event: turn.interrupted}, to: cards}",
-         ("13: routes[0].match.event: nobody waits for an answer to 'turn.interrupted'; only to approval.asked,"
-         " message.posted, question.asked, tool.requested; use copy_to")),
+         ("13: routes[0].match.event: 'turn.interrupted' cannot go `to` an executor, only approval.asked,"
+         " message.posted, question.asked, tool.requested can; use copy_to")),
     ],
 )  # fmt: skip
 def test_a_route_that_cannot_work_is_an_error(complaints: Complain, route: str, expected: str) -> None:
@@ -144,11 +144,11 @@ def test_a_tool_without_a_description_is_doubtful(complaints: Complain) -> None:
 
 def test_the_tool_by_which_mcp_clients_wait_cannot_be_declared(complaints: Complain) -> None:
     (found,) = complaints(_with("  get_result: {description: x}\n"))
-    assert found.startswith("4: tools.get_result: MCP clients wait")
+    assert found.startswith("4: tools.get_result: the gateway offers")
 
 
 SECRET = "c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0"
-NEVER = ", which is never connected to; write the address of your service"
+NEVER = "; the gateway never connects to it; write the address of your service"
 GOOD_ROUTES = 'routes: [{match: {tool: "*"}, to: cards}]\n'
 
 
@@ -158,8 +158,8 @@ GOOD_ROUTES = 'routes: [{match: {tool: "*"}, to: cards}]\n'
         ("api: {keys: [{name: a, key: 0123456789abcdef}]}", "{}",
          "warning: api.keys: no API key is configured, so `serve` binds loopback addresses only; add one to go public"),
         ("key: 0123456789abcdef}", "key: short}",
-         ("warning: api.keys[0].key: the key has fewer than 16 characters and can be guessed; `openssl rand -hex 32`"
-         " makes a good one")),
+         ("warning: api.keys[0].key: the key has fewer than 16 characters and can be guessed; generate one with"
+         " `openssl rand -hex 32`")),
         ("key: 0123456789abcdef}", "key: 0123456789abcdef}, {name: b, key: 0123456789abcdef}",
          "api.keys[1].key: this is also the key of 'a'; give each name its own"),
         ("key: 0123456789abcdef}", "key: 0123456789abcdef}, {name: a, key: 0123456789abcdeg}",
@@ -167,8 +167,8 @@ GOOD_ROUTES = 'routes: [{match: {tool: "*"}, to: cards}]\n'
         ('loft: "7"}', 'loft: "7"}\n  pop: {adapter: pigeon, url: "http://LOFT/", api_key: x, loft: "7"}',
          "runtimes.pop: this is the same native session as runtimes.pip: each call would run twice; remove one"),
         ('loft: "7"}', "}",
-         ("warning: runtimes.pip: names no native session and none to create; it stays idle until POST /v1/sessions"
-         " gives a native_id")),
+         ("warning: runtimes.pip: has no native_id and creates no session; it stays idle until POST /v1/sessions"
+         " passes a native_id")),
         ('loft: "7"}', "autostart: true}",
          "runtimes.pip.autostart: autostart needs options that say what to create; see the adapter's README"),
         ('loft: "7"}', 'loft: "7", labels: {" ": x}}',
@@ -177,10 +177,11 @@ GOOD_ROUTES = 'routes: [{match: {tool: "*"}, to: cards}]\n'
          ("warning: executors.cards: requests are unsigned, so the backend cannot tell them from forged ones; add a"
          " `secret`")),
         ('"http://log/x", secret: c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0', '"http://log/x"',
-         "warning: destinations.log: copies are unsigned, so nobody can tell them from forged ones; add a `secret`"),
+         ("warning: destinations.log: copies are unsigned, so their receiver cannot tell them from forged ones; add a"
+         " `secret`")),
         ("type: webhook, url", "type: webhook, accepted_deadline: 5m, url",
-         ("warning: executors.cards.accepted_deadline: answers after a 202 cannot come back without a callback"
-         " address; set public_url to where executors reach this gateway")),
+         ("warning: executors.cards.accepted_deadline: outcomes after a 202 cannot arrive without a callback address;"
+         " set public_url to the gateway's URL")),
         ("type: webhook, url", "type: webhook, timeout: 3m, url",
          ("warning: executors.cards.timeout: one attempt may take longer than the whole call's `deadline`, which cuts"
          " it off")),
@@ -197,9 +198,10 @@ GOOD_ROUTES = 'routes: [{match: {tool: "*"}, to: cards}]\n'
          ("warning: executors.cards.secret: the key in it has 3 bytes; write whsec_ and 24 to 64 random bytes in base64"
           " (openssl rand -base64 32)")),
         ("key: 0123456789abcdef}", "key: change-me-to-something-long}",
-         "warning: api.keys[0].key: this is the key of the README, which anybody knows; `openssl rand -hex 32`"),
+         "warning: api.keys[0].key: this is the README's sample key; generate your own with `openssl rand -hex 32`"),
         ("http://cards/x", "http://u:p@cards/x",
-         "warning: executors.cards.url: holds a user name or password, which logs may show; use `headers` instead"),
+         ("warning: executors.cards.url: contains a user name or password, which may appear in logs; use `headers`"
+         " instead")),
         ("{type: static}", "{type: static, result: 1, error: x}",
          "executors.other: has both `result` and `error`; keep one"),
         ("api: ", "public_url: http://gateway.example.com\napi: ",
@@ -219,7 +221,7 @@ def test_a_safe_public_url_is_not_doubted(complaints: Complain, url: str) -> Non
 
 def test_a_function_that_cannot_be_imported_is_an_error_at_its_line(complaints: Complain) -> None:
     text = BASE.replace("  other: {type: static}", "  other:\n    type: python\n    call: no_such_tools:ask")
-    mend = "install the package beside the gateway, or name its folder in PYTHONPATH"
+    mend = "install the package in the gateway's environment, or add its folder to PYTHONPATH"
     assert complaints(text + "routes:\n  - {match: {tool: '*'}, to: other}\n  - {copy_to: log}\n") == [
         f"11: executors.other.call: there is no module 'no_such_tools'; {mend}"
     ]

@@ -25,7 +25,7 @@ runtimes:
     clients:
 """
 ADA = f"      - {{name: ada, token: {TOKEN}}}\n"
-MORE = "which opens more than tools; make another"
+MORE = "which grants more than tools; use another token"
 FIRST = HEAD.count("\n") + 1
 """The line of the first client."""
 
@@ -100,14 +100,14 @@ def test_who_is_shown_no_tool_is_named(complaints: Complain) -> None:
 def test_a_desk_without_tools_is_named(complaints: Complain, old: str, new: str) -> None:
     said = complaints(HEAD.replace(old, new) + ADA)
     assert any(
-        "warning: runtimes.desk: no route leads a declared tool to an executor, so clients are shown none" in one
+        "warning: runtimes.desk: no route leads a declared tool to an executor, so clients see none" in one
         for one in said
     )
 
 
 def test_a_desk_without_clients_is_named(complaints: Complain) -> None:
     (said,) = complaints(HEAD.replace("    clients:\n", ""))
-    assert "warning: runtimes.desk.clients: nobody may come; `clients: [{name: ada," in said
+    assert "warning: runtimes.desk.clients: no client may connect; add one with `clients: [{name: ada," in said
 
 
 def test_without_the_library_the_check_names_the_command(complaints: Complain, monkeypatch: pytest.MonkeyPatch) -> None:

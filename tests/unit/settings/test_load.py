@@ -85,7 +85,7 @@ unrouted: maybe
         "1: public_urll: unknown key; did you mean 'public_url'?",
         "4: runtimes.a.api_key: this key is required: The pigeon's key",
         "5: runtimes.b.adapter: no adapter is called 'dove'; known: pigeon",
-        "7: executors.c.secret: the environment variable NO is not set; set it, or write it into .env",
+        "7: executors.c.secret: the environment variable NO is not set; set it, or add it to .env",
         "7: executors.c.timeout: '20 parsecs' is not a duration; write 20s, 500ms, 2m or 7d",
         "9: routes[0].match.tol: unknown key; did you mean 'tool'?",
         "10: unrouted: 'maybe' is not a choice; write fail or ignore",
@@ -126,9 +126,9 @@ def test_an_executor_that_cannot_be_read_is_not_also_called_missing(complaints: 
     [
         ("a, b\n", "1: : the file must be a mapping: lines of `key: value`, beginning with e.g. `runtimes:`"),
         ("- a\n", "1: : the file must be a mapping: lines of `key: value`, beginning with e.g. `runtimes:`"),
-        ("runtimes:\n", ("1: runtimes: an empty value is not right here; this must be a mapping"
+        ("runtimes:\n", ("1: runtimes: an empty value is not valid here; this must be a mapping"
          " (lines of `key: value`), or remove the key")),
-        ("runtimes: [a]\n", "1: runtimes: a list is not right here; this must be a mapping (lines of `key: value`)"),
+        ("runtimes: [a]\n", "1: runtimes: a list is not valid here; this must be a mapping (lines of `key: value`)"),
         ("runtimes: {a: x}\n", "1: runtimes.a: a runtime must be a mapping with at least `adapter:` and `url:`"),
         ("runtimes: {a: {url: x}}\n", "1: runtimes.a: 'adapter' is missing; write one of: pigeon"),
         ("runtimes: {a: {adapter: pigoen}}\n",
@@ -136,59 +136,60 @@ def test_an_executor_that_cannot_be_read_is_not_also_called_missing(complaints: 
         ("runtimes: {a: {adapter: pigeon, url: 'http://x', api_key: k, loft: coop}}\n",
          "1: runtimes.a.loft: 'coop' is not a loft; write another"),
         ("runtimes: {a b: {adapter: pigeon, url: x, api_key: k}}\n",
-         ("1: runtimes['a b']: 'a b' cannot be a name here; use letters, digits, '.', '_' and '-', at most 64,"
+         ("1: runtimes['a b']: 'a b' is not a valid name; use letters, digits, '.', '_' and '-', at most 64,"
          " beginning with a letter or digit")),
         ("engine: {type: redis}\n",
          "1: engine: 'redis' is not a known 'type'; write type: sqlite, type: postgres or type: memory"),
         ("engine: {type: postgres}\n",
-         ("1: engine.dsn: this key is required: postgresql://user:password@host:5432/database; PgBouncer may stand in"
-          " between, also in transaction mode")),
+         ("1: engine.dsn: this key is required: postgresql://user:password@host:5432/database; PgBouncer works"
+          " too, also in transaction mode")),
         ("engine: {type: postgres, dsn: 'mysql://u:SECRET@h/d'}\n",
          "1: engine.dsn: must be a URL such as postgresql://user:password@host:5432/database"),
         ("executors: {c: {url: x}}\n",
          "1: executors.c: 'type' is missing; write type: webhook, type: static or type: python"),
-        ("executors:\n  c:\n    type: webhook\n", "2: executors.c.url: this key is required: Where calls are POSTed"),
+        ("executors:\n  c:\n    type: webhook\n",
+         "2: executors.c.url: this key is required: The URL to which calls are POSTed"),
         ("executors: {c: {type: webhook, url: nowhere}}\n",
-         "1: executors.c.url: this value is not right here; this must be a URL such as https://host/path"),
+         "1: executors.c.url: this value is not valid here; this must be a URL such as https://host/path"),
         ("executors: {c: {type: webhook, url: 'http://c', attempts: 0}}\n",
-         "1: executors.c.attempts: 0 is not right here; this must be at least 1"),
+         "1: executors.c.attempts: 0 is not valid here; this must be at least 1"),
         ("executors: {c: {type: webhook, url: 'http://c', attempts: many}}\n",
-         "1: executors.c.attempts: 'many' is not right here; this must be a whole number"),
+         "1: executors.c.attempts: 'many' is not valid here; this must be a whole number"),
         ("executors: {c: {type: webhook, url: 'http://c', idempotent: perhaps}}\n",
-         "1: executors.c.idempotent: 'perhaps' is not right here; this must be true or false"),
+         "1: executors.c.idempotent: 'perhaps' is not valid here; this must be true or false"),
         ("executors: {c: {type: webhook, url: 'http://c', timeout: 0s}}\n",
          "1: executors.c.timeout: must be longer than 0s"),
         ("executors: {c: {type: webhook, url: 'http://c', timeout: 99999999999999d}}\n",
          "1: executors.c.timeout: longer than 100 years; write a duration such as 20s, 500ms, 2m or 7d"),
         ("executors: {c: {type: webhook, url: 'http://c', secret: ''}}\n",
-         ("1: executors.c.secret: a secret must not be empty; leave the key out for unsigned requests, or "
-             "make one: echo whsec_$(openssl rand -base64 32)")),
+         ("1: executors.c.secret: a secret must not be empty; remove the key for unsigned requests, or "
+             "generate one: echo whsec_$(openssl rand -base64 32)")),
         ("executors: {c: {type: webhook, url: 'http://c', headers: {Webhook-Id: x}}}\n",
          "1: executors.c.headers: the gateway sets the header 'Webhook-Id' itself; choose another name"),
         ("executors: {c: {type: webhook, url: 'http://c', headers: {'a b': x}}}\n",
          "1: executors.c.headers: 'a b' is not a header name; write letters, digits and dashes, e.g. X-Tenant"),
         ('api: {keys: [{name: a, key: "0123456789abcdef\\n"}]}\n',
          ("1: api.keys[0].key: an API key must not contain a line break or another control character;"
-          " `openssl rand -hex 32` makes a good one")),
+          " generate one with `openssl rand -hex 32`")),
         ("destinations: {d: {url: 'http://c', secret: [c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0, whsec_x]}}\n",
          ("1: destinations.d.secret: secret 2 of 2 is not base64; write whsec_ and 24 to 64 random bytes in base64"
           " (openssl rand -base64 32)")),
         ("destinations: {d: {url: 'http://c', secret: ['', a]}}\n",
-         ("1: destinations.d.secret: a secret must not be empty; leave the key out for unsigned requests, or "
-             "make one: echo whsec_$(openssl rand -base64 32)")),
+         ("1: destinations.d.secret: a secret must not be empty; remove the key for unsigned requests, or "
+             "generate one: echo whsec_$(openssl rand -base64 32)")),
         ("api: {keys: [{name: a, key: ''}]}\n",
-         "1: api.keys[0].key: an API key must not be empty; `openssl rand -hex 32` makes a good one"),
+         "1: api.keys[0].key: an API key must not be empty; generate one with `openssl rand -hex 32`"),
         ("api: {keys: [{name: a, key: 0123456789abcdef, scopes: [reed]}]}\n",
          ("1: api.keys[0].scopes[0]: 'reed' is not a choice; did you mean 'read'?"
          " write read, drive, operate or answer")),
         ("retention: {max_bytes: plenty}\n",
-         ("1: retention.max_bytes: 'plenty' is not right here; this must be a size such as 512KiB, 4MiB or a number"
+         ("1: retention.max_bytes: 'plenty' is not valid here; this must be a size such as 512KiB, 4MiB or a number"
          " of bytes")),
         ("routes: [{match: {tool: 3}, copy_to: []}]\n",
-         ("1: routes[0].match.tool: 3 is not right here; this must be a text; numbers and true/false need quotes to"
+         ("1: routes[0].match.tool: 3 is not valid here; this must be a text; numbers and true/false need quotes to"
          " be texts")),
         ("routes: {match: {}}\n",
-         "1: routes: a mapping is not right here; this must be a list ([a, b], or lines that begin with `- `)"),
+         "1: routes: a mapping is not valid here; this must be a list ([a, b], or lines that begin with `- `)"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_with_what_would_be_right(complaints: Complain, text: str, expected: str) -> None:

@@ -63,7 +63,7 @@ def test_a_preferred_channel_binding_needs_no_warning(complaints: Complain) -> N
 @pytest.mark.parametrize(
     ("dsn", "reason"),
     [
-        (PRISMA, "give `direct_dsn`"),
+        (PRISMA, "set `direct_dsn`"),
         (f"{BASE}?ssl=true", "write sslmode=require"),
         (f"{BASE}?sslmode=on", "sslmode must be one of disable, allow, prefer, require, verify-ca, verify-full"),
         (f"{BASE}?target_session_attrs=standby", "the gateway writes"),

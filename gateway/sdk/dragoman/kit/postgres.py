@@ -32,7 +32,7 @@ CREATE TABLE IF NOT EXISTS dragoman_kit_callbacks (
     deadline double precision NOT NULL
 );
 """
-_CALM = 10.0
+_TAKEOVER_PAUSE = 10.0
 """Seconds without takeovers after this worker lost its own connection: a restart of the server breaks all workers'
 connections, and each worker needs a moment to lock again."""
 _SETUP = 7_203_684_115
@@ -57,7 +57,7 @@ class PostgresCallStore:
             log.warning("DSN of the store: %s", text)
         self._dsn = asyncpg_dsn(dsn, system_certificates=ssl.get_default_verify_paths().cafile)
         self._connections = connections
-        self._calm_at = 0.0
+        self._takeovers_from = 0.0
         self._stack = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> "PostgresCallStore":
@@ -72,9 +72,9 @@ class PostgresCallStore:
                 async with self._pool.acquire(timeout=_PATIENCE) as link, link.transaction():
                     await link.execute("SELECT pg_advisory_xact_lock($1)", _SETUP)
                     await link.execute(_SCHEMA)
-                self._session = await self._live()
-            living = asyncio.create_task(self._stay())
-            stack.push_async_callback(self._die, living)
+                self._session = await self._connect_session()
+            keeper = asyncio.create_task(self._keep_lock())
+            stack.push_async_callback(self._end_session, keeper)
             self._stack = stack.pop_all()
         return self
 
@@ -144,7 +144,7 @@ class PostgresCallStore:
             await link.execute("DELETE FROM dragoman_kit_callbacks WHERE key = $1", key)
 
     async def take_owed(self, idempotent: Collection[str], limit: int) -> Sequence[Owed]:
-        if self._session.is_closed() or time.monotonic() < self._calm_at:
+        if self._session.is_closed() or time.monotonic() < self._takeovers_from:
             return ()
         async with self._transaction() as link:
             await link.execute(
@@ -184,17 +184,17 @@ class PostgresCallStore:
 
     # Liveness --------------------------------------------------------------------------------------------
 
-    async def _live(self) -> "asyncpg.Connection":
-        living = await asyncpg.connect(self._dsn, timeout=_PATIENCE, command_timeout=_PATIENCE)
+    async def _connect_session(self) -> "asyncpg.Connection":
+        session = await asyncpg.connect(self._dsn, timeout=_PATIENCE, command_timeout=_PATIENCE)
         # A machine that loses power closes no connection; keepalives let the server notice within half a minute.
-        await living.execute(
+        await session.execute(
             "SELECT set_config('tcp_keepalives_idle', '10', false), set_config('tcp_keepalives_interval', '5', false),"
             " set_config('tcp_keepalives_count', '3', false)"
         )
-        await living.execute("SELECT pg_advisory_lock($1)", self._owner)
-        return living
+        await session.execute("SELECT pg_advisory_lock($1)", self._owner)
+        return session
 
-    async def _stay(self) -> None:
+    async def _keep_lock(self) -> None:
         """Keep the lock of this worker; claims that another worker took over meanwhile stay with it."""
         while True:
             await asyncio.sleep(_PATIENCE)
@@ -203,15 +203,15 @@ class PostgresCallStore:
             except _BROKEN as exc:
                 log.warning("the store is unavailable: %s", type(exc).__name__)
                 self._session.terminate()
-                self._calm_at = time.monotonic() + _PATIENCE + _CALM
+                self._takeovers_from = time.monotonic() + _PATIENCE + _TAKEOVER_PAUSE
                 try:
-                    self._session = await self._live()
+                    self._session = await self._connect_session()
                 except _BROKEN:
                     continue
 
-    async def _die(self, living: "asyncio.Task[None]") -> None:
-        living.cancel()
-        await asyncio.wait({living})
+    async def _end_session(self, keeper: "asyncio.Task[None]") -> None:
+        keeper.cancel()
+        await asyncio.wait({keeper})
         self._session.terminate()
 
 
