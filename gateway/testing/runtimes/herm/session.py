@@ -230,7 +230,7 @@ class SimSession:
         await self._change.until(
             lambda: (self.streams_opened >= count and self.streams > 0) or None,
             within,
-            what=lambda: f"{count} streams of {self.session_id!r}, {self.streams_opened} came",
+            what=lambda: f"{count} streams of {self.session_id!r}, {self.streams_opened} arrived",
         )
 
     async def wait_no_stream(self, within: float = PATIENCE) -> None:

@@ -225,7 +225,7 @@ class SimAgent:
         await self._change.until(
             lambda: (self.connections >= count and self.connected) or None,
             within,
-            what=lambda: f"{count} connections of {self.agent_id!r}, {self.connections} came",
+            what=lambda: f"{count} connections of {self.agent_id!r}, {self.connections} arrived",
         )
 
     async def wait_for(

@@ -56,7 +56,7 @@ class SimCall:
         return await self._change.until(
             lambda: self.results if len(self.results) >= count else None,
             within,
-            what=lambda: f"{count} results of {self.tool!r}, {len(self.results)} came",
+            what=lambda: f"{count} results of {self.tool!r}, {len(self.results)} arrived",
         )
 
 
@@ -94,7 +94,7 @@ class SimBurst:
         if index >= self.sent:
             raise Violation(f"message {index} of {self.call_id!r} was not sent yet")
         if index in self.late:
-            raise Violation(f"the confirmation of message {index} came too late; success was assumed")
+            raise Violation(f"the confirmation of message {index} arrived too late; success was assumed")
         # A repeat contains the newest context, which may have changed.
         if _without_context(self.confirmations.setdefault(index, payload)) != _without_context(payload):
             raise Violation(f"message {index} was already confirmed otherwise")

@@ -229,7 +229,7 @@ class SimConversation:
         await self._change.until(
             lambda: (self.connections >= count and self.sockets and True) or None,
             within,
-            what=lambda: f"{count} connections to {self.conversation_id!r}, {self.connections} came",
+            what=lambda: f"{count} connections to {self.conversation_id!r}, {self.connections} arrived",
         )
 
     async def wait_disconnected(self, within: float = PATIENCE) -> None:
