@@ -1,4 +1,7 @@
-"""The adapter for Herm, a host of Hermes agents with an API of REST and server-sent events."""
+"""The adapter for Herm, a host of Hermes agents with an API of REST and server-sent events.
+
+May import `adapter`, `errors`, `events`, `guard`, `links`, `strict_json`.
+"""
 
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass

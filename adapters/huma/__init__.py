@@ -1,4 +1,7 @@
-"""The adapters for HUMA 0.1 (enveloped events) and 0.2.0 (flat events), both over Socket.IO."""
+"""The adapters for HUMA 0.1 (enveloped events) and 0.2.0 (flat events), both over Socket.IO.
+
+May import `adapter`, `errors`, `events`, `links`, `strict_json`.
+"""
 
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass

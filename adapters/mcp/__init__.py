@@ -1,4 +1,7 @@
-"""The adapter for MCP clients, such as coding agents, which connect to the gateway with their own tokens."""
+"""The adapter for MCP clients, such as coding agents, which connect to the gateway with their own tokens.
+
+May import `adapter`, `errors`, `events`.
+"""
 
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""The adapter for OpenHands V0 as of 0.62; its agents run their own tools and are controlled over Socket.IO."""
+"""The adapter for OpenHands V0 as of 0.62; its agents run their own tools and are controlled over Socket.IO.
+
+May import `adapter`, `errors`, `events`, `links`, `strict_json`.
+"""
 
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass

@@ -1,1 +1,4 @@
-"""The port of adapters and the option types that they share. Pure."""
+"""The port of adapters and the option types that they share. Pure.
+
+May import `addresses`, `errors`, `events`, `strict_json`.
+"""

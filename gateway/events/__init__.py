@@ -1,4 +1,7 @@
-"""Envelopes, drafts and ids of canonical events, and the events themselves from `dragoman.models`. Pure."""
+"""Envelopes, drafts and ids of canonical events, and the events themselves from `dragoman.models`. Pure.
+
+May import `dragoman.models`.
+"""
 
 from dragoman.models import (
     CLIENT_KINDS as CLIENT_KINDS,

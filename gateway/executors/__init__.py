@@ -1,1 +1,4 @@
-"""Executors of calls and receivers of event copies: webhook, Python function, static answer, destination."""
+"""Executors of calls and receivers of event copies: webhook, Python function, static answer, destination.
+
+May import `dragoman.models`, `errors`, `events`, `guard`, `log_limit`, `settings`, `strict_json`.
+"""

@@ -1,1 +1,5 @@
-"""The HTTP API for backends, operators and probes."""
+"""The HTTP API for backends, operators and probes.
+
+May import `adapter`, `addresses`, `core`, `dragoman.models`, `errors`, `events`, `executors`, `guard`, `runtime`,
+`settings`, `store`, `strict_json`.
+"""

@@ -1,1 +1,4 @@
-"""Links to runtimes: Socket.IO, REST and server-sent events."""
+"""Links to runtimes: Socket.IO, REST and server-sent events.
+
+May import `adapter`, `addresses`, `dragoman.hidden`, `dragoman.sse`, `errors`, `events`, `guard`, `strict_json`.
+"""

@@ -1,1 +1,4 @@
-"""The store: its port, and the engines for SQLite and PostgreSQL."""
+"""The store: its port, and the engines for SQLite and PostgreSQL.
+
+May import `clock`, `dragoman.models`, `errors`, `events`, `guard`.
+"""

@@ -1,1 +1,4 @@
-"""Simulated runtimes, conformance suites and the demo: for local work and for tests, never for production."""
+"""Simulated runtimes, conformance suites and the demo: for local work and for tests, never for production.
+
+May import nothing of the gateway.
+"""

@@ -1,6 +1,7 @@
 """The structure of the code: the length of files, the width of functions, and the cycles of imports."""
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -84,3 +85,32 @@ def imports_of(module: str, tree: ast.AST) -> Iterator[str]:
                 yield from [name for name in [inner if inner in trees() else f"{node.module}"] if name in trees()]
         else:
             yield from imports_of(module, node)
+
+
+def test_each_package_states_what_it_imports() -> None:
+    wrong: dict[str, set[str]] = {}
+    for file in files():
+        if file.name == "__init__.py":
+            tree = ast.parse(file.read_text(encoding="utf-8"))
+            stated = set(re.findall(r"`([\w.]+)`", (ast.get_docstring(tree) or "").rpartition("May import ")[2]))
+            used = set(packages_used(file.parent))
+            if stated != used:
+                wrong[str(file.relative_to(ROOT))] = stated ^ used
+    assert wrong == {}
+
+
+def packages_used(folder: Path) -> Iterator[str]:
+    """Yield the other packages that the modules of a folder import, without `gateway.`."""
+    own = name_of(folder / "__init__.py").removeprefix("gateway.sdk.").split(".")[:2]
+    for file in folder.glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Import(names=names):
+                    modules = [one.name for one in names]
+                case ast.ImportFrom(module=str(module)):
+                    modules = [module]
+                case _:
+                    continue
+            for parts in (module.split(".")[:2] for module in modules):
+                if parts[0] in {*PACKAGES, "dragoman"} and len(parts) > 1 and parts != own:
+                    yield ".".join(parts).removeprefix("gateway.")

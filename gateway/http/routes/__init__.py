@@ -1,4 +1,7 @@
-"""The operations of the API, one module per subject."""
+"""The operations of the API, one module per subject.
+
+May import `core`, `dragoman.models`, `errors`, `events`, `executors`, `guard`, `runtime`, `store`.
+"""
 
 from gateway.http.routes import (
     callers,

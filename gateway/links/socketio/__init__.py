@@ -1,1 +1,4 @@
-"""One Socket.IO link, from the handshake to the packets."""
+"""One Socket.IO link, from the handshake to the packets.
+
+May import `adapter`, `errors`, `events`, `guard`, `strict_json`.
+"""

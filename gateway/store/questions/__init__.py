@@ -1,3 +1,6 @@
-"""The queries that both database engines share, each as one statement."""
+"""The queries that both database engines share, each as one statement.
+
+May import `errors`, `events`.
+"""
 
 from gateway.store.questions import calls as calls, kept as kept, sends as sends, sessions as sessions

@@ -1,1 +1,4 @@
-"""`dragoman demo`: a scripted game of Go Fish through a real gateway."""
+"""`dragoman demo`: a scripted game of Go Fish through a real gateway.
+
+May import nothing of the gateway.
+"""

@@ -1,1 +1,4 @@
-"""Simulated runtimes on real sockets, speaking raw native JSON."""
+"""Simulated runtimes on real sockets, speaking raw native JSON.
+
+May import nothing of the gateway.
+"""

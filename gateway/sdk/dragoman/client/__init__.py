@@ -1,4 +1,7 @@
-"""An asyncio client of the gateway's API; see `README.md` in this folder."""
+"""An asyncio client of the gateway's API; see `README.md` in this folder.
+
+May import `dragoman.hidden`, `dragoman.models`, `dragoman.sse`.
+"""
 
 from dragoman.client.client import Client as Client
 from dragoman.client.errors import (

@@ -1,4 +1,7 @@
-"""Serves tool calls from a backend's own FastAPI application; see `README.md` in this folder."""
+"""Serves tool calls from a backend's own FastAPI application; see `README.md` in this folder.
+
+May import `dragoman.postgres_dsn`, `dragoman.webhook_secret`.
+"""
 
 from dragoman.kit.calls import Answer as Answer, ToolCall as ToolCall, ToolFailed as ToolFailed, Update as Update
 from dragoman.kit.memory import MemoryCallStore as MemoryCallStore

@@ -1,4 +1,7 @@
-"""The models of the wire format: events here, API responses in `responses`, webhook bodies in `webhooks`. Pure."""
+"""The models of the wire format: events here, API responses in `responses`, webhook bodies in `webhooks`. Pure.
+
+May import nothing of the gateway.
+"""
 
 from dragoman.models.content import (
     Author as Author,

@@ -1,1 +1,4 @@
-"""A simulated Herm server."""
+"""A simulated Herm server.
+
+May import nothing of the gateway.
+"""

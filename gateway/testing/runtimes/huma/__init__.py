@@ -1,1 +1,4 @@
-"""A simulated HUMA server of either dialect."""
+"""A simulated HUMA server of either dialect.
+
+May import nothing of the gateway.
+"""

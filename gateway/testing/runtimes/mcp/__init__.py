@@ -1,1 +1,4 @@
-"""An MCP client, as coding agents are."""
+"""An MCP client, as coding agents are.
+
+May import nothing of the gateway.
+"""

@@ -1,1 +1,4 @@
-"""A simulated OpenHands server of the V0 protocol."""
+"""A simulated OpenHands server of the V0 protocol.
+
+May import nothing of the gateway.
+"""
