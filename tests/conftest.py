@@ -14,6 +14,8 @@ from hypothesis import HealthCheck, settings
 from gateway.runtime import log
 from tests.requirements import REQUIREMENTS
 
+pytest_plugins = ["tests.reaper"]
+
 # Wall-clock limits say more about the machine than about the code.
 settings.register_profile("dragoman", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("dragoman")

@@ -5,10 +5,9 @@ Start it with: uvicorn backend:app --port 9000 --env-file .env
 
 import os
 
+from dragoman.kit import SqliteCallStore, Tools
 from fastapi import FastAPI
 from pydantic import BaseModel
-
-from dragoman.kit import SqliteCallStore, Tools
 
 app = FastAPI()
 # The store keeps the answer of each call, so that a repeated call runs only once, even after a restart.

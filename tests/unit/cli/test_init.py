@@ -59,6 +59,17 @@ def test_what_is_written_passes_a_strict_check(tmp_path: Path, runtime: RuntimeC
     assert ("idempotent: true" in text) == (backend is BackendChoice.FASTAPI)
 
 
+def test_generated_code_passes_the_default_rules_of_ruff(tmp_path: Path) -> None:
+    for runtime in RuntimeChoice:
+        assert _init(f"for-{runtime.value}", "--runtime", runtime).exit_code == 0
+    assert _init("acme", "--adapter", "acme-1").exit_code == 0
+    ruff = Path(sys.executable).with_name("ruff")
+    for folder in tmp_path.iterdir():
+        words = (ruff, "check", "--no-cache")
+        done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_there_is_a_choice_for_each_adapter() -> None:
     assert {choice.value for choice in RuntimeChoice} == ADAPTERS.keys()
 
