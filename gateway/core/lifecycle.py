@@ -182,10 +182,10 @@ def recover(builder: StepBuilder, messages: Sequence[Envelope] = ()) -> None:
 
 def _recover_dispatched(builder: StepBuilder, call: Call, policy: RetryPolicy) -> None:
     if policy.idempotent and call.attempt < policy.attempts:
-        reason = "the gateway restarted while the executor worked"
+        reason = "the gateway restarted, or another one took over, while the executor worked"
         builder.change_call(Requeue(call.call_id, builder.now, reason, unsure=True))
         builder.effects.append(Queue(call.call_id, call.executor or "", builder.now))
     else:
         so_far = f"after {call.attempt} attempts" if policy.idempotent else "it was not tried again"
-        text = f"the gateway restarted while the tool may have been running; {so_far}"
+        text = f"the gateway restarted, or another one took over, while the tool may have been running; {so_far}"
         settle(builder, call, failure(text, unknown=True), ended_as="dead")

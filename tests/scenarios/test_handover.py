@@ -28,6 +28,7 @@ from gateway.store.step import HANDOVER, Committed, Step
 from gateway.testing.conformance.engine_words import ALICE, FakeClock, close_session, open_session
 from tests.pace import PATIENCE
 from tests.scenarios.environment import GOOD, Scene, ended, until
+from tests.scenarios.hooks import Gate, success
 from tests.scenarios.replicas import Replica, cluster, owner_and_other
 
 STATUS: dict[str, Any] = {"type": "status", "status": "idle"}
@@ -106,6 +107,32 @@ async def test_what_an_owner_hears_while_it_is_cut_off_is_decided_about_by_the_n
         assert not any(event.get("native_state") == STATUS["status"] for event in moved)
         numbers = [event["sequence"] for event in await other.events(session_id)]
         assert numbers == list(range(1, len(numbers) + 1))
+
+
+async def test_an_answer_that_arrives_after_a_takeover_is_dropped_and_logged(newer: Scene) -> None:
+    gate = Gate()
+    newer.hooks.scripts["free"] = gate.answering(success("too late"))
+    store = cluster(newer)
+    async with store.replica() as a, store.replica() as b:
+        session_id = SessionId(await a.session())
+        one, other = await owner_and_other(session_id, [a, b])
+        call = await newer.agent.call("free", {})
+        await newer.hooks.wait_for()
+        one.faults.cut_off = True
+        gate.open()
+        await steal(one, session_id)
+        await other.wait_carries(session_id)
+        with capture_logs() as lines:
+            one.faults.cut_off = False
+            assert (await ended(call)).outcome == "success"
+
+            async def is_logged() -> bool:
+                return any(line["event"] == "executor answers dropped" for line in lines)
+
+            await until(is_logged)
+        [row] = (await other.get("/v1/calls"))["data"]
+        [dropped] = [line for line in lines if line["event"] == "executor answers dropped"]
+        assert (dropped["call_ids"], dropped["count"], dropped["log_level"]) == ([row["call_id"]], 1, "warning")
 
 
 async def test_what_a_session_had_before_it_that_failed_and_goes_on_elsewhere_is_handed_over(newer: Scene) -> None:

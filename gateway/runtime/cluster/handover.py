@@ -37,6 +37,8 @@ _NOTE = "received by an instance that no longer owned the session; its owner pro
 _TOGETHER, _TOGETHER_BYTES = 100, 1024**2
 """Maximum frames and bytes in one step; a single larger frame gets a step of its own."""
 _PAGE = 500
+_MOST_NAMED = 10
+"""Calls that one log line names."""
 _LOOK = 2.0
 _PAUSE = 1.0
 
@@ -121,6 +123,14 @@ class Handover:
 
     async def leave(self, session_id: SessionId, pending: PendingInputs) -> None:
         """Write the frames that the session's owner must process; retry until the store is reachable."""
+        if answered := pending.answered_calls:
+            log.warning(
+                "executor answers dropped",
+                reason="another instance owns the session",
+                session_id=session_id,
+                call_ids=answered[:_MOST_NAMED],
+                count=len(answered),
+            )
         received = len(pending.frames)
         if pending.codec is None or not received:
             return

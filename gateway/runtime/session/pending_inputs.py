@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from gateway.adapter.port import Codec
 from gateway.core.state import SessionView
+from gateway.events import CallId
 from gateway.runtime.session.signals import (
     AnsweredLate,
     Attempted,
@@ -40,6 +41,11 @@ class PendingInputs:
     def frames(self) -> list[FrameArrived]:
         """The frames of the runtime, in order."""
         return [signal for signal, _ in (*self.under_way, *self.waiting) if isinstance(signal, FrameArrived)]
+
+    @property
+    def answered_calls(self) -> list[CallId]:
+        """The calls whose attempt has ended; the new owner decides about them without its answer."""
+        return [signal.call_id for signal, _ in (*self.under_way, *self.waiting) if isinstance(signal, Attempted)]
 
 
 def worth_deciding(pending: PendingInputs | None, view: SessionView) -> tuple[list[Tried], list[Tried]]:
