@@ -26,28 +26,25 @@ TIMED = ROOT / ".cache" / "timed.json"
 _TOP = """\
 <!-- Written by `make faults`; the words are in table.py. -->
 
-# Faults tried and survived
+# Fault tests
 
-Real gateway processes on real databases, between simulated runtimes and an executor that writes down what it was asked.
-After each fault the ledger is compared with what the runtime and the executors wrote down themselves
-([`judge.py`](judge.py)). Every request, answer and result carries a number of its own, so that an answer that went to
-another call is found.
+Real gateway processes on real databases run between simulated runtimes and an executor. After each fault a
+[judge](judge.py) compares the ledger with the records of the runtimes and the executors. Every request, response and
+result carries its own number, so a mix-up is detected.
 
-- **lost**: a call that is not on record, has no outcome, or whose outcome never reached the runtime.
-- **different outcomes**: a call with more than one outcome, or with another one than its executor gave.
-- **lost on the wire**: HUMA has no acknowledgement. A call that the agent wrote while its link was already dead, while
-  the gateway stood still, or within a second before, may never have reached the gateway, or not its record; n of m such
-  calls did not.
-  The agents ask once and never again, except in the row that says so. A call that is missing though its link stood a
-  second longer counts as lost.
-- **repeats**: results told and requests made more than once, the same to the byte.
-- **ran twice**: what a caller wanted once and a second call did again: its request was repeated without a key, so that
-  nothing says that it is the same ([calls from outside](../../gateway/http/README.md#calls-from-outside)).
-- **longest wait**: how long something stood still, where the test measures it.
+- **lost**: calls without a record, without an outcome, or with an outcome that never reached the runtime.
+- **different outcomes**: calls with a second outcome, or with another outcome than the executor's.
+- **lost on the wire**: HUMA has no acknowledgement. n of m calls that the agent sent over a dead link, while the
+  gateway stood still, or up to a second before, did not arrive or were not committed. The agents do not repeat calls,
+  except in the rows that say so. A missing call counts as lost if its link was up for another second.
+- **repeats**: repeated results and requests, identical to the byte.
+- **ran twice**: calls that a client repeated without a key, so that they
+  [ran again](../../gateway/http/README.md#calls-from-outside).
+- **longest wait**: the longest pause, if the test measures it.
 """
 _HEAD = (
     (
-        "| what was done | to gateways on | calls | lost | different outcomes | lost on the wire "
+        "| fault | gateways on | calls | lost | different outcomes | lost on the wire "
         "| repeats | ran twice | longest wait |"
     ),
     "|---|---|--:|--:|--:|--:|--:|--:|--:|",

@@ -48,7 +48,7 @@ async def test_a_call_that_is_asked_three_times_is_carried_out_once(
         await finish(scene)
 
 
-@pytest.mark.fault("Calls withdrawn while their results are on the way")
+@pytest.mark.fault("Calls withdrawn while their results are in flight")
 @both
 async def test_a_cancel_that_races_with_the_result_leaves_one_outcome(
     tmp_path: Path, dialect: Dialect, store: str
@@ -69,7 +69,7 @@ async def test_a_cancel_that_races_with_the_result_leaves_one_outcome(
         await finish(scene)
 
 
-@pytest.mark.fault("Links that break again and again with calls in flight")
+@pytest.mark.fault("Links that break repeatedly with calls in flight")
 @both
 async def test_a_link_that_breaks_again_and_again_loses_no_call(tmp_path: Path, dialect: Dialect, store: str) -> None:
     async with Scene(tmp_path, dialect, store=store) as scene:
@@ -91,7 +91,7 @@ async def test_a_link_that_breaks_again_and_again_loses_no_call(tmp_path: Path, 
         await finish(scene)
 
 
-@pytest.mark.fault("Links of forty sessions cut at one moment (reconnect storm)")
+@pytest.mark.fault("Links of 40 sessions cut at once (reconnect storm)")
 async def test_a_storm_of_reconnects_loses_no_call(tmp_path: Path) -> None:
     async with Scene(tmp_path, "0.2") as scene:
         await scene.serve()
@@ -115,7 +115,7 @@ async def test_a_storm_of_reconnects_loses_no_call(tmp_path: Path) -> None:
         await finish(scene)
 
 
-@pytest.mark.fault("A Herm server that has forgotten the cursor, or lists everything anew")
+@pytest.mark.fault("Herm server that lost the cursor, or lists everything again")
 @pytest.mark.parametrize("replays", [True, False], ids=["replays", "lists"])
 async def test_a_cursor_that_is_gone_costs_a_look_at_the_whole_list(tmp_path: Path, *, replays: bool) -> None:
     async with HermScene(tmp_path, manners=HermManners(replays=replays, keepalive=0.5)) as scene:
@@ -139,7 +139,7 @@ async def test_a_cursor_that_is_gone_costs_a_look_at_the_whole_list(tmp_path: Pa
         await scene.verify_journal()
 
 
-@pytest.mark.fault("A Herm server that carries posts out and cuts the connection instead of answering")
+@pytest.mark.fault("Herm server that executes posts and drops the connection without a response")
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 async def test_an_answer_whose_receipt_was_lost_is_on_record_once(tmp_path: Path, store: str) -> None:
     async with HermScene(tmp_path, manners=HermManners(keepalive=0.5), store=store) as scene:

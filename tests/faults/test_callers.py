@@ -88,7 +88,7 @@ POINTS = ("before-accept", "after-accept", "before-request", "after-request", "b
 
 @pytest.mark.parametrize("tool", ["again", "once"])
 @pytest.mark.parametrize("point", POINTS)
-@pytest.mark.fault("SIGKILL at a point of a caller's call, which is asked again by key")
+@pytest.mark.fault("SIGKILL during a client's call, repeated with its key")
 async def test_a_callers_call_with_a_key_runs_once(tmp_path: Path, store: str, point: str, tool: str) -> None:
     async with CallerScene(tmp_path, store=store) as scene:
         await scene.run(point)
@@ -122,8 +122,8 @@ async def test_a_callers_call_with_a_key_runs_once(tmp_path: Path, store: str, p
         await scene.verify_journal()
 
 
-OVER_MCP = pytest.mark.fault("SIGKILL at a point of a caller's call, which is asked again over MCP without a key")
-OVER_REST = pytest.mark.fault("SIGKILL at a point of a caller's call, which is asked again over REST without a key")
+OVER_MCP = pytest.mark.fault("SIGKILL during a client's call, repeated over MCP without a key")
+OVER_REST = pytest.mark.fault("SIGKILL during a client's call, repeated over REST without a key")
 
 
 @pytest.mark.parametrize("point", POINTS)

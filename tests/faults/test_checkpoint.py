@@ -11,7 +11,7 @@ from tests.faults.scene import Scene
 pytestmark = [
     pytest.mark.faults,
     pytest.mark.skipif(shim.missing() is not None, reason=shim.missing() or ""),
-    pytest.mark.fault("SIGKILL in a checkpoint of the write-ahead log, one page torn"),
+    pytest.mark.fault("SIGKILL during a WAL checkpoint, one page torn"),
 ]
 
 MIDDLE = 700

@@ -72,7 +72,7 @@ class Mortal(Scene):
 
 @stores
 @pytest.mark.parametrize("gateway_dies", [False, True], ids=["", "with its gateway"])
-@pytest.mark.fault("Backend killed behind its 202, its executor idempotent")
+@pytest.mark.fault("Backend killed after its 202, executor idempotent")
 async def test_calls_of_a_backend_that_died_behind_its_202_are_sent_again(
     tmp_path: Path, dialect: Dialect, store: str, *, gateway_dies: bool
 ) -> None:
@@ -124,7 +124,7 @@ async def test_calls_outlast_a_restart_of_their_backend(tmp_path: Path, dialect:
 
 
 @stores
-@pytest.mark.fault("Backend away for longer than `reconnect_within`")
+@pytest.mark.fault("Backend down for longer than `reconnect_within`")
 async def test_calls_of_a_backend_that_stays_away_fail_in_words_until_it_is_back(
     tmp_path: Path, dialect: Dialect, store: str
 ) -> None:

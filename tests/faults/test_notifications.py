@@ -106,7 +106,7 @@ async def stranger(scene: Scene) -> AsyncGenerator[Stranger]:
 
 
 @pytest.mark.fault(
-    "Notifications between instances repeated, swapped and flooded with nonsense, under load",
+    "Notifications repeated, reordered and flooded, under load",
     on="PostgreSQL, two instances",
 )
 async def test_notifications_of_a_stranger_change_nothing_for_anybody(tmp_path: Path) -> None:

@@ -17,11 +17,11 @@ pytestmark = pytest.mark.faults
 stores = pytest.mark.parametrize(("dialect", "store"), [("0.1", "sqlite"), ("0.2", "postgres")])
 """What a dialect does and what a store does have nothing to do with each other, so two of the four pairs will do."""
 
-ASKED_AGAIN = pytest.mark.fault("SIGKILL before the first commit, and the agent asks again")
+ASKED_AGAIN = pytest.mark.fault("SIGKILL before the first commit; the agent repeats the call")
 BEFORE_REQUEST = pytest.mark.fault("SIGKILL after the first commit, before the request")
 AFTER_REQUEST = pytest.mark.fault("SIGKILL after the answer, before the outcome's commit")
 BEFORE_EMIT = pytest.mark.fault("SIGKILL after the outcome's commit, before it is sent")
-AFTER_EMIT = pytest.mark.fault("SIGKILL after an outcome was sent, before it is known to be delivered")
+AFTER_EMIT = pytest.mark.fault("SIGKILL after an outcome was sent, before its delivery is confirmed")
 
 points = pytest.mark.parametrize(
     "point",

@@ -85,7 +85,7 @@ async def test_a_server_that_stands_still_is_waited_for(tmp_path: Path, server: 
         await finish(scene)
 
 
-@pytest.mark.fault("All connections to PostgreSQL cut, again and again, under load", on="postgres")
+@pytest.mark.fault("All connections to PostgreSQL cut repeatedly, under load", on="postgres")
 async def test_connections_that_are_cut_under_load_lose_nothing(tmp_path: Path) -> None:
     async with proxied() as (store, wire), Scene(tmp_path, "0.2", store=given(store)) as scene:
         await scene.run()
@@ -141,7 +141,7 @@ async def test_half_open_connections_are_noticed_and_replaced(tmp_path: Path) ->
         await finish(scene)
 
 
-@pytest.mark.fault("PostgreSQL slow on the wire, under load", on="postgres")
+@pytest.mark.fault("PostgreSQL behind a slow network, under load", on="postgres")
 async def test_a_slow_wire_to_the_server_costs_time_only(tmp_path: Path) -> None:
     async with proxied() as (store, wire), Scene(tmp_path, "0.1", store=given(store)) as scene:
         await scene.run()
@@ -153,7 +153,7 @@ async def test_a_slow_wire_to_the_server_costs_time_only(tmp_path: Path) -> None
         await finish(scene)
 
 
-@pytest.mark.fault("PostgreSQL takes no writes (read-only) for a while", on="postgres")
+@pytest.mark.fault("PostgreSQL read-only for a while", on="postgres")
 async def test_a_server_that_turns_read_only_is_not_ready_and_comes_back(tmp_path: Path, server: OwnServer) -> None:
     async with postgres(server.dsn) as store, Scene(tmp_path, "0.2", store=given(store)) as scene:
         await scene.run()
@@ -193,7 +193,7 @@ async def read_only(store: PostgresSchema, *, on: bool) -> None:
     await until(so)
 
 
-@pytest.mark.fault("PostgreSQL has no connection left (max_connections)", on="postgres")
+@pytest.mark.fault("PostgreSQL out of connections (`max_connections`)", on="postgres")
 async def test_a_server_without_a_free_connection_is_waited_for(tmp_path: Path, server: OwnServer) -> None:
     async with postgres(server.dsn) as store, Scene(tmp_path, "0.1", store=given(store)) as scene:
         await scene.run()
@@ -227,7 +227,7 @@ async def test_a_server_without_a_free_connection_is_waited_for(tmp_path: Path, 
         await finish(scene)
 
 
-@pytest.mark.fault("Tables of PostgreSQL locked by somebody else for seconds", on="postgres")
+@pytest.mark.fault("PostgreSQL tables locked for seconds", on="postgres")
 async def test_a_lock_held_by_somebody_else_costs_time_only(tmp_path: Path) -> None:
     async with postgres(postgres_server.dsn()) as store, Scene(tmp_path, "0.2", store=given(store)) as scene:
         await scene.run()
@@ -245,7 +245,7 @@ async def test_a_lock_held_by_somebody_else_costs_time_only(tmp_path: Path) -> N
         await finish(scene)
 
 
-@pytest.mark.fault("Deadlocks and ended transactions in PostgreSQL", on="postgres")
+@pytest.mark.fault("Deadlocks and terminated transactions in PostgreSQL", on="postgres")
 async def test_deadlocks_and_ended_backends_cost_time_only(tmp_path: Path) -> None:
     async with postgres(postgres_server.dsn()) as store, Scene(tmp_path, "0.1", store=given(store)) as scene:
         await scene.run()

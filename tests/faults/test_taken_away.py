@@ -164,7 +164,7 @@ def folder(tmp_path: Path) -> Path:
 
 REPLACED = pytest.mark.fault("Database file or folder replaced by a copy, and put back, under load")
 LOCK = pytest.mark.fault("Lock of the database removed or replaced, and put back, under load")
-READ_ONLY = pytest.mark.fault("Database file, log or folder made read-only, and writable again, under load")
+READ_ONLY = pytest.mark.fault("Database file, WAL or folder read-only for a while, under load")
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ async def _all_is_kept(scene: Scene) -> None:
     await scene.verify_journal()
 
 
-@pytest.mark.fault("Hard link made to the database file, under load")
+@pytest.mark.fault("Hard link to the database file created, under load")
 async def test_calls_go_on_with_a_second_name_under_which_no_gateway_starts(tmp_path: Path, folder: Path) -> None:
     other = tmp_path / "other.db"
     async with Scene(tmp_path, "0.2", store=given(SqliteFile(folder))) as scene:
@@ -266,7 +266,7 @@ async def _is_beyond(file: Path, size: int) -> bool:
     return file.stat().st_size > size
 
 
-@pytest.mark.fault("Database file, log and lock removed while calls run")
+@pytest.mark.fault("Database file, WAL and lock removed while calls run")
 async def test_no_call_is_carried_out_into_a_file_that_is_gone(tmp_path: Path, folder: Path) -> None:
     async with Scene(tmp_path, "0.2", store=given(SqliteFile(folder))) as scene:
         await scene.serve()

@@ -13,7 +13,7 @@ from tests.faults.instance import START
 from tests.faults.scene import Scene
 
 pytestmark = [pytest.mark.faults, pytest.mark.fault("SIGKILL at random moments under load")]
-ASKED_AGAIN = pytest.mark.fault("SIGKILL at random moments under load, and the agent asks again what is not on record")
+ASKED_AGAIN = pytest.mark.fault("SIGKILL at random moments under load; the agent repeats unrecorded calls")
 
 CALLS, IN_FLIGHT, KILLS = 200, 16, 3
 

@@ -153,7 +153,7 @@ async def test_what_happened_behind_a_broken_wire_of_openhands_is_on_record_once
 # The wire to the executor
 
 
-@pytest.mark.fault("Connection to an executor cut before the request is through")
+@pytest.mark.fault("Connection to an executor cut before the request was sent")
 async def test_a_request_that_certainly_never_arrived_is_sent_again_to_every_executor(tmp_path: Path) -> None:
     # The attempts have to last for as long as nobody can be reached.
     patience = {"attempts": 20, "backoff": {"initial": "500ms", "maximum": "1s"}}
@@ -177,7 +177,7 @@ async def test_a_request_that_certainly_never_arrived_is_sent_again_to_every_exe
         await scene.stop()
 
 
-@pytest.mark.fault("Connection to an executor cut behind the request, before its answer")
+@pytest.mark.fault("Connection to an executor cut after the request, before the response")
 async def test_an_answer_that_is_cut_off_is_asked_for_again_or_unknown(tmp_path: Path) -> None:
     async with Scene(tmp_path, "0.1", through=["executor"]) as scene:
         await scene.serve()
