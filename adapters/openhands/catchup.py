@@ -19,7 +19,7 @@ REMEMBERED = 10_000
 """Events whose duplicates are detected; replay and live overlap by far less (OH17)."""
 LOOKED_BACK = 100
 """Ids below the newest event in which gaps are filled; the replay has older events from the same store."""
-MOST_HELD = 16 * 1024 * 1024
+MAX_HELD = 16 * 1024 * 1024
 """Bytes that are buffered for order; screenshots may fill them with fewer than `LOOKED_BACK` events."""
 MOST_PAGES = 10
 
@@ -136,7 +136,7 @@ class Tracker:
         heappush(self._held, HeldEvent(number, self._turn, frame, size))
         self._turn += 1
         self._held_bytes += size
-        while len(self._held) > LOOKED_BACK or self._held_bytes > MOST_HELD:
+        while len(self._held) > LOOKED_BACK or self._held_bytes > MAX_HELD:
             self._pass_first()
 
     def _pass_first(self) -> None:

@@ -20,7 +20,7 @@ class _Sized(Protocol):
 SizedEntry = TypeVar("SizedEntry", bound=_Sized)
 
 
-class Kept(dict[str, SizedEntry]):
+class Bounded(dict[str, SizedEntry]):
     """Entries by native id, oldest first, with their total size; immutable once remembered."""
 
     __slots__ = ("size",)
@@ -28,12 +28,14 @@ class Kept(dict[str, SizedEntry]):
     def __init__(self, entries: Mapping[str, SizedEntry]) -> None:
         super().__init__(entries)
         # A copy has the size of its source.
-        self.size: int = entries.size if isinstance(entries, Kept) else sum([entry.size for entry in entries.values()])
+        self.size: int = (
+            entries.size if isinstance(entries, Bounded) else sum([entry.size for entry in entries.values()])
+        )
 
 
-def with_entry(entries: Mapping[str, SizedEntry], native: str, entry: SizedEntry, most: int) -> Kept[SizedEntry]:
+def with_entry(entries: Mapping[str, SizedEntry], native: str, entry: SizedEntry, most: int) -> Bounded[SizedEntry]:
     """Add or replace an entry; drop the oldest ones beyond the bounds."""
-    kept = Kept(entries)
+    kept = Bounded(entries)
     known = kept.get(native)
     kept.size += entry.size if known is None else entry.size - known.size
     kept[native] = entry
@@ -46,7 +48,7 @@ def without(entries: Mapping[str, SizedEntry], native: str) -> Mapping[str, Size
     """Return the entries without one; the same object if it has no such entry."""
     if native not in entries:
         return entries
-    kept = Kept(entries)
+    kept = Bounded(entries)
     kept.size -= kept.pop(native).size
     return kept
 

@@ -17,12 +17,12 @@ from gateway.core.state import (
     Confirmation,
     Gate,
     Hosted,
+    PendingHostCall,
     Question,
     Remembered,
     Reply,
     Unechoed,
     Unlinked,
-    Wanted,
     where,
 )
 from gateway.events import (
@@ -213,7 +213,7 @@ def _requested(memory: Remembered, recorded: Envelope, event: ToolRequested) -> 
         return changes | _acted(memory, recorded, event)
     if origin is not None and origin.native_id is not None:
         native = event.native_call_id
-        wanted = Wanted(event, recorded.sequence, weight(event))
+        wanted = PendingHostCall(event, recorded.sequence, weight(event))
         hosted = Hosted(native, size=len(native))
         changes["wanted"] = with_entry(memory.wanted, native, wanted, _MOST_WANTED)
         changes["hosted"] = with_entry(without(memory.hosted, native), native, hosted, _MOST_RECENT)

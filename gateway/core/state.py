@@ -139,7 +139,7 @@ class Gate:
 
 
 @frozen
-class Wanted:
+class PendingHostCall:
     """A recorded host call without an outcome, for protocols with history."""
 
     event: ToolRequested
@@ -220,7 +220,7 @@ class Remembered:
     """Tasks for delegates that have not appeared in the delegates' history yet."""
     # Requests for human input.
     asked: tuple[Asked, ...] = ()
-    wanted: Mapping[str, Wanted] = field(default_factory=dict[str, Wanted])
+    wanted: Mapping[str, PendingHostCall] = field(default_factory=dict[str, PendingHostCall])
     hosted: Mapping[str, Hosted] = field(default_factory=dict[str, Hosted])
     actions: tuple[Action, ...] = ()
     unlinked: tuple[Unlinked, ...] = ()

@@ -133,7 +133,7 @@ class IdempotentRequests:
 
     async def _release(self, place: "_Place") -> None:
         try:
-            await self._gateway.let_go(place.name)
+            await self._gateway.release_name(place.name)
         except EngineUnavailable as exc:
             # This instance can take it again at once, others when this instance's lease expires.
             log.warning("idempotency key not released", reason=str(exc))

@@ -285,7 +285,7 @@ class Gateway:
         stack.push_async_callback(lambda: suppress_faults("sessions", self._sessions.end()))
         for name in settings.runtimes:
             await self._configuration.start_runtime(name)
-        await _enter(stack, "cluster member", self._member.taking_part())
+        await _enter(stack, "cluster member", self._member.taking_over())
         stack.enter_context(self._maintenance.running(self._tasks, lambda: self.settings.retention))
         stack.push_async_callback(lambda: suppress_faults("drain", self._stop()))
 
@@ -302,12 +302,12 @@ class Gateway:
         log.info("draining", in_flight=self._in_flight().total())
         monotonic = self._parts.clock.monotonic
         patience, started, checked = self.settings.limits.drain.total_seconds(), monotonic(), monotonic()
-        hands_over = await self._member.hands_over()
+        can_hand_over = await self._member.stop_taking_over()
         while True:
-            if hands_over:
+            if can_hand_over:
                 await self._sessions.hand_over(self._sessions.idle())
             elif monotonic() - checked > _CHECK_INSTANCES:
-                hands_over, checked = await self._member.hands_over(), monotonic()
+                can_hand_over, checked = await self._member.stop_taking_over(), monotonic()
             in_flight = self._in_flight()
             if not in_flight:
                 break
@@ -501,9 +501,9 @@ class Gateway:
         """Take or renew a lock across instances; return False if another one holds it or the lease has expired."""
         return await self._keeper.hold(name)
 
-    async def let_go(self, name: str) -> None:
+    async def release_name(self, name: str) -> None:
         """Release a lock across instances."""
-        await self._keeper.let_go(name)
+        await self._keeper.release_name(name)
 
     def render_metrics(self) -> bytes:
         """Return all metrics in the Prometheus text format."""
@@ -515,7 +515,7 @@ class Gateway:
         self._sessions.suspend_all()
 
     async def _resume(self, mine: Sequence[Regained]) -> None:
-        await self._member.takeover.go_on(mine)
+        await self._member.takeover.resume(mine)
 
 
 async def _enter(stack: AsyncExitStack, name: str, part: AbstractAsyncContextManager[None]) -> None:

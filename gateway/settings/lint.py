@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 
 from dragoman.postgres_dsn import find_dropped
-from dragoman.webhook_secret import LONGEST, MEND, SHORTEST, decode_secret
+from dragoman.webhook_secret import FIX, LONGEST, SHORTEST, decode_secret
 from gateway.addresses import find_url_fault, why_refused
 from gateway.settings.lint_clients import lint_clients
 from gateway.settings.lint_models import lint_models
@@ -178,7 +178,7 @@ def _secrets(place: Place, secrets: tuple[SecretStr, ...]) -> Iterator[Finding]:
     for secret in secrets:
         length = len(decode_secret(secret.get_secret_value()))
         if not SHORTEST <= length <= LONGEST:
-            yield _warn((*place, "secret"), f"the key in it has {length} bytes; {MEND}")
+            yield _warn((*place, "secret"), f"the key in it has {length} bytes; {FIX}")
 
 
 def _long_timeout(place: Place) -> Finding:

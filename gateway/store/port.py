@@ -218,7 +218,7 @@ class Leases(Protocol):
         """Take or keep something that only one living instance may have (a destination, the sweep)."""
         ...
 
-    async def let_go(self, instance: str, name: str) -> None:
+    async def release_name(self, instance: str, name: str) -> None:
         """Release a held resource for other instances at once; ignore resources of others."""
         ...
 

@@ -51,7 +51,7 @@ class Cut(NamedTuple):
 Chosen = tuple[dict[SessionId, Cut], bool]
 """The cut of each session, and whether the budget ran out."""
 
-PORTION = 500
+BATCH = 500
 """Events that one transaction erases or removes, so that steps never wait long for it."""
 
 _CHUNK = 200
@@ -95,7 +95,7 @@ def consider(
 
 
 def portions(cuts: Mapping[SessionId, Cut]) -> list[dict[SessionId, int]]:
-    """Split the cuts of a sweep into transactions of at most `PORTION` events."""
+    """Split the cuts of a sweep into transactions of at most `BATCH` events."""
     parts: list[dict[SessionId, int]] = []
     room = 0
     for session_id, whole in cuts.items():
@@ -103,7 +103,7 @@ def portions(cuts: Mapping[SessionId, Cut]) -> list[dict[SessionId, int]]:
         while at < whole.until:
             if room == 0:
                 parts.append({})
-                room = PORTION
+                room = BATCH
             reached = min(whole.until, at + room)
             room -= reached - at
             parts[-1][session_id] = at = reached

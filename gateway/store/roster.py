@@ -60,7 +60,7 @@ class Roster:
         self._holders[name] = instance
         return True
 
-    def let_go(self, instance: str, name: str) -> None:
+    def release_name(self, instance: str, name: str) -> None:
         """Release a name if this instance holds it."""
         if self._holders.get(name) == instance:
             del self._holders[name]

@@ -351,7 +351,7 @@ async def _drive(one: Host, method: str) -> None:
             await one.http.get(f"/v1/sessions/{session_id}")
         case "interaction":
             await one.http.post("/v1/interactions/unknown/answer", json={"answer": "yes"})
-        case "open_session" | "take" | "remember" | "recall" | "let_go":
+        case "open_session" | "take" | "remember" | "recall" | "release_name":
             body = {"runtime": "finn", "native_id": f"another-{method}"}
             await one.http.post("/v1/sessions", json=body, headers={"idempotency-key": method})
         case "read":

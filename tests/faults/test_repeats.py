@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.runtime.session.outgoing import PORTION
+from gateway.runtime.session.outgoing import BATCH
 from gateway.testing.runtimes.huma.rules import Dialect
 from tests.faults.process import Forked, end
 from tests.pace import PATIENCE
@@ -59,12 +59,12 @@ async def test_repeats_grow_with_the_kills_and_not_with_the_backlog(tmp_path: Pa
                 await end(process)
         repeats = _outcomes(made) - kills * calls
         # Each is said once more at most, and a portion of them again where its fate was not on record at the kill.
-        assert repeats <= kills * (calls + PORTION), repeats
+        assert repeats <= kills * (calls + BATCH), repeats
         made.is_clean()
 
 
 async def test_a_long_backlog_is_told_though_no_life_is_long_enough_for_silence(tmp_path: Path) -> None:
-    kills, calls = 12, 20 * PORTION
+    kills, calls = 12, 20 * BATCH
     async with scene(tmp_path, "0.2") as made:
         _configure(made)
         process = await _live(made)
@@ -86,5 +86,5 @@ async def test_a_long_backlog_is_told_though_no_life_is_long_enough_for_silence(
         finally:
             await end(process)
         repeats = _outcomes(made) - len([call for call in made.agent.calls.values() if call.results])
-        assert repeats <= calls + (kills + 1) * 2 * PORTION, repeats
+        assert repeats <= calls + (kills + 1) * 2 * BATCH, repeats
         made.is_clean()

@@ -154,10 +154,10 @@ async def test_an_owner_that_wakes_up_too_late_says_and_writes_nothing_more(tmp_
             late = both.other
             late.signal(signal.SIGCONT)
 
-            async def let_go() -> bool:
+            async def release_name() -> bool:
                 return len(scene.agent.sockets) == 1
 
-            await until(let_go)
+            await until(release_name)
             await load.more(20)
         assert scene.turns() == 1
 
@@ -169,9 +169,7 @@ async def test_an_owner_that_wakes_up_too_late_says_and_writes_nothing_more(tmp_
         await both.finish()
 
 
-@pytest.mark.fault(
-    "Two instances stopped and continued in turn, for about one lease", on="PostgreSQL, two instances"
-)
+@pytest.mark.fault("Two instances stopped and continued in turn, for about one lease", on="PostgreSQL, two instances")
 async def test_instances_that_flap_lose_and_double_nothing(tmp_path: Path) -> None:
     async with environment(tmp_path, "0.2") as both:
         scene = both.scene
@@ -204,11 +202,11 @@ async def test_an_owner_that_cannot_reach_the_store_is_silent_before_another_tak
                 await load.more(10)
                 await until(both.other.ready, within=PATIENCE)
 
-            async def let_go() -> bool:
+            async def release_name() -> bool:
                 return len(scene.agent.sockets) == 1
 
             # Of the two links that it had for a while, the old one was silent.
-            await until(let_go, within=PATIENCE)
+            await until(release_name, within=PATIENCE)
             assert scene.turns() == 1
 
             async def told_so() -> bool:

@@ -124,7 +124,7 @@ async def test_a_key_is_free_again_after_a_request_that_failed() -> None:
 
 async def test_what_is_done_is_not_called_failed_because_the_key_cannot_be_given_up() -> None:
     async with two_instances() as (here, _):
-        here.environment.fail("let_go", EngineUnavailable("disk full"))
+        here.environment.fail("release_name", EngineUnavailable("disk full"))
         assert (await here.create()).status_code == 201
 
 

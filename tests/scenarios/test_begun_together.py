@@ -9,7 +9,7 @@ from pathlib import Path
 from gateway.adapter.port import Link, Receiver
 from gateway.events import SessionId
 from gateway.runtime.app import Gateway
-from gateway.runtime.cluster.takeover import PORTION
+from gateway.runtime.cluster.takeover import BATCH
 from gateway.runtime.system_clock import SystemClock
 from gateway.runtime.tuning import Tuning
 from gateway.serve import parts_for
@@ -20,7 +20,7 @@ from gateway.store.sqlite import SqliteEngine
 from tests.pace import PATIENCE
 from tests.scenarios.plain_runtime import PlainRuntime
 
-MANY = 2 * PORTION + 17
+MANY = 2 * BATCH + 17
 
 
 @dataclass
@@ -101,7 +101,7 @@ async def test_no_link_is_begun_before_all_sessions_are_taken_up_and_then_one_ea
     turns = asyncio.create_task(again.count_turns())
     async with served(tmp_path, engine, again):
         # One was opened by name, as the options say; the others came in portions.
-        assert engine.portions == [PORTION, PORTION, MANY - 1 - 2 * PORTION, 0]
+        assert engine.portions == [BATCH, BATCH, MANY - 1 - 2 * BATCH, 0]
         read_at_start = len(engine.links_at_reads)
         await again.all_stand()
         turns.cancel()

@@ -106,10 +106,10 @@ async def test_a_process_cut_off_from_the_database_is_silent_before_another_one_
 
         await until(lives_again)
 
-        async def let_go() -> bool:
+        async def release_name() -> bool:
             return len(newer.agent.sockets) == 1
 
-        await until(let_go)
+        await until(release_name)
         await one.post(f"/v1/sessions/{session_id}/events", MESSAGE, status=202)
         assert await two.carries(session_id)
         assert newer.agent.connections == 2

@@ -259,11 +259,11 @@ async def test_who_cannot_renew_its_lease_falls_silent_and_begins_again(newer: S
 
         await until(lives_again)
 
-        async def let_go() -> bool:
+        async def release_name() -> bool:
             return len(newer.agent.sockets) == 1
 
         # It has heard on, until it knew that the session goes on elsewhere.
-        await until(let_go)
+        await until(release_name)
         assert (await one.metrics())["dragoman_leases_lost_total"] == 1
         await one.post(f"/v1/sessions/{session_id}/events", MESSAGE, status=202)
         assert await other.carries(session_id)

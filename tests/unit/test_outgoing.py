@@ -27,12 +27,12 @@ from gateway.events import (
 from gateway.runtime.session.in_flight import CROWD
 from gateway.runtime.session.outgoing import (
     ATTEMPT,
+    BATCH,
     IDLE,
     MOST_QUEUED,
     MOST_UNCONFIRMED,
     NO_ATTEMPTS,
     PAGE,
-    PORTION,
     PROVE,
     READ,
     Attempts,
@@ -175,7 +175,7 @@ def late(session: Session) -> None:
 
 
 def portion(session: Session) -> None:
-    repeats(session, PORTION)
+    repeats(session, BATCH)
 
 
 def free(session: Session) -> None:
@@ -407,15 +407,15 @@ def test_a_fault_is_about_the_newest_that_is_on_its_way_or_was_just_believed() -
 
 def test_repeats_leave_in_portions_each_of_them_believed_as_soon_as_it_has_come() -> None:
     session = Session()
-    repeats(session, PORTION)
-    session.add(PORTION + 1)
+    repeats(session, BATCH)
+    session.add(BATCH + 1)
     assert (session.next(), session.out.in_flight.repeats) == (PROVE, True)
     [delivered] = session.out.in_flight.confirm(asked_at=session.now, window=WINDOW)
     assert isinstance(delivered, Delivered)
     # Only what is on record is not said again by whoever comes after a crash.
     assert session.next() == PROVE
     assert session.out.done(delivered.sequences)
-    assert session.leaves() == PORTION + 1
+    assert session.leaves() == BATCH + 1
 
 
 # The ledger ----------------------------------------------------------------------------------------------

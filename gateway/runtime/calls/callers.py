@@ -18,7 +18,7 @@ from gateway.runtime.views import Heartbeat, News, StreamItem
 from gateway.store.call import Call
 from gateway.store.port import Engine
 
-MOST_HELD = 4_096
+MAX_HELD = 4_096
 """Requests that wait for calls in one process at once."""
 MOST_HELD_OF_ONE = 64
 """Requests that wait for calls of one session."""
@@ -175,7 +175,7 @@ class Callers:
         Raises:
             Overloaded: too many requests wait already.
         """
-        if self.held >= MOST_HELD or self._held[session_id] >= MOST_HELD_OF_ONE:
+        if self.held >= MAX_HELD or self._held[session_id] >= MOST_HELD_OF_ONE:
             raise Overloaded("too many requests are waiting for calls; retry without `wait`")
         self._held[session_id] += 1
         try:

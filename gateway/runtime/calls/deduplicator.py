@@ -43,7 +43,7 @@ class CallDeduplicator:
         """Remove a listener; without listeners, a repeat may join the call."""
         self._unregister(call_id)
         if self._keeper.shared and not self._listeners[call_id]:
-            await self._keeper.let_go(_lease_name(call_id))
+            await self._keeper.release_name(_lease_name(call_id))
 
     async def join_open_call(
         self, session_id: SessionId, caller: str, tool: str, arguments: dict[str, Any]

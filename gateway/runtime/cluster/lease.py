@@ -230,10 +230,10 @@ class LeaseKeeper:
         held = lease is not None and await self._engine.hold(lease.instance, name)
         return held and lease is self._lease
 
-    async def let_go(self, name: str) -> None:
+    async def release_name(self, name: str) -> None:
         """Release a held name; without a lease it is free already."""
         if self._lease is not None:
-            await self._engine.let_go(self._lease.instance, name)
+            await self._engine.release_name(self._lease.instance, name)
 
     async def others(self) -> Sequence[Instance]:
         """List the other live instances."""

@@ -73,7 +73,7 @@ class ClusterMember:
         )
 
     @asynccontextmanager
-    async def taking_part(self) -> AsyncGenerator[None]:
+    async def taking_over(self) -> AsyncGenerator[None]:
         """Take over sessions without an owner, now and regularly; the runtimes must be known."""
         shared = self._shared
         async with self._sessions.without_links():
@@ -91,7 +91,7 @@ class ClusterMember:
     def _workers(self) -> dict[SessionId, SessionWorker]:
         return {owned.worker.view.session_id: owned.worker for owned in self._sessions.all()}
 
-    async def hands_over(self) -> bool:
+    async def stop_taking_over(self) -> bool:
         """Stop taking over sessions; return whether a live instance can continue those of this one."""
         self._sessions.stop_taking_up()
         try:

@@ -21,7 +21,7 @@ from gateway.store.rows import Page, Regained, SessionFilter, SessionRow
 
 log = structlog.get_logger(__name__)
 
-PORTION = 100
+BATCH = 100
 """Sessions taken over at once; each opens a link."""
 _PAUSE = 0.1
 _TOGETHER = 16
@@ -59,7 +59,7 @@ class Takeover:
         """Look for sessions now."""
         self._wake.set()
 
-    async def go_on(self, mine: Sequence[Regained]) -> None:
+    async def resume(self, mine: Sequence[Regained]) -> None:
         """Resume these sessions under a new lease; release all others that run here."""
         self._sessions.resume_all({one.session_id: one for one in mine})
         # Sessions that were being started when the lease was lost are owned but do not run. The next look finds them;
@@ -67,9 +67,9 @@ class Takeover:
         self._must_compare = True
 
     async def take_all(self, *, pause: float = 0.0) -> None:
-        """Take over all sessions that this instance may own, `PORTION` at a time."""
+        """Take over all sessions that this instance may own, `BATCH` at a time."""
         while not self._sessions.leaving:
-            rows = await self._keeper.take_over(self._sessions.runtimes.keys(), limit=PORTION)
+            rows = await self._keeper.take_over(self._sessions.runtimes.keys(), limit=BATCH)
             if not rows:
                 return
             for row in rows:

@@ -111,7 +111,7 @@ class Autostarts:
 
     async def _release_hold(self, runtime: Runtime) -> None:
         try:
-            await self._shared.keeper.let_go(_hold_of(runtime))
+            await self._shared.keeper.release_name(_hold_of(runtime))
         except EngineUnavailable as exc:
             log.warning("autostart hold not released; it expires with the lease", reason=str(exc))
 

@@ -12,7 +12,7 @@ from gateway.events.frozen import frozen
 from gateway.runtime.session.signals import Delivered, Signal
 from gateway.store.step import RUNTIME
 
-PORTION = 32
+BATCH = 32
 """The retransmit window: the most retransmitted events in flight, which a crash may repeat."""
 CROWD = 8_000
 """With this many sends in flight the link is queried before the window ends, so that further events need not wait.
@@ -108,7 +108,7 @@ class InFlightSends:
             else:
                 ripe.setdefault(sent.note, []).append(sent.sequence)
             if sent.repeats:
-                self._confirmed = [*self._confirmed[-PORTION:], sent]
+                self._confirmed = [*self._confirmed[-BATCH:], sent]
         self.sent = unconfirmed
         return [Delivered(tuple(sequences), RUNTIME, "delivered", note) for note, sequences in ripe.items()]
 

@@ -39,7 +39,7 @@ from gateway.core.state import SessionView
 from gateway.errors import CannotExpress
 from gateway.events.frozen import frozen
 from gateway.events.weight import weight
-from gateway.runtime.session.in_flight import NOTHING, PORTION, InFlightSends
+from gateway.runtime.session.in_flight import BATCH, NOTHING, InFlightSends
 from gateway.runtime.session.results import Meaning
 from gateway.runtime.session.signals import Delivered, Signal
 from gateway.store.rows import Send
@@ -308,7 +308,7 @@ class Outgoing:
         """Return the next step of the table above; an event in it leaves the queue."""
         if len(self.in_flight.sent) >= MOST_UNCONFIRMED:
             return IDLE
-        if len(self.in_flight.retransmits) >= PORTION:
+        if len(self.in_flight.retransmits) >= BATCH:
             return PROVE
         if not self._loaded:
             return READ
@@ -334,7 +334,7 @@ class Outgoing:
     @property
     def _is_full(self) -> bool:
         """Whether too many sends are unconfirmed for another event to leave."""
-        return len(self.in_flight.sent) >= MOST_UNCONFIRMED or len(self.in_flight.retransmits) >= PORTION
+        return len(self.in_flight.sent) >= MOST_UNCONFIRMED or len(self.in_flight.retransmits) >= BATCH
 
     def _leaves_now(self, view: SessionView, item: Transmit, *, waits: bool) -> bool:
         able = self.runtime.capabilities

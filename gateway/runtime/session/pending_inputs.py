@@ -17,7 +17,7 @@ from gateway.runtime.session.signals import (
 Tried = tuple[Signal, int]
 """An input with the number of times that the session has failed on it."""
 
-OWN = (Attempted, AnsweredLate, ExecutorReplied, Delivered)
+OWN_RESULTS = (Attempted, AnsweredLate, ExecutorReplied, Delivered)
 """Results of this process's own work; without them recovery would have to guess."""
 
 
@@ -58,7 +58,7 @@ def worth_deciding(pending: PendingInputs | None, view: SessionView) -> tuple[li
     return [one for one in unrecorded if not isinstance(one[0], FrameArrived)], frames
 
 
-def is_again(signal: Signal, known: Signal) -> bool:
+def is_same_frame(signal: Signal, known: Signal) -> bool:
     """Return whether a signal is the same frame as a known one."""
     if not (isinstance(signal, FrameArrived) and isinstance(known, FrameArrived)):
         return False

@@ -28,7 +28,7 @@ from gateway.runtime.session.inbox import Inbox
 from gateway.runtime.session.load import known_calls, load_view
 from gateway.runtime.session.outbox import Outbox
 from gateway.runtime.session.outgoing import NO_ATTEMPTS
-from gateway.runtime.session.pending_inputs import OWN, PendingInputs, Tried
+from gateway.runtime.session.pending_inputs import OWN_RESULTS, PendingInputs, Tried
 from gateway.runtime.session.permit import Permit
 from gateway.runtime.session.replies import without_requests
 from gateway.runtime.session.shared import Shared
@@ -96,7 +96,7 @@ class StepRunner:
         now = {id(signal) for signal in self.under_way}
         # A link that replays sends unrecorded frames again.
         resumes = self.runtime.capabilities.resumes
-        kinds = OWN if resumes else (*OWN, s.FrameArrived)
+        kinds = OWN_RESULTS if resumes else (*OWN_RESULTS, s.FrameArrived)
         later = [*(one for one in retained if id(one[0]) not in now), *((one, 0) for one in self._inbox.waiting)]
         failed = [] if self.written else [(one, tried.get(id(one), 0) + 1) for one in self.under_way]
         frames = [one for one in failed if resumes and isinstance(one[0], s.FrameArrived)]

@@ -31,7 +31,7 @@ from gateway.runtime.session.due import DueTimer
 from gateway.runtime.session.effects import EffectRunner
 from gateway.runtime.session.inbox import Inbox
 from gateway.runtime.session.outbox import Outbox
-from gateway.runtime.session.pending_inputs import PendingInputs, Tried, is_again
+from gateway.runtime.session.pending_inputs import PendingInputs, Tried, is_same_frame
 from gateway.runtime.session.permit import Permit
 from gateway.runtime.session.replies import fail
 from gateway.runtime.session.resting import has_something_to_say
@@ -292,7 +292,7 @@ class SessionWorker:
     async def _isolate_repeated(self, batch: list[s.Signal]) -> list[s.Signal]:
         """Decide a frame alone on which the session has failed; later signals wait."""
         for place, signal in enumerate(batch):
-            known = next((one for one in self._replayed if is_again(signal, one[0])), None)
+            known = next((one for one in self._replayed if is_same_frame(signal, one[0])), None)
             if known is None:
                 continue
             self.inbox.put_back(batch[place:] if place else batch[1:])

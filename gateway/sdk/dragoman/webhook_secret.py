@@ -6,7 +6,7 @@ import binascii
 _PREFIX = "whsec_"
 SHORTEST, LONGEST = 24, 64
 """Bytes of a key that Standard Webhooks allows."""
-MEND = "write whsec_ and 24 to 64 random bytes in base64 (openssl rand -base64 32)"
+FIX = "write whsec_ and 24 to 64 random bytes in base64 (openssl rand -base64 32)"
 
 
 def decode_secret(secret: str) -> bytes:
@@ -24,7 +24,7 @@ def decode_secret(secret: str) -> bytes:
         key = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
     except (binascii.Error, ValueError):
         # Without a cause, since the library's error could quote the secret.
-        raise ValueError(f"is not base64; {MEND}") from None
+        raise ValueError(f"is not base64; {FIX}") from None
     if not key:
-        raise ValueError(f"contains no key; {MEND}")
+        raise ValueError(f"contains no key; {FIX}")
     return key

@@ -229,7 +229,7 @@ class PostgresEngine(AnswersQuestions):
     async def hold(self, instance: str, name: str) -> bool:
         return await leases.hold(self._pool, instance, name)
 
-    async def let_go(self, instance: str, name: str) -> None:
+    async def release_name(self, instance: str, name: str) -> None:
         await leases.release_name(self._pool, instance, name)
 
     # Notifier

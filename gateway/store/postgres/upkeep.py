@@ -13,11 +13,11 @@ from gateway.store.postgres.once import Transaction, Work
 from gateway.store.postgres.schema import check
 from gateway.store.postgres.store import KEEP_ANSWERS, write
 from gateway.store.questions.calls import DROP_CALLS
-from gateway.store.questions.kept import SET_NOTE
+from gateway.store.questions.interactions import SET_NOTE
 from gateway.store.questions.retention import FLOOR
 from gateway.store.questions.sends import DISMISS, MOOT, REVIVE, UNDELIVERED
 from gateway.store.records import EventRecord, Head, micros
-from gateway.store.retention import PORTION, RemovedRows, add_up
+from gateway.store.retention import BATCH, RemovedRows, add_up
 from gateway.store.rows import StoredAnswer
 from gateway.store.step import RUNTIME
 
@@ -187,10 +187,10 @@ def erase(session_id: SessionId, after: int) -> Work[int | None]:
             "SELECT seq, about FROM @events WHERE session_id = $1 AND seq > $2 ORDER BY seq LIMIT $3",
             session_id,
             after,
-            PORTION,
+            BATCH,
         )
         await ask(_ERASE, session_id, [row[0] for row in rows], [strip_about(row[1]) for row in rows])
-        if len(rows) == PORTION:
+        if len(rows) == BATCH:
             return rows[-1][0]
         await ask("DELETE FROM @snapshots WHERE session_id = $1", session_id)
         await ask("UPDATE @calls SET error = NULL WHERE session_id = $1", session_id)

@@ -3,4 +3,4 @@
 May import `errors`, `events`.
 """
 
-from gateway.store.questions import calls as calls, kept as kept, sends as sends, sessions as sessions
+from gateway.store.questions import calls as calls, interactions as interactions, sends as sends, sessions as sessions

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from gateway.events import CallId, Envelope, InteractionId, SessionId
 from gateway.store.call import Call
-from gateway.store.questions import calls, kept, retention, sends, sessions
+from gateway.store.questions import calls, interactions, retention, sends, sessions
 from gateway.store.questions.question import Question, T
 from gateway.store.records import whole_micros
 from gateway.store.retention import Chosen, Item, RemovedRows, add_up, consider, portions
@@ -94,16 +94,16 @@ class AnswersQuestions(ABC):
     async def interactions(
         self, page: Page, *, session_id: SessionId | None = None, state: InteractionState | None = None
     ) -> tuple[Sequence[InteractionRow], str | None]:
-        return await self._answer(kept.interactions(page, session_id=session_id, state=state))
+        return await self._answer(interactions.interactions(page, session_id=session_id, state=state))
 
     async def interaction(self, interaction_id: InteractionId) -> InteractionRow | None:
-        return await self._answer(kept.interaction(interaction_id))
+        return await self._answer(interactions.interaction(interaction_id))
 
     async def recall(self, *, key: str, scope: str) -> StoredAnswer | None:
-        return await self._answer(kept.answer(key, scope, self._now()))
+        return await self._answer(interactions.answer(key, scope, self._now()))
 
     async def note(self, name: str) -> str | None:
-        return await self._answer(kept.note(name))
+        return await self._answer(interactions.note(name))
 
     async def sweep(self, policy: RetentionPolicy, *, budget: int = 2_000) -> Swept:
         now = self._now()

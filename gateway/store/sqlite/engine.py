@@ -192,8 +192,8 @@ class SqliteEngine(AnswersQuestions):
     async def hold(self, instance: str, name: str) -> bool:
         return self._roster.hold(instance, name)
 
-    async def let_go(self, instance: str, name: str) -> None:
-        self._roster.let_go(instance, name)
+    async def release_name(self, instance: str, name: str) -> None:
+        self._roster.release_name(instance, name)
 
     # Notifier
 

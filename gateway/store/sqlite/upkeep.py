@@ -10,11 +10,11 @@ from gateway.store.apply import CLOSED, begin, decide
 from gateway.store.encoding import NOTHING_LEFT, strip_about
 from gateway.store.port import NewSession
 from gateway.store.questions.calls import DROP_CALLS
-from gateway.store.questions.kept import SET_NOTE
+from gateway.store.questions.interactions import SET_NOTE
 from gateway.store.questions.retention import FLOOR
 from gateway.store.questions.sends import DISMISS, MOOT, REVIVE, UNDELIVERED
 from gateway.store.records import EventRecord, Head, micros
-from gateway.store.retention import PORTION, RemovedRows, add_up
+from gateway.store.retention import BATCH, RemovedRows, add_up
 from gateway.store.rows import StoredAnswer
 from gateway.store.sqlite.dialect import in_sqlite
 from gateway.store.sqlite.jobs import Turn
@@ -149,13 +149,13 @@ def erase(session_id: SessionId, after: int) -> Run:
             raise Conflict(f"session {session_id!r} is open; close it before erasing")
         connection, key = turn.store.connection, turn.store.key(session_id)
         rows = connection.execute(
-            "SELECT seq, about FROM events WHERE session_id = ? AND seq > ? ORDER BY seq LIMIT ?", (key, after, PORTION)
+            "SELECT seq, about FROM events WHERE session_id = ? AND seq > ? ORDER BY seq LIMIT ?", (key, after, BATCH)
         ).fetchall()
         connection.executemany(
             "UPDATE events SET body = NULL, about = ? WHERE session_id = ? AND seq = ?",
             [(strip_about(about), key, seq) for seq, about in rows],
         )
-        if len(rows) == PORTION:
+        if len(rows) == BATCH:
             return rows[-1][0]
         connection.execute("DELETE FROM snapshots WHERE session_id = ?", (key,))
         connection.execute("UPDATE calls SET error = NULL WHERE session_id = ?", (key,))

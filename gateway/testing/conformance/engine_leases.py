@@ -467,15 +467,15 @@ class LeaseSuite:
 
     async def test_a_released_name_is_free_for_others_at_once(self, engine: Engine) -> None:
         await live(engine, A, B)
-        await engine.let_go(A, "never-held")
+        await engine.release_name(A, "never-held")
         assert await engine.hold(A, "key")
         assert await engine.hold(A, "sweep")
-        await engine.let_go(B, "key")
+        await engine.release_name(B, "key")
         assert not await engine.hold(B, "key")
-        await engine.let_go(A, "key")
+        await engine.release_name(A, "key")
         assert await engine.hold(B, "key")
         assert not await engine.hold(A, "key")
-        await engine.let_go(A, "key")
+        await engine.release_name(A, "key")
         assert not await engine.hold(A, "key")
         assert not await engine.hold(B, "sweep")
 

@@ -124,9 +124,9 @@ class LeaseRules(RuleBasedStateMachine):
             self.lives.held[name] = instance
 
     @rule(which=instances, name=names)
-    def let_go(self, which: str, name: str) -> None:
+    def release_name(self, which: str, name: str) -> None:
         instance = self.lives.id_of(which)
-        self.run(self.engine.let_go(instance, name))
+        self.run(self.engine.release_name(instance, name))
         if self.lives.held.get(name) == instance:
             del self.lives.held[name]
 

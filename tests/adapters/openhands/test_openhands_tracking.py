@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from adapters.openhands.catchup import LOOKED_BACK, MOST_HELD, REMEMBERED, HistoryPage, Tracker, fill
+from adapters.openhands.catchup import LOOKED_BACK, MAX_HELD, REMEMBERED, HistoryPage, Tracker, fill
 from gateway.adapter.port import Frame
 from gateway.errors import LinkLost
 from gateway.testing.conformance.link import Collector
@@ -97,7 +97,7 @@ def test_what_is_held_back_is_bounded_by_number_and_by_bytes() -> None:
     for number in range(LOOKED_BACK + 10):
         tracker.frame(event(number))
     assert ids(collector) == list(range(10))
-    collector, large = Collector(), MOST_HELD // 4
+    collector, large = Collector(), MAX_HELD // 4
     tracker = Tracker(collector, None)
     for number in range(7):
         tracker.frame(Frame("oh_event", {**thought(number), "extras": {"screenshot": "x" * large}}))
