@@ -175,7 +175,7 @@ def _words_as_context(
 ) -> Adapted:
     update = ContextUpdated(name=name, context=dict(memory.context or {}), description=words, wakes_agent=True)
     completed = complete_context(update, memory, capabilities, history)
-    note = f"the runtime has no {name}; it was asked in words by an update that wakes the agent"
+    note = f"this runtime has no {name}; sent as a context update that wakes the agent"
     return Adapted(completed.event, (*completed.losses, Loss(how="narrowed", path="", note=note)))
 
 
