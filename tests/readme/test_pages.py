@@ -41,6 +41,13 @@ def test_each_file_that_a_page_names_exists(page: str) -> None:
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
+def test_each_file_of_the_table_of_changes_exists() -> None:
+    table = text_of(".github/CONTRIBUTING.md").partition("## Where a change goes")[2].partition("\n## ")[0]
+    named = re.findall(r"`([\w.-]+/[\w./-]*)`", table)
+    assert len(named) > 30
+    assert [name for name in named if not any((folder / name).exists() for folder in (ROOT, ROOT / "gateway"))] == []
+
+
 def test_the_walk_of_one_call_names_functions_that_exist() -> None:
     walk = text_of("gateway/README.md").partition("## One call, step by step")[2].partition("\n## ")[0]
     steps = re.findall(r"^\| \d+ \| `([\w/.]+\.py)` `(\w+)` \|", walk, re.MULTILINE)
