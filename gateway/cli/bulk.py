@@ -30,7 +30,7 @@ class BulkOrder:
     member: str
     """The member of the JSON report that counts successes."""
     done: str
-    """The action as a past participle, such as `tried again`."""
+    """The action as a past participle, such as `redriven`."""
     act: Callable[[str], Coroutine[Any, Any, object]]
     dry_run: bool = False
     confirmed: bool = False
@@ -68,7 +68,7 @@ def _confirm(order: BulkOrder, found: int, warning: str, *, more: bool) -> None:
     if warning:
         note(warning, "yellow")
     if not sys.stdin.isatty():
-        raise OperatorError(f"{plural(found, order.noun)} would be {order.done}; --yes confirms it")
+        raise OperatorError(f"{plural(found, order.noun)} would be {order.done}; pass --yes to confirm")
     also = " (more match; raise --limit to include them)" if more else ""
     if not typer.confirm(f"{plural(found, order.noun)} will be {order.done}{also}. Continue?", err=True):
         raise Refusal(f"nothing was {order.done}")

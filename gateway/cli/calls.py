@@ -110,7 +110,7 @@ def list_calls(
             show_rows(rows, _CALLS, as_json=as_json, more=more)
             return
         ids = [row.call_id for row in rows if unknown or certainly_did_not_run(row)]
-        order = BulkOrder("call", "redriven", "tried again", gateway.client.redrive_call, dry_run, yes, as_json)
+        order = BulkOrder("call", "redriven", "redriven", gateway.client.redrive_call, dry_run, yes, as_json)
         if skipped := len(rows) - len(ids):
             note(f"{skipped} skipped: their executor reported the failure, so they may have run (`calls redrive ID`)")
         run_order(gateway, order, ids, unknown=len(ids) if unknown else 0, more=more)
@@ -135,13 +135,13 @@ def show(call: str = CALL, *, as_json: JsonOption = False, url: str = URL, key: 
     epilog=examples(
         "dragoman calls cancel b1d5781e",
         "dragoman calls cancel b1d5781e --reason 'The game is over.'",
-        more=f"The executor is asked to stop; an outcome that arrives within a short time still counts.\n{SHORT_IDS}",
+        more=f"The executor is asked to stop; an outcome that arrives shortly afterwards still counts.\n{SHORT_IDS}",
     )
 )
 def cancel(
     call: str = CALL,
     *,
-    reason: str | None = option("--reason", "TEXT", "Reason, which is sent to the executor."),
+    reason: str | None = option("--reason", "TEXT", "Reason to send to the executor."),
     as_json: JsonOption = False,
     url: str = URL,
     key: str | None = KEY,
@@ -183,7 +183,7 @@ def redrive(
         if as_json:
             say_json(to_row(row))
         else:
-            typer.echo(f"tried again as call {clean(row.call_id)}")
+            typer.echo(f"redriven as call {clean(row.call_id)}")
 
 
 def find_call(gateway: "GatewayConnection", given: str) -> str:

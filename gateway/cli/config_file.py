@@ -38,4 +38,4 @@ def choose(given: Path | None) -> Path:
         if path.is_file():
             return path
     looked = " nor ".join(str(path) for path in DEFAULT_FILES)
-    raise OperatorError(f"no configuration: there is neither {looked} here; give a file, or set DRAGOMAN_CONFIG")
+    raise OperatorError(f"no configuration: neither {looked} exists here; pass a file, or set DRAGOMAN_CONFIG")

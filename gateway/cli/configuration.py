@@ -129,7 +129,7 @@ def schema() -> None:
 
 @commands.command(epilog=examples("dragoman openapi > openapi.json     the same as /openapi.json"))
 def openapi() -> None:
-    """Print the OpenAPI document, for generated clients."""
+    """Print the OpenAPI document, for client generators."""
     from gateway.cli.version import release
     from gateway.http.app import describe
 

@@ -28,7 +28,7 @@ LETTER = argument("ID", "ID or prefix; without one, all that match the filters."
 KIND = option("--kind", "KIND", "Only `call` or only `delivery`.")
 EXECUTOR = option("--executor", "NAME", "Only calls to this executor.")
 TARGET = option("--target", "TARGET", "Only deliveries to this target: runtime, or destination:NAME.")
-SINCE = option("--since", "TIME", "Only newer ones: a span such as 2h, or 2026-11-20T12:00:00Z.")
+SINCE = option("--since", "TIME", "Only those since TIME: a duration such as 2h, or a time such as 2026-11-20T12:00Z.")
 UNKNOWN = typer.Option(
     None, "--unknown/--known", help="Only calls that may have run, or only those that certainly did not."
 )
@@ -112,7 +112,7 @@ def show(
         "dragoman dead-letters redrive b1d5781e",
         "dragoman dead-letters redrive --target destination:chat-log",
         "dragoman dead-letters redrive --executor cards --since 2h --limit 50 --yes",
-        "dragoman dead-letters redrive --known      that certainly did not run",
+        "dragoman dead-letters redrive --known      calls that certainly did not run",
         "dragoman dead-letters redrive --all --dry-run",
         more="A call keeps its idempotency key unless --new-key is given; its new outcome is\n"
         "sent to the runtime only with --deliver.\n"
@@ -150,14 +150,14 @@ def redrive(
         which = _filters(kind, runtime, executor, target, since, unknown)
         _check_choice(letter, which, everything=everything, dry_run=dry_run)
         if letter is None:
-            order = BulkOrder("dead letter", "redriven", "tried again", act, dry_run, yes, as_json)
+            order = BulkOrder("dead letter", "redriven", "redriven", act, dry_run, yes, as_json)
             _order_many(gateway, order, which, limit, warns=True)
             return
         done = _ask(gateway, act, letter)
         if as_json:
             say_json(to_row(done))
         elif isinstance(done, RedrivenCall):
-            typer.echo(f"tried again as call {clean(done.call_id)}")
+            typer.echo(f"redriven as call {clean(done.call_id)}")
         else:
             typer.echo(f"queued again: event {done.sequence} to {clean(done.target)}")
 
@@ -235,7 +235,7 @@ def _time_of(since: str) -> datetime:
         # A time without a zone is in the zone of this machine.
         return datetime.fromisoformat(since).astimezone()
     except ValueError as exc:
-        text = f"--since: {clean(since, 50)!r} is neither a span such as 2h nor a time such as 2026-11-20T12:00Z"
+        text = f"--since: {clean(since, 50)!r} is neither a duration such as 2h nor a time such as 2026-11-20T12:00Z"
         raise Misused(text) from exc
 
 

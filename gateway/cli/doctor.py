@@ -39,7 +39,7 @@ commands = typer.Typer()
 
 @commands.command(epilog=examples("dragoman doctor", "dragoman doctor --config my.yaml"))
 def doctor(*, config: ConfigOption = None, as_json: RowsOption = False) -> None:
-    """Find problems, from Python to the network."""
+    """Check everything, from Python to the network."""
     with report_errors():
         found = config or next((path for path in DEFAULT_FILES if path.is_file()), None)
         well = _run_checks(found, env=os.environ, as_json=as_json)

@@ -47,7 +47,9 @@ def _check_sqlite(path: Path) -> Iterator[Check]:
         yield Check("warning", f"the free space of {path.parent} is unknown")
     elif free < _LITTLE_SPACE:
         yield Check(
-            "warning", f"only {write_bytes(free)} free in {path.parent}", "free some, or lower retention.max_bytes"
+            "warning",
+            f"only {write_bytes(free)} free in {path.parent}",
+            "free some space, or lower retention.max_bytes",
         )
     else:
         yield Check("ok", f"{write_bytes(free)} free in {path.parent}")
@@ -57,7 +59,7 @@ def _check_file(path: Path) -> Check:
     if not os.access(path.parent, os.W_OK | os.X_OK):
         return Check("broken", f"{path.parent} is not writable", "make it writable for the gateway's user")
     if not path.exists():
-        return Check("ok", f"sqlite {path}: will be created at the first start")
+        return Check("ok", f"sqlite {path}: will be created on first start")
     try:
         with path.open("rb") as file:
             start = file.read(len(_SQLITE_HEADER))
@@ -119,9 +121,9 @@ def _check_schema(name: str, number: int) -> Check:
     from gateway.store.postgres.tables import MIGRATIONS
 
     if not number:
-        return Check("ok", f"schema {name}: will be created at the first start")
+        return Check("ok", f"schema {name}: will be created on first start")
     if number < len(MIGRATIONS):
-        text = f"schema {name} is at {number}, this release has {len(MIGRATIONS)}"
+        text = f"schema {name} is at {number}, this release requires {len(MIGRATIONS)}"
         return Check("note", text, "run `dragoman migrate`, or let the first start migrate it")
     return Check("ok", f"schema {name} is at {number}")
 

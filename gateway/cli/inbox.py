@@ -78,7 +78,7 @@ def inbox(
         else:
             _show_questions(_name_questions(gateway, rows))
         if more:
-            note(f"there are more; --limit shows more than {limit}")
+            note("there are more; raise --limit to see them")
 
 
 @commands.command(
@@ -86,7 +86,7 @@ def inbox(
         "dragoman answer                          prompts for each request",
         "dragoman answer b1d5781e --allow --scope session",
         "dragoman answer b1d5781e --text 'the blue one'",
-        "dragoman answer b1d5781e --secret        prompts without echoing it",
+        "dragoman answer b1d5781e --secret        prompts without echo",
         "pass show db | dragoman answer b1d5781e --secret",
         more=f"{_LISTS}. Prompts for missing values in a terminal.\n{SHORT_IDS}",
     )
@@ -98,12 +98,12 @@ def answer(
     deny: bool = flag("--deny", "Deny the request."),
     scope: str | None = option("--scope", "SCOPE", "Scope of the decision: once, session or always, if offered."),
     text: str | None = option("--text", "TEXT", "Answer a question; '' skips it, - reads stdin."),
-    secret: bool = flag("--secret", "Supply a secret: prompted for in a terminal, else a line of stdin."),
+    secret: bool = flag("--secret", "Supply a secret: prompts in a terminal, otherwise reads one line of stdin."),
     as_json: JsonOption = False,
     url: str = URL,
     key: str | None = KEY,
 ) -> None:
-    """Answer a request of an agent."""
+    """Answer an agent's request."""
     from gateway.cli.connection import connect
 
     with connect(url, key) as gateway:
@@ -314,9 +314,7 @@ def _ask_text(one: WaitingQuestion) -> dict[str, Any] | None:
     choices = [str(choice) for choice in one.event.get("choices") or ()]
     for number, choice in enumerate(choices, 1):
         Output(stderr=True).say(f"    {number}  {clean(choice)}")
-    reply = _prompt(
-        f"Answer ({'a number or ' if choices else ''}a text; - skips the question, Enter leaves it waiting): "
-    )
+    reply = _prompt(f"Answer ({'number or ' if choices else ''}text; - skips the question, Enter leaves it waiting): ")
     by_number = reply.isdecimal() and reply.isascii() and reply not in choices and 1 <= int(reply[:9]) <= len(choices)
     return {"answer": "" if reply == "-" else choices[int(reply) - 1] if by_number else reply} if reply else None
 

@@ -45,7 +45,9 @@ def send(
     text: str | None = argument("TEXT", "Text to send; - reads stdin.", default=None),
     *,
     kind: str | None = option("--kind", "KIND", f"One of {', '.join(WORDED)}. Default: message.posted."),
-    event_file: str | None = option("--event", "FILE", "Post the event, or list of events, in a file; - is stdin."),
+    event_file: str | None = option(
+        "--event", "FILE", "Post an event, or a list of events, from a file; - reads stdin."
+    ),
     author: str | None = option("--author", "NAME", "Author of the message."),
     context: str | None = option("--context", "JSON", "The complete state, for context.updated."),
     name: str | None = option("--name", "NAME", "The update's name, for context.updated."),

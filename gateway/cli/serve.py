@@ -34,7 +34,7 @@ commands = typer.Typer()
 def serve(
     *,
     config: ConfigOption = None,
-    host: str = option("--host", "HOST", "Address to listen on; other than loopback requires API keys.", default=_HERE),
+    host: str = option("--host", "HOST", "Address to listen on; non-loopback requires API keys.", default=_HERE),
     port: int = option("--port", "PORT", "Port; 0 selects a free one.", default=8080, min=0, max=65535),
 ) -> None:
     """Run the gateway."""
@@ -69,13 +69,18 @@ def demo(
     as_json: bool = flag("--json", "Print one JSON object per line, with every message."),
     host: str = option("--host", "HOST", "Address to listen on.", default=_HERE),
     port: int = option(
-        "--port", "PORT", "The gateway's port; the others follow. 0 selects free ones.", default=0, min=0, max=65_530
+        "--port",
+        "PORT",
+        "The gateway's port; the next ones serve the rest. 0 selects free ones.",
+        default=0,
+        min=0,
+        max=65_530,
     ),
 ) -> None:
     """Play a scripted game through a real gateway."""
     with report_errors():
         if not all(map(find_spec, DEMO_LIBRARIES)):
-            raise OperatorError("the demo needs more libraries than a gateway: pip install 'dragoman[demo]'")
+            raise OperatorError("the demo needs extra libraries: pip install 'dragoman[demo]'")
         from gateway.testing.demo import game
 
         show = "json" if as_json else "verbose" if verbose else "brief"

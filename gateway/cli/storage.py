@@ -21,7 +21,7 @@ def register(app: typer.Typer) -> None:
     app.command(
         epilog=f"{RAW}Examples:\n  dragoman backup /backups/dragoman-$(date +%F).db\n"
         "\n"
-        "The gateway keeps running. The file gets its name when it is complete and checked.\n"
+        "The gateway keeps running. The file appears under its name once it is complete and verified.\n"
         "Never replaces an existing file."
     )(backup)
     app.command(
@@ -32,8 +32,8 @@ def register(app: typer.Typer) -> None:
     )(restore)
     app.command(
         epilog=f"{RAW}Examples:\n  dragoman copy gateway.yaml gateway-postgres.yaml\n\n"
-        "Stop the gateways of both first. Rows keep their ids, sequences, keys and fences. Each table is read back\n"
-        "and compared; if any differs, the target stays empty."
+        "Stop the gateways on both databases first. Rows keep their ids, sequences, keys and fences. Each table is\n"
+        "read back and compared; if any differs, the target stays empty."
     )(copy)
 
 
@@ -88,7 +88,10 @@ def copy(
         Path, typer.Argument(metavar="OLD", help="The configuration of the source database.", readable=False)
     ],
     new: Annotated[
-        Path, typer.Argument(metavar="NEW", help="The configuration of the target, an empty database.", readable=False)
+        Path,
+        typer.Argument(
+            metavar="NEW", help="The configuration of the target database, which must be empty.", readable=False
+        ),
     ],
     *,
     as_json: RowsOption = False,

@@ -56,8 +56,8 @@ def _note(store: Store, *, check: bool) -> str:
                 return ""
             cost = estimate(path)
             return (
-                f"The migration needs about {write_bytes(cost.size)} of free disk and {cost.seconds:.0f} s, with every "
-                f"gateway stopped. It keeps a copy as {copy}"
+                f"The migration needs about {write_bytes(cost.size)} of free disk space and {cost.seconds:.0f} s, with "
+                f"every gateway stopped. It keeps a copy as {copy}"
             )
         case PostgresStore() as store if check:
             from gateway.store.postgres import operations as postgres
@@ -216,7 +216,7 @@ def _nothing_to(verb: str) -> OperatorError:
 
 def _leave_to(program: str, command: str) -> NoReturn:
     complain(
-        f"for PostgreSQL, use {program} or the backups of your provider",
+        f"for PostgreSQL, use {program} or your provider's backups",
         f"{command}\nPut the password into PGPASSWORD or ~/.pgpass.",
     )
     raise typer.Exit(2)

@@ -78,7 +78,7 @@ def show_rows(rows: Sequence[Row], table: RowTable, *, as_json: bool, more: bool
         if not rows:
             note(table.nothing)
     if more:
-        note(f"there are more; --limit shows more than {len(rows)}")
+        note("there are more; raise --limit to see them")
 
 
 def show_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], out: Output) -> None:

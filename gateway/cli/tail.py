@@ -54,7 +54,7 @@ commands = typer.Typer()
 def tail(
     session: str | None = argument("SESSION", _SESSION, default=None, autocompletion=complete_session),
     *,
-    everything: bool = flag("--all", "Follow all sessions, also new ones."),
+    everything: bool = flag("--all", "Follow all sessions, including new ones."),
     after: int | None = option("--after", "N", "Start after sequence N; 0 replays everything. Default: now.", min=0),
     as_json: bool = flag("--json", "Print one JSON object per event."),
     url: str = URL,
@@ -179,7 +179,7 @@ async def _tail_all(client: "Client", printer: _Printer) -> None:
     from dragoman.client import ClientError
 
     places = {row.session_id: row.last_sequence for row in await _newest_sessions(client)}
-    note(f"following {plural(len(places), 'session') or 'no session'}, and new ones; Ctrl-C to stop")
+    note(f"following {plural(len(places), 'session') or 'no session'} and any new ones; Ctrl-C to stop")
     wait, away = LOOK, False
     while True:
         await asyncio.sleep(wait)

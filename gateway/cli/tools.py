@@ -34,7 +34,7 @@ commands = typer.Typer()
     )
 )
 def tools(
-    source: str = option("--from", "MODULE:NAME", "The backend's Tools object, as for uvicorn.", default=...),
+    source: str = option("--from", "MODULE:NAME", "The backend's Tools object, in uvicorn's notation.", default=...),
     *,
     write: bool = flag("--write", "Update the configuration file instead of printing."),
     config: ConfigOption = None,
@@ -60,7 +60,7 @@ def import_tools(place: str) -> dict[str, Any]:
     """
     module_name, colon, attribute = place.partition(":")
     if not (colon and attribute and module_name.replace(".", "").isidentifier() and attribute.isidentifier()):
-        raise Misused("write MODULE:NAME, as for uvicorn: backend:tools")
+        raise Misused("use the form MODULE:NAME, as for uvicorn: backend:tools")
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
     try:
@@ -68,12 +68,12 @@ def import_tools(place: str) -> dict[str, Any]:
     except Exception as exc:
         raise Refusal(
             f"{module_name} cannot be imported: {type(exc).__name__}: {exc}",
-            "run this in the folder and environment in which your server starts",
+            "run this in the folder and environment where your server starts",
         ) from exc
     declarations = getattr(getattr(module, attribute, None), "declarations", None)
     if not callable(declarations):
         text = f"{module_name}.{attribute} is not a Tools object of dragoman.kit"
-        raise Refusal(text, "give the variable that holds `Tools(…)`")
+        raise Refusal(text, "name the variable that holds `Tools(…)`")
     return cast("dict[str, Any]", declarations())
 
 

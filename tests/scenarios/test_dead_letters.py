@@ -186,7 +186,7 @@ async def test_the_terminal_lists_shows_and_redrives(newer: Scene) -> None:
         newer.hooks.scripts["free"] = success("at last")
         newer.hooks.scripts["/copies/log"] = Response()
         one = await dragoman(gateway, "dead-letters", "redrive", found[0]["id"])
-        assert (one.code, one.out.startswith("tried again as call ")) == (0, True)
+        assert (one.code, one.out.startswith("redriven as call ")) == (0, True)
         gone = await dragoman(gateway, "dead-letters", "redrive", found[0]["id"])
         assert (gone.code, "no dead letter" in gone.err) == (1, True)
         many = await dragoman(gateway, "dead-letters", "redrive", "--all", "--yes", "--json")
@@ -210,12 +210,12 @@ async def test_a_gateway_that_goes_away_ends_the_redriving_of_many(newer: Scene)
                 await ended(await newer.agent.call("free", {"n": n}))
             found = await listed(gateway, 4)
             shown = await stack.enter_async_context(screen(gateway, "dead-letters", "redrive", "--all"))
-            await shown.shows("4 dead letters will be tried again. Continue? [y/N]: ")
+            await shown.shows("4 dead letters will be redriven. Continue? [y/N]: ")
         shown.type("y\n")
         assert await shown.ended() == 1
     # Once is enough to know it of all of them.
     assert shown.text.count("no gateway responds at") == 1
-    assert "0 of 4 tried again" in shown.text
+    assert "0 of 4 redriven" in shown.text
     assert not any(one["id"] in shown.text for one in found)
 
 

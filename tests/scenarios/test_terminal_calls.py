@@ -36,11 +36,11 @@ async def test_calls_that_the_backend_refused_are_found_and_redriven_together(ne
         assert [line.split("\t")[0] for line in listed.out.splitlines()] == [row["call_id"] for row in rows]
         looked = await dragoman(gateway, "calls", "--failed", "--redrive", "--dry-run")
         assert (looked.code, looked.out.splitlines()) == (0, refused)
-        assert "2 would be tried again" in looked.err
+        assert "2 would be redriven" in looked.err
         # The backend itself has reported this failure, so the tool may have run.
         assert "1 skipped" in looked.err
         unsure = await dragoman(gateway, "calls", "--failed", "--redrive")
-        assert (unsure.code, "--yes confirms it" in unsure.err) == (1, True)
+        assert (unsure.code, "pass --yes to confirm" in unsure.err) == (1, True)
         assert len(await states(gateway)) == 3
 
         newer.hooks.scripts["free"] = success("at last")
@@ -57,7 +57,7 @@ async def test_calls_that_the_backend_refused_are_found_and_redriven_together(ne
         assert {request.key for request in newer.hooks.of("free")} == keys
         assert len(newer.hooks.of("ask")) == 1
         unknown = await dragoman(gateway, "calls", "--failed", "--unknown", "--redrive", "--yes")
-        assert (unknown.code, unknown.err) == (0, "0 of 0 tried again\n")
+        assert (unknown.code, unknown.err) == (0, "0 of 0 redriven\n")
 
 
 async def test_at_80_columns_the_whole_reason_is_shown_below_its_call(newer: Scene) -> None:

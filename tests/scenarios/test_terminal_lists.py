@@ -88,7 +88,7 @@ async def test_the_newest_come_first_and_limit_says_how_many(plain: Plain) -> No
     await running.http.delete(f"/v1/sessions/{await opened(running, 'over')}")
     some = await dragoman(running, "sessions", "--limit", "2")
     assert [line.partition("\t")[0] for line in some.out.splitlines()] == ["finn/over", "finn/agent-2"]
-    assert some.err == "· there are more; --limit shows more than 2\n"
+    assert some.err == "· there are more; raise --limit to see them\n"
     every = await dragoman(running, "sessions", "--limit", "4", "--open")
     assert [line.partition("\t")[0] for line in every.out.splitlines()] == [
         "finn/agent-2", "finn/agent-1", "finn/agent-0", "finn/room-7",
@@ -266,12 +266,12 @@ async def test_a_question_that_is_over_when_the_answer_comes_is_told_and_the_res
     runtime.say(QuestionAsked(id="r", text="What?"))
     rows = await asked(running, 2)
     async with screen(running, "answer") as shown:
-        await shown.shows("Answer (a text; - skips the question, Enter leaves it waiting): ")
+        await shown.shows("Answer (text; - skips the question, Enter leaves it waiting): ")
         done = await dragoman(running, "answer", rows["q"]["interaction_id"], "--text", "first")
         assert done.code == 0
         shown.type("second\n")
         await shown.shows("this question is already answered")
-        await shown.shows("Answer (a text; - skips the question, Enter leaves it waiting): ", times=2)
+        await shown.shows("Answer (text; - skips the question, Enter leaves it waiting): ", times=2)
         shown.type("\x04")
         assert await shown.ended() == 0
     assert (await runtime.hears("question.answered"))["answer"] == "first"
@@ -334,7 +334,7 @@ async def test_tail_all_shows_each_event_of_all_sessions_once_and_new_sessions_w
         await running.wait_events("message.posted")
         stack = tailing(running, "--all")
         shown = await stack.__aenter__()
-        assert await shown.complaint() == "· following 1 session, and new ones; Ctrl-C to stop\n"
+        assert await shown.complaint() == "· following 1 session and any new ones; Ctrl-C to stop\n"
         runtime.say(said("in the old one"))
         line = await shown.line()
         assert line.startswith("finn/room-7  ")
@@ -425,7 +425,7 @@ async def test_dead_letters_are_named_by_the_first_letters_of_their_ids(newer: S
         assert "no dead letter begins with" in event.err
         newer.hooks.scripts["free"] = success("at last")
         done = await dragoman(gateway, "dead-letters", "redrive", first["id"][:size])
-        assert done.out.startswith("tried again as call ")
+        assert done.out.startswith("redriven as call ")
         gone = await dragoman(gateway, "dead-letters", "dismiss", f"{session}:{deliveries[0]['sequence']}:")
         assert gone.out == f"dismissed: {deliveries[0]['id']}\n"
 
@@ -441,9 +441,9 @@ async def test_before_a_redrive_of_many_it_is_said_how_many_may_have_run(newer: 
             await shown.shows("Continue?")
             shown.type("n\n")
             assert await shown.ended() == 1
-        assert f"{unsure}4 dead letters will be tried again. Continue?" in shown.text
+        assert f"{unsure}4 dead letters will be redriven. Continue?" in shown.text
         looked = await dragoman(gateway, "dead-letters", "redrive", "--all", "--dry-run")
-        assert looked.err == f"4 would be tried again\n{unsure}"
+        assert looked.err == f"4 would be redriven\n{unsure}"
         for words in (["redrive", "--kind", "delivery"], ["dismiss", "--all"]):
             sure = await dragoman(gateway, "dead-letters", *words, "--dry-run")
             assert (sure.code, "may have run" in sure.err) == (0, False)

@@ -329,7 +329,9 @@ def test_check_of_a_file_that_is_not_there_is_one_clear_line(tmp_path: Path) -> 
 def test_without_any_configuration_a_command_says_where_it_looked(command: str) -> None:
     result = _run(command)
     assert result.exit_code == 1
-    assert "neither gateway.yaml nor config/gateway.yaml here; give a file, or set DRAGOMAN_CONFIG" in result.stderr
+    assert (
+        "neither gateway.yaml nor config/gateway.yaml exists here; pass a file, or set DRAGOMAN_CONFIG" in result.stderr
+    )
 
 
 def test_a_configuration_is_found_by_its_usual_name_and_by_the_environment(
@@ -407,7 +409,7 @@ def test_the_doctor_looks_at_store_and_network_and_fails_on_what_is_broken(tmp_p
     assert f"executor up at 127.0.0.1:{open_port} accepts connections" in result.stdout
     assert f"executor down at 127.0.0.1:{closed_port}: connection refused" in result.stdout
     assert "check that it is running, and the port" in result.stdout
-    assert "my.db: will be created at the first start" in result.stdout
+    assert "my.db: will be created on first start" in result.stdout
     assert "free in" in result.stdout
 
 

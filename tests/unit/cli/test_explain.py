@@ -181,7 +181,7 @@ def test_an_event_shows_what_the_runtime_is_sent_and_what_is_lost(config: Path) 
     assert lines_of(steered, "sent") == ["turn.steered as context.updated: the runtime has no equivalent"]
     assert block_of(steered)["description"] == "Be quick."
     (lost,) = lines_of(steered, "lost")
-    assert lost.startswith("narrowed: the runtime has no steer;")
+    assert lost.startswith("narrowed: this runtime has no steer;")
     updated = event(config, {"kind": "context.updated", "name": "deal", "context": {"hand": ["7"]}})
     assert lines_of(updated, "sent") == ["context.updated"]
     assert lines_of(updated, "lost") == ["nothing"]

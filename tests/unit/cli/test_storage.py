@@ -82,7 +82,9 @@ def test_migrate_brings_an_earlier_database_up_to_date(database: Path) -> None:
     before = database.read_bytes()
     needs, note = _run("migrate", "--check").stdout.splitlines()
     assert needs == f"{database}: schema 1 -> {NOW}, not applied yet"
-    assert note.endswith(f" of free disk and 0 s, with every gateway stopped. It keeps a copy as {database}.before-0.3")
+    assert note.endswith(
+        f" of free disk space and 0 s, with every gateway stopped. It keeps a copy as {database}.before-0.3"
+    )
     assert database.read_bytes() == before
     copy = f"{database}.before-0.3"
     assert _run("migrate").stdout == f"{database}: schema 1 -> {NOW}\n{copy}: the database before the migration\n"
