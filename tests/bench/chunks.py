@@ -42,8 +42,8 @@ async def compare_chunks(bench: Bench, report: Report) -> None:
     pairs = zip(taken["gateway"], taken["floor"], strict=True)
     report.judge("T14", "chunk", [ours / theirs for ours, theirs in pairs])
     for name, key, what in (
-        ("gateway", "gateway_us", "µs of CPU for a chunk, one follower told"),
-        ("floor", "httpx_us", "µs of CPU for httpx and httpx-sse, nobody told"),
+        ("gateway", "gateway_us", "µs of CPU per chunk, one follower"),
+        ("floor", "httpx_us", "µs of CPU of httpx and httpx-sse, no follower"),
     ):
         report.note_value("T14", key, what=what, value=Spread.of(taken[name]))
 

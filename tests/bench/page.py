@@ -1,4 +1,4 @@
-"""Writes the tables of this folder's README, between two marks; the words around them are written by hand."""
+"""Writes the tables of this folder's README between two marks; the text around them is written by hand."""
 
 import re
 from collections.abc import Sequence
@@ -11,21 +11,20 @@ from tests.bench.report import Judged, Report, describe
 
 PAGE = Path(__file__).with_name("README.md")
 BEGIN, END = "<!-- Written by `make bench`, from here -->", "<!-- to here -->"
-GOALS = ("#", "of what", "must", "stretch", "is (least to most)", "turns", "met")
-LOADS = ("workload", "who", "CPU per call, µs", "calls/s", "p50, ms", "p99, ms", "bytes written", "pages written")
-OTHERS = ("#", "of what", "value (least to most)")
-_TEXT = {"#", "of what", "met", "workload", "who"}
+GOALS = ("#", "measure", "must", "stretch", "result (min to max)", "turns", "met")
+LOADS = ("workload", "subject", "CPU per call, µs", "calls/s", "p50, ms", "p99, ms", "bytes written", "pages written")
+_TEXT = {"#", "measure", "met", "workload", "subject"}
 
 Cells = tuple[str, ...]
 
 
 def write(report: Report) -> None:
-    """Put what was measured into the page; what was not measured this time stays as it is."""
+    """Update the measured rows of the page; the others stay."""
     PAGE.write_text(page_of(PAGE.read_text(), report))
 
 
 def page_of(page: str, report: Report) -> str:
-    """Write the page anew."""
+    """Return the page with the rows of a report."""
     before, begun, rest = page.partition(BEGIN)
     old, closed, after = rest.partition(END)
     assert begun, f"the page has no {BEGIN}"
@@ -33,26 +32,22 @@ def page_of(page: str, report: Report) -> str:
     goals = _merge(rows_of(old, GOALS), [_goal(row) for row in report.judged])
     goals.sort(key=_place)
     loads = _merge(rows_of(old, LOADS), [_load(said) for said in report.rows])
-    others = _merge(rows_of(old, OTHERS), [(name, what, str(value)) for name, _, what, value in report.found])
-    others.sort(key=_place)
     parts = (
         _wrap(f"Measured last: {describe(report.machine)}"),
         verdict(goals),
         _table(GOALS, goals),
         "Each subject under each workload, medians of the turns:",
         _table(LOADS, loads),
-        "Beside them:",
-        _table(OTHERS, others),
     )
     return "".join((before, BEGIN, "\n\n", "\n\n".join(parts), "\n\n", END, after))
 
 
 def verdict(goals: Sequence[Cells]) -> str:
-    """Say which of the rows that decide are reached."""
+    """List the missed targets."""
     said = {met: [f"{row[0]} {row[1]}" for row in goals if row[-1] == met] for met in ("yes", "stretch", "no")}
     reached = len(said["yes"]) + len(said["stretch"])
-    missed = f"; not reached: **{'**; **'.join(said['no'])}**" if said["no"] else ""
-    return _wrap(f"Of {reached + len(said['no'])} rows that decide, {reached} are reached{missed}.")
+    missed = f"; missed: **{'**; **'.join(said['no'])}**" if said["no"] else ""
+    return _wrap(f"{reached} of {reached + len(said['no'])} targets are met{missed}.")
 
 
 def _wrap(words: str) -> str:

@@ -170,7 +170,7 @@ async def soak_briefly(bench: Bench, report: Report) -> None:
         report.judge("T12", name, [calls[name]])
         report.faults += calls[name]
     report.note_value("T12", "calls", what="calls while links broke", value=calls["made"])
-    report.note_value("T12", "repeated", what="results said again over a new link, identical", value=calls["repeated"])
+    report.note_value("T12", "repeated", what="identical results repeated over a new link", value=calls["repeated"])
     grown = found["verdict"].get("growth", {})
     if grown:
         what = f"growth of RSS within {minutes:g} min (a long soak tells)"
