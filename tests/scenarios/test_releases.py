@@ -59,8 +59,8 @@ async def test_the_command_says_that_a_gateway_is_of_the_release_before(tmp_path
         for words in (("sessions",), ("tail",), ("tail", "--all"), ("send", "finn/finn", "Hello.")):
             done = await dragoman(old, *words)
             assert (done.code, done.out) == (1, "")
-            assert f"{old.url} is a gateway of an older release, which does not know this" in done.err
-            assert f"{old.url}/version shows it" in done.err
+            assert f"{old.url} is a gateway of an older release, which does not support this" in done.err
+            assert f"use the command of its release ({old.url}/version)" in done.err
         session_id = await old.session("finn")
         for words in (("runtimes",), ("calls",), ("inbox",), ("send", session_id, "Hello.")):
             done = await dragoman(old, *words)

@@ -192,7 +192,7 @@ async def test_a_letter_that_is_redriven_while_it_is_looked_up_is_not_redriven_a
 @pytest.mark.slow
 async def test_a_follower_of_a_killed_process_goes_on_at_the_other_where_it_was(newer: Scene) -> None:
     gate = Gate()
-    newer.hooks.scripts["held"] = gate.answering(success())
+    newer.hooks.scripts["ask"] = gate.answering(success())
     async with fleet(newer) as gateways:
         session_id, one, two = await pair(gateways)
         seen: list[int] = []
@@ -201,8 +201,8 @@ async def test_a_follower_of_a_killed_process_goes_on_at_the_other_where_it_was(
                 await ended(await newer.agent.call("free", {"n": number}))
                 seen += await _numbers(source, "tool.finished")
             # It dies in the middle of a call, of which the follower has not seen the end.
-            call = await newer.agent.call("held", {})
-            await newer.hooks.wait_for(name="held")
+            call = await newer.agent.call("ask", GOOD)
+            await newer.hooks.wait_for(name="ask")
             one.signal(signal.SIGKILL)
             await one.ended()
         async with two.stream(session_id, last=seen[-1]) as source:
