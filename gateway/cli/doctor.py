@@ -31,7 +31,7 @@ LIBRARIES = (
     "aiohttp", "fastapi", "httptools", "httpx", "httpx-sse", "jsonschema-rs", "orjson", "prometheus-client",
     "pydantic", "python-socketio", "pyyaml", "rich", "structlog", "typer", "uvicorn",
 )  # fmt: skip
-_REINSTALL = "run `make test` in a clone, or `python -m pip install .` (with -e while developing)"
+_REINSTALL = "run `make test` in a clone, or `python -m pip install ./gateway/sdk .` (each with -e while developing)"
 _MOST_LINKS = 20
 
 commands = typer.Typer()
