@@ -182,14 +182,17 @@ class Scene(FaultEnvironment):
         if call.reading.outcome != "success":
             return
         own = boards[_report_of({"board": call.arguments})]
-        told = ""
+        told, sequences = "", list[int | None]()
         for frame in self._agent_of(call).received:
             said = frame.payload.get("content", frame.payload)
             if said.get("toolCallId") == call.call_id:
                 told += "r"
+                sequences.append(None)
             elif "context" in said:
-                told += "s" if boards.get(_report_of(said["context"]), 0) >= own else "o"
-        assert re.fullmatch("(o*s[so]*r)+[so]*" if strictly else "o*s[sor]*", told), told
+                sequences.append(boards.get(_report_of(said["context"]), 0))
+                told += "s" if (sequences[-1] or 0) >= own else "o"
+        is_ordered = re.fullmatch("(o*s[so]*r)+[so]*" if strictly else "o*s[sor]*", told)
+        assert is_ordered, f"{told}: {own} was recorded, the agent received {sequences}"
 
 
 def _report_of(context: dict[str, Any]) -> str:
