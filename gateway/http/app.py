@@ -17,6 +17,7 @@ from gateway.http.openapi import make_api_state, write_openapi
 from gateway.http.route import ApiState
 from gateway.http.routes import ROUTES
 from gateway.http.sse import Followers
+from gateway.http.ui.routes import UI_ROUTES
 from gateway.runtime.app import Gateway
 
 
@@ -25,6 +26,7 @@ def build_app(gateway: Gateway) -> FastAPI:
     app = describe(gateway.version)
     app.state.api_state = ApiState(gateway)
     app.state.mcp = McpHandler(gateway)
+    app.router.routes.extend(UI_ROUTES)
     app.add_middleware(BodyLimits, gateway=gateway)
     app.add_middleware(RequestMiddleware, gateway=gateway)
     for raised in (DragomanError, Refused, HTTPException):

@@ -1,0 +1,120 @@
+"""The pages of one session and of one call."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.responses import Response
+
+from gateway.http.ui import lanes
+from gateway.http.ui.api import ApiProblem, path_of
+from gateway.http.ui.pages import Visit, render
+from gateway.http.ui.story import OPEN, tell
+from gateway.http.ui.timeline import group
+
+EVENTS = 200
+"""The maximum number of events on a session's page."""
+_GONE = 410
+
+
+async def session(visit: Visit) -> Response:
+    """Show the timeline of a session, with its newest turn open; `at` opens the turn of an event."""
+    session_id = visit.part("session_id")
+    row = await visit.api.get(path_of("v1", "sessions", session_id))
+    last = int(row["last_sequence"])
+    wanted = _number(visit.query.get("at"))
+    before = _number(visit.query.get("before")) or (wanted + EVENTS // 2 if wanted else last + 1)
+    after = max(0, row["first_sequence"] - 1, before - 1 - EVENTS)
+    events = await _events(visit, session_id, after)
+    envelopes = [one for one in events["data"] if one["sequence"] < before]
+    turns = group(envelopes)
+    calls = await visit.api.get("/v1/calls", session_id=session_id, limit=100)
+    waiting = await visit.api.get("/v1/interactions", session_id=session_id, state="waiting", limit=20)
+    return render(
+        visit,
+        "session.html",
+        row=row,
+        turns=turns,
+        wanted=wanted,
+        before=before,
+        first=envelopes[0]["sequence"] if envelopes else last + 1,
+        last_shown=envelopes[-1]["sequence"] if envelopes else last,
+        calls={call["call_id"]: call for call in calls["data"]},
+        open_calls=[call for call in calls["data"] if call["state"] in OPEN],
+        waiting=waiting["data"],
+        link=_link_of(await visit.api.get("/v1/runtimes"), session_id),
+        query=visit.query,
+    )
+
+
+async def event(visit: Visit) -> Response:
+    """Show one event: canonical JSON beside the native frames."""
+    session_id, sequence = visit.part("session_id"), _number(visit.part("sequence")) or 0
+    row = await visit.api.get(path_of("v1", "sessions", session_id))
+    events = await _events(visit, session_id, sequence - 1, limit=1)
+    found = next((one for one in events["data"] if one["sequence"] == sequence), None)
+    if found is None:
+        detail = f"session {session_id} has no event {sequence}, or retention removed it"
+        raise ApiProblem(404, {"type": "/problems/not-found", "title": "Not found", "detail": detail})
+    return render(visit, "event.html", row=row, envelope=found, keeps=_keeps(visit, row["runtime"]))
+
+
+async def call(visit: Visit) -> Response:
+    """Show the story of a call."""
+    call_id = visit.part("call_id")
+    found = await visit.api.get(path_of("v1", "calls", call_id))
+    if found["dead"]:
+        found = await _letter(visit, call_id) or found
+    story = tell(found, visit.now)
+    row = await visit.api.get(path_of("v1", "sessions", found["session_id"]))
+    return render(
+        visit,
+        "call.html",
+        call=found,
+        row=row,
+        story=story,
+        drawing=lanes.draw(story.steps),
+        is_open=found["state"] in OPEN,
+        keeps=_keeps(visit, found["runtime"]),
+        seen=stamp(found),
+    )
+
+
+def stamp(call: Mapping[str, Any]) -> str:
+    """Return the state of a call that a form was rendered for."""
+    last = max((one["sequence"] for one in call["events"]), default=0)
+    return f"{call['state']}.{call['attempt']}.{int(call['dead'])}.{last}"
+
+
+async def _letter(visit: Visit, call_id: str) -> Any:
+    try:
+        return await visit.api.get(path_of("v1", "dead-letters", call_id))
+    except ApiProblem as exc:
+        if exc.status == 404:
+            return None
+        raise
+
+
+async def _events(visit: Visit, session_id: str, after: int, limit: int = EVENTS) -> Any:
+    """Read events, with their native frames if the operator may see them; skip what retention removed."""
+    path = path_of("v1", "sessions", session_id, "events")
+    native = "true" if visit.may("operate") else None
+    try:
+        return await visit.api.get(path, after=after, limit=limit, native=native)
+    except ApiProblem as exc:
+        if exc.status != _GONE or "first_sequence" not in exc.problem:
+            raise
+        return await visit.api.get(path, after=exc.problem["first_sequence"] - 1, limit=limit, native=native)
+
+
+def _keeps(visit: Visit, runtime: str) -> bool:
+    options = visit.gateway.settings.runtimes.get(runtime)
+    return options is not None and options.keep_native
+
+
+def _link_of(runtimes: Mapping[str, Any], session_id: str) -> Any:
+    links = (link for runtime in runtimes["data"] for link in runtime["links"])
+    return next((link for link in links if link["session_id"] == session_id), None)
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 16 else None

@@ -1,0 +1,34 @@
+"""The stream behind live pages: the API's stream of events, opened with the cookie of a signed-in operator."""
+
+from datetime import UTC, datetime
+from typing import cast
+
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gateway.errors import Unauthorized
+from gateway.http.errors import Refused
+from gateway.http.route import ApiState
+from gateway.http.ui.sign_in import operator_of
+
+_STREAM = "/v1/events/stream"
+_CREDENTIALS = frozenset({b"cookie", b"authorization", b"x-api-key"})
+
+
+class LiveStream:
+    """Passes a request to the API's stream, with the operator's key in place of the cookie; an ASGI application."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope)
+        state = cast(ApiState, request.app.state.api_state)
+        settings = state.gateway.settings
+        if not settings.ui.enabled:
+            raise Refused("unknown-path", "the UI is disabled (`ui.enabled`)")
+        operator = operator_of(request, settings, now=datetime.now(UTC))
+        if operator is None:
+            raise Unauthorized("sign in at /ui first")
+        headers = [(name, value) for name, value in scope["headers"] if name not in _CREDENTIALS]
+        if operator.key is not None:
+            headers.append((b"authorization", f"Bearer {operator.key.get_secret_value()}".encode()))
+        passed = {**scope, "path": _STREAM, "raw_path": _STREAM.encode(), "headers": headers}
+        await cast(ASGIApp, request.app.router)(passed, receive, send)

@@ -1,0 +1,263 @@
+"""Tells the story of one call: what became of it, and each step from the agent's request to the delivery. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from gateway.http.ui.text import ago, compact, duration, read_time, shorten
+
+Lane = Literal["agent", "gateway", "backend"]
+Tone = Literal["ok", "waiting", "failed", "unknown", "plain"]
+
+TONES: Mapping[str, Tone] = {
+    "queued": "waiting", "dispatched": "waiting", "accepted": "waiting", "succeeded": "ok", "failed": "failed",
+    "expired": "failed", "canceled": "plain", "up": "ok", "connecting": "waiting", "down": "failed",
+    "refused": "failed", "asleep": "plain", "running": "waiting", "starting": "waiting", "idle": "plain",
+    "awaiting_input": "waiting", "awaiting_approval": "waiting", "awaiting_outcome": "waiting", "error": "failed",
+    "stopped": "plain", "finished": "ok", "closed": "plain", "delivered": "ok", "pending": "waiting",
+    "inflight": "waiting", "held": "waiting", "unknown": "unknown", "dead": "failed", "moot": "plain",
+    "waiting": "waiting", "answered": "ok", "success": "ok", "failure": "failed",
+}  # fmt: skip
+"""The tone of each state."""
+OPEN = frozenset({"queued", "dispatched", "accepted"})
+_FAILED_DELIVERY = frozenset({"refused", "unknown", "dead"})
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a call; `end` is later than `at` for a span."""
+
+    at: datetime
+    lane: Lane
+    title: str
+    detail: str = ""
+    tone: Tone = "plain"
+    end: datetime | None = None
+    toward: Lane | None = None
+    """The lane that receives it; None if it stays in its lane."""
+    sequence: int | None = None
+    """The recorded event behind it."""
+    is_wait: bool = False
+
+    @property
+    def ends(self) -> datetime:
+        """The end, or the moment itself."""
+        return self.end or self.at
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """The outcome of a call in one sentence, and its steps in order."""
+
+    tone: Tone
+    outcome: str
+    received: str
+    ran: str
+    next: str
+    steps: Sequence[Step]
+    longest_wait: Step | None = field(default=None)
+
+
+def tell(call: Mapping[str, Any], now: datetime) -> Story:
+    """Tell the story of a call from the response of `GET /v1/calls/{call_id}`."""
+    steps = sorted(_steps(call, now), key=lambda step: (step.at, step.ends))
+    waits = [step for step in steps if step.is_wait]
+    return Story(
+        tone="unknown" if call["unknown"] else TONES.get(call["state"], "plain"),
+        outcome=_outcome(call, now),
+        received=_received(call),
+        ran=_ran(call),
+        next=_next(call, now),
+        steps=steps,
+        longest_wait=max(waits, key=lambda step: step.ends - step.at, default=None),
+    )
+
+
+# The sentence -------------------------------------------------------------------------------------------------
+
+
+def _outcome(call: Mapping[str, Any], now: datetime) -> str:
+    state, tool = call["state"], call["tool"]
+    taken = duration(_end_of(call, now) - read_time(call["created_at"]))
+    match state:
+        case "queued" if call["attempt"]:
+            return f"{tool} waits for attempt {call['attempt'] + 1}"
+        case "queued":
+            return f"{tool} waits for its first attempt"
+        case "dispatched":
+            return f"{tool} is running at executor {call['executor']}, in attempt {call['attempt']}"
+        case "accepted":
+            return f"{tool} was accepted by executor {call['executor']}, which will report the outcome"
+        case "succeeded":
+            return f"{tool} succeeded after {taken}"
+        case "expired":
+            return f"{tool} expired after {taken}"
+        case "canceled":
+            return f"{tool} was canceled after {taken}"
+        case _ if call["unknown"]:
+            return f"{tool} has an unknown outcome after {taken}"
+        case _:
+            return f"{tool} failed after {taken}"
+
+
+def _received(call: Mapping[str, Any]) -> str:
+    who = "the agent" if call["answer_to"] == "runtime" else "the caller"
+    if call["state"] in OPEN:
+        return f"{who} is waiting for it"
+    if call["answer_to"] == "nobody":
+        return "the outcome was not sent to the agent, because an operator redrove the call without delivery"
+    sent = next((one for one in call["deliveries"] if one["target"] == "runtime"), None)
+    match sent:
+        case None if call["answer_to"] == "caller":
+            return "its caller reads the outcome here"
+        case None:
+            return f"{who} did not receive the outcome"
+        case {"state": "delivered"}:
+            return f"{who} received the outcome"
+        case {"state": "unknown"}:
+            return f"it is unknown whether {who} received the outcome"
+        case {"state": "refused" | "dead", "reason": reason}:
+            return f"{who} did not receive the outcome ({shorten(str(reason), 120)})"
+        case {"state": "moot"}:
+            return f"{who} no longer needed the outcome"
+        case _:
+            return f"{who} has not received the outcome yet"
+
+
+def _ran(call: Mapping[str, Any]) -> str:
+    if call["unknown"]:
+        return "the tool may have run"
+    if call["state"] == "succeeded":
+        return "the tool ran"
+    if not call["attempt"]:
+        return "the tool has not run" if call["state"] in OPEN else "the tool did not run"
+    if call["dead"]:
+        return "the tool did not run"
+    if call["state"] in OPEN:
+        return "the tool may be running" if call["state"] != "queued" else "no attempt has run the tool yet"
+    if call["state"] == "canceled":
+        return "the executor was asked to stop"
+    return "the executor reported the failure"
+
+
+def _next(call: Mapping[str, Any], now: datetime) -> str:
+    advice = call.get("advice")
+    if advice:
+        return str(advice)
+    key, deadline = call["idempotency_key"], duration(max(timedelta(0), read_time(call["deadline_at"]) - now))
+    if call["state"] == "queued" and call["due_at"]:
+        return f"Attempt {call['attempt'] + 1} is due {ago(read_time(call['due_at']), now)}; the call expires in {deadline}."
+    if call["state"] in OPEN:
+        return f"Nothing to do yet: the call expires in {deadline} if no outcome arrives."
+    if call["unknown"]:
+        return f"Look for webhook-id {key} in the log of executor {call['executor']} to see whether it ran."
+    if any(one["state"] in _FAILED_DELIVERY for one in call["deliveries"]):
+        return "A delivery of the outcome failed; see Dead letters."
+    if call["state"] in {"failed", "expired"}:
+        return "Nothing to do: the agent handles the failure. Redrive the call to try it again."
+    return "Nothing to do."
+
+
+# The steps ----------------------------------------------------------------------------------------------------
+
+
+def _steps(call: Mapping[str, Any], now: datetime) -> list[Step]:
+    steps: list[Step] = []
+    for envelope in call["events"]:
+        steps += _steps_of(envelope, call)
+    steps += _attempts(call, now)
+    outcome = next((step for step in steps if step.sequence == call["outcome_sequence"] and step.sequence), None)
+    settled = {envelope["event"]["target"] for envelope in call["events"] if envelope["event"]["kind"] == "delivery.settled"}
+    for sent in call["deliveries"]:
+        if outcome is not None and sent["target"] not in settled:
+            steps.append(_delivery(sent, outcome))
+    return steps
+
+
+def _steps_of(envelope: Mapping[str, Any], call: Mapping[str, Any]) -> list[Step]:
+    at, event, sequence = read_time(envelope["recorded_at"]), envelope["event"], envelope["sequence"]
+    losses = len(envelope["losses"])
+    lost = f"; {losses} {'loss' if losses == 1 else 'losses'}" if losses else ""
+    match event["kind"]:
+        case "tool.requested":
+            who: Lane = "agent"
+            detail = compact(event.get("arguments") or {}, 120) + lost
+            problem = event.get("problem")
+            steps = [Step(at, who, f"{event['tool']} requested", detail, toward="gateway", sequence=sequence)]
+            if problem:
+                steps.append(Step(at, "gateway", "Refused before dispatch", str(problem), "failed"))
+            elif call["executor"] is not None:
+                steps.append(Step(at, "gateway", f"Routed to {call['executor']}", "arguments checked"))
+            return steps
+        case "tool.canceled":
+            return [Step(at, "agent", "Cancel requested", event.get("reason") or "", toward="gateway", sequence=sequence)]
+        case "call.progressed" if by := event["data"].get("dismissed_by"):
+            return [Step(at, "gateway", f"Dismissed by {by}", sequence=sequence)]
+        case "call.progressed":
+            detail = compact(event["data"], 120)
+            return [Step(at, "backend", "Progress reported", detail, "waiting", toward="gateway", sequence=sequence)]
+        case "outcome.ignored":
+            return [Step(at, "backend", "Late outcome ignored", compact(event, 120), toward="gateway", sequence=sequence)]
+        case "tool.finished":
+            outcome = event["outcome"]
+            detail = compact(event.get("result"), 120) if outcome == "success" else str(event.get("error") or "")
+            tone: Tone = "unknown" if event.get("unknown") else TONES.get(outcome, "plain")
+            return [Step(at, "gateway", f"Outcome recorded: {outcome}", detail + lost, tone, sequence=sequence)]
+        case "delivery.settled":
+            state = event["state"]
+            title = f"{_target(event['target'])} {state}"
+            return [Step(at, "gateway", title, event.get("reason") or "", TONES.get(state, "plain"),
+                         toward=_lane_of(event["target"]), sequence=sequence)]
+        case kind:
+            return [Step(at, "gateway", kind, compact(event, 120) + lost, sequence=sequence)]
+
+
+def _attempts(call: Mapping[str, Any], now: datetime) -> list[Step]:
+    steps: list[Step] = []
+    free = read_time(call["created_at"])
+    for one in call["attempts"]:
+        started = read_time(one["started_at"])
+        if started - free > timedelta(milliseconds=5):
+            title = "Waited for a free slot" if not steps else f"Waited {duration(started - free)}"
+            steps.append(Step(free, "gateway", title, end=started, tone="waiting", is_wait=True))
+        ended = _end_of(call, now) if one["ended_at"] is None else read_time(one["ended_at"])
+        steps.append(_attempt(one, call, started, max(started, ended)))
+        free = ended
+    if call["state"] == "queued" and free < now:
+        steps.append(Step(free, "gateway", "Waiting for the next attempt", end=now, tone="waiting", is_wait=True))
+    return steps
+
+
+def _attempt(one: Mapping[str, Any], call: Mapping[str, Any], started: datetime, ended: datetime) -> Step:
+    detail = f"webhook-id {call['idempotency_key']}"
+    reason = one["reason"] or (f"answered {one['status']}" if one.get("status") else "")
+    tone: Tone = "plain"
+    if one["ended_at"] is None:
+        tone, reason = "waiting", reason or "no answer yet"
+    elif one.get("unsure"):
+        tone, reason = "unknown", f"{reason}; the tool may have run"
+    elif reason:
+        tone = "ok" if str(one.get("status") or "").startswith("2") else "failed"
+    else:
+        tone = "unknown" if call["unknown"] else TONES.get(call["state"], "plain")
+    return Step(started, "backend", f"Attempt {one['n']}", f"{reason}; {detail}" if reason else detail, tone, end=ended)
+
+
+def _delivery(sent: Mapping[str, Any], outcome: Step) -> Step:
+    state, tries = sent["state"], sent["attempt"]
+    detail = sent["reason"] or (f"{tries} attempts" if tries > 1 else "")
+    title = f"{_target(sent['target'])}: {state}"
+    return Step(outcome.at, "gateway", title, detail, TONES.get(state, "plain"), toward=_lane_of(sent["target"]))
+
+
+def _target(target: str) -> str:
+    return "Result to the agent" if target == "runtime" else f"Copy to {target.removeprefix('destination:')}"
+
+
+def _lane_of(target: str) -> Lane:
+    return "agent" if target == "runtime" else "backend"
+
+
+def _end_of(call: Mapping[str, Any], now: datetime) -> datetime:
+    return now if call["finished_at"] is None else read_time(call["finished_at"])

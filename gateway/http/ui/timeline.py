@@ -1,0 +1,208 @@
+"""Groups the events of a session by turn, and sums up each event in one line. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from gateway.http.ui.story import TONES, Tone
+from gateway.http.ui.text import compact, duration, read_time, shorten
+
+_STARTS = frozenset({"message.posted", "turn.steered"})
+"""Kinds that start a turn if they go to the runtime."""
+_RESTS = frozenset({"idle", "awaiting_input", "finished", "stopped", "starting"})
+"""The states between two turns."""
+_PAUSE = timedelta(minutes=2)
+"""A pause between events that starts a turn in protocols without states."""
+_HOUSEKEEPING = frozenset({"link.changed", "delivery.settled", "session.opened", "session.closed"})
+"""Kinds that belong to no turn of the agent; they never start one."""
+_FAILURES = frozenset({"fault.reported", "frame.rejected", "outcome.ignored"})
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One event of the timeline."""
+
+    envelope: Mapping[str, Any]
+    at: datetime
+    summary: str
+    tone: Tone
+    call_id: str | None
+
+    @property
+    def sequence(self) -> int:
+        """The sequence of the event."""
+        return self.envelope["sequence"]
+
+    @property
+    def kind(self) -> str:
+        """The kind of the event."""
+        return self.envelope["event"]["kind"]
+
+    @property
+    def arrow(self) -> str:
+        """The direction: from the runtime, to it, or neither."""
+        if self.envelope["synthetic"]:
+            return "·"
+        return "←" if self.envelope["direction"] == "from_runtime" else "→"
+
+    @property
+    def failed(self) -> bool:
+        """Whether it is shown even in a folded turn."""
+        return self.tone in {"failed", "unknown"}
+
+
+@dataclass(slots=True)
+class Turn:
+    """Consecutive events from one stimulus of the agent to the next."""
+
+    lines: list[Line] = field(default_factory=list[Line])
+
+    @property
+    def title(self) -> str:
+        """The stimulus: the first message, otherwise the first call, otherwise the first event."""
+        for kind in ("message.posted", "tool.requested"):
+            for line in self.lines:
+                if line.kind == kind:
+                    return shorten(line.summary, 120)
+        return self.lines[0].kind
+
+    @property
+    def first(self) -> int:
+        """The sequence of its first event."""
+        return self.lines[0].envelope["sequence"]
+
+    @property
+    def began(self) -> datetime:
+        """The time of its first event."""
+        return self.lines[0].at
+
+    @property
+    def lasted(self) -> str:
+        """Its duration."""
+        last = next((line for line in reversed(self.lines) if line.kind not in _HOUSEKEEPING), self.lines[-1])
+        return duration(last.at - self.lines[0].at)
+
+    @property
+    def losses(self) -> int:
+        """The number of losses in its events."""
+        return sum(len(line.envelope["losses"]) for line in self.lines)
+
+    @property
+    def calls(self) -> int:
+        """The number of requested tools."""
+        return sum(line.kind == "tool.requested" for line in self.lines)
+
+    @property
+    def failures(self) -> Sequence[Line]:
+        """The lines that a folded turn still shows."""
+        return [line for line in self.lines if line.failed]
+
+
+def group(envelopes: Sequence[Mapping[str, Any]]) -> Sequence[Turn]:
+    """Group consecutive events by turn."""
+    turns: list[Turn] = []
+    resting, before = True, None
+    for envelope in envelopes:
+        line = _line(envelope)
+        event = envelope["event"]
+        moves = event["kind"] == "session.moved"
+        starts = (event["kind"] in _STARTS and envelope["direction"] == "to_runtime") or (
+            moves and resting and event["state"] not in _RESTS
+        )
+        paused = before is not None and line.at - before > _PAUSE and event["kind"] not in _HOUSEKEEPING
+        if not turns or paused or (starts and _has_work(turns[-1])):
+            turns.append(Turn())
+        if moves:
+            resting = event["state"] in _RESTS
+        elif event["kind"] in {"tool.requested", "message.posted"}:
+            resting = False
+        turns[-1].lines.append(line)
+        if event["kind"] not in _HOUSEKEEPING:
+            before = line.at
+    return turns
+
+
+def _has_work(turn: Turn) -> bool:
+    return any(line.kind not in _HOUSEKEEPING | {"session.moved"} for line in turn.lines)
+
+
+def _line(envelope: Mapping[str, Any]) -> Line:
+    event = envelope["event"]
+    call_id = event.get("call_id") or envelope.get("linked_to")
+    return Line(envelope, read_time(envelope["recorded_at"]), summarize(event), _tone(event), call_id)
+
+
+def _tone(event: Mapping[str, Any]) -> Tone:
+    match event:
+        case {"kind": "tool.finished", "unknown": True}:
+            return "unknown"
+        case {"kind": "tool.finished", "outcome": str(outcome)}:
+            return TONES.get(outcome, "plain")
+        case {"kind": "delivery.settled" | "link.changed" | "session.moved", "state": str(state)}:
+            is_plain = state in {"up", "delivered"} or (event["kind"] == "session.moved" and state != "error")
+            return "plain" if is_plain else TONES.get(state, "plain")
+        case {"kind": "approval.asked" | "question.asked" | "secret.asked"}:
+            return "waiting"
+        case {"kind": str(kind)} if kind in _FAILURES:
+            return "failed"
+        case _:
+            return "plain"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The bar of a call within the span of its turn, in units of an SVG of width 200."""
+
+    x: str
+    width: str
+    asked: str
+    took: str
+
+
+def span_of(turn: Turn, call: Mapping[str, Any], now: datetime) -> Span:
+    """Place a call within its turn."""
+    asked = read_time(call["created_at"])
+    answered = read_time(call["finished_at"]) if call["finished_at"] else now
+    begins, ends = turn.began, max(turn.lines[-1].at, answered)
+    whole = max((ends - begins).total_seconds(), 0.001)
+    x = 200 * max(0.0, (asked - begins).total_seconds()) / whole
+    width = max(2.0, 200 * (answered - asked).total_seconds() / whole)
+    return Span(f"{min(x, 198):.1f}", f"{min(width, 200 - min(x, 198)):.1f}", duration(asked - begins), duration(answered - asked))
+
+
+def summarize(event: Mapping[str, Any]) -> str:
+    """Sum up an event in one line."""
+    match event:
+        case {"kind": "message.posted", "content": content}:
+            return _text(content)
+        case {"kind": "tool.requested", "tool": tool}:
+            return f"{tool} {compact(event.get('arguments') or {}, 160)}"
+        case {"kind": "tool.finished", "outcome": "success"}:
+            return f"{event.get('tool') or ''} success: {compact(event.get('result'), 160)}"
+        case {"kind": "tool.finished", "outcome": outcome}:
+            return f"{event.get('tool') or ''} {outcome}: {event.get('error') or compact(event.get('result'), 160)}"
+        case {"kind": "session.moved", "state": state}:
+            native = event.get("native_state")
+            return f"{state} ({native})" if native and native != state else str(state)
+        case {"kind": "link.changed", "state": state}:
+            return f"{state}: {event['reason']}" if event.get("reason") else str(state)
+        case {"kind": "delivery.settled", "sequence": sequence, "target": target, "state": state}:
+            reason = f": {event['reason']}" if event.get("reason") else ""
+            return f"event {sequence} to {target} {state}{reason}"
+        case {"kind": "approval.asked" | "approval.given"}:
+            return " ".join(str(event[name]) for name in ("decision", "tool") if event.get(name)) + (
+                f" {compact(event['arguments'], 120)}" if event.get("arguments") else ""
+            )
+        case {"kind": "question.asked", "text": text} | {"kind": "thought.shared", "text": text}:
+            return str(text)
+        case _:
+            rest = {name: value for name, value in event.items() if name != "kind" and value not in (None, "", [], {})}
+            return compact(rest, 200) if rest else ""
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else [content]
+    return " ".join(str(part["text"]) if isinstance(part, dict) and "text" in part else compact(part) for part in parts)
