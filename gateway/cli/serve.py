@@ -71,7 +71,7 @@ def demo(
     port: int = option(
         "--port",
         "PORT",
-        "The gateway's port; the next ones serve the rest. 0 selects free ones.",
+        "The gateway's port; the other ports count up from it. 0 selects free ones.",
         default=0,
         min=0,
         max=65_530,

@@ -39,12 +39,12 @@ class CallRequest:
 
 
 def id_of(runtime: str, native_session_id: str, request: CallRequest) -> CallId:
-    """Return the id of the call of a request in a session of a runtime."""
+    """Return the id of the call that this request opens."""
     return name_call(runtime=runtime, native_session_id=native_session_id, native_call_id=request.native_call_id, n=0)
 
 
 def is_own(call: Call, caller: str) -> bool:
-    """Return whether a caller made a call; a caller's name has no colon."""
+    """Return whether this caller made the call; a caller's name has no colon."""
     return call.answer_to == "caller" and call.native_call_id.startswith(f"{CALLER}:{caller}:")
 
 

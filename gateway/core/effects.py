@@ -87,7 +87,7 @@ class Transmit:
 def answered_by(
     session_id: SessionId, event: Event, caused_by: int | None, *, synthetic: bool = False
 ) -> InteractionId | None:
-    """Return the question to a person that an event of a person or executor answers; `caused_by` is the question."""
+    """Return the id of the request for human input that this event answers; `caused_by` is its sequence."""
     if synthetic or caused_by is None or not isinstance(event, ApprovalGiven | QuestionAnswered | SecretSupplied):
         return None
     return interaction_id(session=session_id, native_id=event.id, n=caused_by)

@@ -8,7 +8,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 
 class _Parser(HttpRequestParser):
-    """A parser that keeps the bytes behind a head with an offer; httptools reads no body there."""
+    """A parser that keeps the bytes after a request head with an `Upgrade` header, where httptools reads no body."""
 
     def __init__(self, protocol: HttpToolsProtocol) -> None:
         super().__init__(protocol)
@@ -24,10 +24,10 @@ class _Parser(HttpRequestParser):
 
 
 class PlainHttp(HttpToolsProtocol):
-    """Uvicorn's protocol over httptools, which parses a head with an offer a second time, without the offer.
+    """Uvicorn's protocol over httptools, which parses a request head with an `Upgrade` header again without that header.
 
-    JDK's HttpClient offers `h2c` with each request. httptools treats such a request as ended after its head: its
-    body would be parsed as the next request on the connection.
+    The JDK's HttpClient offers `h2c` with each request. httptools treats such a request as complete after its head, so
+    it would parse the body as the next request on the connection.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:

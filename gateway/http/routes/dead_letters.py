@@ -25,7 +25,7 @@ router = APIRouter(route_class=OperationRoute, tags=["operating"])
 async def list_dead_letters(gateway: GatewayDep, query: Annotated[DeadLettersQuery, Query()]) -> Response:
     """List dead letters.
 
-    Returns calls that ended without a response of their executor (`unknown`: they may have run), then deliveries that
+    Returns calls that ended without a response from their executor (`unknown`: they may have run), then deliveries that
     were refused, given up, or may have arrived. Each kind is sorted newest first and has the recommended action. All
     filters must match.
     """

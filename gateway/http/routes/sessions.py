@@ -68,8 +68,8 @@ async def open_session(
 async def list_sessions(gateway: GatewayDep, query: Annotated[SessionsQuery, Query()]) -> Response:
     """List sessions.
 
-    Returns sessions in the order of opening, including closed ones until retention removes them. All filters must
-    match; `runtime` and `native_id` together identify one session.
+    Returns sessions in the order in which they were opened, including closed ones until retention removes them. All
+    filters must match; `runtime` and `native_id` together identify one session.
     """
     newest = query.order == "newest"
     rows, after = await gateway.sessions(Page(query.limit, query.after), query.which(), newest_first=newest)
@@ -101,7 +101,7 @@ async def close_session(
 ) -> Response:
     """Close a session.
 
-    End the gateway's part in the session and cancel its open calls. `erase=true` also erases the bodies of the
+    Detach the gateway from the session and cancel its open calls. `erase=true` also erases the bodies of the
     session's events and requires the scope `operate`.
     """
     if query.erase:

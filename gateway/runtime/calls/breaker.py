@@ -2,18 +2,18 @@
 
 | an attempt ended with | counts as |
 |---|---|
-| any outcome, also a failure; a reply; 202; 3xx, 4xx (408, 409, 425 and 429 too); an unreadable body | there |
+| any outcome, also a failure; a reply; 202; 3xx, 4xx (408, 409, 425 and 429 too); an unreadable body | responsive |
 | no connection: the request was certainly not sent | unreachable |
 | a connection lost; no answer in time; 5xx, also 503 with Retry-After | failing |
 | a cancel; too little time left for a fair attempt; a fault inside the gateway | nothing |
 
-"There" closes the breaker. "Unreachable" opens it at once; the executor's calls wait for up to `reconnect_within` and
+"Responsive" closes the breaker. "Unreachable" opens it at once; the executor's calls wait for up to `reconnect_within` and
 then fail. "Failing" opens it after `failures` consecutive failures, and calls fail.
 
 While the breaker is open, one call at a time probes the executor: with back-off while calls wait, then once every
-`open_for`. One success resets the count of failures, so an executor with some working instances counts as there. An
-attempt that started before the breaker changed its state counts only if it brought an answer. `Breaker` is a pure state
-machine; `Breakers` holds one for each executor of this process.
+`open_for`. One success resets the count of failures, so an executor with some working instances counts as
+responsive. An attempt that started before the breaker changed its state counts only if it brought an answer.
+`Breaker` is a pure state machine; `Breakers` holds one for each executor of this process.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,7 +30,7 @@ from gateway.runtime.metrics import Metrics
 log = structlog.get_logger(__name__)
 
 State = Literal["closed", "half_open", "open"]
-Sign = Literal["there", "unreachable", "failing", "nothing"]
+Sign = Literal["responsive", "unreachable", "failing", "nothing"]
 
 _RESERVED = timedelta(seconds=1)
 """The time that a probe has from getting its slot to its start; its step is written to disk in between."""
@@ -106,7 +106,7 @@ class Breaker:
     def end_attempt(self, epoch: int, sign: Sign, *, reason: str, now: datetime, jitter: float) -> bool:
         """Register the end of an attempt; return whether the breaker changed its state."""
         is_current = epoch == self.epoch
-        if sign == "there":
+        if sign == "responsive":
             self.failures = 0
             return self.state != "closed" and self._close()
         if self._probe == epoch and is_current:
@@ -152,9 +152,9 @@ def read(answer: Answer) -> tuple[Sign, str]:
     """Classify an answer by the table above; return the reason of a failure as well."""
     match answer:
         case Answered() | Replied() | Accepted():
-            return "there", ""
+            return "responsive", ""
         case NotProcessed(reason=reason, by_choice=True) | Uncertain(reason=reason, by_choice=True):
-            return "there", reason
+            return "responsive", reason
         case NeverSent(reason):
             return "unreachable", reason
         case NotProcessed(reason=reason) | Uncertain(reason=reason):
@@ -262,7 +262,7 @@ class Breakers:
     def _log(self, name: str, breaker: Breaker, before: State, sign: Sign) -> None:
         rule, facts = breaker.rule, {"executor": name, "reason": breaker.reason}
         if breaker.state == "closed":
-            if sign == "there":
+            if sign == "responsive":
                 log.info("breaker closed: the executor answers again", executor=name)
         elif before != "closed":
             log.debug("breaker stays open: the probe failed", **facts)

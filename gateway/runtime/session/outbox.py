@@ -373,7 +373,7 @@ class Outbox:
             self._prove(link)
 
     def _prove(self, link: Link) -> None:
-        """Query the link whether all sends until now have arrived."""
+        """Ask the link whether everything sent so far has arrived."""
         asked_at = self._shared.clock.monotonic()
         try:
             self._proof = spawn("outbox", link.prove(), self._shared.tasks)

@@ -225,7 +225,7 @@ class SimConversation:
             await self._wire.disconnect(sid)
 
     async def wait_connections(self, count: int = 1, within: float = PATIENCE) -> None:
-        """Wait until `count` sockets have ever joined and one is still connected."""
+        """Wait until `count` sockets have joined in total and at least one is still connected."""
         await self._change.until(
             lambda: (self.connections >= count and self.sockets and True) or None,
             within,

@@ -148,7 +148,7 @@ class OpenHandsServer:
         return self.conversations[conversation_id]
 
     async def start(self) -> None:
-        """Start to listen; a restart keeps the port and all events; agents start again when joined."""
+        """Start listening; a restart keeps the port and all events; agents start again when joined."""
         await self._served.start()
 
     async def stop(self) -> None:
