@@ -42,8 +42,15 @@ async def _stale_call(visit: Visit, call_id: str, form: Mapping[str, str]) -> Re
     since = int(last) if last.isdigit() and len(last) < 16 else 0
     changes = [one for one in found["events"] if one["sequence"] > since]
     return render(
-        visit, "stale_call.html", _CONFLICT, call=found, changes=changes, seen=stamp(found), form=form,
-        action=visit.request.url.path, before=seen.partition(".")[0],
+        visit,
+        "stale_call.html",
+        _CONFLICT,
+        call=found,
+        changes=changes,
+        seen=stamp(found),
+        form=form,
+        action=visit.request.url.path,
+        before=seen.partition(".")[0],
     )
 
 
@@ -100,8 +107,12 @@ async def redrive_letter(visit: Visit) -> Response:
     """Redrive one dead letter."""
     form = await visit.form()
     letter = form.get("id", "")
-    made = await visit.api.post(path_of("v1", "dead-letters", letter, "redrive"), {"deliver": form.get("deliver") == "1"})
-    return back_to(path_of("ui", "calls", made["call_id"]) if made["type"] == "call" else "/ui/dead-letters?done=redriven")
+    made = await visit.api.post(
+        path_of("v1", "dead-letters", letter, "redrive"), {"deliver": form.get("deliver") == "1"}
+    )
+    return back_to(
+        path_of("ui", "calls", made["call_id"]) if made["type"] == "call" else "/ui/dead-letters?done=redriven"
+    )
 
 
 async def dismiss_letter(visit: Visit) -> Response:
@@ -119,9 +130,7 @@ async def many_letters(visit: Visit) -> Response:
     if "unknown" in wanted:
         wanted["unknown"] = wanted["unknown"] == "true"
     confirmed = form.get("confirmed", "")
-    done = await visit.api.post(
-        f"/v1/dead-letters/{verb}", {**wanted, "limit": _MANY, "dry_run": not confirmed}
-    )
+    done = await visit.api.post(f"/v1/dead-letters/{verb}", {**wanted, "limit": _MANY, "dry_run": not confirmed})
     return render(visit, "many_letters.html", verb=verb, done=done, wanted=wanted, confirmed=bool(confirmed))
 
 

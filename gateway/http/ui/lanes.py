@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 
 from gateway.http.ui.story import Lane, Step, Tone
 from gateway.http.ui.text import duration
@@ -94,9 +95,9 @@ def draw(steps: Sequence[Step]) -> Drawing:
             hint = f"{hint} ({duration(step.end - step.at)})"
             bars.append(Bar(x, y - _BAR / 2, width, _BAR, step.tone, step.is_wait, label, hint))
             if step.lane == "backend":
-                edge = LANES["gateway"] + _BAR / 2, LANES["backend"] - _BAR / 2
-                arrows.append(Arrow(x, edge[0], edge[1], "plain", hint))
-                arrows.append(Arrow(x + width, edge[1], edge[0], step.tone, hint))
+                edge = y - _BAR / 2
+                arrows.append(Arrow(x, LANES["gateway"], edge, "plain", hint))
+                arrows.append(Arrow(x + width, edge, LANES["gateway"], step.tone, hint))
         else:
             arrows.append(Arrow(x, y, LANES[step.toward or step.lane], step.tone, hint))
     return Drawing(bars, arrows, _ticks(moments, places), breaks)
@@ -104,7 +105,7 @@ def draw(steps: Sequence[Step]) -> Drawing:
 
 def _place(moments: Sequence[datetime]) -> tuple[Mapping[datetime, float], Sequence[Tick]]:
     """Place each moment on the axis; long gaps are drawn with the logarithm of their length."""
-    gaps = [(after - before).total_seconds() for before, after in zip(moments, moments[1:], strict=False)]
+    gaps = [(after - before).total_seconds() for before, after in pairwise(moments)]
     apart = sum(gap > _MERGED for gap in gaps)
     least = min(_NARROWEST, _ROOM / max(1, apart))
     spare = _ROOM - least * apart

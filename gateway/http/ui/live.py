@@ -7,8 +7,8 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.errors import Unauthorized
-from gateway.http.errors import Refused
 from gateway.http.route import ApiState
+from gateway.http.ui.guard import check_enabled
 from gateway.http.ui.sign_in import operator_of
 
 _STREAM = "/v1/events/stream"
@@ -22,8 +22,7 @@ class LiveStream:
         request = Request(scope)
         state = cast(ApiState, request.app.state.api_state)
         settings = state.gateway.settings
-        if not settings.ui.enabled:
-            raise Refused("unknown-path", "the UI is disabled (`ui.enabled`)")
+        check_enabled(settings)
         operator = operator_of(request, settings, now=datetime.now(UTC))
         if operator is None:
             raise Unauthorized("sign in at /ui first")

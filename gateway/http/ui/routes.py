@@ -5,7 +5,8 @@ from starlette.routing import Route
 
 from gateway.http.ui import actions, details, lists
 from gateway.http.ui.live import LiveStream
-from gateway.http.ui.pages import Visit, back_to, page, render, serve_static
+from gateway.http.ui.pages import Visit, page, render
+from gateway.http.ui.rendering import serve_static
 from gateway.http.ui.sign_in import SIGN_IN_ROUTES
 
 
@@ -14,15 +15,10 @@ async def _unknown(visit: Visit) -> Response:
     return render(visit, "error.html", 404, problem=problem, status=404, kind=None)
 
 
-async def _home(visit: Visit) -> Response:
-    return back_to("/ui")
-
-
 UI_ROUTES: list[Route] = [
     Route("/ui/static/{digest}/{name}", serve_static),
     *SIGN_IN_ROUTES,
     page("/ui", lists.overview),
-    page("/ui/", _home),
     page("/ui/sessions", lists.sessions),
     page("/ui/sessions", actions.open_session, method="POST"),
     page("/ui/sessions/{session_id}", details.session),

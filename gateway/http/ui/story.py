@@ -79,6 +79,8 @@ def tell(call: Mapping[str, Any], now: datetime) -> Story:
 
 def _outcome(call: Mapping[str, Any], now: datetime) -> str:
     state, tool = call["state"], call["tool"]
+    if call["canceling_until"] and state in OPEN:
+        return f"{tool} is being canceled"
     taken = duration(_end_of(call, now) - read_time(call["created_at"]))
     match state:
         case "queued" if call["attempt"]:
@@ -146,8 +148,11 @@ def _next(call: Mapping[str, Any], now: datetime) -> str:
     if advice:
         return str(advice)
     key, deadline = call["idempotency_key"], duration(max(timedelta(0), read_time(call["deadline_at"]) - now))
+    if call["canceling_until"] and call["state"] in OPEN:
+        return f"An outcome still counts until the grace period ends {ago(read_time(call['canceling_until']), now)}."
     if call["state"] == "queued" and call["due_at"]:
-        return f"Attempt {call['attempt'] + 1} is due {ago(read_time(call['due_at']), now)}; the call expires in {deadline}."
+        due = ago(read_time(call["due_at"]), now)
+        return f"Attempt {call['attempt'] + 1} is due {due}; the call expires in {deadline}."
     if call["state"] in OPEN:
         return f"Nothing to do yet: the call expires in {deadline} if no outcome arrives."
     if call["unknown"]:
@@ -168,7 +173,9 @@ def _steps(call: Mapping[str, Any], now: datetime) -> list[Step]:
         steps += _steps_of(envelope, call)
     steps += _attempts(call, now)
     outcome = next((step for step in steps if step.sequence == call["outcome_sequence"] and step.sequence), None)
-    settled = {envelope["event"]["target"] for envelope in call["events"] if envelope["event"]["kind"] == "delivery.settled"}
+    settled = {
+        envelope["event"]["target"] for envelope in call["events"] if envelope["event"]["kind"] == "delivery.settled"
+    }
     for sent in call["deliveries"]:
         if outcome is not None and sent["target"] not in settled:
             steps.append(_delivery(sent, outcome))
@@ -191,14 +198,18 @@ def _steps_of(envelope: Mapping[str, Any], call: Mapping[str, Any]) -> list[Step
                 steps.append(Step(at, "gateway", f"Routed to {call['executor']}", "arguments checked"))
             return steps
         case "tool.canceled":
-            return [Step(at, "agent", "Cancel requested", event.get("reason") or "", toward="gateway", sequence=sequence)]
+            return [
+                Step(at, "agent", "Cancel requested", event.get("reason") or "", toward="gateway", sequence=sequence)
+            ]
         case "call.progressed" if by := event["data"].get("dismissed_by"):
             return [Step(at, "gateway", f"Dismissed by {by}", sequence=sequence)]
         case "call.progressed":
             detail = compact(event["data"], 120)
             return [Step(at, "backend", "Progress reported", detail, "waiting", toward="gateway", sequence=sequence)]
         case "outcome.ignored":
-            return [Step(at, "backend", "Late outcome ignored", compact(event, 120), toward="gateway", sequence=sequence)]
+            return [
+                Step(at, "backend", "Late outcome ignored", compact(event, 120), toward="gateway", sequence=sequence)
+            ]
         case "tool.finished":
             outcome = event["outcome"]
             detail = compact(event.get("result"), 120) if outcome == "success" else str(event.get("error") or "")
@@ -207,8 +218,17 @@ def _steps_of(envelope: Mapping[str, Any], call: Mapping[str, Any]) -> list[Step
         case "delivery.settled":
             state = event["state"]
             title = f"{_target(event['target'])} {state}"
-            return [Step(at, "gateway", title, event.get("reason") or "", TONES.get(state, "plain"),
-                         toward=_lane_of(event["target"]), sequence=sequence)]
+            return [
+                Step(
+                    at,
+                    "gateway",
+                    title,
+                    event.get("reason") or "",
+                    TONES.get(state, "plain"),
+                    toward=_lane_of(event["target"]),
+                    sequence=sequence,
+                )
+            ]
         case kind:
             return [Step(at, "gateway", kind, compact(event, 120) + lost, sequence=sequence)]
 

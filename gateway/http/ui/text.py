@@ -14,7 +14,9 @@ LONGEST_JSON = 64 * 1024
 _LONGEST_STRING = 4_000
 _MOST_MEMBERS = 500
 _DEEPEST = 60
-_HIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]")
+_HIDDEN = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
+)
 """Control characters, including ANSI's escape, bidirectional controls, invisible characters and lone surrogates."""
 
 
@@ -87,9 +89,7 @@ def _write(writer: _Writer, value: Any, pointer: str, depth: int) -> None:
         writer.parts.append(Markup("</mark>"))
 
 
-def _write_members(
-    writer: _Writer, members: Any, pointer: str, depth: int, brackets: str
-) -> None:
+def _write_members(writer: _Writer, members: Any, pointer: str, depth: int, brackets: str) -> None:
     writer.add("", brackets[0])
     if depth >= _DEEPEST:
         writer.add("cut", " … ")

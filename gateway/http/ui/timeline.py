@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 from gateway.http.ui.story import TONES, Tone
 from gateway.http.ui.text import compact, duration, read_time, shorten
@@ -64,7 +64,7 @@ class Turn:
         for kind in ("message.posted", "tool.requested"):
             for line in self.lines:
                 if line.kind == kind:
-                    return shorten(line.summary, 120)
+                    return shorten(line.summary, 90)
         return self.lines[0].kind
 
     @property
@@ -168,7 +168,12 @@ def span_of(turn: Turn, call: Mapping[str, Any], now: datetime) -> Span:
     whole = max((ends - begins).total_seconds(), 0.001)
     x = 200 * max(0.0, (asked - begins).total_seconds()) / whole
     width = max(2.0, 200 * (answered - asked).total_seconds() / whole)
-    return Span(f"{min(x, 198):.1f}", f"{min(width, 200 - min(x, 198)):.1f}", duration(asked - begins), duration(answered - asked))
+    return Span(
+        f"{min(x, 198):.1f}",
+        f"{min(width, 200 - min(x, 198)):.1f}",
+        duration(asked - begins),
+        duration(answered - asked),
+    )
 
 
 def summarize(event: Mapping[str, Any]) -> str:
@@ -204,5 +209,13 @@ def summarize(event: Mapping[str, Any]) -> str:
 def _text(content: Any) -> str:
     if isinstance(content, str):
         return content
-    parts = content if isinstance(content, list) else [content]
-    return " ".join(str(part["text"]) if isinstance(part, dict) and "text" in part else compact(part) for part in parts)
+    parts = cast("list[Any]", content) if isinstance(content, list) else [content]
+    return " ".join(map(_block_text, parts))
+
+
+def _block_text(block: Any) -> str:
+    match block:
+        case {"text": text}:
+            return str(text)
+        case _:
+            return compact(block)

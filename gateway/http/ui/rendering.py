@@ -1,0 +1,138 @@
+"""The templates of the UI, their filters, and its static files."""
+
+import hashlib
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import cache
+from importlib.resources import files
+from typing import Any
+from urllib.parse import urlencode
+
+from jinja2 import Environment, PackageLoader
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.http.errors import Refused
+from gateway.http.ui import lanes
+from gateway.http.ui.story import TONES, Tone
+from gateway.http.ui.text import ago, compact, duration, json_markup, read_time, reveal, reveal_short
+from gateway.http.ui.timeline import span_of
+
+_STATIC = ("ui.css", "ui.js")
+_GLYPHS: Mapping[Tone, str] = {"ok": "●", "waiting": "◔", "failed": "✕", "unknown": "?", "plain": "○"}
+_TYPES = {"css": "text/css", "js": "text/javascript"}
+
+
+def fill(template: str, **values: Any) -> bytes:
+    """Render a template as UTF-8."""
+    return _environment().get_template(template).render(**values).encode("utf-8", "replace")
+
+
+@cache
+def static_file(name: str) -> bytes:
+    """Read a static file of the UI."""
+    return files("gateway.http.ui").joinpath("static", name).read_bytes()
+
+
+@cache
+def static_path(name: str) -> str:
+    """Return the path of a static file; it changes with the content."""
+    return f"/ui/static/{hashlib.sha256(static_file(name)).hexdigest()[:12]}/{name}"
+
+
+async def serve_static(request: Request) -> Response:
+    """Serve a static file, which needs no credentials."""
+    name = str(request.path_params["name"])
+    if name not in _STATIC:
+        raise Refused("unknown-path", "the UI has no such file")
+    headers = {"cache-control": "public, max-age=31536000, immutable", "content-type": _TYPES[name.rpartition(".")[2]]}
+    return Response(static_file(name), headers=headers)
+
+
+@cache
+def _environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("gateway.http.ui"),
+        autoescape=True,
+        auto_reload=False,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    filters: Mapping[str, Any] = {
+        "reveal": reveal,
+        "short": reveal_short,
+        "json": json_markup,
+        "compact": compact,
+        "duration": duration,
+        "at": read_time,
+        "state": _state,
+    }
+    names: Mapping[str, Any] = {
+        "static": static_path,
+        "when": _when,
+        "moment": _moment,
+        "tone_of": _tone_of,
+        "glyph": _GLYPHS.__getitem__,
+        "badge": _badge,
+        "link": _link,
+        "lanes": lanes,
+        "span_of": span_of,
+        "canonical": _canonical,
+        "pc": "{:.2f}%".format,
+        "event_losses": _event_losses,
+    }
+    made.filters.update(filters)
+    made.globals.update(names)
+    return made
+
+
+def _tone_of(state: str) -> Tone:
+    return TONES.get(state, "plain")
+
+
+def _state(state: str, *, unknown: bool = False) -> Markup:
+    return _badge("unknown", "unknown") if unknown else _badge(_tone_of(state), state.replace("_", " "))
+
+
+def _badge(tone: Tone, text: str) -> Markup:
+    return Markup('<span class="state {}"><i aria-hidden="true">{}</i> {}</span>').format(
+        tone, _GLYPHS[tone], reveal_short(text, 60)
+    )
+
+
+def _canonical(envelope: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return an envelope without its native frame."""
+    return {name: value for name, value in envelope.items() if name != "native"}
+
+
+def _event_losses(envelope: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the losses that point into the event: those of an outgoing one."""
+    if envelope["direction"] == "from_runtime":
+        return []
+    return [{**loss, "path": f"/event{loss['path']}"} for loss in envelope["losses"]]
+
+
+def _when(text: str | datetime | None, now: datetime) -> Markup:
+    """Format a time of a list: relative, and absolute on demand."""
+    if text is None:
+        return Markup('<span class="none">–</span>')
+    at = read_time(text) if isinstance(text, str) else text
+    whole = at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return Markup('<time datetime="{}" data-rel title="{} UTC">{}</time>').format(at.isoformat(), whole, ago(at, now))
+
+
+def _moment(text: str | datetime, day: datetime | None = None) -> Markup:
+    """Format a time of a timeline: absolute, with milliseconds, and the date if it is another day than `day`."""
+    at = (read_time(text) if isinstance(text, str) else text).astimezone(UTC)
+    clock = at.strftime("%H:%M:%S.%f")[:-3]
+    shown = clock if day is not None and day.astimezone(UTC).date() == at.date() else f"{at:%Y-%m-%d} {clock}"
+    return Markup('<time datetime="{}" data-abs title="{:%Y-%m-%d} {} UTC">{}</time>').format(
+        at.isoformat(), at, clock, shown
+    )
+
+
+def _link(path: str, query: Mapping[str, Any], **changes: Any) -> str:
+    """Return a path with changed query parameters; None removes one."""
+    left = {name: value for name, value in {**query, **changes}.items() if value not in (None, "", [])}
+    return f"{path}?{urlencode(left, doseq=True)}" if left else path

@@ -1,0 +1,113 @@
+"""Live updates: within a second, without moving anything, and with a notice while the stream is lost."""
+
+import asyncio
+
+import pytest
+from playwright.async_api import expect
+
+from gateway.events import CallId, MessagePosted, Outcome, Text
+from gateway.executors.port import Answered
+from tests.http.conftest import serving
+from tests.ui.conftest import Ui
+
+pytestmark = pytest.mark.slow
+SECOND = 1_000
+PATIENT = 20_000
+"""The time limit in milliseconds where a page reconnects first."""
+
+
+async def test_a_session_shows_new_events_without_moving_the_old_ones(ui: Ui) -> None:
+    session_id = await ui.environment.attach()
+    page = await ui.open(f"/ui/sessions/{session_id}")
+    await ui.live(page)
+    await page.evaluate(
+        """() => { window.shift = 0; new PerformanceObserver((list) => {
+            for (const one of list.getEntries()) window.shift += one.value;
+        }).observe({type: 'layout-shift', buffered: true}); }"""
+    )
+    for number in range(5):
+        ui.environment.runtime.say(MessagePosted(content=(Text(text=f"message {number}"),)))
+        await expect(page.locator(".timeline")).to_contain_text(f"message {number}", timeout=3 * SECOND)
+    assert await page.evaluate("window.shift") < 0.05
+
+
+async def test_a_call_shows_its_end(ui: Ui) -> None:
+    await ui.environment.attach()
+    call_id = await ui.environment.ask()
+    page = await ui.open(f"/ui/calls/{call_id}")
+    await ui.live(page)
+    await ui.environment.gateway.calls.settle(CallId(call_id), Answered(Outcome(outcome="success", result=7)))
+    await expect(page.locator(".lead")).to_contain_text("succeeded", timeout=3 * SECOND)
+
+
+async def test_new_rows_wait_for_a_key_and_known_rows_change_in_place(ui: Ui) -> None:
+    await ui.environment.attach()
+    call_id = await ui.environment.ask("c-1")
+    page = await ui.open("/ui/calls")
+    await ui.live(page)
+    await page.keyboard.press("j")
+    await ui.environment.ask("c-2")
+    await expect(page.locator("[data-fresh]")).to_have_text("1 new", timeout=3 * SECOND)
+    await expect(page.locator("tbody tr")).to_have_count(1)
+    await expect(page.locator("a.main:focus")).to_have_count(1)
+    await ui.environment.gateway.calls.settle(CallId(call_id), Answered(Outcome(outcome="success", result=7)))
+    await expect(page.locator(f"[data-id='{call_id}']")).to_contain_text("succeeded", timeout=3 * SECOND)
+    await page.keyboard.press("n")
+    await expect(page.locator("tbody tr")).to_have_count(2)
+
+
+async def test_an_answered_request_stays_with_the_name_of_who_answered(ui: Ui) -> None:
+    await ui.environment.attach()
+    interaction_id = await ui.environment.ask_person()
+    page = await ui.open("/ui/inbox")
+    await ui.live(page)
+    await ui.environment.gateway.interactions.answer(interaction_id, {"decision": "deny"}, by="operator")
+    await expect(page.locator(".card.gone")).to_contain_text("answered by operator", timeout=3 * SECOND)
+
+
+async def test_a_typed_answer_survives_an_update(ui: Ui) -> None:
+    from gateway.events import QuestionAsked
+
+    session_id = await ui.environment.attach()
+    ui.environment.runtime.say(QuestionAsked(id="q-1", text="Which rank?"))
+    await ui.environment.recorded(session_id, "question.asked")
+    page = await ui.open("/ui/inbox")
+    await ui.live(page)
+    await page.fill("input[name=answer]", "the nine of")
+    ui.environment.runtime.say(QuestionAsked(id="q-2", text="Which player?"))
+    await expect(page.locator("[data-fresh]")).to_have_text("1 new", timeout=3 * SECOND)
+    assert await page.input_value("input[name=answer]") == "the nine of"
+
+
+async def test_a_lost_stream_is_told_and_found_again(ui: Ui) -> None:
+    session_id = await ui.environment.attach()
+    page = await ui.open(f"/ui/sessions/{session_id}")
+    await ui.live(page)
+    await page.context.set_offline(True)
+    await page.evaluate("dispatchEvent(new Event('offline'))")
+    ui.cut()
+    await expect(page.locator("#banner")).to_contain_text("Not live since", timeout=PATIENT)
+    await page.context.set_offline(False)
+    await expect(page.locator("#banner")).to_be_hidden(timeout=PATIENT)
+    ui.faults.clear()
+
+
+async def test_a_hidden_tab_holds_no_stream(ui: Ui) -> None:
+    page = await ui.open("/ui")
+    await ui.live(page)
+    await page.evaluate(
+        """() => { Object.defineProperty(document, 'hidden', {value: true, configurable: true});
+        document.dispatchEvent(new Event('visibilitychange')); }"""
+    )
+    await ui.until_streams(0)
+
+
+async def test_a_reload_that_removes_the_key_ends_the_stream(ui: Ui) -> None:
+    page = await ui.open("/ui", key="look-only")
+    await ui.live(page)
+    keys = [key for key in ui.environment.configuration["api"]["keys"] if key["name"] != "viewer"]
+    await ui.environment.reload({"api": {"keys": keys}})
+    await expect(page.locator("#banner")).to_contain_text("Not live since", timeout=PATIENT)
+    await page.goto("/ui")
+    await expect(page.locator("input[name=key]")).to_be_visible()
+    ui.faults.clear()

@@ -1,0 +1,53 @@
+"""Pages of large stores, and many open pages."""
+
+import statistics
+import time
+
+import httpx
+import pytest
+
+from gateway.events import ApprovalAsked, SessionId
+from tests.http.environment import until
+from tests.ui.conftest import KEY, Ui
+
+pytestmark = [pytest.mark.slow, pytest.mark.timing]
+SIZE = 10_000
+MOST_SECONDS = 0.2
+
+
+async def _median(client: httpx.AsyncClient, path: str) -> float:
+    taken: list[float] = []
+    for _ in range(7):
+        began = time.perf_counter()
+        response = await client.get(path)
+        taken.append(time.perf_counter() - began)
+        assert response.status_code == 200, response.text
+    return statistics.median(taken)
+
+
+async def _signed_in(ui: Ui) -> httpx.AsyncClient:
+    client = httpx.AsyncClient(base_url=ui.url, timeout=30)
+    response = await client.post("/ui/sign-in", data={"key": KEY}, headers={"sec-fetch-site": "same-origin"})
+    assert response.status_code == 303, response.text
+    return client
+
+
+async def test_a_session_of_ten_thousand_events_renders_in_time(ui: Ui) -> None:
+    session_id = await ui.environment.attach()
+    await ui.environment.post(session_id, SIZE)
+    async with await _signed_in(ui) as client:
+        assert await _median(client, f"/ui/sessions/{session_id}") <= MOST_SECONDS
+        assert await _median(client, f"/ui/sessions/{session_id}?before=5000") <= MOST_SECONDS
+
+
+async def test_an_inbox_of_ten_thousand_renders_in_time(ui: Ui) -> None:
+    session_id = await ui.environment.attach()
+    for number in range(SIZE):
+        ui.environment.runtime.say(ApprovalAsked(id=f"a-{number}", tool="rm", arguments={"path": f"deck-{number}"}))
+
+    async def recorded() -> bool | None:
+        return (await ui.environment.gateway.session(SessionId(session_id))).last_sequence > SIZE or None
+
+    await until(recorded)
+    async with await _signed_in(ui) as client:
+        assert await _median(client, "/ui/inbox") <= MOST_SECONDS
