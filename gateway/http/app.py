@@ -17,6 +17,7 @@ from gateway.http.openapi import make_api_state, write_openapi
 from gateway.http.route import ApiState
 from gateway.http.routes import ROUTES
 from gateway.http.sse import Followers
+from gateway.http.ui.sign_in import SIGN_IN_ROUTES
 from gateway.runtime.app import Gateway
 
 
@@ -36,7 +37,7 @@ def describe(version: str) -> FastAPI:
     """Make the application without a gateway behind it, for its OpenAPI document."""
     app = make_api_state(version)
     # Routes match in order, and MCP requests are the most frequent.
-    app.router.routes.extend([*MCP_ROUTES, *ROUTES])
+    app.router.routes.extend([*MCP_ROUTES, *ROUTES, *SIGN_IN_ROUTES])
     app.openapi = partial(write_openapi, app)
     return app
 

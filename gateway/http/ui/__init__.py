@@ -1,0 +1,4 @@
+"""The web UI: pages for operators, rendered from the responses of the API.
+
+May import `addresses`, `errors`, `settings`.
+"""
