@@ -21,8 +21,12 @@ REQUEST_ID = b"x-request-id"
 """Names one request in responses, in log lines and at the instance that it is forwarded to."""
 _PLAIN_ID = re.compile(rb"[\w.:/+=@-]{1,128}")
 _CLIENT_LEFT = 499
-_HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
-_NO_STORE = (b"cache-control", b"no-store")
+_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+)
+"""The defaults of headers that a response may set itself."""
 
 # Ids need only differ; asking the system for each would cost more than the rest of it.
 _jitter = random.Random()  # noqa: S311
@@ -63,10 +67,10 @@ class RequestMiddleware:
                     # Only the start of the response has one.
                     deadline.reschedule(None)
                     has_deadline = False
-                added = [*_HEADERS, (REQUEST_ID, request_id)]
-                if all(name != b"cache-control" for name, _ in message.get("headers", ())):
-                    added.append(_NO_STORE)
-                message = {**message, "headers": [*message.get("headers", ()), *added]}
+                given = list(message.get("headers", ()))
+                names = {name for name, _ in given}
+                added = [one for one in _HEADERS if one[0] not in names]
+                message = {**message, "headers": [*given, *added, (REQUEST_ID, request_id)]}
             elif is_head and message["type"] == "http.response.body":
                 message = {**message, "body": b""}
             await send(message)

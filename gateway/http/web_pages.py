@@ -4,6 +4,7 @@ A browser adds `Origin` to every request that a page sends across origins. `Host
 name at a loopback address (DNS rebinding).
 """
 
+from pydantic import AnyHttpUrl
 from starlette.requests import Request
 
 from gateway.addresses import is_loopback, read_origin
@@ -44,13 +45,21 @@ def check_host(request: Request) -> None:
 def _is_local(origin: str, request: Request, settings: Settings) -> bool:
     if not origin.startswith(_HTTP) or not is_loopback(origin.partition("://")[2]):
         return False
-    if settings.api.keys:
-        return True
-    host = request.headers.get("host", "")
-    return origin in {read_origin(scheme + host) for scheme in _HTTP}
+    return bool(settings.api.keys) or origin in origins_of_host(request)
+
+
+def origins_of_host(request: Request) -> set[str]:
+    """Return the origins that the `Host` of the request can have: a proxy in front hides the scheme."""
+    hosts = request.headers.getlist("host")
+    found = {read_origin(scheme + hosts[0]) for scheme in _HTTP} if len(hosts) == 1 else set[None]()
+    return {origin for origin in found if origin is not None}
+
+
+def origin_of(url: AnyHttpUrl) -> str:
+    """Return the origin of a configured URL; an empty text if it has none."""
+    return read_origin(f"{url.scheme}://{url.host}:{url.port}") or ""
 
 
 def _configured(settings: Settings) -> set[str]:
     url = settings.public_url
-    own = None if url is None else read_origin(f"{url.scheme}://{url.host}:{url.port}")
-    return {*settings.api.origins, own or ""}
+    return {*settings.api.origins, "" if url is None else origin_of(url)}

@@ -222,6 +222,15 @@ class HttpSpec(Section):
     """How long an idle connection stays open, 1s to 1h; must exceed the idle timeout of a load balancer in front."""
 
 
+class UiSpec(Section):
+    """The web UI at /ui, where operators sign in with an API key."""
+
+    enabled: bool = True
+    """Whether it is served; otherwise every path under /ui responds with 404."""
+    insecure: bool = False
+    """Whether operators on other machines may sign in over plain HTTP; the network can read their keys and cookies."""
+
+
 class SqliteStore(Section):
     """Everything in one file on a local disk; needs no server."""
 
@@ -552,6 +561,8 @@ class Settings(Section):
     """The HTTP API: keys and limits."""
     http: HttpSpec = HttpSpec()
     """The HTTP server."""
+    ui: UiSpec = UiSpec()
+    """The web UI."""
     engine: Store = SqliteStore()
     """The database."""
     mcp: McpSpec = McpSpec()

@@ -1,13 +1,10 @@
 """Live updates: within a second, without moving anything, and with a notice while the stream is lost."""
 
-import asyncio
-
 import pytest
 from playwright.async_api import expect
 
 from gateway.events import CallId, MessagePosted, Outcome, Text
 from gateway.executors.port import Answered
-from tests.http.conftest import serving
 from tests.ui.conftest import Ui
 
 pytestmark = pytest.mark.slow

@@ -21,8 +21,11 @@ _LABEL = 8.0
 """The minimum distance of two labels of the axis."""
 _CHARACTER = 0.75
 """The width of a character on a screen of 1,024 pixels."""
-_MERGED = 0.002
-"""Moments within these seconds share a place."""
+_MERGED = 0.005
+"""Moments within this part of the whole time share a place."""
+
+Moment = tuple[datetime, bool]
+"""A time, and whether the step follows another step at an unrecorded time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +85,15 @@ class Drawing:
 
 def draw(steps: Sequence[Step]) -> Drawing:
     """Place the steps on the lanes."""
-    moments = sorted({at for step in steps for at in (step.at, step.ends)})
+    moments = sorted({(at, step.follows) for step in steps for at in (step.at, step.ends)})
     places, breaks = _place(moments)
     bars: list[Bar] = []
     arrows: list[Arrow] = []
     for step in steps:
-        x, y = places[step.at], LANES[step.lane]
+        x, y = places[step.at, step.follows], LANES[step.lane]
         hint = f"{step.title}: {step.detail}" if step.detail else step.title
         if step.end is not None:
-            width = max(0.4, places[step.end] - x)
+            width = max(0.4, places[step.end, step.follows] - x)
             label = step.title if len(step.title) * _CHARACTER + 1 < width else ""
             hint = f"{hint} ({duration(step.end - step.at)})"
             bars.append(Bar(x, y - _BAR / 2, width, _BAR, step.tone, step.is_wait, label, hint))
@@ -103,30 +106,31 @@ def draw(steps: Sequence[Step]) -> Drawing:
     return Drawing(bars, arrows, _ticks(moments, places), breaks)
 
 
-def _place(moments: Sequence[datetime]) -> tuple[Mapping[datetime, float], Sequence[Tick]]:
+def _place(moments: Sequence[Moment]) -> tuple[Mapping[Moment, float], Sequence[Tick]]:
     """Place each moment on the axis; long gaps are drawn with the logarithm of their length."""
-    gaps = [(after - before).total_seconds() for before, after in pairwise(moments)]
-    apart = sum(gap > _MERGED for gap in gaps)
-    least = min(_NARROWEST, _ROOM / max(1, apart))
-    spare = _ROOM - least * apart
-    weights = [math.log10(1 + gap * 1_000) if gap > _MERGED else 0.0 for gap in gaps]
-    total_weight, total = sum(weights) or 1, sum(gaps) or 1
+    gaps = [(after - before).total_seconds() for (before, _), (after, _) in pairwise(moments)]
+    total = sum(gaps) or 1
+    apart = [gap > _MERGED * total or follows for gap, (_, follows) in zip(gaps, moments[1:], strict=True)]
+    least = min(_NARROWEST, _ROOM / max(1, sum(apart)))
+    spare = _ROOM - least * sum(apart)
+    weights = [math.log10(1 + gap * 1_000) if is_apart else 0.0 for gap, is_apart in zip(gaps, apart, strict=True)]
+    total_weight = sum(weights) or 1
     x, places, breaks = _LEFT, {moments[0]: _LEFT} if moments else {}, list[Tick]()
-    for after, gap, weight in zip(moments[1:], gaps, weights, strict=True):
-        width = least + spare * weight / total_weight if weight else 0.0
+    for moment, gap, is_apart, weight in zip(moments[1:], gaps, apart, weights, strict=True):
+        width = least + spare * weight / total_weight if is_apart else 0.0
         if gap >= 1 and width / _ROOM < gap / total / 2:
             breaks.append(Tick(x + width / 2, duration(gap)))
         x += width
-        places[after] = x
+        places[moment] = x
     return places, breaks
 
 
-def _ticks(moments: Sequence[datetime], places: Mapping[datetime, float]) -> Sequence[Tick]:
+def _ticks(moments: Sequence[Moment], places: Mapping[Moment, float]) -> Sequence[Tick]:
     ticks: list[Tick] = []
-    for at in moments:
-        x = places[at]
+    for at, follows in moments:
+        x = places[at, follows]
         if not ticks:
             ticks.append(Tick(x, "0"))
-        elif x - ticks[-1].x >= _LABEL:
-            ticks.append(Tick(x, f"+{duration(at - moments[0])}"))
+        elif x - ticks[-1].x >= _LABEL and not follows:
+            ticks.append(Tick(x, f"+{duration(at - moments[0][0])}"))
     return ticks

@@ -39,6 +39,8 @@ class Step:
     sequence: int | None = None
     """The recorded event behind it."""
     is_wait: bool = False
+    follows: bool = False
+    """Whether it came after `at`, at a time that is not recorded."""
 
     @property
     def ends(self) -> datetime:
@@ -61,7 +63,7 @@ class Story:
 
 def tell(call: Mapping[str, Any], now: datetime) -> Story:
     """Tell the story of a call from the response of `GET /v1/calls/{call_id}`."""
-    steps = sorted(_steps(call, now), key=lambda step: (step.at, step.ends))
+    steps = sorted(_steps(call, now), key=lambda step: (step.at, step.follows, step.ends))
     waits = [step for step in steps if step.is_wait]
     return Story(
         tone="unknown" if call["unknown"] else TONES.get(call["state"], "plain"),
@@ -268,7 +270,9 @@ def _delivery(sent: Mapping[str, Any], outcome: Step) -> Step:
     state, tries = sent["state"], sent["attempt"]
     detail = sent["reason"] or (f"{tries} attempts" if tries > 1 else "")
     title = f"{_target(sent['target'])}: {state}"
-    return Step(outcome.at, "gateway", title, detail, TONES.get(state, "plain"), toward=_lane_of(sent["target"]))
+    return Step(
+        outcome.at, "gateway", title, detail, TONES.get(state, "plain"), toward=_lane_of(sent["target"]), follows=True
+    )
 
 
 def _target(target: str) -> str:
