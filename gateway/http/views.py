@@ -8,7 +8,7 @@ from dragoman.models import responses
 from gateway.core.adapt import equivalent_kind
 from gateway.events import CLIENT_KINDS, Envelope, Loss, Outcome, SessionId, ToolFinished, dump_event, to_json
 from gateway.runtime.calls.dead_letters import advise, id_of
-from gateway.runtime.views import CallHistory, RuntimeStatus, UnconnectedRuntime
+from gateway.runtime.views import ActivityStatus, CallHistory, RuntimeStatus, UnconnectedRuntime
 from gateway.store.call import Call
 from gateway.store.rows import InteractionRow, Send
 
@@ -64,6 +64,12 @@ def show_answered(row: InteractionRow, losses: Sequence[Loss]) -> dict[str, Any]
     """Convert an answered interaction with the losses of its answer."""
     told = [loss.model_dump() for loss in losses]
     return show(responses.AnsweredInteraction, row, sequence=row.request_sequence, losses=told)
+
+
+def show_activity(status: ActivityStatus) -> dict[str, Any]:
+    """Convert the calls per minute of this instance."""
+    minutes = [show(responses.Minute, minute) for minute in status.minutes]
+    return show(responses.Activity, status, minutes=minutes)
 
 
 def show_runtime(status: RuntimeStatus, lacking: Mapping[SessionId, str]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from gateway.runtime.feeds.interactions import InteractionFeed, follow_interacti
 from gateway.runtime.feeds.wakeup import Ending
 from gateway.runtime.session.directory import SessionDirectory, reply_slot
 from gateway.runtime.session.signals import AnswerGiven
-from gateway.runtime.views import InteractionItem
+from gateway.runtime.views import InteractionItem, InteractionShown
 from gateway.store.port import Engine
 from gateway.store.rows import InteractionRow, Page
 from gateway.store.step import InteractionState
@@ -42,6 +42,18 @@ class Interactions:
         shown = [await show(self._engine, row) for row in rows]
         return [(one.row, one.asked) for one in shown if one is not None], following
 
+    async def find(self, interaction_id: InteractionId) -> InteractionShown:
+        """Return an interaction with its request event.
+
+        Raises:
+            NotFound: there is no such interaction, or retention removed it.
+        """
+        row = await self._engine.interaction(interaction_id)
+        shown = None if row is None else await show(self._engine, row)
+        if shown is None:
+            raise _not_found(interaction_id)
+        return shown
+
     def follow(self) -> AsyncGenerator[InteractionItem]:
         """Yield all waiting interactions, then each change; ends when the gateway stops."""
         return follow_interactions(self._engine, self._feed, heartbeat=self._heartbeat(), ended=self._ended)
@@ -59,7 +71,7 @@ class Interactions:
         """
         row = await self._engine.interaction(interaction_id)
         if row is None:
-            raise NotFound(f"no interaction {interaction_id!r}")
+            raise _not_found(interaction_id)
         if row.state != "waiting":
             raise Conflict(f"this question is already {row.state}")
         worker = await self._directory.worker(row.session_id)
@@ -67,3 +79,7 @@ class Interactions:
         answered = await self._engine.interaction(interaction_id)
         assert answered is not None
         return answered, given.losses
+
+
+def _not_found(interaction_id: InteractionId) -> NotFound:
+    return NotFound(f"no interaction {interaction_id!r}")

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, disabl
 
 from gateway.events import OutcomeKind
 from gateway.guard import FAULTS
+from gateway.runtime.activity import Activity
 from gateway.runtime.counters import Buckets, Counter, ExternalCounter
 from gateway.runtime.log_queue import DROPPED
 from gateway.settings.model import UNDECLARED as OTHER
@@ -49,6 +50,7 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         self._create()
         self._create_for_cluster()
+        self.activity = Activity()
         self._runtimes: frozenset[str] = frozenset()
         self._build_info.labels(version=version).set(1)
         # NaN until the first measurement, so that an alert on low disk space does not fire.

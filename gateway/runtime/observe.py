@@ -1,6 +1,6 @@
-"""Counts and logs recorded events, after their effects have started."""
+"""Counts and logs recorded events, after their effects have started; also counts new calls."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from logging import INFO, WARNING
 
 import structlog
@@ -10,6 +10,7 @@ from gateway.core.state import SessionView
 from gateway.events import CallId, Envelope, OutcomeKind
 from gateway.log_limit import limited
 from gateway.runtime.metrics import Metrics
+from gateway.store.call import CallChange, Open
 from gateway.store.rows import SessionRow
 
 _log = structlog.get_logger(__name__)
@@ -39,6 +40,13 @@ def warn_unserved(runtime: str, *, sessions: int, calls: int) -> None:
         fix = "put it back and reload, or close its sessions"
         text = "open sessions wait for a runtime that is not in the configuration"
         _log.warning(text, runtime=runtime, sessions=sessions, calls=calls, fix=fix)
+
+
+def note_opened(changes: Iterable[CallChange], metrics: Metrics) -> None:
+    """Count the calls that a step has opened."""
+    for change in changes:
+        if isinstance(change, Open):
+            metrics.activity.started(change.call.created_at)
 
 
 def note(
@@ -74,6 +82,8 @@ def note(
                 metrics.call_settled(before.runtime, event.tool or "", outcome=event.outcome, seconds=seconds)
                 if event.unknown:
                     metrics.unknown_outcome()
+                if event.call_id is not None:
+                    metrics.activity.ended(envelope.recorded_at, event.outcome, unknown=event.unknown)
             case "outcome.ignored":
                 metrics.late_outcome()
                 limited(log.warning, "late outcome ignored", per=session, call_id=event.call_id, reason=event.reason)

@@ -1,4 +1,4 @@
-"""Reports the state of the gateway: its runtimes, their links, and its readiness."""
+"""Reports the state of the gateway: its runtimes, their links, its calls per minute, and its readiness."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ from gateway.runtime.calls.offered import OfferedTool
 from gateway.runtime.session.runtimes import Runtimes
 from gateway.runtime.session.sessions import Sessions
 from gateway.runtime.session.shared import Shared
-from gateway.runtime.views import LinkStatus, Readiness, RuntimeStatus, UnconnectedRuntime
+from gateway.runtime.views import ActivityStatus, LinkStatus, Readiness, RuntimeStatus, UnconnectedRuntime
 from gateway.settings.model import Settings
 
 _UNCONNECTED = "not connected yet; connecting is retried, and the log has the reason"
@@ -31,6 +31,9 @@ class Status:
         settings: Callable[[], Settings],
     ) -> None:
         self._engine = shared.engine
+        self._clock = shared.clock
+        self._activity = shared.metrics.activity
+        self._since = shared.clock.now()
         self._sessions = sessions
         self._runtimes = runtimes
         self._keeper = shared.keeper
@@ -88,6 +91,10 @@ class Status:
             if name not in connected
             for adapter in [adapters[options.adapter]]
         ]
+
+    def activity(self) -> ActivityStatus:
+        """Return the calls per minute of this instance since its start, for at most an hour."""
+        return ActivityStatus(self._since, self._activity.last(since=self._since, now=self._clock.now()))
 
     async def ready(self) -> Readiness:
         """Query the store and check whether this instance can accept work."""

@@ -1,6 +1,6 @@
 """The values that the gateway returns to the API: stream items, call histories, states of links, readiness."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
@@ -8,6 +8,7 @@ from typing import Literal
 from gateway.adapter.port import Capabilities
 from gateway.events import Envelope, Gap, Live, Missed, SessionId
 from gateway.events.weight import weight
+from gateway.runtime.activity import Minute
 from gateway.store.call import Call
 from gateway.store.rows import InteractionRow, Send
 
@@ -137,6 +138,14 @@ class UnconnectedRuntime:
     adapter: str
     protocol: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ActivityStatus:
+    """The calls per minute of one instance, oldest first."""
+
+    instance_since: datetime
+    minutes: Sequence[Minute]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,6 +22,8 @@ from gateway.events import (
     SecretAsked,
     SecretSupplied,
     Text,
+    ToolFinished,
+    ToolRequested,
 )
 from gateway.executors.port import Answered
 from tests.clients.test_clients import PLAYED, asked_gateway, was_told_all
@@ -214,7 +217,9 @@ async def test_people_are_asked_and_answer_once_and_secrets_arrive_as_they_are(
     shown = await told
     [asked] = await all_of(dragoman.interactions(session=session, state="waiting"))
     assert shown == asked
+    assert await dragoman.interaction(asked) == asked
     assert (await dragoman.answer(asked, decision="deny")).state == "answered"
+    assert (await dragoman.interaction(asked.interaction_id)).answered_by == "backend"
     with pytest.raises(RequestRefused) as caught:
         await dragoman.answer(asked, decision="allow")
     assert caught.value.type == "conflict"
@@ -233,6 +238,33 @@ async def test_people_are_asked_and_answer_once_and_secrets_arrive_as_they_are(
     await dragoman.answer(secret, value=SecretStr("hunter2"))
     assert (await environment.runtime.hears("secret.supplied"))["value"] == "hunter2"
     await follower.aclose()
+
+
+async def test_calls_are_counted_per_minute_from_the_start_of_the_instance(here: tuple[Environment, Client]) -> None:
+    environment, dragoman = here
+
+    async def counted() -> tuple[int, int, int]:
+        activity = await dragoman.activity()
+        assert activity.minutes[0].at <= activity.instance_since
+        places = [one.at for one in activity.minutes]
+        assert places == [places[0] + timedelta(minutes=n) for n in range(len(places))]
+        sums = [(one.calls, one.failed, one.unknown) for one in activity.minutes]
+        calls, failed, unknown = (sum(column) for column in zip(*sums, strict=True))
+        return calls, failed, unknown
+
+    session = await environment.attach()
+    assert await counted() == (0, 0, 0)
+    environment.runtime.say(ToolRequested(native_call_id="own", tool="ls", runs_in="runtime"))
+    environment.runtime.say(ToolFinished(native_call_id="own", outcome="failure", error="no such folder"))
+    await dragoman.settle_call(await environment.ask("c-1", "free"), "success", result=7)
+    await dragoman.settle_call(await environment.ask("c-2", "free"), "failure", error="no")
+    lost = await environment.lose_call("c-3")
+    # The session has counted a call before it takes up what follows.
+    await environment.post(session)
+    assert await counted() == (3, 2, 1)
+    with environment.backend.held():
+        await dragoman.redrive_call(lost)
+        assert await counted() == (4, 2, 1)
 
 
 async def test_a_secret_that_is_posted_arrives_as_it_is(here: tuple[Environment, Client]) -> None:

@@ -132,6 +132,15 @@ async def _interactions(one: Attempt) -> None:
     await one.ask()
 
 
+async def _interaction(one: Attempt) -> None:
+    await one.ask(interaction_id=await one.environment.ask_person())
+
+
+async def _activity(one: Attempt) -> None:
+    await one.environment.lose_call()
+    await one.ask()
+
+
 async def _answer(one: Attempt) -> None:
     await one.ask({"decision": "allow"}, interaction_id=await one.environment.ask_person())
 
@@ -170,6 +179,7 @@ WAYS: dict[str, Way] = {
     "redriveCall": _redrive,
     "listInteractions": _interactions,
     "streamInteractions": _interactions,
+    "getInteraction": _interaction,
     "answerInteraction": _answer,
     "listDeadLetters": _letters,
     "getDeadLetter": _letter,
@@ -180,6 +190,7 @@ WAYS: dict[str, Way] = {
     "enableDestination": _enable,
     "reloadConfiguration": _ask,
     "listInstances": _ask,
+    "getActivity": _activity,
     "listRuntimes": _ask,
     "listCapabilities": _ask,
     "getHealth": _ask,

@@ -283,14 +283,29 @@ async def test_interactions_are_listed_and_answered_once(
     (asked,) = responses.Listing[responses.Interaction].model_validate(waiting).data
     assert asked.event is not None
     assert asked.event.kind == "approval.asked"
-    path = f"/v1/interactions/{asked.interaction_id}/answer"
+    one = f"/v1/interactions/{asked.interaction_id}"
+    assert (await api.get(one)).json() == waiting["data"][0]
+    path = f"{one}/answer"
     first = await api.post(path, json={"decision": "allow", "scope": "once"})
     assert first.status_code == 200
+    assert (await api.get(one)).json() == waiting["data"][0] | {"state": "answered", "answered_by": "backend"}
     shown = responses.AnsweredInteraction.model_validate(first.json())
     assert (shown.answered_by, shown.losses) == ("backend", [])
     told = await environment.runtime.hears("approval.given")
     assert (told["decision"], told["scope"]) == ("allow", "once")
     assert (await api.post(path, json={"decision": "deny"})).status_code == 409
+    assert (await api.get("/v1/interactions/nope")).json()["type"] == "/problems/not-found"
+
+
+async def test_an_interaction_is_gone_once_retention_has_removed_its_request(
+    api: httpx.AsyncClient, environment: Environment, session_id: str
+) -> None:
+    path = f"/v1/interactions/{await environment.ask_person()}"
+    assert (await api.post(f"{path}/answer", json={"decision": "allow"})).status_code == 200
+    await environment.runtime.hears("approval.given")
+    await environment.post(session_id, 5)
+    await environment.forget(session_id, keep=2)
+    assert (await api.get(path)).json()["type"] == "/problems/not-found"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Operations on requests for human input: list, stream, answer."""
+"""Operations on requests for human input: list, stream, get, answer."""
 
 from functools import partial
 from typing import Annotated
@@ -50,6 +50,21 @@ async def stream_interactions(request: ApiRequest, gateway: GatewayDep, caller: 
         subject="interactions",
         is_allowed=partial(request.api_state.authenticator.still_admits, caller, "streamInteractions"),
     )
+
+
+@router.get(
+    "/v1/interactions/{interaction_id}",
+    response_model=responses.Interaction,
+    response_description="The interaction.",
+    responses=problems("not-found"),
+)
+async def get_interaction(gateway: GatewayDep, interaction_id: InteractionPath) -> Response:
+    """Get an interaction.
+
+    Returns the interaction as in the list.
+    """
+    shown = await gateway.interactions.find(interaction_id)
+    return Reply(show_interaction(shown.row, shown.asked))
 
 
 @router.post(

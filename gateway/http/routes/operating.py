@@ -1,4 +1,4 @@
-"""Operations for operators: destinations, reload, instances, runtimes, capabilities."""
+"""Operations for operators: destinations, reload, instances, activity, runtimes, capabilities."""
 
 from typing import Annotated
 
@@ -9,7 +9,7 @@ from gateway.http.openapi import problems
 from gateway.http.reply import Reply, listing
 from gateway.http.requests import ReloadQuery
 from gateway.http.route import GatewayDep, NamePath, OperationRoute
-from gateway.http.views import show, show_capabilities, show_runtime, show_unconnected
+from gateway.http.views import show, show_activity, show_capabilities, show_runtime, show_unconnected
 
 router = APIRouter(route_class=OperationRoute, tags=["operating"])
 
@@ -54,6 +54,16 @@ async def list_instances(gateway: GatewayDep) -> Response:
     expires.
     """
     return listing([show(responses.Instance, one) for one in await gateway.instances()], None)
+
+
+@router.get("/v1/activity", response_model=responses.Activity, response_description="The calls per minute.")
+async def get_activity(gateway: GatewayDep) -> Response:
+    """Get the calls per minute of this instance.
+
+    Returns the last 60 minutes, oldest first, but none before the start of the instance that responds. It counts calls
+    of its own sessions, and keeps the counts in memory only.
+    """
+    return Reply(show_activity(gateway.status.activity()))
 
 
 @router.get(

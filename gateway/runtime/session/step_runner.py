@@ -20,7 +20,7 @@ from gateway.core.snapshots import to_snapshot
 from gateway.core.state import SessionView
 from gateway.errors import EngineUnavailable, Fenced, Repeated, Stale
 from gateway.runtime.feeds.feed import Feed
-from gateway.runtime.observe import note
+from gateway.runtime.observe import note, note_opened
 from gateway.runtime.session import signals as s
 from gateway.runtime.session.due import DueTimer
 from gateway.runtime.session.effects import EffectRunner
@@ -183,6 +183,7 @@ class StepRunner:
                 committed = await self._shared.engine.commit(step)
                 self.written, self._unsure = True, False
                 metrics.commit(monotonic() - started)
+                note_opened(step.calls, metrics)
                 while not self._permit.holds_for(committed.last_sequence):
                     await self._permit.wait()
             except BaseException as exc:

@@ -12,6 +12,7 @@ from dragoman.client.errors import (
 )
 from dragoman.models import Gap as Gap, Live as Live, Missed as Missed
 from dragoman.models.responses import (
+    Activity as Activity,
     AnsweredInteraction as AnsweredInteraction,
     Call as Call,
     CallWithOutcome as CallWithOutcome,
@@ -29,6 +30,7 @@ from dragoman.models.responses import (
 from dragoman.models.webhooks import Envelope as Envelope
 
 __all__ = [
+    "Activity",
     "AnsweredInteraction",
     "Call",
     "CallWithOutcome",

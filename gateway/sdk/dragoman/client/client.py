@@ -18,6 +18,7 @@ from dragoman.client.reading import read
 from dragoman.client.transport import Transport, check_header
 from dragoman.models import Event, Gap, Live, Missed, SecretSupplied, dump_event
 from dragoman.models.responses import (
+    Activity,
     AnsweredInteraction,
     Call,
     CallWithOutcome,
@@ -287,6 +288,10 @@ class Client:
         query = {"session_id": None if session is None else _id_of(session), "state": state}
         return self._pages(Interaction, "/v1/interactions", query)
 
+    async def interaction(self, interaction: Interaction | str) -> Interaction:
+        """Return a request for human input in its current state."""
+        return read(Interaction, await self._transport.ask("GET", _interaction_path(interaction), repeatable=True))
+
     def follow_interactions(
         self, *, silence: float = 15.0, patience: float = 300.0
     ) -> AsyncGenerator[Interaction | Missed]:
@@ -313,8 +318,7 @@ class Client:
         secret = value.get_secret_value() if isinstance(value, SecretStr) else value
         body = {"decision": decision, "scope": scope, "answer": answer, "value": secret}
         given = {member: said for member, said in body.items() if said is not None}
-        one = interaction if isinstance(interaction, str) else interaction.interaction_id
-        path = f"/v1/interactions/{_segment(one)}/answer"
+        path = f"{_interaction_path(interaction)}/answer"
         return read(AnsweredInteraction, await self._transport.ask("POST", path, body=given))
 
     # Dead letters ----------------------------------------------------------------------------------------
@@ -362,6 +366,10 @@ class Client:
         """List the runtimes, and the links of the sessions that the responding instance owns."""
         given = await self._transport.ask("GET", "/v1/runtimes", repeatable=True)
         return [read(Runtime, row) for row in _rows(given)]
+
+    async def activity(self) -> Activity:
+        """Return the calls per minute of the responding instance, for the last hour."""
+        return read(Activity, await self._transport.ask("GET", "/v1/activity", repeatable=True))
 
     async def capabilities(self) -> list[RuntimeCapabilities]:
         """List the event kinds that each runtime accepts and emits."""
@@ -444,6 +452,11 @@ def _session_path(session: Session | str) -> str:
 
 def _call_path(call: Call | str) -> str:
     return f"/v1/calls/{_segment(call if isinstance(call, str) else call.call_id)}"
+
+
+def _interaction_path(interaction: Interaction | str) -> str:
+    one = interaction if isinstance(interaction, str) else interaction.interaction_id
+    return f"/v1/interactions/{_segment(one)}"
 
 
 def _letter_path(letter: DeadCall | DeadDelivery | str) -> str:

@@ -92,6 +92,24 @@ class Instance(Shape):
     """The number of open sessions that it owns."""
 
 
+class Minute(Shape):
+    at: datetime
+    """The start of the minute."""
+    calls: int
+    """The calls that started."""
+    failed: int
+    """The calls that failed or expired."""
+    unknown: int
+    """The calls that ended with an unknown outcome; most of them are also counted as failed."""
+
+
+class Activity(Shape):
+    instance_since: datetime
+    """The start of the instance that responds."""
+    minutes: list[Minute]
+    """Its last 60 minutes or fewer, oldest first, including those without calls; the last one is not over yet."""
+
+
 class Call(Shape):
     call_id: str
     """The gateway's id of the call."""
@@ -275,7 +293,7 @@ class Interaction(Shape):
     answered_by: str | None
     """The name of the API key that answered."""
     event: Event | None = None
-    """The requesting event; in lists only."""
+    """The requesting event; null in the response to an answer."""
 
 
 class AnsweredInteraction(Interaction):
