@@ -53,6 +53,7 @@ ACCESS: dict[str, Access] = {
     "openSession": Access("drive"),
     "listSessions": Access("read"),
     "getSession": Access("read"),
+    "getContext": Access("read"),
     "closeSession": Access("drive"),
     "eraseSession": Access("operate"),
     "postEvents": Access("drive"),

@@ -1,18 +1,31 @@
 """Models of request bodies and query parameters, with their limits. Pure."""
 
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    model_validator,
+)
 
 from dragoman.models.described import Described
+from gateway.events import KINDS, OutcomeKind, SessionId
 from gateway.runtime.calls.dead_letters import Which
-from gateway.store.call import CallState
-from gateway.store.rows import SessionFilter
+from gateway.store.call import SETTLED, CallState
+from gateway.store.rows import CallFilter, SessionFilter
 from gateway.store.step import InteractionState
 
 Label = Annotated[str, Field(max_length=256)]
 TARGET = r"^(runtime|destination:[A-Za-z0-9][A-Za-z0-9._-]{0,63})$"
 LONGEST_CALL_KEY = 200
+_LABEL = "label."
 CALL_KEY = rf"^[ -~]{{1,{LONGEST_CALL_KEY}}}$"
 
 
@@ -177,29 +190,72 @@ class ListQuery(Query):
     """The `next` of the previous page."""
 
 
+class LabelQuery(Query):
+    labels: Annotated[
+        dict[str, str], WithJsonSchema({"type": "string", "maxLength": 256}), Field(alias=f"{_LABEL}NAME")
+    ] = Field(default_factory=dict[str, str])
+    """Only sessions whose label NAME has this value; several labels must all match."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_labels(cls, given: dict[str, Any]) -> dict[str, Any]:
+        labels = {name.removeprefix(_LABEL): value for name, value in given.items() if name.startswith(_LABEL)}
+        for name, value in labels.items():
+            if not 1 <= len(name) <= 64 or len(value) > 256:
+                raise Misplaced(
+                    f"{_LABEL}{name}", "a label has a name of 1 to 64 and a value of at most 256 characters"
+                )
+        if len(labels) > 32:
+            raise Misplaced(f"{_LABEL}NAME", "a session has at most 32 labels")
+        rest = {name: value for name, value in given.items() if not name.startswith(_LABEL)}
+        return {**rest, f"{_LABEL}NAME": labels} if labels else rest
+
+
+def _known(patterns: list[str]) -> list[str]:
+    for pattern in patterns:
+        if not kinds_of([pattern]):
+            raise ValueError(f"no event kind matches {pattern[:50]!r}")
+    return patterns
+
+
+KindPatterns = Annotated[
+    list[Annotated[str, Field(min_length=1, max_length=64)]],
+    BeforeValidator(_split),
+    Field(max_length=64),
+    AfterValidator(_known),
+]
+
+
+def kinds_of(patterns: Sequence[str]) -> frozenset[str]:
+    """Return the kinds of events that match any of these globs."""
+    return frozenset(kind for pattern in patterns for kind in KINDS if fnmatchcase(kind, pattern))
+
+
 class DeadLettersQuery(Letters, ListQuery):
     pass
 
 
-class SessionsQuery(ListQuery):
+class SessionsQuery(ListQuery, LabelQuery):
     runtime: Annotated[str, Field(max_length=64)] | None = None
     """Only sessions of this runtime."""
     native_id: NativeId | None = None
-    """Only the session with this native id; requires `runtime`."""
+    """Only sessions with this native id."""
     open: bool = False
     """Only open sessions."""
+    state: Annotated[list[Annotated[str, Field(max_length=64)]], BeforeValidator(_split), Field(max_length=16)] = []
+    """One or more states, repeated or separated by commas."""
+    since: AwareDatetime | None = None
+    """Only sessions opened at this time or later, for example 2026-11-20T12:00:00Z."""
+    until: AwareDatetime | None = None
+    """Only sessions opened before this time."""
     order: Literal["oldest", "newest"] = "oldest"
     """The order by time of opening."""
 
-    @model_validator(mode="after")
-    def _names_both(self) -> Self:
-        if self.native_id is not None and self.runtime is None:
-            raise Misplaced("runtime", "`native_id` requires `runtime`")
-        return self
-
     def which(self) -> SessionFilter:
         """Return the filter for the store."""
-        return SessionFilter(self.runtime, self.native_id, self.open)
+        return SessionFilter(
+            self.runtime, self.native_id, self.open, frozenset(self.state), self.labels, self.since, self.until
+        )
 
 
 class CloseQuery(Query):
@@ -224,6 +280,8 @@ class ReloadQuery(Query):
 class EventsQuery(Query):
     after: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Return events after this sequence."""
+    kind: KindPatterns = []
+    """Only events of these kinds: one or more globs, repeated or separated by commas, for example `tool.*`."""
     limit: Annotated[int, Field(ge=1, le=1_000)] = 100
     """The maximum number of events."""
 
@@ -233,7 +291,7 @@ class StreamQuery(Query):
     """Start after this sequence. Without it and without `Last-Event-ID`, the stream starts with new events."""
 
 
-class CallsQuery(ListQuery):
+class CallsQuery(ListQuery, LabelQuery):
     session_id: Annotated[str, Field(max_length=128)] | None = None
     """Only calls of this session."""
     runtime: Annotated[str, Field(max_length=64)] | None = None
@@ -244,6 +302,34 @@ class CallsQuery(ListQuery):
     """One or more states, repeated or separated by commas."""
     unknown: bool | None = None
     """Only calls whose outcome is unknown (true) or known (false)."""
+    outcome: Annotated[list[OutcomeKind], BeforeValidator(_split)] = []
+    """Only ended calls with one of these outcomes, repeated or separated by commas."""
+    executor: Annotated[str, Field(max_length=64)] | None = None
+    """Only calls to this executor."""
+    since: AwareDatetime | None = None
+    """Only calls opened at this time or later, for example 2026-11-20T12:00:00Z."""
+    until: AwareDatetime | None = None
+    """Only calls opened before this time."""
+
+    @model_validator(mode="after")
+    def _state_or_outcome(self) -> Self:
+        if self.state and self.outcome:
+            raise Misplaced("outcome", "`outcome` and `state` exclude each other")
+        return self
+
+    def which(self) -> CallFilter:
+        """Return the filter for the store."""
+        return CallFilter(
+            session_id=None if self.session_id is None else SessionId(self.session_id),
+            runtime=self.runtime,
+            tool=self.tool,
+            states=frozenset(self.state) | {SETTLED[outcome] for outcome in self.outcome},
+            unknown=self.unknown,
+            executor=self.executor,
+            since=self.since,
+            until=self.until,
+            labels=self.labels,
+        )
 
 
 def _seconds(given: object) -> object:

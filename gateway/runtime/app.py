@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -70,6 +70,7 @@ from gateway.runtime.views import (
     StreamItem,
 )
 from gateway.settings.model import DestinationSpec, ExecutorSpec, Settings, WebhookSpec
+from gateway.store.encoding import is_erased
 from gateway.store.port import Engine
 from gateway.store.rows import ANY_SESSION, Instance, Page, Regained, SessionFilter, SessionRow, StoredAnswer
 from gateway.store.step import Keep
@@ -437,8 +438,34 @@ class Gateway:
             page = await self._engine.read(session_id, after=after, limit=limit)
             return await with_links(self._engine, session_id, page, more=len(page) == limit)
         except Truncated as exc:
-            text = f"events after {after} were removed by retention; the history starts at {exc.first_sequence}"
-            raise Gone(text, first_sequence=exc.first_sequence) from exc
+            raise _removed(after, exc) from exc
+
+    async def page_of_events(
+        self, session_id: SessionId, kinds: Collection[str] = (), *, after: int, limit: int
+    ) -> tuple[Sequence[Envelope], int | None]:
+        """List events, all or those of some kinds; return the sequence after which the next page starts as well.
+
+        Raises:
+            Gone: retention removed events right after `after`, or the session ends before it.
+        """
+        if kinds:
+            try:
+                found, following = await self._engine.read_kinds(session_id, kinds, after=after, limit=limit)
+                page = await with_links(self._engine, session_id, found, more=True)
+            except Truncated as exc:
+                raise _removed(after, exc) from exc
+        else:
+            page = await self.read(session_id, after=after, limit=limit)
+            following = page[-1].sequence if len(page) == limit else None
+        if not page and following is None and after > (last := (await self.session(session_id)).last_sequence):
+            text = f"the session ends at {last}, before {after}: was its store restored? Continue with `after={last}`"
+            raise Gone(text, first_sequence=last + 1)
+        return page, following
+
+    async def last_context(self, session_id: SessionId) -> tuple[Envelope | None, int]:
+        """Find the last context of a session, and the oldest sequence that was searched; None if it was erased."""
+        found, searched_from = await self._engine.latest_event(session_id, "context.updated")
+        return None if found is None or is_erased(found.event) else found, searched_from
 
     async def redeliver(self, session_id: SessionId, sequence: int, target: str) -> None:
         """Send one event copy or outbound event again."""
@@ -516,6 +543,11 @@ class Gateway:
 
     async def _resume(self, mine: Sequence[Regained]) -> None:
         await self._member.takeover.resume(mine)
+
+
+def _removed(after: int, exc: Truncated) -> Gone:
+    text = f"events after {after} were removed by retention; the history starts at {exc.first_sequence}"
+    return Gone(text, first_sequence=exc.first_sequence)
 
 
 async def _enter(stack: AsyncExitStack, name: str, part: AbstractAsyncContextManager[None]) -> None:

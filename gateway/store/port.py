@@ -55,6 +55,26 @@ class Journal(Protocol):
         """
         ...
 
+    async def read_kinds(
+        self, session_id: SessionId, kinds: Collection[str], *, after: int = 0, limit: int = 500
+    ) -> tuple[Sequence[Envelope], int | None]:
+        """Read events of some kinds behind a sequence, in order, and the sequence behind which the next page starts.
+
+        Searches a bounded number of events, so a page may be short, or empty, though more follow.
+
+        Raises:
+            Truncated, NotFound: as `read` does.
+        """
+        ...
+
+    async def latest_event(self, session_id: SessionId, kind: str) -> tuple[Envelope | None, int]:
+        """Find the last event of a kind, and the oldest sequence that was searched: a bounded number of events.
+
+        Raises:
+            NotFound: no such session.
+        """
+        ...
+
 
 @frozen
 class NewSession:

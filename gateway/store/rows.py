@@ -101,6 +101,13 @@ class SessionFilter:
     runtime: str | None = None
     native_id: str | None = None
     open_only: bool = False
+    states: frozenset[str] = frozenset()
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Only sessions with all these labels."""
+    since: datetime | None = None
+    """Only sessions opened at this time or later."""
+    until: datetime | None = None
+    """Only sessions opened before this time."""
 
 
 ANY_SESSION = SessionFilter()
@@ -119,6 +126,10 @@ class CallFilter:
     executor: str | None = None
     since: datetime | None = None
     """Only calls created at this time or later."""
+    until: datetime | None = None
+    """Only calls created before this time."""
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Only calls of sessions with all these labels."""
 
 
 @frozen

@@ -5,7 +5,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -99,6 +99,35 @@ async def test_lists_of_many_pages_have_everything_once_and_in_order(here: tuple
     assert [one.sequence for one in read] == list(range(1, len(read) + 1))
     assert Counter(one.event.kind for one in read)["turn.steered"] == 250
     assert await all_of(dragoman.events(opened[0], after=240)) == read[240:]
+
+
+async def test_lists_take_the_filters_of_the_api(here: tuple[Environment, Client]) -> None:
+    environment, dragoman = here
+    now = datetime.now(UTC)
+    for number, team in enumerate(("blue", "red")):
+        await dragoman.open_session("finn", native_id=f"agent-{number}", labels={"team": team})
+    found = dragoman.sessions(labels={"team": "red"}, since=now - timedelta(hours=1), until=now + timedelta(hours=1))
+    [session] = await all_of(found)
+    assert session.native_id == "agent-1"
+    assert await all_of(dragoman.sessions(state=["waiting"], open_only=True)) == []
+    await environment.post(session.session_id, 3)
+    steered = await all_of(dragoman.events(session, kind=["turn.*", "message.*"]))
+    assert [one.event.kind for one in steered] == ["turn.steered"] * 3
+    called = await dragoman.call(session, "ask_for_cards", {"rank": "7"}, wait=0)
+    assert [one.call_id for one in await all_of(dragoman.calls(labels={"team": "red"}, executor="cards"))] == [
+        called.call_id
+    ]
+    assert await all_of(dragoman.calls(session=session, outcome=["failure"], unknown=False)) == []
+
+
+async def test_the_last_context_of_a_session_is_returned(here: tuple[Environment, Client]) -> None:
+    _, dragoman = here
+    session = await dragoman.open_session("finn", native_id="agent-7")
+    assert (await dragoman.context(session)).envelope is None
+    [posted] = await dragoman.post(session, {"kind": "context.updated", "name": "game", "context": {"cards": 7}})
+    assert (await dragoman.context(session.session_id)).envelope == posted
+    with pytest.raises(RequestRefused, match="no session"):
+        await dragoman.context("unknown")
 
 
 async def test_history_that_retention_has_removed_is_a_gap(here: tuple[Environment, Client]) -> None:

@@ -345,8 +345,15 @@ async def test_what_is_wrong_is_worded_for_people(
         ("/v1/sessions?limit=x", "query parameter 'limit': must be a whole number"),
         ("/v1/sessions?limit=501", "query parameter 'limit': must be at most 500"),
         (
-            "/v1/sessions?native_id=room-7",
-            "query parameter 'runtime': `native_id` requires `runtime`",
+            "/v1/sessions?label.=12",
+            "query parameter 'label.': a label has a name of 1 to 64 and a value of at most 256 characters",
+        ),
+        ("/v1/sessions?label.a=1&label.a=2", "the query parameter 'label.a' is repeated"),
+        ("/v1/sessions?labels=1", "query parameter 'labels': unknown parameter; did you mean 'label.NAME'?"),
+        ("/v1/sessions/SESSION/events?kind=tol.*", "query parameter 'kind': no event kind matches 'tol.*'"),
+        (
+            "/v1/calls?state=failed&outcome=failure",
+            "query parameter 'outcome': `outcome` and `state` exclude each other",
         ),
         ("/v1/calls?unknown=perhaps", "query parameter 'unknown': must be true or false"),
         (
@@ -362,8 +369,10 @@ async def test_what_is_wrong_is_worded_for_people(
         ),
     ],
 )
-async def test_a_wrong_query_is_worded_for_people(api: httpx.AsyncClient, query: str, detail: str) -> None:
-    assert (await api.get(query)).json()["detail"] == detail
+async def test_a_wrong_query_is_worded_for_people(
+    api: httpx.AsyncClient, session_id: str, query: str, detail: str
+) -> None:
+    assert (await api.get(query.replace("SESSION", session_id))).json()["detail"] == detail
 
 
 async def test_an_unknown_kind_gets_a_suggestion(api: httpx.AsyncClient, session_id: str) -> None:
@@ -381,7 +390,9 @@ async def test_an_outcome_posted_as_event_is_told_where_it_belongs(api: httpx.As
     [
         ("GET", "/v1/sessions/nope"),
         ("DELETE", "/v1/sessions/nope"),
+        ("GET", "/v1/sessions/nope/context"),
         ("GET", "/v1/sessions/nope/events"),
+        ("GET", "/v1/sessions/nope/events?kind=tool.*"),
         ("GET", "/v1/sessions/nope/events/stream"),
         ("GET", "/v1/calls/nope"),
         ("POST", "/v1/calls/nope/cancel"),
@@ -444,7 +455,7 @@ async def test_a_wrong_method_is_told_all_right_ones(
         ("/v1/calls?unknown=perhaps", "unknown"),
         ("/v1/interactions?state=open", "state"),
         ("/v1/dead-letters?after=", "after"),
-        ("/v1/sessions?native_id=x", "runtime"),
+        ("/v1/sessions?label.=x", "label."),
         ("/v1/sessions?runtime=finn&native_id=a%00b", "native_id"),
         ("/v1/sessions?limit=5&limit=6", "limit"),
     ],

@@ -124,6 +124,7 @@ async def _play_cards(story: Story, environment: Environment, http: httpx.AsyncC
     story.record("settleCall", "requests", "failure", {"outcome": "failure", "error": "It is not your turn."})
     await story.ask(http, "callTool", asked, session_id=session)
     await story.ask(http, "listCalls")
+    await story.ask(http, "getContext", session_id=session)
     await story.ask(http, "getCall", call_id=call)
     await story.ask(http, "getMetrics")
     other = (await story.ask(http, "callTool", {**asked, "key": "order-4712"}, session_id=session))["call_id"]

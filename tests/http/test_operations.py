@@ -163,6 +163,7 @@ WAYS: dict[str, Way] = {
     "openSession": _open_session,
     "listSessions": _ask,
     "getSession": _ask,
+    "getContext": _ask,
     "closeSession": _ask,
     "postEvents": _post_events,
     "getToolAccess": _ask,

@@ -16,6 +16,7 @@ from gateway.cli.doctor import check_links
 from gateway.events import (
     CLIENT_KINDS,
     ApprovalAsked,
+    ContextUpdated,
     Event,
     Loss,
     MessagePosted,
@@ -96,6 +97,67 @@ async def test_the_newest_sessions_come_first_where_that_is_asked(
     assert [session["native_id"] for session in rest["data"]] == ["agent-0"]
     still = (await api.get("/v1/sessions?order=newest&open=true")).json()["data"]
     assert [session["native_id"] for session in still] == ["agent-1", "agent-0"]
+
+
+async def test_sessions_are_filtered(api: httpx.AsyncClient) -> None:
+    for number, team in enumerate(("blue", "red", "blue")):
+        labels = {"team": team, "table.no": str(number)}
+        await api.post("/v1/sessions", json={"runtime": "finn", "native_id": f"agent-{number}", "labels": labels})
+
+    async def found(query: str) -> list[str]:
+        answer = await api.get(f"/v1/sessions?{query}")
+        return [row.native_id for row in responses.Listing[responses.Session].model_validate(answer.json()).data]
+
+    assert await found("label.team=blue") == ["agent-0", "agent-2"]
+    assert await found("label.team=blue&order=newest") == ["agent-2", "agent-0"]
+    assert await found("label.team=blue&label.table.no=2") == ["agent-2"]
+    assert await found("label.team=green") == []
+    assert await found("native_id=agent-1") == ["agent-1"]
+    assert await found("state=closed,running") == []
+    assert await found("since=2026-01-01T00:00:00Z&until=2200-01-01T00:00:00Z&runtime=finn") == [
+        f"agent-{number}" for number in range(3)
+    ]
+    assert await found("until=2026-01-01T00:00:00Z") == []
+
+
+async def test_events_are_filtered_by_kind(api: httpx.AsyncClient, session_id: str) -> None:
+    path = f"/v1/sessions/{session_id}/events"
+    message = {"kind": "message.posted", "content": "Your turn."}
+    await api.post(path, json={"events": [STEER, message, STEER]})
+
+    async def found(query: str) -> tuple[list[str], int | None]:
+        page = responses.EventListing.model_validate((await api.get(f"{path}?{query}")).json())
+        return [envelope.event.kind for envelope in page.data], page.next
+
+    assert await found("kind=turn.*") == (["turn.steered"] * 2, None)
+    assert await found("kind=turn.*,message.posted&kind=session.*") == (
+        ["session.opened", "turn.steered", "message.posted", "turn.steered"],
+        None,
+    )
+    kinds, following = await found("kind=turn.steered&limit=1")
+    assert kinds == ["turn.steered"]
+    assert await found(f"kind=turn.steered&after={following}") == (["turn.steered"], None)
+    assert await found("kind=approval.*") == ([], None)
+    assert (await api.get(f"{path}?kind=turn.*&after=900")).json()["type"] == "/problems/gone"
+
+
+async def test_the_last_context_is_shown_as_it_was_recorded(
+    api: httpx.AsyncClient, environment: Environment, session_id: str
+) -> None:
+    async def shown() -> responses.LastContext:
+        return responses.LastContext.model_validate((await api.get(f"/v1/sessions/{session_id}/context")).json())
+
+    assert await shown() == responses.LastContext(session_id=session_id, envelope=None, searched_from=1)
+    for cards in (7, 6):
+        update = {"kind": "context.updated", "name": "game", "context": {"cards": cards, "invented": None}}
+        assert (await api.post(f"/v1/sessions/{session_id}/events", json=update)).status_code == 202
+    await api.post(f"/v1/sessions/{session_id}/events", json=STEER)
+    found = (await shown()).envelope
+    assert found is not None
+    assert isinstance(found.event, ContextUpdated)
+    assert found.event.context == {"cards": 6, "invented": None}
+    await api.delete(f"/v1/sessions/{session_id}?erase=true")
+    assert (await shown()).envelope is None
 
 
 async def test_closing_a_session_answers_without_a_body(api: httpx.AsyncClient, session_id: str) -> None:
@@ -216,6 +278,12 @@ async def test_calls_are_filtered(api: httpx.AsyncClient, environment: Environme
     assert await found("state=accepted&state=failed&runtime=finn") == ["c-2", "c-1"]
     assert await found(f"session_id={session_id}&unknown=false") == ["c-2", "c-1"]
     assert await found("unknown=true") == []
+    assert await found("outcome=failure,expired") == ["c-2"]
+    assert await found("executor=cards") == ["c-2", "c-1"]
+    assert await found("executor=other") == []
+    assert await found("since=2026-01-01T00:00:00Z") == ["c-2", "c-1"]
+    assert await found("until=2026-01-01T00:00:00Z") == []
+    assert await found("label.team=blue") == []
 
 
 async def test_the_history_of_a_call_has_its_events_and_deliveries(

@@ -9,7 +9,6 @@ from pydantic import PlainValidator
 
 from dragoman.models import responses
 from gateway.errors import CallOver, InvalidRequest, NotFound, Unconfigured
-from gateway.events import SessionId
 from gateway.executors.port import Answered, OutcomeForm, outcome_from
 from gateway.http.auth import CALLBACK, Caller
 from gateway.http.errors import Refused
@@ -18,7 +17,7 @@ from gateway.http.reply import Reply, listing
 from gateway.http.requests import CallsQuery, CancelCall, RedriveCall, WaitQuery
 from gateway.http.route import ApiRequest, CallerDep, CallPath, GatewayDep, OperationRoute
 from gateway.http.views import show, show_history
-from gateway.store.rows import CallFilter, Page
+from gateway.store.rows import Page
 
 router = APIRouter(route_class=OperationRoute, tags=["calls"])
 
@@ -35,16 +34,10 @@ OutcomeBody = Annotated[dict[str, Any], PlainValidator(_unread, json_schema_inpu
 async def list_calls(gateway: GatewayDep, query: Annotated[CallsQuery, Query()]) -> Response:
     """List calls.
 
-    Returns calls of agents and of callers, newest first. All filters must match.
+    Returns calls of agents and of callers, newest first. All filters must match. A page searches at most 20,000 calls,
+    so it may be short or empty and still have a `next`.
     """
-    which = CallFilter(
-        session_id=None if query.session_id is None else SessionId(query.session_id),
-        runtime=query.runtime,
-        tool=query.tool,
-        states=frozenset(query.state),
-        unknown=query.unknown,
-    )
-    rows, after = await gateway.calls.page(which, Page(query.limit, query.after))
+    rows, after = await gateway.calls.page(query.which(), Page(query.limit, query.after))
     return listing([show(responses.Call, row) for row in rows], after)
 
 

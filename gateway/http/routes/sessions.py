@@ -5,6 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Query, Response
 
 from dragoman.models import responses
+from gateway.events import to_json
 from gateway.http.auth import require
 from gateway.http.idempotency import IdempotencyKey
 from gateway.http.openapi import problems
@@ -69,7 +70,8 @@ async def list_sessions(gateway: GatewayDep, query: Annotated[SessionsQuery, Que
     """List sessions.
 
     Returns sessions in the order in which they were opened, including closed ones until retention removes them. All
-    filters must match; `runtime` and `native_id` together identify one session.
+    filters must match; `runtime` and `native_id` together identify one session. With other filters a page searches at
+    most 20,000 sessions, so it may be short or empty and still have a `next`.
     """
     newest = query.order == "newest"
     rows, after = await gateway.sessions(Page(query.limit, query.after), query.which(), newest_first=newest)
@@ -88,6 +90,22 @@ async def get_session(gateway: GatewayDep, session_id: SessionPath) -> Response:
     Returns the session with its current state.
     """
     return Reply(show(responses.Session, await gateway.session(session_id)))
+
+
+@router.get(
+    "/v1/sessions/{session_id}/context",
+    response_model=responses.LastContext,
+    response_description="The context, or null.",
+    responses=problems("not-found"),
+)
+async def get_context(gateway: GatewayDep, session_id: SessionPath) -> Response:
+    """Get the last context of a session.
+
+    Returns the last recorded `context.updated` event, with its losses. Searches the newest 20,000 events.
+    """
+    found, searched_from = await gateway.last_context(session_id)
+    envelope = None if found is None else to_json(found)
+    return Reply({"session_id": session_id, "envelope": envelope, "searched_from": searched_from})
 
 
 @router.delete(

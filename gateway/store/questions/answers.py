@@ -1,7 +1,7 @@
 """The queries and the sweep that both database engines share."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 from gateway.events import CallId, Envelope, InteractionId, SessionId
@@ -48,6 +48,14 @@ class AnswersQuestions(ABC):
 
     async def read(self, session_id: SessionId, *, after: int = 0, limit: int = 500) -> Sequence[Envelope]:
         return await self._answer(sessions.events(session_id, after, limit))
+
+    async def read_kinds(
+        self, session_id: SessionId, kinds: Collection[str], *, after: int = 0, limit: int = 500
+    ) -> tuple[Sequence[Envelope], int | None]:
+        return await self._answer(sessions.events_of_kinds(session_id, kinds, after, limit))
+
+    async def latest_event(self, session_id: SessionId, kind: str) -> tuple[Envelope | None, int]:
+        return await self._answer(sessions.latest_event(session_id, kind))
 
     async def session(self, session_id: SessionId) -> SessionRow | None:
         return await self._answer(sessions.session(session_id))

@@ -4,21 +4,31 @@ A filtered list reads at most `WINDOW` calls: the newest open, unknown or dead o
 the newest of all. If fewer calls than a page match in this window, `next` continues after the window.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from gateway.events import CallId, SessionId
 from gateway.store.call import OPEN_STATES, Call
-from gateway.store.encoding import read_cursor, write_cursor
-from gateway.store.questions.question import Listing, Question, Row, Where, columns, each, last, one, page_of
+from gateway.store.encoding import read_cursor
+from gateway.store.questions.question import (
+    Listing,
+    Question,
+    Where,
+    Windowed,
+    columns,
+    each,
+    has_labels,
+    last,
+    one,
+    page_of,
+    page_of_window,
+)
 from gateway.store.records import CALL_COLUMNS, call_from, micros
 from gateway.store.rows import CallFilter, Page
 from gateway.store.states import OPEN_CALL, PENDING
 
-WINDOW = 20_000
-
 _CALL = columns(CALL_COLUMNS, "calls")
 _LIST = f"SELECT {_CALL}, id FROM @calls"
+_WINDOWED = Windowed("calls", _CALL, "@calls", "id", call_from)
 _BY_ID = f"SELECT {_CALL} FROM @calls WHERE call_id = $1"
 _LATEST = f"""
 SELECT {_CALL} FROM @calls
@@ -27,15 +37,6 @@ WHERE session_id = @key($1) AND native_call_id = $2 AND redrive_of IS NULL ORDER
 _OPEN = f"SELECT {_CALL} FROM @calls WHERE session_id = @key($1) AND {OPEN_CALL} ORDER BY id"
 _COUNT_OPEN = f"SELECT runtime, count(*) FROM @calls WHERE {OPEN_CALL} GROUP BY runtime"
 _DEAD, _UNKNOWN = "dead = 1", "unknown = 1"
-_WINDOWED = f"""
-WITH reach (id) AS MATERIALIZED (
-    SELECT coalesce((SELECT id FROM @calls WHERE {{window}} ORDER BY id DESC LIMIT 1 OFFSET {WINDOW - 1}), 0)
-)
-SELECT {_CALL}, id, ({{matching}}) AS matches, id = (SELECT id FROM reach) AS is_end FROM @calls
-WHERE {{window}} AND id >= (SELECT id FROM reach) AND (({{matching}}) OR id = (SELECT id FROM reach))
-ORDER BY id DESC LIMIT {{limit}}
-"""
-
 DROP_CALLS = f"""
 DELETE FROM @calls WHERE id IN (
     SELECT c.id FROM @calls c
@@ -81,15 +82,21 @@ def calls(which: CallFilter, page: Page) -> Question[tuple[list[Call], str | Non
     matching.equal(runtime=which.runtime, tool=which.tool, executor=which.executor)
     if which.since is not None:
         matching.add("created_at >= {0}", micros(which.since))
+    if which.until is not None:
+        matching.add("created_at < {0}", micros(which.until))
+    if which.labels:
+        labels = Where(matching.values)
+        has_labels(labels, which.labels)
+        of_session = f"SELECT 1 FROM @sessions s WHERE s.@key = calls.session_id AND {labels.conditions}"
+        matching.extend(f"EXISTS ({of_session})", labels)
     if which.dead is not None and covered != _DEAD:
         matching.add("dead = {0}", int(which.dead))
     if which.unknown is not None and covered != _UNKNOWN:
         matching.add("unknown = {0}", int(which.unknown))
     if which.states and not (covered == OPEN_CALL and which.states.issuperset(OPEN_STATES)):
-        marks = ", ".join(f"{{{n}}}" for n in range(len(which.states)))
-        matching.add(f"state IN ({marks})", *sorted(which.states))
+        matching.is_in("state", which.states)
     if matching.conditions:
-        question = _page_of_window(page, window, matching)
+        question = page_of_window(_WINDOWED, page, window, matching)
     else:
         question = page_of(Listing("calls", _LIST, call_from, last), page, window, order="id DESC")
     if covered != OPEN_CALL:
@@ -105,18 +112,3 @@ def _covered(which: CallFilter) -> str:
     if which.dead:
         return _DEAD
     return _UNKNOWN if which.unknown else ""
-
-
-def _page_of_window(page: Page, window: Where, matching: Where) -> Question[tuple[list[Call], str | None]]:
-    limit = max(page.limit, 1)
-
-    def read(rows: Sequence[Row]) -> tuple[list[Call], str | None]:
-        found = [call_from(row) for row in rows[:limit] if row[-2]]
-        if len(rows) > limit:
-            return found, write_cursor("calls", rows[limit - 1][-3])
-        # The last row is the end of the window, even if it does not match.
-        return found, write_cursor("calls", rows[-1][-3]) if rows and rows[-1][-1] else None
-
-    values = [*matching.values, limit + 1]
-    text = _WINDOWED.format(window=window.conditions or "true", matching=matching.conditions, limit=f"${len(values)}")
-    return Question(text, values, read)

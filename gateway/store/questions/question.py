@@ -9,9 +9,11 @@ by its id, rows of SQLite by the integer key of the session's row. The statement
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
+
+import orjson
 
 from gateway.store.encoding import ListName, write_cursor
 from gateway.store.rows import Page
@@ -59,11 +61,21 @@ class Where:
         self._texts.append(text.format(*places))
         self.values += values
 
+    def extend(self, text: str, inner: "Where") -> None:
+        """Add a condition, if any, that contains those of `inner`, whose values start with the ones here."""
+        self._texts += [text] if text else []
+        self.values = inner.values
+
     def equal(self, **values: object) -> None:
         """Compare each column with its value, unless the value is None."""
         for column, value in values.items():
             if value is not None:
                 self.add(column + " = {0}", value)
+
+    def is_in(self, column: str, values: Collection[str]) -> None:
+        """Compare a column with several values."""
+        marks = ", ".join(f"{{{n}}}" for n in range(len(values)))
+        self.add(f"{column} IN ({marks})", *sorted(values))
 
     @property
     def conditions(self) -> str:
@@ -111,3 +123,72 @@ def page_of(of: Listing[T], shown: Page, where: Where, *, order: str) -> Questio
 
 def last(row: Row) -> Row:
     return row[-1:]
+
+
+WINDOW = 20_000
+"""The rows that a page of a filtered list reads at most."""
+_WINDOWED = f"""
+WITH reach (id) AS MATERIALIZED (
+    SELECT coalesce(
+        (SELECT {{id}} FROM {{rows}} WHERE {{window}} ORDER BY {{id}} {{order}} LIMIT 1 OFFSET {WINDOW - 1}), {{end}}
+    )
+)
+SELECT {{columns}}, {{id}}, ({{matching}}) AS matches, {{id}} = (SELECT id FROM reach) AS is_end FROM {{joined}}
+WHERE {{window}} AND {{id}} {{within}} (SELECT id FROM reach) AND (({{matching}}) OR {{id}} = (SELECT id FROM reach))
+ORDER BY {{id}} {{order}} LIMIT {{limit}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Windowed(Generic[T]):
+    """A list in the order of an id, whose filters may match few rows."""
+
+    name: ListName
+    columns: str
+    rows: str
+    """The table, with its alias if it has one."""
+    id: str
+    show: Callable[[Row], T]
+    joined: str = ""
+    """The table and what is joined to it, if anything."""
+
+
+def page_of_window(
+    of: Windowed[T], shown: Page, window: Where, matching: Where, *, newest_first: bool = True
+) -> Question[tuple[list[T], str | None]]:
+    """Query the matching rows among the next `WINDOW` ones; `matching` contains the values of `window`.
+
+    If fewer rows than a page match, the cursor continues after the window.
+    """
+    limit = max(shown.limit, 1)
+
+    def read(rows: Sequence[Row]) -> tuple[list[T], str | None]:
+        found = [of.show(row) for row in rows[:limit] if row[-2]]
+        if len(rows) > limit:
+            return found, write_cursor(of.name, rows[limit - 1][-3])
+        # The last row is the end of the window, even if it does not match.
+        return found, write_cursor(of.name, rows[-1][-3]) if rows and rows[-1][-1] else None
+
+    values = [*matching.values, limit + 1]
+    text = _WINDOWED.format(
+        id=of.id,
+        rows=of.rows,
+        joined=of.joined or of.rows,
+        columns=of.columns,
+        window=window.conditions or "true",
+        matching=matching.conditions,
+        order="DESC" if newest_first else "ASC",
+        within=">=" if newest_first else "<=",
+        end="0" if newest_first else "9223372036854775807",
+        limit=f"${len(values)}",
+    )
+    return Question(text, values, read)
+
+
+def has_labels(where: Where, labels: Mapping[str, str]) -> None:
+    """Add the condition that a session `s` has all these labels."""
+    for name, value in labels.items():
+        # The column has JSON as orjson writes it, so a member is a text of its own; SQLite and PostgreSQL share no
+        # function that finds a text.
+        member = orjson.dumps({name: value}).decode()[1:-1]
+        where.add("replace(s.labels, {0}, '') <> s.labels", member)

@@ -1,6 +1,6 @@
 """Queries for sessions and their journals. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import orjson
 
@@ -8,14 +8,29 @@ from gateway.errors import NotFound, Truncated
 from gateway.events import Envelope, SessionId
 from gateway.store.apply import CLOSED
 from gateway.store.encoding import decode_envelope, read_cursor
-from gateway.store.questions.question import Listing, Question, Row, Where, columns, last, one, page_of
-from gateway.store.records import EventRecord, moment
+from gateway.store.questions.question import (
+    WINDOW,
+    Listing,
+    Question,
+    Row,
+    Where,
+    Windowed,
+    columns,
+    has_labels,
+    last,
+    one,
+    page_of,
+    page_of_window,
+)
+from gateway.store.records import EventRecord, micros, moment
 from gateway.store.rows import Page, SessionFilter, SessionRow
 
-SESSION = """
-SELECT s.session_id, s.runtime, s.protocol, s.native_id, s.state, s.labels, s.last_seq, s.min_seq, s.opened_at,
-    s.updated_at, s.fence, s.owner, s.cursor, p.snapshot, s.id
-FROM @sessions s LEFT JOIN @snapshots p ON p.session_id = s.@key
+_SESSION = """s.session_id, s.runtime, s.protocol, s.native_id, s.state, s.labels, s.last_seq, s.min_seq, s.opened_at,
+    s.updated_at, s.fence, s.owner, s.cursor, p.snapshot"""
+_JOINED = "@sessions s LEFT JOIN @snapshots p ON p.session_id = s.@key"
+SESSION = f"""
+SELECT {_SESSION}, s.id
+FROM {_JOINED}
 """
 """A session with its snapshot, as `session_row` reads it."""
 _BY_ID = f"{SESSION}WHERE s.session_id = $1"
@@ -52,6 +67,81 @@ def events(session_id: SessionId, after: int, limit: int) -> Question[list[Envel
     return Question(_EVENTS, (session_id, after, max(limit, 0)), read, sqlite=_EVENTS_OF_SQLITE)
 
 
+_KINDS = f"""
+SELECT s.min_seq, {columns(EventRecord._fields, "e")}, s.last_seq
+FROM @sessions s LEFT JOIN (
+    SELECT * FROM @events WHERE session_id = $1 AND seq > $2 AND seq <= $3 AND {{kinds}} ORDER BY seq LIMIT $4
+) e ON true
+WHERE s.session_id = $1 ORDER BY e.seq
+"""
+_KINDS_OF_SQLITE = f"""
+SELECT s.min_seq, {columns(EventRecord._fields, "e")}, s.last_seq
+FROM @sessions s LEFT JOIN @events e ON e.session_id = s.@key AND e.seq > $2 AND e.seq <= $3 AND {{kinds}}
+WHERE s.session_id = $1 ORDER BY e.seq LIMIT $4
+"""
+
+
+def events_of_kinds(
+    session_id: SessionId, kinds: Collection[str], after: int, limit: int
+) -> Question[tuple[list[Envelope], int | None]]:
+    """Query the events of some kinds among the next `WINDOW` ones, and the sequence after which the next page starts.
+
+    Raises (when the rows are read):
+        NotFound: there is no such session. Truncated: retention has removed some of these events.
+    """
+    limit = max(limit, 1)
+    end = after + WINDOW
+    where = Where((session_id, after, end, limit))
+    where.is_in("kind", kinds)
+
+    def read(rows: Sequence[Row]) -> tuple[list[Envelope], int | None]:
+        if not rows:
+            raise NotFound(f"no session {session_id!r}")
+        first, *_, last_sequence = rows[0]
+        if after + 1 < first:
+            raise Truncated(first)
+        found = [decode_envelope(EventRecord._make(row[1:-1])) for row in rows if row[2] is not None]
+        if len(found) == limit:
+            return found, found[-1].sequence
+        return found, end if end < last_sequence else None
+
+    text, sqlite = _KINDS.format(kinds=where.conditions), _KINDS_OF_SQLITE.format(kinds=where.conditions)
+    return Question(text, where.values, read, sqlite=sqlite)
+
+
+_LATEST = f"""
+SELECT s.min_seq, {columns(EventRecord._fields, "e")}, s.last_seq
+FROM @sessions s LEFT JOIN (
+    SELECT * FROM @events WHERE session_id = $1 AND kind = $2
+        AND seq > (SELECT last_seq FROM @sessions WHERE session_id = $1) - {WINDOW}
+    ORDER BY seq DESC LIMIT 1
+) e ON true
+WHERE s.session_id = $1
+"""
+_LATEST_OF_SQLITE = f"""
+SELECT s.min_seq, {columns(EventRecord._fields, "e")}, s.last_seq
+FROM @sessions s LEFT JOIN @events e ON e.session_id = s.@key AND e.kind = $2 AND e.seq > s.last_seq - {WINDOW}
+WHERE s.session_id = $1 ORDER BY e.seq DESC LIMIT 1
+"""
+
+
+def latest_event(session_id: SessionId, kind: str) -> Question[tuple[Envelope | None, int]]:
+    """Query the last event of a kind among the newest `WINDOW` ones, and the oldest sequence that was searched.
+
+    Raises (when the rows are read):
+        NotFound: there is no such session.
+    """
+
+    def read(rows: Sequence[Row]) -> tuple[Envelope | None, int]:
+        if not rows:
+            raise NotFound(f"no session {session_id!r}")
+        first, *record, last_sequence = rows[0]
+        found = None if record[1] is None else decode_envelope(EventRecord._make(record))
+        return found, max(first, last_sequence - WINDOW + 1)
+
+    return Question(_LATEST, (session_id, kind), read, sqlite=_LATEST_OF_SQLITE)
+
+
 def session_row(row: Row) -> SessionRow:
     """Decode a row of `SESSION`."""
     return SessionRow(
@@ -77,17 +167,32 @@ def session(session_id: SessionId) -> Question[SessionRow | None]:
 
 
 _SESSIONS = Listing("sessions", SESSION, session_row, last)
+_WINDOWED = Windowed("sessions", _SESSION, "@sessions s", "s.id", session_row, _JOINED)
 
 
 def sessions(page: Page, which: SessionFilter, *, newest_first: bool) -> Question[tuple[list[SessionRow], str | None]]:
-    where = Where()
+    window = Where()
     if page.after:
-        where.add("s.id < {0}" if newest_first else "s.id > {0}", read_cursor(page.after, "sessions", int)[0])
-    if which.runtime is not None:
-        where.add("s.runtime = {0}", which.runtime)
-    if which.native_id is not None:
-        where.add("s.native_id = {0}", which.native_id)
+        window.add("s.id < {0}" if newest_first else "s.id > {0}", read_cursor(page.after, "sessions", int)[0])
+    matching = Where(window.values)
+    matching.equal(**{"s.runtime": which.runtime, "s.native_id": which.native_id})
     if which.open_only:
-        where.add("s.state <> {0}", CLOSED)
-    order = "s.id DESC" if newest_first else "s.id"
-    return page_of(_SESSIONS, page, where, order=order)
+        matching.add("s.state <> {0}", CLOSED)
+    if which.states:
+        matching.is_in("s.state", which.states)
+    if which.since is not None:
+        matching.add("s.opened_at >= {0}", micros(which.since))
+    if which.until is not None:
+        matching.add("s.opened_at < {0}", micros(which.until))
+    has_labels(matching, which.labels)
+    if _may_match_few(which):
+        return page_of_window(_WINDOWED, page, window, matching, newest_first=newest_first)
+    window.extend(matching.conditions, matching)
+    return page_of(_SESSIONS, page, window, order="s.id DESC" if newest_first else "s.id")
+
+
+def _may_match_few(which: SessionFilter) -> bool:
+    """Return whether a page could read many sessions to find one; an index serves `runtime` with `native_id`."""
+    if which.native_id is not None:
+        return which.runtime is None
+    return bool(which.states or which.labels or which.since or which.until)

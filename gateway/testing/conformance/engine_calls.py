@@ -255,7 +255,7 @@ class CallSuite:
 
     async def test_calls_are_listed_by_their_filters(self, engine: Engine) -> None:
         await open_session(engine)
-        await open_session(engine, BOB, runtime="coder")
+        await open_session(engine, BOB, runtime="coder", labels={"team": "blue", "table": "1"})
         await open_call(engine, call_id="a")
         await open_call(engine, call_id="b", tool="other", state="queued", attempt=0)
         await open_call(engine, BOB, call_id="c")
@@ -268,6 +268,11 @@ class CallSuite:
             (CallFilter(unknown=True), ["c"]),
             (CallFilter(unknown=False, tool="ask_for_cards"), ["a"]),
             (CallFilter(session_id=BOB, tool="other"), []),
+            (CallFilter(labels={"team": "blue", "table": "1"}), ["c"]),
+            (CallFilter(labels={"team": "blu"}), []),
+            (CallFilter(labels={"team": "blue"}, states=frozenset({"queued"})), []),
+            (CallFilter(since=START, until=START + SECOND), ["c", "b", "a"]),
+            (CallFilter(until=START), []),
         ):
             rows, cursor = await engine.calls(which, ALL)
             assert ([row.call_id for row in rows], cursor) == (expected, None)

@@ -203,6 +203,33 @@ class JournalSuite:
 
     # Group commit
 
+    async def test_events_are_read_by_their_kinds(self, engine: Engine) -> None:
+        await open_session(engine)
+        await engine.commit(Step(ALICE, (said("a"), asked(), said("b"), answered(), said("c"))))
+        kinds = ["message.posted", "tool.finished"]
+        pages, after = list[list[int]](), 0
+        while after is not None:
+            page, after = await engine.read_kinds(ALICE, kinds, after=after, limit=2)
+            pages.append([envelope.sequence for envelope in page])
+        assert pages == [[2, 4], [5, 6], []]
+        assert await engine.read_kinds(ALICE, ["message.posted"]) == (
+            [one for one in await engine.read(ALICE) if one.event.kind == "message.posted"],
+            None,
+        )
+        assert await engine.read_kinds(ALICE, ["turn.started"]) == ([], None)
+        assert await engine.read_kinds(ALICE, kinds, after=9) == ([], None)
+        with pytest.raises(NotFound):
+            await engine.read_kinds(BOB, kinds)
+
+    async def test_the_latest_event_of_a_kind_is_found(self, engine: Engine) -> None:
+        await open_session(engine)
+        assert await engine.latest_event(ALICE, "message.posted") == (None, 1)
+        await engine.commit(Step(ALICE, (said("a"), said("b"), asked())))
+        found, searched_from = await engine.latest_event(ALICE, "message.posted")
+        assert (found, searched_from) == ((await engine.read(ALICE, after=2))[0], 1)
+        with pytest.raises(NotFound):
+            await engine.latest_event(BOB, "message.posted")
+
     async def test_hundreds_of_commits_at_once_leave_no_gap_and_no_disorder(self, engine: Engine) -> None:
         sessions = [SessionId(f"s-{n}") for n in range(20)]
         for session_id in sessions:

@@ -205,6 +205,39 @@ class RegistrySuite:
         assert (await engine.sessions(Page(1), SessionFilter("finn", native_id, open_only=True)))[0] == []
         assert (await engine.sessions(Page(1), SessionFilter("finn", "unknown")))[0] == []
 
+    @pytest.mark.parametrize("newest_first", [False, True])
+    async def test_sessions_are_listed_by_their_filters(
+        self, engine: Engine, clock: FakeClock, newest_first: bool
+    ) -> None:
+        hostile = {"team": 'a","x":"b', 'n":"m': "ä'; --", "%": "\x00"}
+        await open_session(engine, SessionId("a"), labels={"team": "blue", "table": "1"}, native_id="room-7")
+        await open_session(engine, SessionId("b"), labels={"team": "blue", "table": "12"}, state="idle")
+        clock.turn(DAY)
+        await open_session(engine, SessionId("c"), labels=hostile, native_id="room-7", runtime="odd")
+        await open_session(engine, SessionId("d"), labels={"x": "b"}, state="idle")
+        await close_session(engine, SessionId("d"))
+        for which, expected in (
+            (SessionFilter(labels={"team": "blue"}), "ab"),
+            (SessionFilter(labels={"team": "blue", "table": "1"}), "a"),
+            (SessionFilter(labels={"table": "2"}), ""),
+            (SessionFilter(labels={"x": "b"}), "d"),
+            *((SessionFilter(labels={name: value}), "c") for name, value in hostile.items()),
+            (SessionFilter(states=frozenset({"idle", "closed"})), "bd"),
+            (SessionFilter(states=frozenset({"idle", "closed"}), open_only=True), "b"),
+            (SessionFilter(native_id="room-7"), "ac"),
+            (SessionFilter("odd", "room-7", labels={"%": "\x00"}), "c"),
+            (SessionFilter(since=START + DAY), "cd"),
+            (SessionFilter(until=START + DAY), "ab"),
+            (SessionFilter(since=START + DAY, until=START + DAY), ""),
+        ):
+            found, cursor = list[str](), None
+            for _ in "abcde":
+                rows, cursor = await engine.sessions(Page(1, cursor), which, newest_first=newest_first)
+                found += [row.session_id for row in rows]
+                if cursor is None:
+                    break
+            assert (found, cursor) == (sorted(expected, reverse=newest_first), None), which
+
     @pytest.mark.parametrize("cursor", ["", "x", "ä", "bnVsbA", "WyJhIl0", "WzEsMl0", "\x00", "W3RydWVd"])
     async def test_a_cursor_that_was_never_given_out_is_refused(self, engine: Engine, cursor: str) -> None:
         if not cursor:

@@ -5,7 +5,7 @@ import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar, Unpack, cast
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -13,6 +13,7 @@ import httpx
 from pydantic import BaseModel, SecretStr
 
 from dragoman.client.errors import ClientError, RequestRefused, UnexpectedAnswer
+from dragoman.client.filters import CallFilters, SessionFilters, to_query
 from dragoman.client.following import follow_interactions, follow_session
 from dragoman.client.reading import read
 from dragoman.client.transport import Transport, check_header
@@ -27,13 +28,14 @@ from dragoman.models.responses import (
     DeadCallWithStory,
     DeadDelivery,
     Interaction,
+    LastContext,
     RedrivenCall,
     RedrivenDelivery,
     Runtime,
     RuntimeCapabilities,
     Session,
 )
-from dragoman.models.states import CallState, InteractionState
+from dragoman.models.states import InteractionState
 from dragoman.models.webhooks import Envelope
 
 Row = TypeVar("Row", bound=BaseModel)
@@ -122,22 +124,18 @@ class Client:
         given = {member: value for member, value in body.items() if value is not None}
         return read(Session, await self._write("/v1/sessions", given, key))
 
-    def sessions(
-        self,
-        *,
-        runtime: str | None = None,
-        native_id: str | None = None,
-        open_only: bool = False,
-        newest_first: bool = False,
-    ) -> AsyncGenerator[Session]:
-        """List sessions; `runtime` and `native_id` together identify one."""
-        order = "newest" if newest_first else None
-        query = {"runtime": runtime, "native_id": native_id, "open": open_only or None, "order": order}
+    def sessions(self, *, newest_first: bool = False, **filters: Unpack[SessionFilters]) -> AsyncGenerator[Session]:
+        """List sessions in the order of opening; `runtime` and `native_id` together identify one."""
+        query = to_query(filters) | ({"order": "newest"} if newest_first else {})
         return self._pages(Session, "/v1/sessions", query)
 
     async def session(self, session: Session | str) -> Session:
         """Return a session in its current state."""
         return read(Session, await self._transport.ask("GET", _session_path(session), repeatable=True))
+
+    async def context(self, session: Session | str) -> LastContext:
+        """Return the last context of a session; `envelope` is None if none is recorded."""
+        return read(LastContext, await self._transport.ask("GET", f"{_session_path(session)}/context", repeatable=True))
 
     async def close_session(self, session: Session | str, *, erase: bool = False) -> None:
         """Close a session; `erase` also removes the bodies of its events."""
@@ -154,12 +152,18 @@ class Client:
         given = await self._write(f"{_session_path(session)}/events", body, key)
         return [read(Envelope, row) for row in _rows(given)]
 
-    async def events(self, session: Session | str, *, after: int = 0) -> AsyncGenerator[Envelope | Gap]:
-        """Yield the recorded events after a sequence, with a `Gap` if retention removed some."""
+    async def events(
+        self, session: Session | str, *, after: int = 0, kind: Sequence[str] = ()
+    ) -> AsyncGenerator[Envelope | Gap]:
+        """Yield the recorded events after a sequence, with a `Gap` if retention removed some.
+
+        `kind` are globs such as `tool.*`, of which one must match.
+        """
         path, place, restored = f"{_session_path(session)}/events", after, False
         while True:
             try:
-                page = await self._transport.ask("GET", path, query={"after": place, "limit": _PAGE}, repeatable=True)
+                query = {"after": place, "limit": _PAGE, "kind": list(kind) or None}
+                page = await self._transport.ask("GET", path, query=query, repeatable=True)
             except RequestRefused as exc:
                 first = exc.problem.first_sequence
                 if exc.type != "gone" or first is None or first == place + 1 or (first <= place and restored):
@@ -230,24 +234,9 @@ class Client:
 
         return await self._until_ended(ask, wait)
 
-    def calls(
-        self,
-        *,
-        session: Session | str | None = None,
-        runtime: str | None = None,
-        tool: str | None = None,
-        state: Sequence[CallState] = (),
-        unknown: bool | None = None,
-    ) -> AsyncGenerator[Call]:
+    def calls(self, **filters: Unpack[CallFilters]) -> AsyncGenerator[Call]:
         """List calls, newest first."""
-        query = {
-            "session_id": None if session is None else _id_of(session),
-            "runtime": runtime,
-            "tool": tool,
-            "state": list(state) or None,
-            "unknown": unknown,
-        }
-        return self._pages(Call, "/v1/calls", query)
+        return self._pages(Call, "/v1/calls", to_query(filters))
 
     async def cancel_call(self, call: Call | str, *, reason: str | None = None) -> Call:
         """Cancel a call; during a short grace period the executor's response still counts."""

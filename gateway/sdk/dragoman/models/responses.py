@@ -81,6 +81,15 @@ class OpenedSession(Session):
     """Names of the tools that the runtime received on creation; empty if the session was attached."""
 
 
+class LastContext(Shape):
+    session_id: str
+    """The session."""
+    envelope: Envelope | None
+    """The last `context.updated` event; null if the search found none, or if it was erased."""
+    searched_from: int
+    """The oldest sequence that was searched."""
+
+
 class Instance(Shape):
     instance_id: str
     """The name of the process."""

@@ -1,0 +1,63 @@
+"""The filters of lists, and the query parameters that they become. Pure."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypedDict
+
+from dragoman.models import OutcomeKind
+from dragoman.models.responses import Session
+from dragoman.models.states import CallState
+
+
+class SessionFilters(TypedDict, total=False):
+    """Filters for sessions; all must match."""
+
+    runtime: str | None
+    native_id: str | None
+    open_only: bool
+    state: Sequence[str]
+    labels: Mapping[str, str]
+    since: datetime | None
+    """Sessions opened at this time or later."""
+    until: datetime | None
+    """Sessions opened before this time."""
+
+
+class CallFilters(TypedDict, total=False):
+    """Filters for calls; all must match."""
+
+    session: Session | str | None
+    runtime: str | None
+    tool: str | None
+    executor: str | None
+    state: Sequence[CallState]
+    outcome: Sequence[OutcomeKind]
+    """Outcomes of ended calls; excludes `state`."""
+    unknown: bool | None
+    labels: Mapping[str, str]
+    """Labels of the session."""
+    since: datetime | None
+    """Calls opened at this time or later."""
+    until: datetime | None
+    """Calls opened before this time."""
+
+
+_RENAMED: Mapping[str, str] = {"session": "session_id", "open_only": "open"}
+
+
+def to_query(filters: SessionFilters | CallFilters) -> dict[str, Any]:
+    """Return the query parameters of filters."""
+    query = {_RENAMED.get(name, name): _to_value(value) for name, value in filters.items() if name != "labels"}
+    return query | {f"label.{name}": value for name, value in filters.get("labels", {}).items()}
+
+
+def _to_value(given: object) -> object:
+    match given:
+        case Session():
+            return given.session_id
+        case datetime():
+            return given.isoformat()
+        case str() | bool() | None:
+            return given
+        case _:
+            return given or None
