@@ -2,13 +2,20 @@
 
 import asyncio
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gateway.core.adapt import RENEWED, REPLACED
+from gateway.runtime.system_clock import SystemClock
 from gateway.runtime.tuning import Tuning
+from gateway.store.rows import Send
+from gateway.store.sqlite import SqliteEngine
+from gateway.store.step import Committed, Step
+from tests.pace import PATIENCE
 from tests.scenarios.environment import GOOD, QUICK, Running, Scene, ended, until
 from tests.scenarios.fleet import condition, message
 from tests.scenarios.hooks import Gate, success, update
@@ -138,6 +145,47 @@ async def test_updates_of_an_outcome_keep_their_place_among_what_is_posted(both:
         wanted = ["c1", "c2", "u3", "u4", "cards", "c5", "c6", "Hi"]
         assert await told(both, len(wanted)) == wanted
         await never_goes_back(both, gateway)
+
+
+class PageBeforeStep(SqliteEngine):
+    """A store that reads the first page of sends between the second commit with sends and its answer."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, SystemClock())
+        self._committed, self._was_read = asyncio.Event(), asyncio.Event()
+        self._count = 0
+
+    async def pending_sends(self, **query: Any) -> Sequence[Send]:
+        async with asyncio.timeout(PATIENCE):
+            await self._committed.wait()
+        page = await super().pending_sends(**query)
+        self._was_read.set()
+        return page
+
+    async def commit(self, step: Step) -> Committed:
+        committed = await super().commit(step)
+        self._count += bool(step.sends)
+        if self._count == 2:
+            self._committed.set()
+            async with asyncio.timeout(PATIENCE):
+                await self._was_read.wait()
+            # Whoever read it may use it first.
+            for _ in range(100):
+                await asyncio.sleep(0)
+        return committed
+
+
+@pytest.mark.requirement("L65", "L66")
+async def test_a_page_that_is_ahead_of_its_session_takes_no_state_back(both: Scene) -> None:
+    both.engine = PageBeforeStep(both.folder / "dragoman.db")
+    both.hooks.scripts["ask"] = success("one", updates=[update("u1", n=1)])
+    both.hooks.scripts["free"] = success("two", updates=[update("u2", n=2)])
+    async with both.running() as gateway:
+        first = await both.agent.call("ask", GOOD)
+        await gateway.wait_call(first.call_id, "succeeded")
+        await both.agent.call("free", {})
+        assert await told(both, 4) == ["u1", "one", "u2", "two"]
+        assert [state for _, state, _ in heard(both)] == [1, None, 2, None]
 
 
 # A fresh link ---------------------------------------------------------------------------------------------

@@ -74,6 +74,7 @@ class Session:
 
     def read(self, *rows: Send) -> None:
         """Read the ledger, and find these pending."""
+        self.view = replace(self.view, last_sequence=max([self.view.last_sequence, *(one.sequence for one in rows)]))
         reading = self.out.begin_reading()
         self.tell(self.out.take(reading, rows, {}, self.view, now=START))
 
@@ -437,6 +438,17 @@ def test_a_full_page_is_followed_by_another() -> None:
     for _ in range(PAGE):
         session.leaves()
     assert session.next() == READ
+
+
+def test_a_page_brings_nothing_of_a_step_that_is_not_applied_yet() -> None:
+    session = Session()
+    session.up()
+    session.out.reread()
+    reading = session.out.begin_reading()
+    assert session.out.take(reading, [row(session.view.last_sequence + 1)], {}, session.view, now=START) == []
+    assert session.next() == IDLE
+    session.add(session.view.last_sequence + 1)
+    assert (session.leaves(), session.next()) == (session.view.last_sequence + 1, IDLE)
 
 
 def test_a_page_that_could_not_be_read_is_read_again_for_whoever_had_asked() -> None:

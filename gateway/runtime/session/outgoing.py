@@ -437,7 +437,8 @@ class Outgoing:
             self._again |= reading.again - {row.sequence for row in page}
         sent = (self.in_flight.sequences | self.in_flight.settling.keys()) - reading.again
         known = reading.known | self._queued.keys() | sent
-        found = [row for row in page if row.sequence not in known]
+        # The rows of a committed step that is not applied yet are added with it: their state is newer than `view`.
+        found = [row for row in page if row.sequence not in known and row.sequence <= view.last_sequence]
         self._stored = max(0, self._stored - len(found)) if self._more else 0
         plans = plan_resend(
             [*self._deferred, *found],

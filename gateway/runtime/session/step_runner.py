@@ -262,12 +262,11 @@ class StepRunner:
         """
         if any(isinstance(signal, s.Reread) for signal in batch):
             await self._reload()
-            self._outbox.reload()
         if any(isinstance(signal, s.LinkUp) for signal in batch) and lifecycle.hydrates(self.runtime, self.view.memory):
             await self._outbox.check_state_queued()
 
     async def _reload(self) -> None:
-        """Fold events that other writers may have committed."""
+        """Fold events that other writers may have committed, and load the pending sends again."""
         fresh = await load_view(self._shared.engine, self.view.session_id)
         live = self.view
         if fresh.last_sequence < live.last_sequence:
@@ -287,6 +286,7 @@ class StepRunner:
             live=live.live,
             start=live.start,
         )
+        self._outbox.reload()
 
     # Failed steps -------------------------------------------------------------------
 
