@@ -8,7 +8,7 @@ MINUTES ?= 10
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format lint types imports unit faults bench soak walk lock schema clean
+.PHONY: help demo test check format lint types imports unit faults shots bench soak walk lock schema clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -46,6 +46,9 @@ faults: $(STAMP) ## Run slow and fault tests; write tests/faults/README.md (FAUL
 
 bench: $(STAMP) ## Run the benchmarks beside hand-written integrations; write tests/bench/README.md (BENCH="--quick --only T1,T4" for some)
 	$(BIN)/python -m tests.bench --json .cache/bench.json --page $(BENCH)
+
+shots: $(STAMP) ## Draw every page of the UI onto contact sheets in .cache/shots (SHOTS="--only busy,failing" for some)
+	$(BIN)/python -m tests.ui.shots $(SHOTS)
 
 soak: $(STAMP) ## Load a gateway for MINUTES=10 while links break; draw .cache/soak.png
 	$(BIN)/python -m tests.bench.soak --minutes $(MINUTES)

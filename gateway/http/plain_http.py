@@ -24,7 +24,7 @@ class _Parser(HttpRequestParser):
 
 
 class PlainHttp(HttpToolsProtocol):
-    """Uvicorn's protocol over httptools, which parses a request head with an `Upgrade` header again without that header.
+    """Uvicorn's protocol over httptools, which parses a head with an `Upgrade` header again without that header.
 
     The JDK's HttpClient offers `h2c` with each request. httptools treats such a request as complete after its head, so
     it would parse the body as the next request on the connection.

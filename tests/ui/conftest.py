@@ -9,8 +9,9 @@ from typing import Any, Literal
 import pytest
 from playwright.async_api import Browser, BrowserContext, Page, async_playwright
 
+from gateway.http.server import Server
 from tests.http.conftest import serving
-from tests.http.environment import Environment, environment_of
+from tests.http.environment import Environment, environment_of, until
 from tests.pace import PATIENCE
 
 AXE = files("axe_core_python").joinpath("axe.min.js").read_text()
@@ -22,6 +23,7 @@ class Ui:
     """A gateway's UI and a browser beside it."""
 
     environment: Environment
+    server: Server
     url: str
     browser: Browser
     faults: list[str] = field(default_factory=list[str])
@@ -48,6 +50,22 @@ class Ui:
             await sign_in(page, key)
         await page.goto(path)
         return page
+
+    async def live(self, page: Page) -> None:
+        """Wait until a page has its stream."""
+        await self.streams(len(page.context.pages))
+
+    async def streams(self, count: int) -> None:
+        """Wait until this many streams are open."""
+
+        async def look() -> bool | None:
+            return len(self.server.followers) == count or None
+
+        await until(look)
+
+    def end_streams(self) -> None:
+        """End all open streams."""
+        self.server.followers.end_all()
 
     def _note(self, message: Any) -> None:
         # A page of an error has its status, which Chromium reports as a failed load.
@@ -92,8 +110,8 @@ async def ui(browser: Browser) -> AsyncIterator[Ui]:
     """A gateway without any session."""
     async with (
         environment_of({"limits": {"drain": "1s"}}) as environment,
-        serving(environment.gateway) as (_, url),
+        serving(environment.gateway) as (server, url),
     ):
-        made = Ui(environment, url, browser)
+        made = Ui(environment, server, url, browser)
         yield made
         assert made.faults == []

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import shutil
+import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from playwright.async_api import Browser, Page, async_playwright
 
 from gateway.errors import EngineUnavailable
 from gateway.events import ApprovalAsked, CallId, MessagePosted, QuestionAsked, SecretAsked, Text, ToolRequested
+from gateway.store.rows import Page as StorePage
 from tests.http.conftest import serving
 from tests.http.environment import Environment, environment_of
 from tests.ui.conftest import KEY, sign_in
@@ -139,7 +141,7 @@ async def _bring_about(name: str, made: Environment, page: Page) -> None:
             await page.click("text=Cancel the call")
             await page.wait_for_load_state()
         case "stale" | "409":
-            rows = await made.gateway.interactions.page(_page(), session_id=None, state="waiting")
+            rows = await made.gateway.interactions.page(StorePage(50), session_id=None, state="waiting")
             for row, asked in rows[0]:
                 if isinstance(asked.event, ApprovalAsked):
                     await made.gateway.interactions.answer(row.interaction_id, {"decision": "deny"}, by="operator")
@@ -148,12 +150,6 @@ async def _bring_about(name: str, made: Environment, page: Page) -> None:
                     break
         case _:
             pass
-
-
-def _page():
-    from gateway.store.rows import Page as StorePage
-
-    return StorePage(50)
 
 
 async def _shoot(browser: Browser, name: str, folder: Path) -> list[Path]:
@@ -195,7 +191,6 @@ def _sheet(shots: list[Path], path: Path) -> None:
 
 
 async def _run(names: list[str], folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     path = shutil.which("chromium")
     if path is None:
         raise SystemExit("`make shots` needs Debian's chromium: apt-get install chromium")
@@ -204,14 +199,14 @@ async def _run(names: list[str], folder: Path) -> None:
         browser = await playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
         for name in names:
             found = await _shoot(browser, name, folder)
-            print(f"{name:<10} {len(found)} pictures", flush=True)
+            sys.stderr.write(f"{name:<10} {len(found)} pictures\n")
             shots += found
         await browser.close()
     for width in WIDTHS:
         for scheme in SCHEMES:
             chosen = [shot for shot in shots if shot.stem.endswith(f"-{width}-{scheme}")]
             _sheet(chosen, folder / f"sheet-{width}-{scheme}.png")
-    print(f"contact sheets: {folder}/sheet-*.png")
+    sys.stderr.write(f"contact sheets: {folder}/sheet-*.png\n")
 
 
 def main() -> None:
@@ -219,6 +214,7 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(CONDITIONS), help="conditions, separated by commas")
     parser.add_argument("--folder", type=Path, default=Path(".cache/shots"))
     given = parser.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
     asyncio.run(_run([name for name in CONDITIONS if name in given.only.split(",") or given.only == ""], given.folder))
 
 

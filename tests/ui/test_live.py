@@ -3,7 +3,7 @@
 import pytest
 from playwright.async_api import expect
 
-from gateway.events import CallId, MessagePosted, Outcome, Text
+from gateway.events import CallId, MessagePosted, Outcome, QuestionAsked, Text
 from gateway.executors.port import Answered
 from tests.ui.conftest import Ui
 
@@ -63,8 +63,6 @@ async def test_an_answered_request_stays_with_the_name_of_who_answered(ui: Ui) -
 
 
 async def test_a_typed_answer_survives_an_update(ui: Ui) -> None:
-    from gateway.events import QuestionAsked
-
     session_id = await ui.environment.attach()
     ui.environment.runtime.say(QuestionAsked(id="q-1", text="Which rank?"))
     await ui.environment.recorded(session_id, "question.asked")
@@ -81,8 +79,7 @@ async def test_a_lost_stream_is_told_and_found_again(ui: Ui) -> None:
     page = await ui.open(f"/ui/sessions/{session_id}")
     await ui.live(page)
     await page.context.set_offline(True)
-    await page.evaluate("dispatchEvent(new Event('offline'))")
-    ui.cut()
+    ui.end_streams()
     await expect(page.locator("#banner")).to_contain_text("Not live since", timeout=PATIENT)
     await page.context.set_offline(False)
     await expect(page.locator("#banner")).to_be_hidden(timeout=PATIENT)
@@ -96,7 +93,7 @@ async def test_a_hidden_tab_holds_no_stream(ui: Ui) -> None:
         """() => { Object.defineProperty(document, 'hidden', {value: true, configurable: true});
         document.dispatchEvent(new Event('visibilitychange')); }"""
     )
-    await ui.until_streams(0)
+    await ui.streams(0)
 
 
 async def test_a_reload_that_removes_the_key_ends_the_stream(ui: Ui) -> None:

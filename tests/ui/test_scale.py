@@ -2,6 +2,8 @@
 
 import statistics
 import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 import httpx
 import pytest
@@ -25,17 +27,18 @@ async def _median(client: httpx.AsyncClient, path: str) -> float:
     return statistics.median(taken)
 
 
-async def _signed_in(ui: Ui) -> httpx.AsyncClient:
-    client = httpx.AsyncClient(base_url=ui.url, timeout=30)
-    response = await client.post("/ui/sign-in", data={"key": KEY}, headers={"sec-fetch-site": "same-origin"})
-    assert response.status_code == 303, response.text
-    return client
+@asynccontextmanager
+async def _signed_in(ui: Ui) -> AsyncGenerator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=ui.url, timeout=30) as client:
+        response = await client.post("/ui/sign-in", data={"key": KEY}, headers={"sec-fetch-site": "same-origin"})
+        assert response.status_code == 303, response.text
+        yield client
 
 
 async def test_a_session_of_ten_thousand_events_renders_in_time(ui: Ui) -> None:
     session_id = await ui.environment.attach()
     await ui.environment.post(session_id, SIZE)
-    async with await _signed_in(ui) as client:
+    async with _signed_in(ui) as client:
         assert await _median(client, f"/ui/sessions/{session_id}") <= MOST_SECONDS
         assert await _median(client, f"/ui/sessions/{session_id}?before=5000") <= MOST_SECONDS
 
@@ -49,5 +52,5 @@ async def test_an_inbox_of_ten_thousand_renders_in_time(ui: Ui) -> None:
         return (await ui.environment.gateway.session(SessionId(session_id))).last_sequence > SIZE or None
 
     await until(recorded)
-    async with await _signed_in(ui) as client:
+    async with _signed_in(ui) as client:
         assert await _median(client, "/ui/inbox") <= MOST_SECONDS

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from gateway.http.errors import Refused
 from gateway.http.ui import lanes
 from gateway.http.ui.story import TONES, Tone
-from gateway.http.ui.text import ago, compact, duration, json_markup, read_time, reveal, reveal_short
+from gateway.http.ui.text import ago, compact, duration, json_markup, read_time, reveal, reveal_long, reveal_short
 from gateway.http.ui.timeline import span_of
 
 _STATIC = ("ui.css", "ui.js")
@@ -62,6 +62,7 @@ def _environment() -> Environment:
     filters: Mapping[str, Any] = {
         "reveal": reveal,
         "short": reveal_short,
+        "long": reveal_long,
         "json": json_markup,
         "compact": compact,
         "duration": duration,

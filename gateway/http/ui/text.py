@@ -11,7 +11,8 @@ from markupsafe import Markup, escape
 
 LONGEST_JSON = 64 * 1024
 """The maximum number of characters of one JSON value on a page."""
-_LONGEST_STRING = 4_000
+LONGEST_TEXT = 4_000
+"""The maximum number of characters of one text on a page."""
 _MOST_MEMBERS = 500
 _DEEPEST = 60
 _HIDDEN = re.compile(
@@ -39,6 +40,14 @@ def reveal(text: object) -> Markup:
 def reveal_short(text: object, longest: int = 200) -> Markup:
     """Return the first line of an untrusted text."""
     return reveal(shorten(" ".join(str(text)[: 4 * longest].split()), longest))
+
+
+def reveal_long(text: object, longest: int = LONGEST_TEXT) -> Markup:
+    """Return an untrusted text with its lines, up to a limit."""
+    given = text if isinstance(text, str) else str(text)
+    if len(given) <= longest:
+        return reveal(given)
+    return reveal(given[:longest]) + Markup('<span class="cut"> … {:,} characters</span>').format(len(given))
 
 
 def _name_of(code: int) -> str:
@@ -79,9 +88,9 @@ def _write(writer: _Writer, value: Any, pointer: str, depth: int) -> None:
         case list() if value:
             _write_members(writer, ((None, one) for one in cast("list[Any]", value)), pointer, depth, "[]")
         case str():
-            shown = json.dumps(value[:_LONGEST_STRING], ensure_ascii=False)
+            shown = json.dumps(value[:LONGEST_TEXT], ensure_ascii=False)
             writer.add("s", shown)
-            if len(value) > _LONGEST_STRING:
+            if len(value) > LONGEST_TEXT:
                 writer.add("cut", f" … {len(value):,} characters")
         case _:
             writer.add("n", json.dumps(value, ensure_ascii=False))
@@ -105,7 +114,7 @@ def _write_members(writer: _Writer, members: Any, pointer: str, depth: int, brac
         writer.add("", f",{indent}" if number else indent)
         key = str(number) if name is None else name
         if name is not None:
-            writer.add("k", json.dumps(name[:_LONGEST_STRING], ensure_ascii=False))
+            writer.add("k", json.dumps(name[:LONGEST_TEXT], ensure_ascii=False))
             writer.add("", ": ")
         _write(writer, one, f"{pointer}/{key.replace('~', '~0').replace('/', '~1')}", depth + 1)
     writer.add("", "\n" + "  " * depth + brackets[1])

@@ -7,8 +7,8 @@
 | a connection lost; no answer in time; 5xx, also 503 with Retry-After | failing |
 | a cancel; too little time left for a fair attempt; a fault inside the gateway | nothing |
 
-"Responsive" closes the breaker. "Unreachable" opens it at once; the executor's calls wait for up to `reconnect_within` and
-then fail. "Failing" opens it after `failures` consecutive failures, and calls fail.
+"Responsive" closes the breaker. "Unreachable" opens it at once; the executor's calls wait for up to
+`reconnect_within` and then fail. "Failing" opens it after `failures` consecutive failures, and calls fail.
 
 While the breaker is open, one call at a time probes the executor: with back-off while calls wait, then once every
 `open_for`. One success resets the count of failures, so an executor with some working instances counts as
