@@ -136,7 +136,8 @@ def list_of(page: str, files: Iterable[tuple[str, tuple[int, float]]]) -> str:
     """Write a page's list of what is moved with the tests and seconds that were counted; other rows stay."""
     found: dict[str, tuple[int, float]] = {}
     for file, (tests, seconds) in files:
-        name = "tests/faults/" if file.startswith("tests/faults/") else file
+        name = file.removeprefix("tests/")
+        name = "faults/" if name.startswith("faults/") else name
         so_far = found.get(name, (0, 0.0))
         found[name] = so_far[0] + tests, so_far[1] + seconds
 
@@ -144,7 +145,7 @@ def list_of(page: str, files: Iterable[tuple[str, tuple[int, float]]]) -> str:
         tests, seconds = found.get(old[1], (0, 0.0))
         return f"| `{old[1]}` | {tests} | {max(1, round(seconds))} |" if tests else old[0]
 
-    return re.sub(r"(?m)^\| `(tests/\S+)` \| \d+ \| \d+ \|$", row, page)
+    return re.sub(r"(?m)^\| `(\S+)` \| \d+ \| \d+ \|$", row, page)
 
 
 def main() -> int:
