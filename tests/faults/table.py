@@ -29,18 +29,20 @@ _TOP = """\
 # Fault tests
 
 Real gateway processes on real databases run between simulated runtimes and an executor. After each fault a
-[judge](judge.py) compares the ledger with the records of the runtimes and the executors. Every request, response and
-result carries its own number, so a mix-up is detected.
+[judge](judge.py) compares the ledger with the records of these peers. Each request, response and result carries its own
+number, so a mix-up is detected.
 
+- **gateways on**: SQLite or PostgreSQL, both in turn, or two replicas on PostgreSQL.
+- **calls**: 30 or more are a load that runs during the fault.
 - **lost**: calls without a record, without an outcome, or with an outcome that never reached the runtime.
-- **different outcomes**: calls with a second outcome, or with another outcome than the executor's.
-- **lost on the wire**: HUMA has no acknowledgement. n of m calls that the agent sent over a dead link, while the
-  gateway stood still, or up to a second before, did not arrive or were not committed. The agents do not repeat calls,
-  except in the rows that say so. A missing call counts as lost if its link was up for another second.
+- **different outcomes**: calls with a second outcome, or with another one than the executor's.
+- **lost on the wire**: n of m calls that the agent sent over a dead link, while the gateway stood still, or up to a
+  second before, did not arrive or were not committed: HUMA has no acknowledgement. Agents repeat calls only in rows
+  that say so. A missing call counts as lost if its link was up for another second.
 - **repeats**: repeated results and requests, identical to the byte.
 - **ran twice**: calls that a client repeated without a key, so that they
   [ran again](../../gateway/http/README.md#calls-from-outside).
-- **longest wait**: the longest pause, if the test measures it.
+- **longest wait**: the longest pause, if measured.
 """
 _HEAD = (
     (
@@ -70,7 +72,9 @@ class Row:
 
     def line(self) -> str:
         """Write the row; the fault leads to the tests."""
-        stores = "; ".join(_NAMES.get(store, store) for store in self.stores)
+        stores = (
+            "both" if self.stores == tuple(_NAMES) else "; ".join(_NAMES.get(store, store) for store in self.stores)
+        )
         numbers = (self.calls, self.lost, self.different)
         cells = [
             f"[{self.fault}]({self.file})",

@@ -163,7 +163,7 @@ class Zoo(Scene):
         ]
 
 
-@pytest.mark.fault("Executors that fail in twelve ways (late, double, endless, 410, 429, redirect, TLS, DNS …)")
+@pytest.mark.fault("Executors that fail in twelve ways (late, double, endless, TLS …)")
 async def test_every_misbehaviour_ends_in_one_outcome_that_says_what_was_wrong(tmp_path: Path) -> None:
     async with bad_peers() as peers, Zoo(tmp_path, peers) as scene:
         scene.gateway.environment = await shim.preload(tmp_path) | {
@@ -207,7 +207,7 @@ class Mute(Scene):
         return made
 
 
-@pytest.mark.fault("DNS of one executor unresponsive, the others under load")
+@pytest.mark.fault("DNS of one executor unresponsive")
 async def test_a_name_that_nobody_answers_for_keeps_only_its_own_calls_waiting(tmp_path: Path) -> None:
     silent = tmp_path / "silent"
     async with Mute(tmp_path, "0.2", slots=64) as scene:

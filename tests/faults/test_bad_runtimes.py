@@ -24,7 +24,7 @@ async def finish(scene: Scene) -> None:
     await scene.verify_journal()
 
 
-@pytest.mark.fault("The same call frame three times, before and after its outcome")
+@pytest.mark.fault("A call frame three times, before and after its outcome")
 @both
 async def test_a_call_that_is_asked_three_times_is_carried_out_once(
     tmp_path: Path, dialect: Dialect, store: str
@@ -91,7 +91,7 @@ async def test_a_link_that_breaks_again_and_again_loses_no_call(tmp_path: Path, 
         await finish(scene)
 
 
-@pytest.mark.fault("Links of 40 sessions cut at once (reconnect storm)")
+@pytest.mark.fault("Links of 40 sessions cut at once")
 async def test_a_storm_of_reconnects_loses_no_call(tmp_path: Path) -> None:
     async with Scene(tmp_path, "0.2") as scene:
         await scene.serve()
@@ -139,7 +139,7 @@ async def test_a_cursor_that_is_gone_costs_a_look_at_the_whole_list(tmp_path: Pa
         await scene.verify_journal()
 
 
-@pytest.mark.fault("Herm server that executes posts and drops the connection without a response")
+@pytest.mark.fault("Herm server that executes posts and drops the connection")
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 async def test_an_answer_whose_receipt_was_lost_is_on_record_once(tmp_path: Path, store: str) -> None:
     async with HermScene(tmp_path, manners=HermManners(keepalive=0.5), store=store) as scene:

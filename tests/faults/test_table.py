@@ -49,10 +49,10 @@ def test_figures_of_one_fault_are_added_up_over_its_tests() -> None:
         "lost": 0, "different": 0, "wire": 1, "at_risk": 3, "repeats": 2, "twice": 1,
         "longest": 0.0,
     }  # fmt: skip
-    other = {**one, "store": "PostgreSQL, two instances", "calls": 500, "longest": 1.26, "lost": 1}
+    other = {**one, "store": "postgres", "calls": 500, "longest": 1.26, "lost": 1}
     quiet = {**one, "fault": "Frost", "calls": 0, "at_risk": 0}
     assert [row.line() for row in rows_of([one, other, quiet])] == [
-        "| [Fire](test_a.py) | SQLite; PostgreSQL, two instances | 1,500 | 1 | 0 | 2 of 6 | 4 | 2 | 1.3 s |",
+        "| [Fire](test_a.py) | both | 1,500 | 1 | 0 | 2 of 6 | 4 | 2 | 1.3 s |",
         "| [Frost](test_a.py) | SQLite |  |  |  |  |  |  |  |",
     ]
 
