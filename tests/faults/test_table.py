@@ -64,7 +64,7 @@ def test_rows_of_other_runs_are_kept() -> None:
 
 
 def test_the_list_of_what_is_moved_names_what_was_counted() -> None:
-    page = "| moved | tests | seconds |\n|---|--:|--:|\n| `faults/` | 1 | 2 |\n| `a/test_b.py` | 3 | 4 |\n"
+    page = "| moved | tests | seconds |\n|---|--:|--:|\n| `faults/` | 1 | 2 |\n| `a/` | 3 | 4 |\n"
     counted = [
         ("tests/faults/test_x.py", (2, 10.4)),
         ("tests/faults/test_y.py", (1, 0.2)),
