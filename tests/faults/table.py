@@ -32,6 +32,7 @@ Real gateway processes on real databases run between simulated runtimes and an e
 [judge](judge.py) compares the ledger with the records of these peers. Each request, response and result carries its own
 number, so a mix-up is detected.
 
+- **fault**: the link leads to the tests of its row and of the rows below without one.
 - **gateways on**: SQLite or PostgreSQL, both in turn, or two replicas on PostgreSQL.
 - **calls**: 30 or more are a load that runs during the fault.
 - **lost**: calls without a record, without an outcome, or with an outcome that never reached the runtime.
@@ -116,8 +117,15 @@ def fault_of(line: str) -> tuple[str, str] | None:
 
 
 def lines_of(page: str) -> dict[str, str]:
-    """The lines of a page's table, by fault."""
-    return {found[0]: line for line in page.splitlines() if (found := fault_of(line)) is not None}
+    """The lines of a page's table, by fault; each with the link that the page has only in the first line of a file."""
+    lines: dict[str, str] = {}
+    file = ""
+    for line in page.partition(_HEAD[1])[2].splitlines():
+        found = re.match(r"\| (?:\[(.+?)\]\((\S+?)\)|(.+?)) \|", line)
+        if found is not None:
+            fault, file = found[1] or found[3], found[2] or file
+            lines[fault] = f"| [{fault}]({file}) |{line[found.end() :]}"
+    return lines
 
 
 def page_of(lines: Mapping[str, str]) -> str:
@@ -133,7 +141,13 @@ def page_of(lines: Mapping[str, str]) -> str:
         rank = next((number for number, part in enumerate(order) if part in found[1]), len(order))
         return rank, found[1]
 
-    return "\n".join([_TOP, *_HEAD, *sorted(lines.values(), key=place), ""])
+    shown: list[str] = []
+    last = ""
+    for line in sorted(lines.values(), key=place):
+        fault, file = fault_of(line) or ("", "")
+        shown.append(line.replace(f"[{fault}]({file})", fault, 1) if file == last else line)
+        last = file
+    return "\n".join([_TOP, *_HEAD, *shown, ""])
 
 
 def list_of(page: str, files: Iterable[tuple[str, tuple[int, float]]]) -> str:

@@ -163,7 +163,7 @@ class Zoo(Scene):
         ]
 
 
-@pytest.mark.fault("Executors that fail in twelve ways (late, double, endless, TLS …)")
+@pytest.mark.fault("Executors that fail in twelve ways (late, double, endless, 410, 429, redirect, TLS, DNS …)")
 async def test_every_misbehaviour_ends_in_one_outcome_that_says_what_was_wrong(tmp_path: Path) -> None:
     async with bad_peers() as peers, Zoo(tmp_path, peers) as scene:
         scene.gateway.environment = await shim.preload(tmp_path) | {

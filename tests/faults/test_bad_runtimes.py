@@ -139,7 +139,7 @@ async def test_a_cursor_that_is_gone_costs_a_look_at_the_whole_list(tmp_path: Pa
         await scene.verify_journal()
 
 
-@pytest.mark.fault("Herm server that executes posts and drops the connection")
+@pytest.mark.fault("Herm server that executes posts and drops the connection without a response")
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 async def test_an_answer_whose_receipt_was_lost_is_on_record_once(tmp_path: Path, store: str) -> None:
     async with HermScene(tmp_path, manners=HermManners(keepalive=0.5), store=store) as scene:

@@ -45,7 +45,7 @@ def many(request: pytest.FixtureRequest) -> int:
     "number",
     [
         pytest.param(signal.SIGTERM, marks=pytest.mark.fault("Gateway restarted under 10,000 followers")),
-        pytest.param(signal.SIGKILL, marks=pytest.mark.fault("Gateway killed under 10,000 followers")),
+        pytest.param(signal.SIGKILL, marks=pytest.mark.fault("Gateway killed and started under 10,000 followers")),
     ],
 )
 async def test_followers_of_a_gateway_that_is_restarted_miss_nothing(
@@ -192,7 +192,7 @@ GROWN = 250 * 1024
 connection and its tasks, and what the allocator keeps."""
 
 
-@pytest.mark.fault("600 followers that never read")
+@pytest.mark.fault("600 followers that never read beside one that does")
 async def test_followers_that_never_read_cost_neither_memory_nor_time(tmp_path: Path) -> None:
     async with Scene(tmp_path, "0.2") as scene:
         settings = scene.settings(scene.gateway)

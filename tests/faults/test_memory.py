@@ -115,7 +115,7 @@ async def test_a_large_text_of_an_openhands_event_leaves_memory_once_it_is_on_re
         assert peak < EVENT_PEAK
 
 
-@pytest.mark.fault("Call of 3.9 MB, with 48 MiB left", on="sqlite")
+@pytest.mark.fault("Call of 3.9 MB, with 48 MiB left by `ulimit -v`", on="sqlite")
 async def test_a_frame_beyond_the_memory_limit_is_refused_and_the_gateway_lives(tmp_path: Path) -> None:
     async with Scene(tmp_path, "0.2") as scene:
         await scene.run()
@@ -131,7 +131,7 @@ async def test_a_frame_beyond_the_memory_limit_is_refused_and_the_gateway_lives(
         assert scene.gateway.alive
 
 
-@pytest.mark.fault("Herm history of eight events of 3.9 MB, with 48 MiB left", on="sqlite")
+@pytest.mark.fault("Herm history of eight events of 3.9 MB, with 48 MiB left by `ulimit -v`", on="sqlite")
 async def test_a_history_beyond_the_memory_limit_costs_the_link_and_the_gateway_lives(tmp_path: Path) -> None:
     async with HermScene(tmp_path, through=["runtime"]) as scene:
         await scene.run()

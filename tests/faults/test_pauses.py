@@ -9,7 +9,7 @@ import pytest
 from gateway.testing.runtimes.huma.rules import Dialect
 from tests.faults.scene import Scene
 
-pytestmark = [pytest.mark.faults, pytest.mark.fault("SIGSTOP for seconds")]
+pytestmark = [pytest.mark.faults, pytest.mark.fault("SIGSTOP for seconds, then SIGCONT")]
 
 PAUSE = 3.0
 

@@ -44,7 +44,7 @@ async def finish(scene: Scene) -> None:
     await scene.verify_journal()
 
 
-@pytest.mark.fault("SIGKILL of PostgreSQL", on="postgres")
+@pytest.mark.fault("SIGKILL of PostgreSQL, then a restart", on="postgres")
 async def test_a_server_that_is_killed_and_comes_back_loses_nothing(tmp_path: Path, server: OwnServer) -> None:
     async with Scene(tmp_path, "0.2", store=postgres(server.dsn)) as scene:
         await scene.run()
@@ -193,7 +193,7 @@ async def read_only(store: PostgresSchema, *, on: bool) -> None:
     await until(so)
 
 
-@pytest.mark.fault("PostgreSQL out of connections", on="postgres")
+@pytest.mark.fault("PostgreSQL out of connections (`max_connections`)", on="postgres")
 async def test_a_server_without_a_free_connection_is_waited_for(tmp_path: Path, server: OwnServer) -> None:
     async with postgres(server.dsn) as store, Scene(tmp_path, "0.1", store=given(store)) as scene:
         await scene.run()

@@ -92,7 +92,7 @@ async def dead_rows(store: PostgresSchema) -> int:
     return int((await store.fetch(query, store.schema, ["sessions", "calls"]))[0][0])
 
 
-@pytest.mark.fault("PostgreSQL statements time out behind a lock", on="postgres")
+@pytest.mark.fault("PostgreSQL statements time out behind a lock (`statement_timeout`)", on="postgres")
 async def test_statements_that_time_out_for_a_while_lose_nothing(tmp_path: Path, server: OwnServer) -> None:
     async with postgres(server.dsn) as store:
         # What the test itself asks has all the time there is.

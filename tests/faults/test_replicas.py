@@ -139,7 +139,7 @@ async def test_another_instance_takes_over_from_a_dead_one(tmp_path: Path) -> No
         await both.finish()
 
 
-@pytest.mark.fault("SIGSTOP of the owner for longer than its lease", on="replicas")
+@pytest.mark.fault("SIGSTOP of the owner for longer than its lease, then SIGCONT", on="replicas")
 @pytest.mark.parametrize("dialect", ["0.1", "0.2"])
 async def test_an_owner_that_wakes_up_too_late_says_and_writes_nothing_more(tmp_path: Path, dialect: Dialect) -> None:
     async with environment(tmp_path, dialect) as both:

@@ -63,6 +63,13 @@ def test_rows_of_other_runs_are_kept() -> None:
     assert list(lines_of(page_of({"Fire": fire, "Frost": frost})).values()) == [frost, fire]
 
 
+def test_only_the_first_row_of_a_file_has_its_link() -> None:
+    rows = {fault: f"| [{fault}](test_points.py) | SQLite | 1 | 0 | 0 |  | 0 | 0 |  |" for fault in ("Fire", "Frost")}
+    page = page_of(rows)
+    assert page.count("(test_points.py)") == 1
+    assert lines_of(page) == rows
+
+
 def test_the_list_of_what_is_moved_names_what_was_counted() -> None:
     page = "| moved | tests | seconds |\n|---|--:|--:|\n| `faults/` | 1 | 2 |\n| `a/` | 3 | 4 |\n"
     counted = [

@@ -177,7 +177,7 @@ async def test_a_request_that_certainly_never_arrived_is_sent_again_to_every_exe
         await scene.stop()
 
 
-@pytest.mark.fault("Executor's connection cut after the request")
+@pytest.mark.fault("Executor's connection cut after the request, before the response")
 async def test_an_answer_that_is_cut_off_is_asked_for_again_or_unknown(tmp_path: Path) -> None:
     async with Scene(tmp_path, "0.1", through=["executor"]) as scene:
         await scene.serve()
