@@ -43,11 +43,11 @@ def page_of(page: str, report: Report) -> str:
 
 
 def verdict(goals: Sequence[Cells]) -> str:
-    """List the missed targets."""
-    said = {met: [f"{row[0]} {row[1]}" for row in goals if row[-1] == met] for met in ("yes", "stretch", "no")}
-    reached = len(said["yes"]) + len(said["stretch"])
-    missed = f"; missed: **{'**; **'.join(said['no'])}**" if said["no"] else ""
-    return _wrap(f"{reached} of {reached + len(said['no'])} targets are met{missed}.")
+    """Count the targets that are met, and name the measures with missed ones."""
+    met = sum(row[-1] in {"yes", "stretch"} for row in goals)
+    missed = [row[0] for row in goals if row[-1] == "no"]
+    others = f"; the others are in {', '.join(dict.fromkeys(missed))}" if missed else ""
+    return _wrap(f"{met} of {met + len(missed)} targets are met{others}.")
 
 
 def _wrap(words: str) -> str:

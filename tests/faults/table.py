@@ -1,6 +1,6 @@
 """Runs what `make test` leaves out, and writes the table in this folder's README from what the fault tests observed.
 
-A run of all of it also writes anew how many tests and seconds the list in tests/README.md names.
+A run of all of it also writes anew the tests and seconds of each folder in the list of tests/README.md.
 """
 
 import argparse
@@ -29,18 +29,21 @@ _TOP = """\
 # Fault tests
 
 Real gateway processes on real databases run between simulated runtimes and an executor. After each fault a
-[judge](judge.py) compares the ledger with the records of the runtimes and the executors. Every request, response and
-result carries its own number, so a mix-up is detected.
+[judge](judge.py) compares the ledger with the records of these peers. Each request, response and result carries its own
+number, so a mix-up is detected.
 
+- **fault**: the link leads to the tests of its row and of the rows below without one.
+- **gateways on**: SQLite or PostgreSQL, both in turn, or two replicas on PostgreSQL.
+- **calls**: 30 or more are a load that runs during the fault.
 - **lost**: calls without a record, without an outcome, or with an outcome that never reached the runtime.
-- **different outcomes**: calls with a second outcome, or with another outcome than the executor's.
-- **lost on the wire**: HUMA has no acknowledgement. n of m calls that the agent sent over a dead link, while the
-  gateway stood still, or up to a second before, did not arrive or were not committed. The agents do not repeat calls,
-  except in the rows that say so. A missing call counts as lost if its link was up for another second.
+- **different outcomes**: calls with a second outcome, or with another one than the executor's.
+- **lost on the wire**: n of m calls that the agent sent over a dead link, while the gateway stood still, or up to a
+  second before, did not arrive or were not committed: HUMA has no acknowledgement. Agents repeat calls only in rows
+  that say so. A missing call counts as lost if its link was up for another second.
 - **repeats**: repeated results and requests, identical to the byte.
 - **ran twice**: calls that a client repeated without a key, so that they
   [ran again](../../gateway/http/README.md#calls-from-outside).
-- **longest wait**: the longest pause, if the test measures it.
+- **longest wait**: the longest pause, if measured.
 """
 _HEAD = (
     (
@@ -70,7 +73,9 @@ class Row:
 
     def line(self) -> str:
         """Write the row; the fault leads to the tests."""
-        stores = "; ".join(_NAMES.get(store, store) for store in self.stores)
+        stores = (
+            "both" if self.stores == tuple(_NAMES) else "; ".join(_NAMES.get(store, store) for store in self.stores)
+        )
         numbers = (self.calls, self.lost, self.different)
         cells = [
             f"[{self.fault}]({self.file})",
@@ -112,8 +117,15 @@ def fault_of(line: str) -> tuple[str, str] | None:
 
 
 def lines_of(page: str) -> dict[str, str]:
-    """The lines of a page's table, by fault."""
-    return {found[0]: line for line in page.splitlines() if (found := fault_of(line)) is not None}
+    """The lines of a page's table, by fault; each with the link that the page has only in the first line of a file."""
+    lines: dict[str, str] = {}
+    file = ""
+    for line in page.partition(_HEAD[1])[2].splitlines():
+        found = re.match(r"\| (?:\[(.+?)\]\((\S+?)\)|(.+?)) \|", line)
+        if found is not None:
+            fault, file = found[1] or found[3], found[2] or file
+            lines[fault] = f"| [{fault}]({file}) |{line[found.end() :]}"
+    return lines
 
 
 def page_of(lines: Mapping[str, str]) -> str:
@@ -129,14 +141,20 @@ def page_of(lines: Mapping[str, str]) -> str:
         rank = next((number for number, part in enumerate(order) if part in found[1]), len(order))
         return rank, found[1]
 
-    return "\n".join([_TOP, *_HEAD, *sorted(lines.values(), key=place), ""])
+    shown: list[str] = []
+    last = ""
+    for line in sorted(lines.values(), key=place):
+        fault, file = fault_of(line) or ("", "")
+        shown.append(line.replace(f"[{fault}]({file})", fault, 1) if file == last else line)
+        last = file
+    return "\n".join([_TOP, *_HEAD, *shown, ""])
 
 
 def list_of(page: str, files: Iterable[tuple[str, tuple[int, float]]]) -> str:
     """Write a page's list of what is moved with the tests and seconds that were counted; other rows stay."""
     found: dict[str, tuple[int, float]] = {}
     for file, (tests, seconds) in files:
-        name = "tests/faults/" if file.startswith("tests/faults/") else file
+        name = file.split("/")[1] + "/"
         so_far = found.get(name, (0, 0.0))
         found[name] = so_far[0] + tests, so_far[1] + seconds
 
@@ -144,7 +162,7 @@ def list_of(page: str, files: Iterable[tuple[str, tuple[int, float]]]) -> str:
         tests, seconds = found.get(old[1], (0, 0.0))
         return f"| `{old[1]}` | {tests} | {max(1, round(seconds))} |" if tests else old[0]
 
-    return re.sub(r"(?m)^\| `(tests/\S+)` \| \d+ \| \d+ \|$", row, page)
+    return re.sub(r"(?m)^\| `(\S+)` \| \d+ \| \d+ \|$", row, page)
 
 
 def main() -> int:

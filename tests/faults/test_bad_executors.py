@@ -207,7 +207,7 @@ class Mute(Scene):
         return made
 
 
-@pytest.mark.fault("DNS of one executor unresponsive, the others under load")
+@pytest.mark.fault("DNS of one executor unresponsive")
 async def test_a_name_that_nobody_answers_for_keeps_only_its_own_calls_waiting(tmp_path: Path) -> None:
     silent = tmp_path / "silent"
     async with Mute(tmp_path, "0.2", slots=64) as scene:

@@ -24,7 +24,7 @@ async def finish(scene: Scene) -> None:
     await scene.verify_journal()
 
 
-@pytest.mark.fault("The same call frame three times, before and after its outcome")
+@pytest.mark.fault("A call frame three times, before and after its outcome")
 @both
 async def test_a_call_that_is_asked_three_times_is_carried_out_once(
     tmp_path: Path, dialect: Dialect, store: str
@@ -91,7 +91,7 @@ async def test_a_link_that_breaks_again_and_again_loses_no_call(tmp_path: Path, 
         await finish(scene)
 
 
-@pytest.mark.fault("Links of 40 sessions cut at once (reconnect storm)")
+@pytest.mark.fault("Links of 40 sessions cut at once")
 async def test_a_storm_of_reconnects_loses_no_call(tmp_path: Path) -> None:
     async with Scene(tmp_path, "0.2") as scene:
         await scene.serve()

@@ -83,9 +83,7 @@ async def pair(folder: Path, *, die_at: str | None = None) -> AsyncGenerator[tup
                 await instance.stop()
 
 
-@pytest.mark.fault(
-    "SIGKILL of the owner while another instance holds a client's request", on="PostgreSQL, two instances"
-)
+@pytest.mark.fault("SIGKILL of the owner while another replica holds a client's request", on="replicas")
 async def test_a_held_request_outlives_the_owner_of_its_session(tmp_path: Path, key: str | None) -> None:
     async with pair(tmp_path) as (scene, owner, other):
         asking = asyncio.create_task(scene.ask_over_mcp(other, key))
@@ -97,7 +95,7 @@ async def test_a_held_request_outlives_the_owner_of_its_session(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("point", ["before-accept", "after-accept"])
-@pytest.mark.fault("SIGKILL of the owner while it opens a forwarded call", on="PostgreSQL, two instances")
+@pytest.mark.fault("SIGKILL of the owner while it opens a forwarded call", on="replicas")
 async def test_a_call_whose_opening_was_not_answered_is_found_or_opened(
     tmp_path: Path, key: str | None, point: str
 ) -> None:
@@ -109,7 +107,7 @@ async def test_a_call_whose_opening_was_not_answered_is_found_or_opened(
         await scene.finish(await asking, key)
 
 
-@pytest.mark.fault("SIGKILL of the instance that holds a client's request", on="PostgreSQL, two instances")
+@pytest.mark.fault("SIGKILL of the replica that holds a client's request", on="replicas")
 async def test_a_caller_whose_instance_died_asks_the_other_one(tmp_path: Path, key: str | None) -> None:
     async with pair(tmp_path) as (scene, owner, other):
         asking = asyncio.create_task(scene.ask_over_mcp(other, key))
@@ -125,7 +123,7 @@ async def test_a_caller_whose_instance_died_asks_the_other_one(tmp_path: Path, k
         await scene.finish(await asking, key)
 
 
-@pytest.mark.fault("Client disconnects and repeats the call at another instance", on="PostgreSQL, two instances")
+@pytest.mark.fault("Client disconnects and repeats the call at another replica", on="replicas")
 async def test_a_caller_that_hung_up_asks_the_other_instance(tmp_path: Path, key: str | None) -> None:
     async with pair(tmp_path) as (scene, owner, other):
         asking = asyncio.create_task(scene.ask_over_mcp(other, key))

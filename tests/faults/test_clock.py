@@ -11,7 +11,7 @@ from tests.faults.scene import Scene
 pytestmark = [
     pytest.mark.faults,
     pytest.mark.skipif(shim.missing() is not None, reason=shim.missing() or ""),
-    pytest.mark.fault("Wall clock of a gateway jumps by an hour"),
+    pytest.mark.fault("Wall clock jumps by an hour"),
 ]
 
 HOUR = 3600.0

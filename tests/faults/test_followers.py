@@ -44,7 +44,7 @@ def many(request: pytest.FixtureRequest) -> int:
 @pytest.mark.parametrize(
     "number",
     [
-        pytest.param(signal.SIGTERM, marks=pytest.mark.fault("Gateway stopped and started under 10,000 followers")),
+        pytest.param(signal.SIGTERM, marks=pytest.mark.fault("Gateway restarted under 10,000 followers")),
         pytest.param(signal.SIGKILL, marks=pytest.mark.fault("Gateway killed and started under 10,000 followers")),
     ],
 )

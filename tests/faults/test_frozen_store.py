@@ -72,7 +72,7 @@ async def test_calls_in_flight_and_calls_that_arrive_meanwhile_are_all_answered(
             await scene.verify_journal()
 
 
-@pytest.mark.fault("PostgreSQL frozen for 4 s, and for longer than the lease", on="PostgreSQL, two instances")
+@pytest.mark.fault("PostgreSQL frozen for 4 s, and for longer than the lease", on="replicas")
 @pytest.mark.parametrize(
     ("dialect", "lease", "pause", "first"),
     [("0.1", 6.0, 4.0, "owner"), ("0.2", 3.0, 6.0, "owner"), ("0.2", 3.0, 6.0, "other")],

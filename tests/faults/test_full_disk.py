@@ -9,7 +9,7 @@ from gateway.testing.runtimes.huma.rules import Dialect
 from tests.faults.environment import until
 from tests.faults.scene import Scene
 
-pytestmark = [pytest.mark.faults, pytest.mark.fault("File size limit reached (a quota)")]
+pytestmark = [pytest.mark.faults, pytest.mark.fault("File size limit reached")]
 
 
 class Disk:

@@ -72,7 +72,7 @@ class Mortal(Scene):
 
 @stores
 @pytest.mark.parametrize("gateway_dies", [False, True], ids=["", "with its gateway"])
-@pytest.mark.fault("Backend killed after its 202, executor idempotent")
+@pytest.mark.fault("Idempotent backend killed after its 202")
 async def test_calls_of_a_backend_that_died_behind_its_202_are_sent_again(
     tmp_path: Path, dialect: Dialect, store: str, *, gateway_dies: bool
 ) -> None:

@@ -12,7 +12,7 @@ from tests.faults.environment import until
 from tests.faults.load import Load
 from tests.faults.scene import Scene
 
-pytestmark = [pytest.mark.faults, pytest.mark.fault("Out of file descriptors for a while, under load")]
+pytestmark = [pytest.mark.faults, pytest.mark.fault("Out of file descriptors for a while")]
 
 
 @contextmanager

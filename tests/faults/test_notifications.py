@@ -106,8 +106,8 @@ async def stranger(scene: Scene) -> AsyncGenerator[Stranger]:
 
 
 @pytest.mark.fault(
-    "Notifications repeated, reordered and flooded, under load",
-    on="PostgreSQL, two instances",
+    "Notifications repeated, reordered and flooded",
+    on="replicas",
 )
 async def test_notifications_of_a_stranger_change_nothing_for_anybody(tmp_path: Path) -> None:
     async with environment(tmp_path, "0.2") as both, stranger(both.scene) as other:

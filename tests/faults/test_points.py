@@ -21,7 +21,7 @@ ASKED_AGAIN = pytest.mark.fault("SIGKILL before the first commit; the agent repe
 BEFORE_REQUEST = pytest.mark.fault("SIGKILL after the first commit, before the request")
 AFTER_REQUEST = pytest.mark.fault("SIGKILL after the answer, before the outcome's commit")
 BEFORE_EMIT = pytest.mark.fault("SIGKILL after the outcome's commit, before it is sent")
-AFTER_EMIT = pytest.mark.fault("SIGKILL after an outcome was sent, before its delivery is confirmed")
+AFTER_EMIT = pytest.mark.fault("SIGKILL after an outcome was sent, before its confirmation")
 
 points = pytest.mark.parametrize(
     "point",

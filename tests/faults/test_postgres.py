@@ -44,7 +44,7 @@ async def finish(scene: Scene) -> None:
     await scene.verify_journal()
 
 
-@pytest.mark.fault("PostgreSQL killed with SIGKILL and started again, under load", on="postgres")
+@pytest.mark.fault("SIGKILL of PostgreSQL, then a restart", on="postgres")
 async def test_a_server_that_is_killed_and_comes_back_loses_nothing(tmp_path: Path, server: OwnServer) -> None:
     async with Scene(tmp_path, "0.2", store=postgres(server.dsn)) as scene:
         await scene.run()
@@ -57,7 +57,7 @@ async def test_a_server_that_is_killed_and_comes_back_loses_nothing(tmp_path: Pa
         await finish(scene)
 
 
-@pytest.mark.fault("PostgreSQL restarted in its fast mode, under load", on="postgres")
+@pytest.mark.fault("PostgreSQL restarted in its fast mode", on="postgres")
 async def test_a_server_that_is_restarted_in_order_loses_nothing(tmp_path: Path, server: OwnServer) -> None:
     async with Scene(tmp_path, "0.1", store=postgres(server.dsn)) as scene:
         await scene.run()
@@ -85,7 +85,7 @@ async def test_a_server_that_stands_still_is_waited_for(tmp_path: Path, server: 
         await finish(scene)
 
 
-@pytest.mark.fault("All connections to PostgreSQL cut repeatedly, under load", on="postgres")
+@pytest.mark.fault("Connections to PostgreSQL cut repeatedly", on="postgres")
 async def test_connections_that_are_cut_under_load_lose_nothing(tmp_path: Path) -> None:
     async with proxied() as (store, wire), Scene(tmp_path, "0.2", store=given(store)) as scene:
         await scene.run()
@@ -100,7 +100,7 @@ async def test_connections_that_are_cut_under_load_lose_nothing(tmp_path: Path) 
         await finish(scene)
 
 
-@pytest.mark.fault("Connection to PostgreSQL cut in the middle of a COMMIT", on="postgres")
+@pytest.mark.fault("Connection to PostgreSQL cut during a COMMIT", on="postgres")
 @pytest.mark.parametrize(
     ("side", "said"),
     # A commit is a statement that writes heads and answers that a token was left.
@@ -119,7 +119,7 @@ async def test_a_commit_whose_fate_is_unknown_is_found_out(tmp_path: Path, side:
         await finish(scene)
 
 
-@pytest.mark.fault("Connections to PostgreSQL half-open under load", on="postgres")
+@pytest.mark.fault("Connections to PostgreSQL half-open", on="postgres")
 async def test_half_open_connections_are_noticed_and_replaced(tmp_path: Path) -> None:
     async with proxied() as (store, wire), Scene(tmp_path, "0.2", store=given(store)) as scene:
         await scene.run()
@@ -141,7 +141,7 @@ async def test_half_open_connections_are_noticed_and_replaced(tmp_path: Path) ->
         await finish(scene)
 
 
-@pytest.mark.fault("PostgreSQL behind a slow network, under load", on="postgres")
+@pytest.mark.fault("PostgreSQL behind a slow network", on="postgres")
 async def test_a_slow_wire_to_the_server_costs_time_only(tmp_path: Path) -> None:
     async with proxied() as (store, wire), Scene(tmp_path, "0.1", store=given(store)) as scene:
         await scene.run()

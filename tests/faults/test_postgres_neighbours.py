@@ -54,7 +54,7 @@ async def set_for_all(dsn: str, setting: str) -> None:
         await operator.close()
 
 
-@pytest.mark.fault("Transaction left open on PostgreSQL, which blocks vacuum, under load", on="postgres")
+@pytest.mark.fault("Transaction left open on PostgreSQL, which blocks vacuum", on="postgres")
 async def test_a_transaction_that_is_left_open_holds_back_vacuum_and_no_call(tmp_path: Path, server: OwnServer) -> None:
     async with postgres(server.dsn) as store, Scene(tmp_path, "0.2", store=given(store)) as scene:
         await scene.run()
@@ -92,7 +92,7 @@ async def dead_rows(store: PostgresSchema) -> int:
     return int((await store.fetch(query, store.schema, ["sessions", "calls"]))[0][0])
 
 
-@pytest.mark.fault("Statements time out on PostgreSQL (`statement_timeout` and a lock), under load", on="postgres")
+@pytest.mark.fault("PostgreSQL statements time out behind a lock (`statement_timeout`)", on="postgres")
 async def test_statements_that_time_out_for_a_while_lose_nothing(tmp_path: Path, server: OwnServer) -> None:
     async with postgres(server.dsn) as store:
         # What the test itself asks has all the time there is.
@@ -114,7 +114,7 @@ async def test_statements_that_time_out_for_a_while_lose_nothing(tmp_path: Path,
             await finish(scene)
 
 
-@pytest.mark.fault("PostgreSQL tables locked beyond the statement timeout, under load", on="postgres")
+@pytest.mark.fault("PostgreSQL tables locked beyond the statement timeout", on="postgres")
 async def test_a_lock_that_outlasts_every_wait_loses_nothing(tmp_path: Path, server: OwnServer) -> None:
     async with postgres(server.dsn) as store, Scene(tmp_path, "0.2", store=given(store)) as scene:
         await scene.run()
@@ -142,7 +142,7 @@ async def locked(store: PostgresSchema, *tables: str) -> AsyncGenerator[None]:
         await other.close()
 
 
-@pytest.mark.fault("Primary killed, synchronous standby promoted, under load", on="postgres")
+@pytest.mark.fault("Primary killed, synchronous standby promoted", on="postgres")
 async def test_a_standby_that_takes_over_has_every_call(tmp_path: Path) -> None:
     with start_own_server() as primary, start_own_server(copy_of=primary) as standby:
         await attach(primary)

@@ -16,7 +16,7 @@ from tests.faults.instance import START
 from tests.faults.scene import Scene
 from tests.faults.stores import SqliteFile, given
 
-pytestmark = [pytest.mark.faults, pytest.mark.fault("Power failure of the disk under load, and SIGKILL")]
+pytestmark = [pytest.mark.faults, pytest.mark.fault("Power failure of the disk, and SIGKILL")]
 
 CALLS, IN_FLIGHT, CUTS = 120, 12, 3
 

@@ -119,7 +119,7 @@ async def environment(folder: Path, dialect: Dialect, **engine: str) -> AsyncGen
         yield Environment(scene, scene.gateway, other, [scene.gateway, other])
 
 
-@pytest.mark.fault("SIGKILL of the owner, under load", on="PostgreSQL, two instances")
+@pytest.mark.fault("SIGKILL of the owner", on="replicas")
 async def test_another_instance_takes_over_from_a_dead_one(tmp_path: Path) -> None:
     async with environment(tmp_path, "0.2") as both:
         scene = both.scene
@@ -139,7 +139,7 @@ async def test_another_instance_takes_over_from_a_dead_one(tmp_path: Path) -> No
         await both.finish()
 
 
-@pytest.mark.fault("SIGSTOP of the owner for longer than its lease, then SIGCONT", on="PostgreSQL, two instances")
+@pytest.mark.fault("SIGSTOP of the owner for longer than its lease, then SIGCONT", on="replicas")
 @pytest.mark.parametrize("dialect", ["0.1", "0.2"])
 async def test_an_owner_that_wakes_up_too_late_says_and_writes_nothing_more(tmp_path: Path, dialect: Dialect) -> None:
     async with environment(tmp_path, dialect) as both:
@@ -169,7 +169,7 @@ async def test_an_owner_that_wakes_up_too_late_says_and_writes_nothing_more(tmp_
         await both.finish()
 
 
-@pytest.mark.fault("Two instances stopped and continued in turn, for about one lease", on="PostgreSQL, two instances")
+@pytest.mark.fault("Both replicas stopped in turn, for about one lease", on="replicas")
 async def test_instances_that_flap_lose_and_double_nothing(tmp_path: Path) -> None:
     async with environment(tmp_path, "0.2") as both:
         scene = both.scene
@@ -184,7 +184,7 @@ async def test_instances_that_flap_lose_and_double_nothing(tmp_path: Path) -> No
         await both.finish()
 
 
-@pytest.mark.fault("Owner cut off from the store, its link to the runtime up", on="PostgreSQL, two instances")
+@pytest.mark.fault("Owner cut off from the store, but not from the runtime", on="replicas")
 async def test_an_owner_that_cannot_reach_the_store_is_silent_before_another_takes_over(tmp_path: Path) -> None:
     async with proxy_to(postgres_server.dsn()) as wire:
         dsn = f"postgresql://postgres@127.0.0.1:{wire.port}/postgres?sslmode=disable"
@@ -217,7 +217,7 @@ async def test_an_owner_that_cannot_reach_the_store_is_silent_before_another_tak
             await both.finish()
 
 
-@pytest.mark.fault("SIGTERM of the owner, under load", on="PostgreSQL, two instances")
+@pytest.mark.fault("SIGTERM of the owner", on="replicas")
 async def test_an_owner_that_leaves_hands_over_at_once(tmp_path: Path) -> None:
     async with environment(tmp_path, "0.2") as both:
         scene = both.scene
@@ -238,7 +238,7 @@ async def test_an_owner_that_leaves_hands_over_at_once(tmp_path: Path) -> None:
         await both.finish()
 
 
-@pytest.mark.fault("10,000 sessions taken over by two instances at once", on="PostgreSQL, two instances")
+@pytest.mark.fault("10,000 sessions taken over by two replicas at once", on="replicas")
 async def test_two_instances_never_take_over_the_same_orphan(tmp_path: Path) -> None:
     many = 10_000
     async with postgres(postgres_server.dsn()) as store, store.engine() as one, store.engine() as two:

@@ -16,7 +16,7 @@ from tests.faults.scene import Scene
 from tests.faults.stores import SqliteFile, given, postgres
 from tests.pace import PATIENCE
 
-pytestmark = [pytest.mark.faults, pytest.mark.fault("Disk full, under load")]
+pytestmark = [pytest.mark.faults, pytest.mark.fault("Disk full")]
 
 TEXT = "x" * 20_000
 
@@ -55,7 +55,7 @@ async def test_a_database_file_on_a_full_disk(tmp_path: Path, disk: SmallDisk) -
         await run_dry(scene, disk)
 
 
-@pytest.mark.fault("PostgreSQL disk full, under load", on="postgres")
+@pytest.mark.fault("PostgreSQL disk full", on="postgres")
 async def test_tables_on_a_full_disk(tmp_path: Path, disk: SmallDisk) -> None:
     with start_own_server() as server:
         await move_tables(server.dsn, disk.folder / "tables")

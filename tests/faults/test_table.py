@@ -49,10 +49,10 @@ def test_figures_of_one_fault_are_added_up_over_its_tests() -> None:
         "lost": 0, "different": 0, "wire": 1, "at_risk": 3, "repeats": 2, "twice": 1,
         "longest": 0.0,
     }  # fmt: skip
-    other = {**one, "store": "PostgreSQL, two instances", "calls": 500, "longest": 1.26, "lost": 1}
+    other = {**one, "store": "postgres", "calls": 500, "longest": 1.26, "lost": 1}
     quiet = {**one, "fault": "Frost", "calls": 0, "at_risk": 0}
     assert [row.line() for row in rows_of([one, other, quiet])] == [
-        "| [Fire](test_a.py) | SQLite; PostgreSQL, two instances | 1,500 | 1 | 0 | 2 of 6 | 4 | 2 | 1.3 s |",
+        "| [Fire](test_a.py) | both | 1,500 | 1 | 0 | 2 of 6 | 4 | 2 | 1.3 s |",
         "| [Frost](test_a.py) | SQLite |  |  |  |  |  |  |  |",
     ]
 
@@ -63,8 +63,15 @@ def test_rows_of_other_runs_are_kept() -> None:
     assert list(lines_of(page_of({"Fire": fire, "Frost": frost})).values()) == [frost, fire]
 
 
+def test_only_the_first_row_of_a_file_has_its_link() -> None:
+    rows = {fault: f"| [{fault}](test_points.py) | SQLite | 1 | 0 | 0 |  | 0 | 0 |  |" for fault in ("Fire", "Frost")}
+    page = page_of(rows)
+    assert page.count("(test_points.py)") == 1
+    assert lines_of(page) == rows
+
+
 def test_the_list_of_what_is_moved_names_what_was_counted() -> None:
-    page = "| moved | tests | seconds |\n|---|--:|--:|\n| `tests/faults/` | 1 | 2 |\n| `tests/a/test_b.py` | 3 | 4 |\n"
+    page = "| moved | tests | seconds |\n|---|--:|--:|\n| `faults/` | 1 | 2 |\n| `a/` | 3 | 4 |\n"
     counted = [
         ("tests/faults/test_x.py", (2, 10.4)),
         ("tests/faults/test_y.py", (1, 0.2)),

@@ -23,7 +23,7 @@ from tests.faults.scene import Scene
 from tests.faults.stores import SqliteFile, given
 from tests.pace import PATIENCE
 
-pytestmark = [pytest.mark.faults, pytest.mark.fault("Database file moved away and back, under load")]
+pytestmark = [pytest.mark.faults, pytest.mark.fault("Database file moved away and back")]
 
 NAME = "dragoman.db"
 CHECKPOINT = 5_000_000
@@ -162,9 +162,9 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-REPLACED = pytest.mark.fault("Database file or folder replaced by a copy, and put back, under load")
-LOCK = pytest.mark.fault("Lock of the database removed or replaced, and put back, under load")
-READ_ONLY = pytest.mark.fault("Database file, WAL or folder read-only for a while, under load")
+REPLACED = pytest.mark.fault("Database file or folder replaced by a copy, and put back")
+LOCK = pytest.mark.fault("Lock of the database removed or replaced, and put back")
+READ_ONLY = pytest.mark.fault("Database file, WAL or folder read-only for a while")
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ async def _all_is_kept(scene: Scene) -> None:
     await scene.verify_journal()
 
 
-@pytest.mark.fault("Hard link to the database file created, under load")
+@pytest.mark.fault("Hard link to the database file")
 async def test_calls_go_on_with_a_second_name_under_which_no_gateway_starts(tmp_path: Path, folder: Path) -> None:
     other = tmp_path / "other.db"
     async with Scene(tmp_path, "0.2", store=given(SqliteFile(folder))) as scene:

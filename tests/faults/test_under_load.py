@@ -12,8 +12,8 @@ from tests.faults.environment import until
 from tests.faults.instance import START
 from tests.faults.scene import Scene
 
-pytestmark = [pytest.mark.faults, pytest.mark.fault("SIGKILL at random moments under load")]
-ASKED_AGAIN = pytest.mark.fault("SIGKILL at random moments under load; the agent repeats unrecorded calls")
+pytestmark = [pytest.mark.faults, pytest.mark.fault("SIGKILL at random moments")]
+ASKED_AGAIN = pytest.mark.fault("SIGKILL at random moments; the agent repeats unrecorded calls")
 
 CALLS, IN_FLIGHT, KILLS = 200, 16, 3
 

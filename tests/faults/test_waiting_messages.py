@@ -118,7 +118,7 @@ def _end_turns(scene: Any) -> Callable[[], None]:
     return end_turn
 
 
-@pytest.mark.fault("SIGTERM or SIGKILL while messages wait for the end of a turn (Herm)")
+@pytest.mark.fault("SIGTERM or SIGKILL while messages wait for Herm's turn to end")
 @SIGNALS
 async def test_messages_that_wait_for_a_turn_are_delivered_by_the_next_process(
     tmp_path: Path, store: str, number: signal.Signals
@@ -142,7 +142,7 @@ async def _runs(scene: FaultEnvironment) -> None:
     await until(runs)
 
 
-@pytest.mark.fault("SIGTERM or SIGKILL after a runtime refused a message as busy (Herm)")
+@pytest.mark.fault("SIGTERM or SIGKILL after Herm refused a message as busy")
 @SIGNALS
 async def test_a_message_that_was_answered_with_busy_is_delivered_by_the_next_process(
     tmp_path: Path, store: str, number: signal.Signals
@@ -166,7 +166,7 @@ async def _is_taken_back(scene: HermScene) -> None:
     await until(taken_back)
 
 
-@pytest.mark.fault("SIGTERM or SIGKILL while messages wait for a starting agent (OpenHands)")
+@pytest.mark.fault("SIGTERM or SIGKILL while messages wait for a starting OpenHands agent")
 @SIGNALS
 async def test_messages_that_wait_for_an_agent_to_start_are_delivered_by_the_next_process(
     tmp_path: Path, store: str, number: signal.Signals
@@ -180,7 +180,7 @@ async def test_messages_that_wait_for_an_agent_to_start_are_delivered_by_the_nex
         await all_told(scene, OPENHANDS)
 
 
-@pytest.mark.fault("SIGTERM or SIGKILL while messages wait for a sleeping conversation (OpenHands)")
+@pytest.mark.fault("SIGTERM or SIGKILL while messages wait for a sleeping OpenHands agent")
 @SIGNALS
 async def test_messages_that_wait_for_a_stopped_conversation_are_delivered_by_the_next_process(
     tmp_path: Path, store: str, number: signal.Signals
@@ -206,7 +206,7 @@ async def _is_linked(scene: FaultEnvironment, state: str) -> None:
     await until(so)
 
 
-@pytest.mark.fault("SIGKILL of the owner while messages wait for a link", on="PostgreSQL, two instances")
+@pytest.mark.fault("SIGKILL of the owner while messages wait for a link", on="replicas")
 @pytest.mark.parametrize(
     "runtime", [HUMA_0_1, HUMA_0_2, HERM, OPENHANDS], ids=["huma-0.1", "huma-0.2", "herm", "openhands"]
 )
@@ -224,9 +224,7 @@ async def test_messages_that_wait_for_a_link_are_delivered_by_the_instance_that_
         await all_told(scene, runtime, each=_end_turns(scene))
 
 
-@pytest.mark.fault(
-    "SIGKILL of the owner while messages wait for the end of a turn (Herm)", on="PostgreSQL, two instances"
-)
+@pytest.mark.fault("SIGKILL of the owner while messages wait for Herm's turn to end", on="replicas")
 async def test_messages_that_wait_for_a_turn_are_delivered_by_the_instance_that_takes_over(tmp_path: Path) -> None:
     async with waiting(HERM, tmp_path, store="postgres") as scene:
         await _second(scene)

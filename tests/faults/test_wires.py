@@ -37,9 +37,9 @@ def hurt(wire: Proxy, how: str) -> None:
 
 
 HOW = [
-    pytest.param("cut", marks=pytest.mark.fault("Connection to a runtime cut, and refused for a while")),
-    pytest.param("half-open", marks=pytest.mark.fault("Connection to a runtime half-open")),
-    pytest.param("delay", marks=pytest.mark.fault("Connection to a runtime slow")),
+    pytest.param("cut", marks=pytest.mark.fault("Link cut, and refused for a while")),
+    pytest.param("half-open", marks=pytest.mark.fault("Link half-open")),
+    pytest.param("delay", marks=pytest.mark.fault("Link slow")),
 ]
 
 
@@ -153,7 +153,7 @@ async def test_what_happened_behind_a_broken_wire_of_openhands_is_on_record_once
 # The wire to the executor
 
 
-@pytest.mark.fault("Connection to an executor cut before the request was sent")
+@pytest.mark.fault("Executor's connection cut before the request")
 async def test_a_request_that_certainly_never_arrived_is_sent_again_to_every_executor(tmp_path: Path) -> None:
     # The attempts have to last for as long as nobody can be reached.
     patience = {"attempts": 20, "backoff": {"initial": "500ms", "maximum": "1s"}}
@@ -177,7 +177,7 @@ async def test_a_request_that_certainly_never_arrived_is_sent_again_to_every_exe
         await scene.stop()
 
 
-@pytest.mark.fault("Connection to an executor cut after the request, before the response")
+@pytest.mark.fault("Executor's connection cut after the request, before the response")
 async def test_an_answer_that_is_cut_off_is_asked_for_again_or_unknown(tmp_path: Path) -> None:
     async with Scene(tmp_path, "0.1", through=["executor"]) as scene:
         await scene.serve()
@@ -194,7 +194,7 @@ async def test_an_answer_that_is_cut_off_is_asked_for_again_or_unknown(tmp_path:
         await scene.stop()
 
 
-@pytest.mark.fault("Connection to an executor half-open")
+@pytest.mark.fault("Executor's connection half-open")
 async def test_a_half_open_connection_to_an_executor_ends_with_the_attempt(tmp_path: Path) -> None:
     async with Scene(tmp_path, "0.2", through=["executor"], executor={"timeout": "3s"}) as scene:
         await scene.serve()
@@ -214,7 +214,7 @@ async def test_a_half_open_connection_to_an_executor_ends_with_the_attempt(tmp_p
         await scene.stop()
 
 
-@pytest.mark.fault("Connection to an executor slow")
+@pytest.mark.fault("Executor's connection slow")
 async def test_a_slow_connection_to_an_executor_costs_time_only(tmp_path: Path) -> None:
     async with Scene(tmp_path, "0.1", through=["executor"]) as scene:
         await scene.serve()
