@@ -171,6 +171,12 @@ class RuntimeOptions(BaseModel):
         " afterwards they are sent anyway.",
     )
 
+    keep_native: bool = Field(
+        default=False,
+        description="Keep each received native frame of at most 64 KiB with its event, secrets masked, for"
+        " `GET /v1/sessions/{session_id}/events?native=true`.",
+    )
+
     @property
     def native_id(self) -> str | None:
         """The native session to attach to at start, if any."""

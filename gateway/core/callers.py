@@ -6,6 +6,7 @@ Such a call is recorded in its session and runs like any other. Its outcome goes
 
 from typing import Any
 
+from gateway.adapter.port import Frame
 from gateway.core.calls import cancellation, check_limits, fingerprint, fit_call
 from gateway.core.inbound import NewCall, open_call
 from gateway.core.own_actions import WITHDRAWN, find_action, link, may_be_an_action
@@ -93,7 +94,12 @@ def ask(builder: StepBuilder, request: CallRequest) -> CallId:
     action = find_action(builder, event.tool, sha) if is_tied else None
     # The correlation links it to an action of the runtime's own, if it is one.
     origin = Origin(CALLER, request.protocol, correlation=sha if is_tied else None)
-    requested = builder.apply(event, "from_runtime", origin=origin, losses=fitted.losses)
+    native: bytes | None = None
+    if runtime.keep_frame is not None and request.protocol.startswith("mcp/"):
+        # The only part of the request that is the same at the instance that received it and at the owner.
+        frame = Frame("tools/call", {"name": request.tool, "arguments": request.arguments})
+        native = runtime.keep_frame(frame, ())
+    requested = builder.apply(event, "from_runtime", origin=origin, losses=fitted.losses, native=native)
     if action is not None:
         link(builder, action, call_id, event.tool)
     new = NewCall(

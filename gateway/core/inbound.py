@@ -81,10 +81,20 @@ def take(builder: StepBuilder, frame: Frame, *, cursor: str | None = None, overl
         rejected = FrameRejected(
             channel=frame.channel[:64], reason=exc.reason, path=exc.path, excerpt=repr(frame.payload)[:_EXCERPT]
         )
-        builder.apply(rejected, "from_runtime", draft=Draft(rejected))
+        (draft,) = _with_frame(builder, frame, (Draft(rejected),))
+        builder.apply(rejected, "from_runtime", draft=draft)
         return
-    for draft in drafts:
+    for draft in _with_frame(builder, frame, drafts):
         _draft(builder, draft, overloaded=overloaded)
+
+
+def _with_frame(builder: StepBuilder, frame: Frame, drafts: tuple[Draft, ...]) -> tuple[Draft, ...]:
+    """Add the native frame to the drafts that are recorded, if the runtime's options keep frames."""
+    keep = builder.runtime.keep_frame
+    if keep is None or all(draft.live for draft in drafts):
+        return drafts
+    kept = keep(frame, drafts)
+    return tuple(replace(draft, native=kept) for draft in drafts)
 
 
 def _draft(builder: StepBuilder, draft: Draft, *, overloaded: bool) -> None:

@@ -3,13 +3,13 @@
 The builder's memory already contains the events of this step, so one step can hold several decisions.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from gateway.adapter.port import Capabilities, Codec, RuntimeOptions
+from gateway.adapter.port import Capabilities, Codec, Frame, RuntimeOptions
 from gateway.core.adapt import adapt, carries_state, needs_attempt
 from gateway.core.effects import Effect, Place, Transmit, answered_by
 from gateway.core.fold import fold
@@ -103,6 +103,8 @@ class RuntimeContext:
     codec: Codec
     options: RuntimeOptions
     policy: Policy
+    keep_frame: Callable[[Frame, Sequence[Draft]], bytes] | None = None
+    """Writes a frame for its events as masked JSON of bounded size; None if the options keep no frames."""
 
 
 Mark = dict[str, Any]
@@ -184,6 +186,7 @@ class StepBuilder:
         linked_to: CallId | None = None,
         copies_at: datetime | None = None,
         synthetic: bool = False,
+        native: bytes | None = None,
     ) -> Envelope:
         """Add an event to the step under the next sequence, and fold it into `memory` at once.
 
@@ -192,7 +195,7 @@ class StepBuilder:
         """
         dedupe_key: str | None = None
         if draft is not None:
-            losses, dedupe_key, written = draft.losses, draft.native_id, draft.written
+            losses, dedupe_key, written, native = draft.losses, draft.native_id, draft.written, draft.native
             origin = Origin(
                 self.runtime.adapter,
                 self.runtime.protocol,
@@ -216,6 +219,7 @@ class StepBuilder:
             written,
             linked_to,
             synthetic or is_own(event.kind, direction, origin),
+            native,
         )
         self.events.append(new)
         if dedupe_key is not None:

@@ -47,6 +47,8 @@ class Draft:
     """Whether the frame may be our own message."""
     written: bytes | None = field(default=None, compare=False, repr=False)
     """The arguments or the result as compact JSON, if parsed strictly."""
+    native: bytes | None = field(default=None, compare=False, repr=False)
+    """The native frame as JSON to keep, if the runtime's options ask for it; the core sets it."""
 
 
 @frozen
@@ -72,6 +74,8 @@ class Envelope:
     """On a runtime's action: the equal caller's call, so that it is shown and counted once."""
     synthetic: bool = False
     """Made by the gateway, not received from a runtime, caller, client or backend."""
+    native: bytes | None = field(default=None, compare=False, repr=False)
+    """See `Draft.native`."""
     stored_kind: str | None = None
     """The stored kind if this release cannot read it: `event` is then opaque and never sent."""
 

@@ -58,6 +58,7 @@ ACCESS: dict[str, Access] = {
     "eraseSession": Access("operate"),
     "postEvents": Access("drive"),
     "listEvents": Access("read"),
+    "listNativeEvents": Access("operate"),
     "streamEvents": Access("read"),
     "redeliverEvent": Access("operate"),
     "getToolAccess": Access("drive"),
@@ -93,7 +94,8 @@ ACCESS: dict[str, Access] = {
     "listProblems": Access(None),
     "getProblem": Access(None),
 }
-"""The requirements by operation; `eraseSession` is `closeSession` with `erase=true`."""
+"""The requirements by operation; `eraseSession` is `closeSession` with `erase=true`, and `listNativeEvents` is
+`listEvents` with `native=true`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -284,6 +284,8 @@ class EventsQuery(Query):
     """Only events of these kinds: one or more globs, repeated or separated by commas, for example `tool.*`."""
     limit: Annotated[int, Field(ge=1, le=1_000)] = 100
     """The maximum number of events."""
+    native: bool = False
+    """Whether each event comes with its native frames; then a page has at most 100 events."""
 
 
 class StreamQuery(Query):

@@ -50,6 +50,7 @@ from gateway.runtime.feeds.interactions import InteractionFeed
 from gateway.runtime.feeds.linked import with_links
 from gateway.runtime.interactions import Interactions
 from gateway.runtime.metrics import Metrics
+from gateway.runtime.native_frames import NativeReader
 from gateway.runtime.services import Services
 from gateway.runtime.session.closing import Closing
 from gateway.runtime.session.directory import SessionDirectory, reply_slot
@@ -193,6 +194,7 @@ class Gateway:
             adapters=parts.adapters,
             settings=lambda: self.settings,
         )
+        self.native = NativeReader(engine, parts.adapters, lambda: self.settings.runtimes)
         self._redriving = Redriving(engine, self._directory, clock, ids, wake=self._backends.wake, drain=self.draining)
         self.calls = Calls(
             services,

@@ -7,6 +7,8 @@ from itertools import islice
 from math import isfinite
 from typing import Any, cast
 
+import orjson
+
 from dragoman.hidden import MASK, NOTHING, Hidden
 
 _LONGEST = 2_000
@@ -16,6 +18,8 @@ _DEEPEST = 6
 _MOST_MEMBERS = 100
 _SHORTEST_SECRET = 4
 """Shorter values would blank out half of every line."""
+_TOKENS = (b"whsec_", b"dtt_")
+"""The beginnings of the tokens that every mask finds."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 """Characters that steer terminals, end lines for some readers, or turn the direction of text."""
 
@@ -31,6 +35,30 @@ def register_secret(value: str) -> None:
 def is_registered(value: str) -> bool:
     """Return whether a value is a registered secret."""
     return value in _registered[0].texts
+
+
+def mask_json(written: bytes, secrets: Iterable[str] = ()) -> bytes:
+    """Mask the registered secrets, and further ones, in each text and number of a JSON document of bounded depth."""
+    masks = (_registered[0], Hidden(secrets))
+    if not any(mask.may_be_in(written) for mask in masks) and not any(token in written for token in _TOKENS):
+        return written
+    return orjson.dumps(_mask_value(orjson.loads(written), masks))
+
+
+def _mask_value(value: Any, masks: Iterable[Hidden]) -> Any:
+    match value:
+        case dict():
+            members = cast("dict[str, Any]", value)
+            return {_mask_value(name, masks): _mask_value(one, masks) for name, one in members.items()}
+        case list():
+            return [_mask_value(one, masks) for one in cast("list[Any]", value)]
+        case None | bool():
+            return value
+        case _:
+            text = masked = str(value)
+            for mask in masks:
+                masked = mask.mask(masked)
+            return value if masked == text else masked
 
 
 def clean_text(text: str) -> str:

@@ -1,8 +1,8 @@
 """Encodes events as the bytes that engines store, and decodes rows into envelopes. Pure.
 
 The event is encoded once, around its existing JSON or by pydantic, so that free-form values are preserved exactly (null
-members, NUL characters, large integers). Origin, cause, link and losses are a second, smaller JSON object, which is
-absent if they are empty.
+members, NUL characters, large integers). Origin, cause, link, losses and a kept native frame are a second JSON object,
+which is absent if they are empty.
 """
 
 import json
@@ -82,6 +82,9 @@ def _about(new: Envelope) -> bytes | None:
         about["synthetic"] = new.synthetic
     if new.losses:
         about["losses"] = [loss.model_dump() for loss in new.losses]
+    if new.native is not None:
+        # As a text, which is parsed fast where no one asks for the frame.
+        about["native"] = new.native.decode()
     return orjson.dumps(about) if about else None
 
 
@@ -120,6 +123,7 @@ def decode_envelope(record: EventRecord) -> Envelope:
     event, stored_kind = _decode_event(record)
     origin, synthetic = _read_origin(about.get("origin")), about.get("synthetic")
     caused_by, losses, linked_to = about.get("caused_by"), about.get("losses"), about.get("linked_to")
+    native = about.get("native")
     return Envelope(
         event_id=record.event_id,
         session_id=record.session_id,
@@ -130,6 +134,7 @@ def decode_envelope(record: EventRecord) -> Envelope:
         origin=origin,
         caused_by=caused_by if isinstance(caused_by, int) else None,
         losses=tuple([_read_loss(loss) for loss in cast("list[Any]", losses)]) if isinstance(losses, list) else (),
+        native=native.encode() if isinstance(native, str) else None,
         stored_kind=stored_kind,
         dedupe_key=record.dedupe_key,
         linked_to=CallId(linked_to) if isinstance(linked_to, str) else None,
@@ -196,7 +201,7 @@ def is_erased(event: Event) -> bool:
 
 
 def strip_about(about: bytes | None) -> bytes | None:
-    """Keep origin, cause and link, and drop the losses, which may quote a body."""
+    """Keep origin, cause and link, and drop the losses, which may quote a body, and the native frame."""
     if about is None:
         return None
     members = _read_about(about)

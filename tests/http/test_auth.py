@@ -75,7 +75,7 @@ async def test_each_operation_needs_exactly_its_scope(
 
 def test_every_operation_has_a_row_in_the_access_table() -> None:
     names = {route.operation_id for route in ROUTES}
-    assert names | {"eraseSession"} == set(ACCESS)
+    assert names | {"eraseSession", "listNativeEvents"} == set(ACCESS)
 
 
 async def test_erasing_needs_operate_besides_drive(
@@ -88,6 +88,18 @@ async def test_erasing_needs_operate_besides_drive(
     allowed = await stranger.delete(f"/v1/sessions/{session_id}?erase=true", headers=bearer("all-of-it"))
     assert allowed.status_code == 204
     assert {one.event.kind for one in await environment.journal(session_id)} == {"opaque"}
+
+
+async def test_native_frames_need_operate_besides_read(
+    stranger: httpx.AsyncClient, environment: Environment, session_id: str
+) -> None:
+    path = f"/v1/sessions/{session_id}/events"
+    refused = await stranger.get(f"{path}?native=true", headers=bearer("look-only"))
+    assert refused.status_code == 403
+    assert refused.json()["scope"] == "operate"
+    assert "native" not in (await stranger.get(path, headers=bearer("look-only"))).json()["data"][0]
+    allowed = await stranger.get(f"{path}?native=true", headers=bearer("all-of-it"))
+    assert [row["native"] for row in allowed.json()["data"]] == [None] * len(await environment.journal(session_id))
 
 
 @pytest.mark.parametrize(

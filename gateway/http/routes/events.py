@@ -11,6 +11,7 @@ from pydantic import PlainValidator
 from dragoman.models import responses
 from gateway.errors import Inexpressible
 from gateway.events import Envelope, dump_event, to_json
+from gateway.http.auth import require
 from gateway.http.client_events import PostedEvents, Several
 from gateway.http.idempotency import IdempotencyKey
 from gateway.http.openapi import problems
@@ -26,8 +27,12 @@ from gateway.http.route import (
     read_sequence,
 )
 from gateway.http.sse import Beyond, EventStream
+from gateway.http.views import show
 from gateway.runtime.views import StreamItem
 from gateway.store.step import Keep
+
+_MOST_NATIVE = 100
+"""Events of a page with native frames."""
 
 router = APIRouter(route_class=OperationRoute, tags=["events"])
 
@@ -89,15 +94,28 @@ async def post_events(
     response_description="One page.",
     responses=problems("not-found", "gone"),
 )
-async def list_events(gateway: GatewayDep, session_id: SessionPath, query: Annotated[EventsQuery, Query()]) -> Response:
+async def list_events(
+    request: ApiRequest, gateway: GatewayDep, session_id: SessionPath, query: Annotated[EventsQuery, Query()]
+) -> Response:
     """List a session's events.
 
     Returns the events after a sequence, in order. Pass `next` as `after` to continue. With `kind`, a page searches at
-    most 20,000 events, so it may be short or empty and still have a `next`.
+    most 20,000 events, so it may be short or empty and still have a `next`. `native=true` also requires the scope
+    `operate`; it adds the native frames that `keep_native` of the runtime has kept, and those that the gateway sent,
+    encoded again.
     """
-    kinds = kinds_of(query.kind)
-    envelopes, following = await gateway.page_of_events(session_id, kinds, after=query.after, limit=query.limit)
-    return listing([to_json(envelope) for envelope in envelopes], following)
+    limit, kinds = query.limit, kinds_of(query.kind)
+    if query.native:
+        require(request, "listNativeEvents")
+        limit = min(limit, _MOST_NATIVE)
+    envelopes, following = await gateway.page_of_events(session_id, kinds, after=query.after, limit=limit)
+    rows = [to_json(envelope) for envelope in envelopes]
+    if query.native:
+        native = await gateway.native.frames_of(await gateway.session(session_id), envelopes)
+        for row in rows:
+            frames = native.get(row["sequence"])
+            row["native"] = None if frames is None else show(responses.NativeFrames, frames)
+    return listing(rows, following)
 
 
 @router.get(

@@ -30,6 +30,7 @@ from gateway.guard import guard, in_time, is_fault
 from gateway.runtime.calls.offered import OfferedTool
 from gateway.runtime.calls.tickets import Ticket, Tickets
 from gateway.runtime.drain import Drain
+from gateway.runtime.native_frames import keep_frame
 from gateway.runtime.observe import warn_unserved
 from gateway.runtime.session.autostart import Autostarts
 from gateway.runtime.session.codec import CheckedCodec
@@ -122,6 +123,7 @@ class Runtimes:
             codec=CheckedCodec(codec, runtime=name),
             options=options,
             policy=policy,
+            keep_frame=keep_frame if options.keep_native else None,
         )
         runtime = Runtime(name, adapter, options, connector, context, stack, tools)
         self._sessions.runtimes[name] = runtime

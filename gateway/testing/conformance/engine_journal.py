@@ -119,6 +119,15 @@ class JournalSuite:
         kept = [e.event for e in await engine.read(ALICE, after=1)]
         assert kept == [Opaque(channel="deep", payload=depths[depth]) for depth in (64, 190, 240)]
 
+    async def test_a_native_frame_is_kept_with_its_event_and_erased_with_it(self, engine: Engine) -> None:
+        await open_session(engine)
+        frame = '{"channel":"event","payload":{"text":"🂡 \\u0000 \\"x\\""},"omitted":null}'.encode()
+        await engine.commit(Step(ALICE, (said(native=frame), said())))
+        assert [event.native for event in await engine.read(ALICE, after=1)] == [frame, None]
+        await engine.commit(Step(ALICE, state="closed"))
+        await engine.erase(ALICE)
+        assert [event.native for event in await engine.read(ALICE, after=1)] == [None, None]
+
     async def test_a_secret_is_returned_once_and_stored_as_asterisks(self, engine: Engine) -> None:
         await open_session(engine)
         committed = await engine.commit(Step(ALICE, (new(SecretSupplied(id="s", value=SecretStr("hunter2"))),)))

@@ -256,7 +256,7 @@ class Environment:
         agents = {dialect: RUNTIMES[f"huma {dialect}"] for dialect in self.huma}
         coder = {"adapter": "openhands", "url": self.openhands.url, "session_api_key": self.openhands.session_api_key}
         ada = {"adapter": "herm", "url": self.herm.url, "api_key": self.herm.api_key, "agent_id": HERM_AGENT}
-        return {
+        made: dict[str, dict[str, Any]] = {
             **{
                 agents[dialect]: {
                     "adapter": f"huma-{dialect}",
@@ -275,6 +275,7 @@ class Environment:
             # A client with this token has a session.
             RUNTIMES["mcp"]: {"adapter": "mcp", "clients": [{"name": MCP_CLIENT, "token": self.mcp_token}]},
         }
+        return {name: {**options, "keep_native": True} for name, options in made.items()}
 
     async def _is_ready(self) -> bool:
         try:

@@ -35,8 +35,35 @@ class Written(Shape):
     """The rows."""
 
 
+class NativeFrame(Shape):
+    """A native message."""
+
+    channel: str
+    """The channel or event name in the protocol."""
+    payload: Any
+    """The content, with secrets masked; null if it is omitted."""
+    omitted: str | None
+    """Why the content is omitted."""
+
+
+class NativeFrames(Shape):
+    """The native messages of an event."""
+
+    frames: list[NativeFrame]
+    """The messages, in order."""
+    reencoded: bool
+    """Whether the adapter encoded them again from the recorded event, because the gateway sent them."""
+
+
+class ListedEvent(Envelope):
+    """An event of a list."""
+
+    native: NativeFrames | None = None
+    """Its native messages; only with `native=true`, and null if none was kept."""
+
+
 class EventListing(Shape):
-    data: list[Envelope]
+    data: list[ListedEvent]
     """The rows."""
     next: int | None
     """Pass it as `after` to get the next page; null on the last page."""
