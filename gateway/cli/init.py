@@ -143,6 +143,7 @@ def _show(folder: Path, made: "Mapping[str, StarterFile]", commands: "Sequence[S
             _print(f"  {line}")
     _show_commands(commands)
     _print("\nThen inspect it: dragoman calls, dragoman sessions, dragoman tail.")
+    _print("UI: http://127.0.0.1:8080/ui; sign in with the DRAGOMAN_KEY of .env.")
     if ".gitignore" not in made and not _ignores_secrets(folder / ".gitignore"):
         _print("Before you commit: add .env to your .gitignore.", "yellow")
     if all(map(find_spec, DEMO_LIBRARIES)):

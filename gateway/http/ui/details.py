@@ -50,8 +50,7 @@ async def event(visit: Visit) -> Response:
     """Show one event: canonical JSON beside the native frames."""
     session_id, sequence = visit.part("session_id"), _number(visit.part("sequence")) or 0
     row = await visit.api.get(path_of("v1", "sessions", session_id))
-    events = await _events(visit, session_id, sequence - 1, limit=1)
-    found = next((one for one in events["data"] if one["sequence"] == sequence), None)
+    found = await _event(visit, session_id, sequence)
     if found is None:
         detail = f"session {session_id} has no event {sequence}, or retention removed it"
         raise ApiProblem(404, {"type": "/problems/not-found", "title": "Not found", "detail": detail})
@@ -65,10 +64,13 @@ async def call(visit: Visit) -> Response:
     if found["dead"]:
         found = await _letter(visit, call_id) or found
     story = tell(found, visit.now)
-    row = await visit.api.get(path_of("v1", "sessions", found["session_id"]))
+    session_id = found["session_id"]
+    row = await visit.api.get(path_of("v1", "sessions", session_id))
+    ends = [found["request_sequence"], found["outcome_sequence"]]
     return render(
         visit,
         "call.html",
+        ends=[one for sequence in ends if sequence and (one := await _event(visit, session_id, sequence))],
         call=found,
         row=row,
         story=story,
@@ -95,15 +97,27 @@ async def _letter(visit: Visit, call_id: str) -> Any:
 
 
 async def _events(visit: Visit, session_id: str, after: int, limit: int = EVENTS) -> Any:
-    """Read events, with their native frames if the operator may see them; skip what retention removed."""
+    """Read events; skip those that retention removed."""
     path = path_of("v1", "sessions", session_id, "events")
-    native = "true" if visit.may("operate") else None
     try:
-        return await visit.api.get(path, after=after, limit=limit, native=native)
+        return await visit.api.get(path, after=after, limit=limit)
     except ApiProblem as exc:
         if exc.status != _GONE or "first_sequence" not in exc.problem:
             raise
-        return await visit.api.get(path, after=exc.problem["first_sequence"] - 1, limit=limit, native=native)
+        return await visit.api.get(path, after=exc.problem["first_sequence"] - 1, limit=limit)
+
+
+async def _event(visit: Visit, session_id: str, sequence: int) -> Any:
+    """Read one event, with its native frames if the operator may see them; None if it is not there."""
+    native = "true" if visit.may("operate") else None
+    path = path_of("v1", "sessions", session_id, "events")
+    try:
+        found = await visit.api.get(path, after=max(0, sequence - 1), limit=1, native=native)
+    except ApiProblem as exc:
+        if exc.status != _GONE:
+            raise
+        return None
+    return next((one for one in found["data"] if one["sequence"] == sequence), None)
 
 
 def _keeps(visit: Visit, runtime: str) -> bool:

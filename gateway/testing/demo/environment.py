@@ -188,6 +188,7 @@ class Environment:
         """Return the addresses of all parts."""
         return {
             "gateway": self.url,
+            "ui": f"{self.url}/ui",
             "backend": self.backend_served.url,
             **{f"huma {dialect}": server.url for dialect, server in self.huma.items()},
             "openhands": self.openhands.url,

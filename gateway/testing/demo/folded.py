@@ -13,6 +13,7 @@ from rich.text import Text
 from gateway.testing import backend
 from gateway.testing.demo.one_call import DIALECTS, OneCall
 from gateway.testing.demo.report import Note, Story
+from gateway.testing.serving import LOOPBACK
 
 STARTS = "the gateway starts"
 MARKS = {True: "✓", False: "✗", None: "…"}
@@ -77,7 +78,9 @@ class FoldedOutput:
             self._print(Text(f"The log of the gateway is {log}"))
         command = command_line()
         self._print(Text.assemble((f"{command} demo --verbose", HEADING), "  show every step and message"))
-        self._print(Text.assemble((f"{command} demo --keep", HEADING), "     keep everything running"))
+        keep = f"{command} demo --keep"
+        self._print(Text.assemble((keep, HEADING), "     keep everything running, to look at in a browser:"))
+        self._print(Text.assemble((f"{keep} --port 8090", HEADING), f"  http://{LOOPBACK}:8090/ui"))
         self._print(
             Text.assemble("Your own backend needs one endpoint, as in ", (_near(Path(backend.__file__)), HEADING))
         )

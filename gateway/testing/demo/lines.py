@@ -25,6 +25,7 @@ async def sample_lines(environment: Environment) -> list[str]:
         f"{sys.executable} -m gateway serve --config {environment.config} --port {environment.port}",
     ]
     return [
+        f"# open {environment.url}/ui in a browser and sign in with KEY",
         "# paste these first",
         f"GATEWAY={environment.url} KEY={environment.api_key}",
         f"SESSION={agent}",
