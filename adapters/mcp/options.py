@@ -8,7 +8,7 @@ from pydantic_core import PydanticCustomError
 from gateway.adapter.options import McpClient
 from gateway.adapter.port import RuntimeOptions
 
-_OF_LINKS = tuple(name for name in RuntimeOptions.model_fields if name not in {"adapter", "labels"})
+_OF_LINKS = tuple(name for name in RuntimeOptions.model_fields if name not in {"adapter", "labels", "keep_native"})
 
 
 def _without_links(schema: dict[str, Any]) -> None:

@@ -91,6 +91,7 @@ ACCESS: dict[str, Access] = {
     "getMetrics": Access("read", page="metrics"),
     "getVersion": Access("read", page="version"),
     "getOpenapi": Access("read", page="openapi"),
+    "getLlms": Access(None),
     "listProblems": Access(None),
     "getProblem": Access(None),
 }

@@ -103,7 +103,7 @@ async def test_native_frames_need_operate_besides_read(
 
 
 @pytest.mark.parametrize(
-    "path", ["/healthz", "/livez", "/health", "/readyz", "/ready", "/problems", "/problems/not-found"]
+    "path", ["/healthz", "/livez", "/health", "/readyz", "/ready", "/llms.txt", "/problems", "/problems/not-found"]
 )
 async def test_pages_for_probes_and_explanations_are_open(stranger: httpx.AsyncClient, path: str) -> None:
     assert (await stranger.get(path)).status_code == 200

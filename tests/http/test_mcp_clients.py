@@ -73,6 +73,20 @@ def answer_texts(answer: dict[str, Any]) -> list[str]:
     return [block["text"] for block in answer["result"]["content"]]
 
 
+async def test_the_request_of_a_client_is_kept_if_the_options_say_so(
+    environment: Environment, ada: Plain, wire: httpx.AsyncClient
+) -> None:
+    path = f"/v1/sessions/{ADAS}/events?native=true"
+    await ada.call("ask_for_cards", SEVENS)
+    rows = (await wire.get(path)).json()["data"]
+    assert [row["native"] for row in rows] == [None, None, None]
+    await environment.reload({"desks": {"desk": {"keep_native": True}}})
+    await ada.call("ask_for_cards", SEVENS)
+    rows = (await wire.get(path)).json()["data"]
+    frame = {"channel": "tools/call", "payload": {"name": "ask_for_cards", "arguments": SEVENS}, "omitted": None}
+    assert [row["native"] for row in rows[3:]] == [{"frames": [frame], "reencoded": False}, None]
+
+
 # Who comes ----------------------------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""Health, readiness, metrics, version, the OpenAPI document and the problem types."""
+"""Health, readiness, metrics, version, the OpenAPI document, `/llms.txt` and the problem types."""
 
 from typing import Any
 
@@ -9,6 +9,7 @@ from dragoman.models import responses
 from gateway.errors import NotFound
 from gateway.guard import in_thread
 from gateway.http.errors import PROBLEMS
+from gateway.http.llms import write_llms
 from gateway.http.openapi import problems
 from gateway.http.reply import Reply, dump, listing
 from gateway.http.route import ApiRequest, GatewayDep, NamePath, OperationRoute
@@ -74,9 +75,21 @@ async def get_openapi(request: ApiRequest) -> Response:
 
     Returns the OpenAPI 3.1 document of the API.
     """
+    return Response(dump(await _document(request)), media_type="application/json")
+
+
+@router.get("/llms.txt", include_in_schema=False)
+async def get_llms(request: ApiRequest) -> Response:
+    """Get the description for language models.
+
+    Returns the product, the webhook contract and the operations as Markdown.
+    """
+    return Response(write_llms(await _document(request)), media_type="text/plain")
+
+
+async def _document(request: ApiRequest) -> dict[str, Any]:
     # The first request writes it, in a thread: that takes a second, in which the lease must be renewed.
-    document = await in_thread("openapi", request.app.openapi, within=_WRITING, what="the OpenAPI document")
-    return Response(dump(document), media_type="application/json")
+    return await in_thread("openapi", request.app.openapi, within=_WRITING, what="the OpenAPI document")
 
 
 @router.get(
