@@ -178,6 +178,11 @@ async def test_a_cookie_of_another_gateway_on_this_host_signs_nobody_in(url: str
         for cookie in (f"{kept.key}={kept.value}", f"dragoman-{browser.http.base_url.port}={kept.value}"):
             browser.cookie = cookie
             assert not await browser.is_signed_in()
+        # A gateway that took the port over issues it for the same address.
+        stranger.host = browser.host
+        await stranger.sign_in(NOT_MINE)
+        browser.cookie = stranger.cookie
+        assert (await stranger.is_signed_in(), await browser.is_signed_in()) == (True, False)
         mine = await browser.sign_in("all-of-it")
         browser.cookie = f"{kept.key}={kept.value}; {mine.key}={mine.value}"
         assert await browser.is_signed_in()
