@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 commands = typer.Typer()
 
+_BREAKS = frozenset("\x85\u2028\u2029")
+"""Characters that YAML 1.1 reads as line breaks."""
+
 
 @commands.command(
     epilog=examples(
@@ -154,7 +157,11 @@ def _write(path: Path, declared: Mapping[str, Any]) -> None:
 def _dump(value: object) -> str:
     import yaml
 
-    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=110)
+    text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=110)
+    # The library writes these line breaks as they are, and would read them as spaces.
+    if _BREAKS & set(text):
+        text = yaml.safe_dump(value, sort_keys=False, width=110)
+    return text
 
 
 def _indent(text: str, columns: int) -> str:

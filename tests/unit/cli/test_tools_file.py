@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 
 from gateway.cli.tools import update_section
 from gateway.errors import OperatorError
@@ -94,6 +94,8 @@ TOOLS = st.dictionaries(
 )
 
 
+@example(present={}, declared={"ask": {"description": "\x85"}}, flow=None, rest=False)
+@example(present={}, declared={"ask": {"description": "a\u2028b"}}, flow=False, rest=True)
 @given(present=TOOLS, declared=TOOLS.filter(bool), flow=st.sampled_from([None, False]), rest=st.booleans())
 def test_any_tools_are_merged(present: dict[str, Any], declared: dict[str, Any], flow: bool | None, rest: bool) -> None:
     values = {"tools": present, **({"unrouted": "fail"} if rest else {})}
