@@ -33,6 +33,7 @@ from gateway.core.state import (
     start_caught_up,
     where,
 )
+from gateway.core.trace_context import TraceContext
 from gateway.errors import MalformedFrame
 from gateway.events import (
     ActionOrdered,
@@ -304,6 +305,8 @@ class NewCall:
     written: bytes | None = None
     caller: Origin | None = None
     """The API client that gets the outcome; None if the runtime gets it."""
+    trace: TraceContext | None = None
+    """The trace context of the API client."""
 
 
 def open_call(builder: StepBuilder, new: NewCall, *, refused: Answered | None = None) -> None:
@@ -330,6 +333,7 @@ def open_call(builder: StepBuilder, new: NewCall, *, refused: Answered | None = 
         size=new.size,
         origin=new.caller,
         written=new.written,
+        trace=str(builder.trace_of(new.call_id, new.trace)),
     )
     builder.change_call(Open(call))
     if leaves_now:

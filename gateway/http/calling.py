@@ -10,7 +10,7 @@ from gateway.core.callers import CallRequest
 from gateway.errors import Elsewhere
 from gateway.events import CallId, SessionId
 from gateway.events.frozen import replace
-from gateway.http.forward import FORWARDED, response_of
+from gateway.http.forward import FORWARDED, TRACEPARENT, response_of
 from gateway.http.reply import dump
 from gateway.http.route import ApiRequest
 from gateway.store.call import Call
@@ -66,7 +66,8 @@ async def _open(request: ApiRequest, session_id: SessionId, asked: CallRequest, 
     forwarding = request.api_state.forwarding
     path = f"/v1/sessions/{quote(session_id, safe='')}/calls"
     body = dump({"tool": asked.tool, "arguments": asked.arguments, "key": asked.key})
-    written = forwarding.request_of(request, path, body, (_SPOKEN, asked.protocol))
+    trace = () if asked.trace is None else ((TRACEPARENT, str(asked.trace)),)
+    written = forwarding.request_of(request, path, body, (_SPOKEN, asked.protocol), *trace)
     answered = await forwarding.ask_owner(session_id, written, until=until)
     if answered is None:
         return await callers.ask(session_id, asked)

@@ -63,7 +63,8 @@ class RequestMiddleware:
                     # Only the start of the response has one.
                     deadline.reschedule(None)
                     has_deadline = False
-                added = [*_HEADERS, (REQUEST_ID, request_id)]
+                elapsed = b"gateway;dur=%.1f" % ((time.perf_counter() - began) * 1_000)
+                added = [*_HEADERS, (REQUEST_ID, request_id), (b"server-timing", elapsed)]
                 if all(name != b"cache-control" for name, _ in message.get("headers", ())):
                     added.append(_NO_STORE)
                 message = {**message, "headers": [*message.get("headers", ()), *added]}

@@ -53,6 +53,8 @@ class Call:
     """Whether a different outcome came after its end, which is on record; another one is not recorded any more."""
     progressed: int = 0
     """The recorded progress in bytes; each report counts as at least `PROGRESS_COST`."""
+    trace: str | None = None
+    """The trace context as a `traceparent`, with zeros for the parent of a root; None: derived from the key."""
     arguments: Mapping[str, Any] | None = field(default=None, compare=False)
     """The arguments of an open call; None in lists, and if the request is unreadable. Not a column."""
     size: int = field(default=0, compare=False)

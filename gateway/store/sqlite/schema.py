@@ -163,6 +163,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE notes (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT",
         "CREATE TABLE probe (id INTEGER PRIMARY KEY CHECK (id = 1), tried_at INTEGER NOT NULL) STRICT",
     ),
+    ("ALTER TABLE calls ADD COLUMN trace TEXT",),
 )
 
 NEWEST = FIRST + len(MIGRATIONS) - 1
