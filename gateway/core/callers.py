@@ -34,6 +34,8 @@ class CallRequest:
     """Whether the key was generated just now, so that no existing call can have it."""
     trace: TraceContext | None = None
     """The caller's trace context."""
+    span: str | None = None
+    """The span of the caller's request, if it is traced here; it belongs to the trace of the call."""
 
     @property
     def native_call_id(self) -> str:
@@ -111,6 +113,7 @@ def ask(builder: StepBuilder, request: CallRequest) -> CallId:
         size=size,
         caller=origin,
         trace=request.trace,
+        span=request.span,
     )
     withdrawn = action is not None and action.withdrawn
     open_call(builder, new, refused=cancellation(WITHDRAWN) if withdrawn else None)

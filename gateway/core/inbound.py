@@ -307,6 +307,8 @@ class NewCall:
     """The API client that gets the outcome; None if the runtime gets it."""
     trace: TraceContext | None = None
     """The trace context of the API client."""
+    span: str | None = None
+    """The span of the API client's request, which belongs to the trace of the call."""
 
 
 def open_call(builder: StepBuilder, new: NewCall, *, refused: Answered | None = None) -> None:
@@ -314,6 +316,7 @@ def open_call(builder: StepBuilder, new: NewCall, *, refused: Answered | None = 
     executor = new.executor
     leaves_now = refused is None and executor is not None and builder.take_slot(executor)
     policy = builder.runtime.policy.executors.get(executor or "", USUAL_RETRY)
+    trace = new.trace or builder.trace_of(new.call_id)
     call = Call(
         call_id=new.call_id,
         session_id=builder.base.session_id,
@@ -333,7 +336,7 @@ def open_call(builder: StepBuilder, new: NewCall, *, refused: Answered | None = 
         size=new.size,
         origin=new.caller,
         written=new.written,
-        trace=str(builder.trace_of(new.call_id, new.trace)),
+        trace=str(trace if new.span is None else trace.below(new.span)),
     )
     builder.change_call(Open(call))
     if leaves_now:

@@ -286,10 +286,8 @@ class StepBuilder:
         if self._open_bytes is not None:
             self._open_bytes += (0 if after is None else after.size) - (0 if before is None else before.size)
 
-    def trace_of(self, key: str, given: TraceContext | None) -> TraceContext:
-        """Choose the trace context of a new call: its caller's, else the running turn's, else one of its key."""
-        if given is not None:
-            return given
+    def trace_of(self, key: str) -> TraceContext:
+        """Choose the trace context of a new call without a caller's: the running turn's, else one of its key."""
         turn, ratio = self.memory.turn, self.runtime.policy.trace_ratio
         return key_context(key, ratio) if turn is None else turn_context(self.base.session_id, turn.sequence, ratio)
 

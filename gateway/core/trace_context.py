@@ -13,8 +13,6 @@ from gateway.store.call import Call
 
 NO_SPAN = "0" * 16
 """The parent of a root span; no valid span has this id."""
-MCP = "mcp/"
-"""The prefix of the protocols of MCP clients."""
 
 _NO_TRACE = "0" * 32
 _TRACEPARENT = re.compile(r"(?!ff)([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.ASCII)
@@ -46,8 +44,8 @@ def read_traceparent(given: object) -> TraceContext | None:
 
 def turn_context(session_id: SessionId, first_sequence: int, ratio: float) -> TraceContext:
     """Return the place below the span of a turn."""
-    digest = _digest(f"turn {session_id} {first_sequence}")
-    return TraceContext(digest[:32], digest[32:48], is_sampled(digest[:32], ratio))
+    trace_id = _digest(f"turn {session_id} {first_sequence}")[:32]
+    return TraceContext(trace_id, _turn_span(trace_id), is_sampled(trace_id, ratio))
 
 
 def key_context(key: str, ratio: float = 1.0) -> TraceContext:
@@ -66,22 +64,19 @@ def call_span(call_id: CallId) -> str:
     return _digest(f"call {call_id}")[:16]
 
 
-def request_span(call_id: CallId) -> str:
-    """Return the id of the span of the MCP request that opened a call."""
-    return _digest(f"request {call_id}")[:16]
-
-
 def attempt_span(call_id: CallId, attempt: int, *, unsent_at: datetime | None = None) -> str:
     """Return the id of the span of an attempt, which its webhook carries; the number of an unsent one is used again."""
     number = f"{attempt}" if unsent_at is None else f"{attempt} {unsent_at.isoformat()}"
     return _digest(f"attempt {number} {call_id}")[:16]
 
 
-def place_of_call(call: Call) -> TraceContext:
-    """Return the place of a call's own span: below the MCP request that opened the call, if there is one."""
+def place_of_request(call: Call, caller: TraceContext | None) -> TraceContext:
+    """Return the place of the MCP request that opened a call: below its caller's span, else below the turn's."""
+    if caller is not None:
+        return caller
     context = context_of(call)
-    by_mcp = call.origin is not None and call.origin.protocol.startswith(MCP)
-    return context.below(request_span(call.call_id)) if by_mcp else context
+    is_root = context.trace_id == key_context(call.idempotency_key).trace_id
+    return context.below(NO_SPAN if is_root else _turn_span(context.trace_id))
 
 
 def attempt_context(call: Call) -> TraceContext:
@@ -102,6 +97,10 @@ def _read(given: object) -> TraceContext | None:
     if trace_id == _NO_TRACE or (version == "00" and more is not None):
         return None
     return TraceContext(trace_id, parent, bool(int(flags, 16) & 1))
+
+
+def _turn_span(trace_id: str) -> str:
+    return _digest(trace_id)[:16]
 
 
 def _digest(text: str) -> str:

@@ -11,7 +11,6 @@ from gateway.core.trace_context import (
     attempt_span,
     call_span,
     context_of,
-    place_of_call,
     turn_context,
 )
 from gateway.events import ToolFinished
@@ -64,7 +63,7 @@ def turn_span(before: SessionView, adapter: str, ended_at: datetime, ratio: floa
 
 def tool_span(call: Call, finished: ToolFinished, ended_at: datetime, *, content: bool) -> Span | None:
     """Return the span of a settled call; None if it is not sampled."""
-    place = place_of_call(call)
+    place = context_of(call)
     if not place.sampled:
         return None
     attributes: dict[str, Any] = {

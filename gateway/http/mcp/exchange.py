@@ -59,8 +59,8 @@ class Exchange:
     """The runtime of the calling agent, identified by its own ticket or by the one in the runtime's settings."""
     call: Call | None = None
     """The call that the request waits for."""
-    has_opened: bool = False
-    """Whether the request has opened its call, or found it by its key."""
+    span: str | None = None
+    """The span of the request, if it is traced."""
     answered: bool = False
     """Whether the complete response was passed to the connection."""
     refusal: Draining | None = None
@@ -200,7 +200,7 @@ class Exchange:
             if known is not None:
                 self._listens_to = known.call_id
                 return known
-        asked = CallRequest(tool, arguments, self.caller.name, key, protocol, fresh, self.trace)
+        asked = CallRequest(tool, arguments, self.caller.name, key, protocol, fresh, self.trace, self.span)
         # Registered before the call is stored, so that no concurrent equal call joins it.
         await self._listen(id_of(session.runtime, session.native_id, asked))
         opened = await open_call(self.request, session.session_id, asked)
@@ -209,7 +209,6 @@ class Exchange:
             if problem["type"] == "/problems/unknown-tool":
                 raise UnknownTool(problem["detail"])
             raise CallRefused(problem["detail"])
-        self.has_opened = True
         return opened
 
     @property

@@ -9,7 +9,7 @@ from gateway.core.callers import CallRequest
 from gateway.core.trace_context import read_traceparent
 from gateway.errors import InvalidRequest
 from gateway.http.body import refuse_two_keys
-from gateway.http.calling import open_call, protocol_of
+from gateway.http.calling import open_call, protocol_of, span_of
 from gateway.http.forward import TRACEPARENT
 from gateway.http.openapi import problems
 from gateway.http.reply import Reply
@@ -77,6 +77,7 @@ async def call_tool(
         protocol_of(request),
         fresh,
         read_traceparent(request.headers.get(TRACEPARENT)),
+        span_of(request),
     )
     call = await open_call(request, session_id, asked)
     if not isinstance(call, Call):

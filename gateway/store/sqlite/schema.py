@@ -98,7 +98,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             finished_at INTEGER,
             dead INTEGER NOT NULL,
             late INTEGER NOT NULL,
-            progressed INTEGER NOT NULL
+            progressed INTEGER NOT NULL,
+            trace TEXT
         ) STRICT
         """,
         # `latest_call`.
@@ -163,7 +164,6 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE notes (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT",
         "CREATE TABLE probe (id INTEGER PRIMARY KEY CHECK (id = 1), tried_at INTEGER NOT NULL) STRICT",
     ),
-    ("ALTER TABLE calls ADD COLUMN trace TEXT",),
 )
 
 NEWEST = FIRST + len(MIGRATIONS) - 1

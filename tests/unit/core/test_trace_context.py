@@ -13,14 +13,13 @@ from gateway.core.trace_context import (
     context_of,
     is_sampled,
     key_context,
-    place_of_call,
+    place_of_request,
     read_traceparent,
-    request_span,
     turn_context,
 )
-from gateway.events import CallId, Origin, SessionId
+from gateway.events import CallId, SessionId
 from gateway.events.frozen import replace
-from gateway.store.call import CALLER, Call
+from gateway.store.call import Call
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 NOW = datetime(2026, 11, 27, tzinfo=UTC)
@@ -53,23 +52,25 @@ def test_derived_ids_are_the_same_everywhere_and_differ_from_each_other() -> Non
     turn = turn_context(SessionId("session-1"), 4, 1.0)
     assert turn == turn_context(SessionId("session-1"), 4, 1.0)
     assert turn.trace_id != turn_context(SessionId("session-1"), 5, 1.0).trace_id
-    ids = [turn.parent, call_span(CALL.call_id), request_span(CALL.call_id)]
+    ids = [turn.parent, call_span(CALL.call_id)]
     ids += [attempt_span(CALL.call_id, n) for n in (1, 2)] + [attempt_span(CALL.call_id, 1, unsent_at=NOW)]
     assert len(set(ids)) == len(ids) == len([one for one in ids if len(one) == 16])
 
 
 def test_a_call_has_the_place_on_record_and_its_attempts_are_below() -> None:
     stored = replace(CALL, trace=f"00-{TRACE}-{SPAN}-00")
-    assert context_of(stored) == place_of_call(stored) == TraceContext(TRACE, SPAN, sampled=False)
+    assert context_of(stored) == TraceContext(TRACE, SPAN, sampled=False)
     assert str(attempt_context(stored)) == f"00-{TRACE}-{attempt_span(CALL.call_id, 1)}-00"
-    root = replace(CALL, trace=str(TraceContext(TRACE)))
-    assert place_of_call(root) == TraceContext(TRACE, NO_SPAN)
+    assert context_of(replace(CALL, trace=str(TraceContext(TRACE)))) == TraceContext(TRACE, NO_SPAN)
 
 
-def test_a_call_of_an_mcp_client_is_below_the_request_that_opened_it() -> None:
-    by_mcp = replace(CALL, trace=f"00-{TRACE}-{SPAN}-01", origin=Origin(CALLER, "mcp/2025-11-25"))
-    assert place_of_call(by_mcp) == TraceContext(TRACE, request_span(CALL.call_id))
-    assert context_of(by_mcp).parent == SPAN
+def test_an_mcp_request_lies_between_its_caller_or_the_turn_and_its_call() -> None:
+    caller, request = TraceContext(TRACE, SPAN), "1" * 16
+    assert place_of_request(replace(CALL, trace=str(caller.below(request))), caller) == caller
+    turn = turn_context(SessionId("session-1"), 4, 1.0)
+    assert place_of_request(replace(CALL, trace=str(turn.below(request))), None) == turn
+    root = key_context(CALL.call_id)
+    assert place_of_request(replace(CALL, trace=str(root.below(request))), None) == root
 
 
 @pytest.mark.parametrize("damaged", [None, "", "not a context"])
