@@ -67,7 +67,7 @@ schema: $(STAMP) ## Regenerate config/gateway.schema.json and config/openapi.jso
 COMPILE := uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-emit-package dragoman-sdk -q
 
 lock: ## Recompile the seven requirements files (needs uv)
-	$(COMPILE) pyproject.toml --extra postgres --extra mcp -o config/requirements.txt
+	$(COMPILE) pyproject.toml --extra postgres --extra mcp --extra otel -o config/requirements.txt
 	$(COMPILE) pyproject.toml --extra demo --constraint config/requirements.txt -o config/demo-requirements.txt
 	$(COMPILE) pyproject.toml --all-extras --constraint config/requirements.txt -o tests/requirements.txt
 	echo 'hatchling>=1.27,<2' | $(COMPILE) - --no-annotate --constraint tests/requirements.txt -o config/build-requirements.txt

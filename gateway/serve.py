@@ -29,6 +29,7 @@ from gateway.http.server import make_server, most_connections
 from gateway.plugins import installed_adapters
 from gateway.runtime import log as log_setup
 from gateway.runtime.app import Gateway, Parts
+from gateway.runtime.masking import mask_text
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.system_clock import SystemClock, SystemIds
 from gateway.runtime.tuning import Tuning
@@ -43,10 +44,12 @@ from gateway.settings.model import (
     SqliteStore,
     StaticSpec,
     Store,
+    TracesSpec,
     WebhookSpec,
 )
 from gateway.store.port import Engine
 from gateway.store.sqlite import SqliteEngine, TemporaryEngine
+from gateway.traces.queue import Traces
 
 log = structlog.get_logger(__name__)
 
@@ -58,6 +61,8 @@ _OWN_FILES = 1_000
 
 _ALONE = frozenset({"sqlite", "memory"})
 """Stores of a single process."""
+
+_ENABLE_TRACES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 _SHUTDOWN = timedelta(seconds=7)
 """Time limit of the shutdown after the drain; with the default drain below `stop_grace_period` of compose."""
@@ -153,7 +158,37 @@ def parts_for(
         shared=settings.engine.type not in _ALONE,
         local_url=local_url,
         tuning=tuning or Tuning(),
+        traces=make_traces(settings.traces, url),
     )
+
+
+def make_traces(spec: TracesSpec | None, instance: str) -> Traces | None:
+    """Start the export of spans if the configuration or the environment enables it.
+
+    Raises:
+        OperatorError: the configuration enables it, and its libraries are not installed.
+    """
+    if spec is None and not any(os.environ.get(name) for name in _ENABLE_TRACES):
+        return None
+    fix = "pip install 'dragoman[otel]'"
+    try:
+        from gateway.traces.otlp import OtlpExporter
+    except ModuleNotFoundError as exc:
+        if not (exc.name or "").startswith("opentelemetry"):
+            raise
+        if spec is not None:
+            raise OperatorError(f"`traces` requires libraries that are not installed: {fix}") from exc
+        log.warning("no traces, because their libraries are not installed", fix=fix)
+        return None
+    spec = spec or TracesSpec()
+    exporter = OtlpExporter(
+        endpoint=None if spec.endpoint is None else f"{str(spec.endpoint).rstrip('/')}/v1/traces",
+        headers={name: value.get_secret_value() for name, value in spec.headers.items()},
+        version=VERSION,
+        instance=instance,
+        mask=mask_text,
+    )
+    return Traces(exporter.export, exporter.shutdown, content=spec.content)
 
 
 def make_engine(spec: Store, clock: Clock) -> Engine:

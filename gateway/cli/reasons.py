@@ -250,7 +250,7 @@ def _add_request(reasons: Reasons, case: Case, executor: str, kind: str, members
 def _headers(spec: WebhookSpec, kind: str) -> str:
     key = "<call_id>" if kind == "tool.requested" else "<event_id>"
     shown = {"webhook-id": key, "idempotency-key": key, "webhook-timestamp": "<now>", "dragoman-attempt": "1"}
-    shown["traceparent"] = "00-<trace of the key>-<span of the attempt>-01"
+    shown["traceparent"] = "00-<trace of the call>-<span of the attempt>-01"
     if spec.secret:
         shown["webhook-signature"] = " ".join("v1,<signature>" for _ in spec.secret)
     shown |= {name.lower(): "***" for name in spec.headers}

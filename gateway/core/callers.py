@@ -11,6 +11,7 @@ from gateway.core.calls import cancellation, check_limits, fingerprint, fit_call
 from gateway.core.inbound import NewCall, open_call
 from gateway.core.own_actions import WITHDRAWN, find_action, link, may_be_an_action
 from gateway.core.session import StepBuilder
+from gateway.core.trace_context import TraceContext
 from gateway.errors import CallDiffers, Conflict, InvalidArguments, UnknownTool
 from gateway.events import CallId, Origin, ToolRequested, call_id as name_call
 from gateway.events.frozen import frozen
@@ -32,6 +33,10 @@ class CallRequest:
     """The caller's protocol, for the origin of the call's events."""
     fresh: bool = False
     """Whether the key was generated just now, so that no existing call can have it."""
+    trace: TraceContext | None = None
+    """The caller's trace context."""
+    span: str | None = None
+    """The span of the caller's request, if it is traced here; it belongs to the trace of the call."""
 
     @property
     def native_call_id(self) -> str:
@@ -113,6 +118,8 @@ def ask(builder: StepBuilder, request: CallRequest) -> CallId:
         arguments=fitted.arguments,
         size=size,
         caller=origin,
+        trace=request.trace,
+        span=request.span,
     )
     withdrawn = action is not None and action.withdrawn
     open_call(builder, new, refused=cancellation(WITHDRAWN) if withdrawn else None)

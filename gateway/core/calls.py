@@ -12,6 +12,7 @@ from gateway.core.adapt import expressible_outcome
 from gateway.core.effects import Dispatch, Queue, Release, Transmit, canceled_data
 from gateway.core.nulls import Fitted
 from gateway.core.session import TURN, USUAL_RETRY, RetryPolicy, RuntimeContext, StepBuilder, send
+from gateway.core.trace_context import call_span, context_of
 from gateway.errors import CannotExpress, Conflict, Overloaded, TooLarge
 from gateway.events import (
     CallId,
@@ -444,6 +445,7 @@ def redrive(builder: StepBuilder, row: Call, request: ToolRequested, *, new_key:
         redrive_of=row.call_id,
         deliver=deliver,
         size=size,
+        trace=str(context_of(row).below(call_span(row.call_id))),
     )
     builder.change_call(Open(call))
     builder.effects.append(Queue(call_id, route.executor))

@@ -21,6 +21,7 @@ from gateway.core.state import (
     Question,
     Remembered,
     Reply,
+    RunningTurn,
     Unechoed,
     Unlinked,
     where,
@@ -170,11 +171,15 @@ def _active(memory: Remembered, now: datetime) -> Changes:
 
 def _moved(memory: Remembered, recorded: Envelope, event: SessionMoved) -> Changes:
     ended = event.state in ENDED and not (memory.delegates and memory.delegating)
+    running = not ended if memory.delegates and memory.delegating else event.state in _RUNNING
     gate: Gate | None = None
     if event.state == "awaiting_approval":
         gate = Gate(recorded.sequence, recorded.origin.native_sequence if recorded.origin is not None else None)
     return {
-        "running": not ended if memory.delegates and memory.delegating else event.state in _RUNNING,
+        "running": running,
+        "turn": None
+        if ended
+        else memory.turn or (RunningTurn(recorded.sequence, recorded.recorded_at) if running else None),
         "state": event.state,
         "stated": where(recorded.origin) or memory.stated,
         "native_state": event.native_state if event.native_state is not None else memory.native_state,
@@ -273,7 +278,7 @@ def _opened(memory: Remembered, _recorded: Envelope, event: SessionOpened) -> Ch
 
 
 def _closed(_memory: Remembered, _recorded: Envelope, _event: SessionClosed) -> Changes:
-    over = {"closed": True, "running": False, "linked": False}
+    over = {"closed": True, "running": False, "turn": None, "linked": False}
     return {**over, "confirmations": (), "asked": (), "wanted": {}, "hosted": {}, "unlinked": ()}
 
 

@@ -33,6 +33,7 @@ from gateway.core.state import (
     start_caught_up,
     where,
 )
+from gateway.core.trace_context import TraceContext
 from gateway.errors import MalformedFrame
 from gateway.events import (
     ActionOrdered,
@@ -314,6 +315,10 @@ class NewCall:
     written: bytes | None = None
     caller: Origin | None = None
     """The API client that gets the outcome; None if the runtime gets it."""
+    trace: TraceContext | None = None
+    """The trace context of the API client."""
+    span: str | None = None
+    """The span of the API client's request, which belongs to the trace of the call."""
 
 
 def open_call(builder: StepBuilder, new: NewCall, *, refused: Answered | None = None) -> None:
@@ -321,6 +326,7 @@ def open_call(builder: StepBuilder, new: NewCall, *, refused: Answered | None = 
     executor = new.executor
     leaves_now = refused is None and executor is not None and builder.take_slot(executor)
     policy = builder.runtime.policy.executors.get(executor or "", USUAL_RETRY)
+    trace = new.trace or builder.trace_of(new.call_id)
     call = Call(
         call_id=new.call_id,
         session_id=builder.base.session_id,
@@ -340,6 +346,7 @@ def open_call(builder: StepBuilder, new: NewCall, *, refused: Answered | None = 
         size=new.size,
         origin=new.caller,
         written=new.written,
+        trace=str(trace if new.span is None else trace.below(new.span)),
     )
     builder.change_call(Open(call))
     if leaves_now:

@@ -16,6 +16,7 @@ from gateway.core.fold import fold
 from gateway.core.nulls import Fitted
 from gateway.core.routing import Routes
 from gateway.core.state import SessionView
+from gateway.core.trace_context import TraceContext, key_context, turn_context
 from gateway.events import (
     CallId,
     ContextUpdated,
@@ -32,7 +33,7 @@ from gateway.events import (
 )
 from gateway.events.envelope import is_own
 from gateway.events.frozen import frozen, replace
-from gateway.store.call import OPEN_STATES, Call, CallChange, Settle, changed, state_after
+from gateway.store.call import OPEN_STATES, Call, CallChange, Open, Settle, changed, state_after
 from gateway.store.step import (
     RUNTIME,
     Enqueue,
@@ -90,6 +91,8 @@ class Policy:
     """Most bytes of progress reports for one call."""
     outbound: int = 10_000
     """Most events that wait for delivery to a runtime; a client's next event is refused."""
+    trace_ratio: float = 1.0
+    """The fraction of traces without a caller's decision that are sampled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +289,16 @@ class StepBuilder:
             after = None
         if self._open_bytes is not None:
             self._open_bytes += (0 if after is None else after.size) - (0 if before is None else before.size)
+
+    def trace_of(self, key: str) -> TraceContext:
+        """Choose the trace context of a new call without a caller's: the running turn's, else one of its key."""
+        turn, ratio = self.memory.turn, self.runtime.policy.trace_ratio
+        return key_context(key, ratio) if turn is None else turn_context(self.base.session_id, turn.sequence, ratio)
+
+    @property
+    def opened(self) -> Mapping[CallId, Call]:
+        """The calls that the step opens."""
+        return {change.call_id: change.call for change in self._calls if isinstance(change, Open)}
 
     @property
     def open_bytes(self) -> int:

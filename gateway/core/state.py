@@ -179,6 +179,15 @@ def where(origin: Origin | Draft | None) -> StatePosition | None:
 
 
 @frozen
+class RunningTurn:
+    """The running turn."""
+
+    sequence: int
+    """The sequence of its first event."""
+    started_at: datetime
+
+
+@frozen
 class Remembered:
     """All of a session's memory."""
 
@@ -199,6 +208,8 @@ class Remembered:
     """Burst, index and delivery of the messages confirmed last, for repeats."""
     # The turn.
     running: bool = False
+    turn: RunningTurn | None = None
+    """The running turn; a release before 0.3 has not remembered it."""
     state: str | None = None
     """The last state that the runtime reported; None before the first."""
     stated: StatePosition | None = None

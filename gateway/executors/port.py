@@ -1,7 +1,7 @@
 """The port of executors and destinations: requests and every possible answer. Pure."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal, Protocol, cast
 
@@ -16,6 +16,18 @@ from gateway.strict_json import json_type
 
 def _ignore_report(_data: dict[str, Any]) -> None:
     """Ignore a progress report."""
+
+
+@dataclass(slots=True)
+class HttpExchange:
+    """The HTTP request of one attempt, as a webhook executor reports it for traces."""
+
+    url: str = ""
+    """The URL without query and credentials; empty until the request is being sent."""
+    host: str = ""
+    port: int | None = None
+    status: int | None = None
+    """The status of the response; None without one."""
 
 
 @frozen
@@ -42,6 +54,10 @@ class Request:
     It never raises, and any thread may call it until the attempt ends. Invalid reports are ignored, and of several
     reports within 100 ms only the newest is recorded. `limits.progress` bounds all reports of a call.
     """
+    traceparent: str | None = None
+    """The W3C trace context of this attempt; None: derived from the key."""
+    exchange: HttpExchange | None = field(default=None, compare=False, repr=False)
+    """Where a webhook executor reports its HTTP request; None if nothing is traced."""
 
 
 @frozen

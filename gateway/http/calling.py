@@ -10,7 +10,7 @@ from gateway.core.callers import CallRequest
 from gateway.errors import Elsewhere
 from gateway.events import CallId, SessionId
 from gateway.events.frozen import replace
-from gateway.http.forward import FORWARDED, response_of
+from gateway.http.forward import FORWARDED, TRACEPARENT, response_of
 from gateway.http.reply import dump
 from gateway.http.route import ApiRequest
 from gateway.store.call import Call
@@ -18,13 +18,22 @@ from gateway.store.call import Call
 _PROTOCOL = "dragoman/1"
 _SPOKEN = "dragoman-protocol"
 """A header with the caller's protocol, for the instance that owns the session."""
+_SPAN = "dragoman-span"
+"""A header with the span of the caller's request, for the same instance."""
 _PLAIN_PROTOCOL = re.compile(r"mcp/[0-9A-Za-z.-]{1,32}")
+_PLAIN_SPAN = re.compile(r"[0-9a-f]{16}")
 
 
 def protocol_of(request: ApiRequest) -> str:
     """Return the caller's protocol for the origin of events: this API, unless a forwarded request names another."""
     spoken = request.headers.get(_SPOKEN, "")
     return spoken if FORWARDED in request.headers and _PLAIN_PROTOCOL.fullmatch(spoken) else _PROTOCOL
+
+
+def span_of(request: ApiRequest) -> str | None:
+    """Return the span of the caller's request at the instance that has forwarded it."""
+    span = request.headers.get(_SPAN, "")
+    return span if FORWARDED in request.headers and _PLAIN_SPAN.fullmatch(span) else None
 
 
 async def open_call(request: ApiRequest, session_id: SessionId, asked: CallRequest) -> Call | Response:
@@ -66,7 +75,12 @@ async def _open(request: ApiRequest, session_id: SessionId, asked: CallRequest, 
     forwarding = request.api_state.forwarding
     path = f"/v1/sessions/{quote(session_id, safe='')}/calls"
     body = dump({"tool": asked.tool, "arguments": asked.arguments, "key": asked.key})
-    written = forwarding.request_of(request, path, body, (_SPOKEN, asked.protocol))
+    more = [(_SPOKEN, asked.protocol)]
+    if asked.trace is not None:
+        more.append((TRACEPARENT, str(asked.trace)))
+    if asked.span is not None:
+        more.append((_SPAN, asked.span))
+    written = forwarding.request_of(request, path, body, *more)
     answered = await forwarding.ask_owner(session_id, written, until=until)
     if answered is None:
         return await callers.ask(session_id, asked)

@@ -18,6 +18,7 @@ from gateway.runtime.cluster.forwarding import ForwardedAnswer, ForwardedRequest
 Run = Callable[[Request], Awaitable[Response]]
 
 FORWARDED = "dragoman-forwarded"
+TRACEPARENT = "traceparent"
 NOT_HERE = "dragoman-not-here"
 """Marks the response of an instance that did nothing, because it does not own the session."""
 
@@ -30,7 +31,9 @@ _OF_A_HOP = frozenset(
 )  # fmt: skip
 # The origin was checked here; the owner would compare it with another host.
 _CHECKED_HERE = frozenset({"origin", FORWARDED})
-_OF_MIDDLEWARE = frozenset({"date", "server", "x-content-type-options", "referrer-policy", "x-request-id"})
+_OF_MIDDLEWARE = frozenset(
+    {"date", "server", "x-content-type-options", "referrer-policy", "server-timing", "x-request-id"}
+)
 
 
 class Forwarding:
@@ -67,7 +70,7 @@ class Forwarding:
 
     def request_of(self, request: Request, path: str, body: bytes, *more: tuple[str, str]) -> ForwardedRequest:
         """Build another request with the credentials of this one; `more` are additional headers."""
-        own = {"idempotency-key", "content-type", *(name for name, _ in more)}
+        own = {"idempotency-key", "content-type", TRACEPARENT, *(name for name, _ in more)}
         headers = [(name, value) for name, value in self._headers(request) if name not in own]
         return ForwardedRequest("POST", path, [*headers, ("content-type", "application/json"), *more], body)
 

@@ -69,8 +69,10 @@ class RequestMiddleware:
                     has_deadline = False
                 given = list(message.get("headers", ()))
                 names = {name for name, _ in given}
+                elapsed = b"gateway;dur=%.1f" % ((time.perf_counter() - began) * 1_000)
                 added = [one for one in _HEADERS if one[0] not in names]
-                message = {**message, "headers": [*given, *added, (REQUEST_ID, request_id)]}
+                added += [(REQUEST_ID, request_id), (b"server-timing", elapsed)]
+                message = {**message, "headers": [*given, *added]}
             elif is_head and message["type"] == "http.response.body":
                 message = {**message, "body": b""}
             await send(message)

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Seque
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 
 import aiohttp
 import structlog
@@ -20,7 +21,7 @@ from gateway.errors import (
 )
 from gateway.events import FINISHING_KINDS, Envelope, Event, SessionId
 from gateway.executors.port import Destination, Executor
-from gateway.guard import Tasks, count_loop_faults, guard_call, suppress_faults
+from gateway.guard import Tasks, count_loop_faults, guard_call, in_thread, suppress_faults
 from gateway.runtime.bounds import breaker_rules, executor_limits, session_limit
 from gateway.runtime.calls.breaker import Breakers
 from gateway.runtime.calls.callbacks import Callbacks, keep_key
@@ -75,11 +76,13 @@ from gateway.store.encoding import is_erased
 from gateway.store.port import Engine
 from gateway.store.rows import ANY_SESSION, Instance, Page, Regained, SessionFilter, SessionRow, StoredAnswer
 from gateway.store.step import Keep
+from gateway.traces.queue import Traces
 
 log = structlog.get_logger(__name__)
 
 _CHECK_WORK = 0.02
 """Seconds between a drain's checks of the work in flight."""
+_CLOSE_TRACES = 10.0
 _CHECK_INSTANCES = 1.0
 """Seconds between a drain's checks for another instance that takes the sessions."""
 
@@ -105,6 +108,8 @@ class Parts:
     local_url: str | None = None
     """The URL for backends on this machine, if the gateway listens on a loopback address only."""
     tuning: Tuning = field(default_factory=Tuning)
+    traces: Traces | None = None
+    """Takes spans and is closed with the gateway; None if traces are off."""
 
 
 class Gateway:
@@ -127,7 +132,7 @@ class Gateway:
         jitter = random.random
         engine, clock, ids, metrics, tuning = parts.engine, parts.clock, parts.ids, parts.metrics, parts.tuning
         self._tasks = Tasks()
-        services = Services(engine, clock, ids, metrics, tuning, jitter, self._tasks, self.draining)
+        services = Services(engine, clock, ids, metrics, tuning, jitter, self._tasks, self.draining, parts.traces)
         self._notifications = Notifications(engine)
         self._keeper = LeaseKeeper(
             services,
@@ -176,6 +181,7 @@ class Gateway:
             tool_watch=self.tool_watch,
             tasks=self._tasks,
             drain=self.draining,
+            traces=parts.traces,
         )
         handover = Handover(engine, clock, ids, self._notifications)
         self._sessions = Sessions(shared, handover, settings.limits)
@@ -250,6 +256,16 @@ class Gateway:
         )
 
     @property
+    def clock(self) -> Clock:
+        """The clock of events and spans."""
+        return self._parts.clock
+
+    @property
+    def traces(self) -> Traces | None:
+        """Takes spans; None if traces are off."""
+        return self._parts.traces
+
+    @property
     def settings(self) -> Settings:
         """The configuration in force."""
         return self._configuration.settings
@@ -268,6 +284,9 @@ class Gateway:
         count_loop_faults()
         # If a part cannot start, the parts before it are closed in reverse order.
         async with AsyncExitStack() as stack:
+            if (traces := parts.traces) is not None:
+                closing = partial(in_thread, "traces", traces.close, within=_CLOSE_TRACES, what="exporting spans")
+                stack.push_async_callback(lambda: suppress_faults("traces", closing()))
             await stack.enter_async_context(parts.engine)
             key = await keep_key(parts.engine, parts.ids)
             client = await stack.enter_async_context(make_peer_client())

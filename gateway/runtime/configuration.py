@@ -248,7 +248,7 @@ def _check_fixed_settings(old: Settings, new: Settings) -> None:
     Raises:
         InvalidConfiguration: one of them differs.
     """
-    for fixed in ("engine", "instance"):
+    for fixed in ("engine", "instance", "traces"):
         if getattr(new, fixed) != getattr(old, fixed):
             fault = Problem(path=fixed, message="cannot change while the gateway runs; restart it")
             raise InvalidConfiguration("reload", (fault,))

@@ -63,7 +63,7 @@ def _mask_value(value: Any, masks: Iterable[Hidden]) -> Any:
 
 def clean_text(text: str) -> str:
     """Mask a text, escape its control characters, and cut it to 2,000 characters."""
-    text = _mask(text[:_LONGEST_READ], is_cut=len(text) > _LONGEST_READ)
+    text = mask_text(text[:_LONGEST_READ], is_cut=len(text) > _LONGEST_READ)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
@@ -72,7 +72,7 @@ def clean_traceback(text: str) -> str:
     if len(text) > _LONGEST_READ:
         # The cut leaves no part of a secret, because it is at the end of a line.
         text = text[-_LONGEST_READ:].partition("\n")[2]
-    text = _mask(text)
+    text = mask_text(text)
     if len(text) <= _LONGEST_TRACEBACK:
         return text
     return f"{text[:_LONGEST]}\n…\n{text[_LONGEST - _LONGEST_TRACEBACK :]}"
@@ -107,7 +107,8 @@ def clean(value: Any, depth: int = 0) -> Any:
             return clean_text(str(value))
 
 
-def _mask(text: str, *, is_cut: bool = False) -> str:
+def mask_text(text: str, *, is_cut: bool = False) -> str:
+    """Mask registered secrets in a text, and escape its control characters; `is_cut` if the end of it is missing."""
     if not text.isascii():
         text = text.encode("utf-8", "backslashreplace").decode()
     text = _registered[0].mask(text)

@@ -16,6 +16,7 @@ from gateway.runtime.activity import Activity
 from gateway.runtime.counters import Buckets, Counter, ExternalCounter
 from gateway.runtime.log_queue import DROPPED
 from gateway.settings.model import UNDECLARED as OTHER
+from gateway.traces.queue import DROPPED as SPANS_DROPPED
 
 AttemptResult = Literal["answered", "accepted", "refused", "never_sent", "not_processed", "uncertain", "canceled"]
 """The result of one attempt at an executor; all but the last are answers of `gateway.executors.port`."""
@@ -135,6 +136,10 @@ class Metrics:
         ExternalCounter(
             "dragoman_log_lines_dropped", "Log lines dropped because the reader of the log is too slow.",
             "level", DROPPED, registry=here,
+        )  # fmt: skip
+        ExternalCounter(
+            "dragoman_spans_dropped", "Spans that were not exported to the collector, by reason.",
+            "reason", SPANS_DROPPED, registry=here,
         )  # fmt: skip
 
     def _create_for_cluster(self) -> None:

@@ -27,6 +27,7 @@ def policy_of(settings: Settings) -> Policy:
         open_bytes=int(settings.limits.open_bytes),
         progress=int(settings.limits.progress),
         outbound=settings.limits.outbound,
+        trace_ratio=1.0 if settings.traces is None else settings.traces.ratio,
     )
 
 

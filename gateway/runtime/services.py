@@ -9,6 +9,7 @@ from gateway.runtime.drain import Drain
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.tuning import Tuning
 from gateway.store.port import Engine
+from gateway.traces.queue import Traces
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,3 +27,5 @@ class Services:
     """Owns the tasks that run for sessions and backends."""
     drain: Drain
     """The progress of the gateway's stop."""
+    traces: Traces | None
+    """Takes spans; None if traces are off."""

@@ -87,6 +87,12 @@ def _plain_origin(url: AnyHttpUrl) -> AnyHttpUrl:
     return url
 
 
+def _plain_base(url: AnyHttpUrl) -> AnyHttpUrl:
+    if url.username or url.password or url.query or url.fragment:
+        raise ValueError("must have no credentials, query or fragment; set `headers` for credentials")
+    return url
+
+
 def _web_origin(text: str) -> str:
     origin = read_origin(text.removesuffix("/"))
     if origin is None:
@@ -552,6 +558,27 @@ class Logging(Section):
     """auto: coloured lines in a terminal, JSON elsewhere."""
 
 
+class TracesSpec(Section):
+    """The export of traces to an OpenTelemetry collector."""
+
+    endpoint: Annotated[AnyHttpUrl, AfterValidator(_plain_base)] | None = None
+    """The collector's base URL, to which `/v1/traces` is appended; by default that of `OTEL_EXPORTER_OTLP_ENDPOINT`,
+    else `http://localhost:4318`."""
+    headers: dict[str, SecretStr] = {}
+    """Extra headers of each export, such as `authorization`."""
+    ratio: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """The fraction of traces that are exported, unless the caller of a call has decided."""
+    content: bool = False
+    """Whether spans contain the arguments and results of calls, up to 16 KiB each, with configured secrets masked."""
+
+    @field_validator("headers", mode="after")
+    @classmethod
+    def _headers_are_sendable(cls, headers: dict[str, SecretStr]) -> dict[str, SecretStr]:
+        for name, value in headers.items():
+            check_header(name, value.get_secret_value())
+        return headers
+
+
 class Settings(Section):
     """A whole configuration file."""
 
@@ -587,3 +614,5 @@ class Settings(Section):
     """Bounds on queues and waits."""
     logging: Logging = Logging()
     """Level and format of the log."""
+    traces: TracesSpec | None = None
+    """The export of traces; without it, `OTEL_EXPORTER_OTLP_ENDPOINT` enables it."""

@@ -56,6 +56,8 @@ class Call:
     """The recorded progress in bytes; each report counts as at least `PROGRESS_COST`."""
     attempts: str | None = None
     """The attempts as JSON; None if `attempts_of` derives them from the other members."""
+    trace: str | None = None
+    """The trace context as a `traceparent`, with zeros for the parent of a root; None: derived from the key."""
     arguments: Mapping[str, Any] | None = field(default=None, compare=False)
     """The arguments of an open call; None in lists, and if the request is unreadable. Not a column."""
     size: int = field(default=0, compare=False)

@@ -51,7 +51,7 @@ class EventRecord(NamedTuple):
 CALL_COLUMNS = (
     "call_id", "session_id", "runtime", "native_call_id", "n", "tool", "args_sha", "state", "attempt", "created_at",
     "deadline_at", "request_seq", "executor", "key", "due_at", "canceling_until", "outcome_seq", "outcome_sha",
-    "unknown", "error", "redrive_of", "deliver", "finished_at", "dead", "late", "progressed", "attempts",
+    "unknown", "error", "redrive_of", "deliver", "finished_at", "dead", "late", "progressed", "attempts", "trace",
 )  # fmt: skip
 """The columns of a call, in the order of its members."""
 CALL_MOVE_COLUMNS = (
@@ -174,6 +174,7 @@ def call_row(call: Call) -> tuple[int | str | None, ...]:
         int(call.late),
         call.progressed,
         call.attempts,
+        call.trace,
     )
 
 

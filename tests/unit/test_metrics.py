@@ -13,6 +13,7 @@ from gateway.guard import FAULTS
 from gateway.runtime.log_queue import DROPPED
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.observe import note
+from gateway.traces.queue import DROPPED as SPANS_DROPPED
 
 DOCUMENTED = {
     "dragoman_calls_total": {"runtime", "tool", "outcome"},
@@ -46,6 +47,7 @@ DOCUMENTED = {
     "dragoman_forwards_total": {"result"},
     "dragoman_faults_total": {"part"},
     "dragoman_log_lines_dropped_total": {"level"},
+    "dragoman_spans_dropped_total": {"reason"},
     "process_cpu_seconds_total": set[str](),
     "process_max_fds": set[str](),
     "process_open_fds": set[str](),
@@ -65,6 +67,7 @@ def metrics() -> Metrics:
 def touch_all(metrics: Metrics) -> None:
     FAULTS.note("link", RuntimeError("unforeseen"))
     DROPPED["info"] += 1
+    SPANS_DROPPED["queue_full"] += 1
     metrics.call_settled("finn", "ask_for_cards", outcome="success", seconds=0.02)
     metrics.attempt("cards", "answered")
     metrics.secret_in_result("cards")

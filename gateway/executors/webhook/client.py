@@ -88,6 +88,10 @@ class HttpClient:
         """The host alone, for logs, since the rest of a URL may contain secrets."""
         return self._url.host or ""
 
+    @property
+    def port(self) -> int | None:
+        return self._url.port
+
     async def __aenter__(self) -> "HttpClient":
         self._open = True
         self._loop = asyncio.get_running_loop()

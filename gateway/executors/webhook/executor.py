@@ -1,13 +1,15 @@
 """Calls an HTTP backend: one signed POST per attempt, with its exact result."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
 
+import orjson
 import structlog
+from yarl import URL
 
 from gateway.clock import Clock
-from gateway.executors.port import Answer, Cancellation, Request
+from gateway.executors.port import Answer, Cancellation, HttpExchange, Request
 from gateway.executors.webhook.answers import failure, name_status, read_answer
 from gateway.executors.webhook.client import HttpClient
 from gateway.executors.webhook.reader import AddressForbidden, ConnectionBroken, Exchange, HttpAnswer, NotSent
@@ -34,6 +36,7 @@ class WebhookExecutor:
         self._writer = RequestWriter(spec.url, secrets=spec.secret, headers=spec.headers, clock=clock)
         self._read = partial(read_answer, raw=spec.response == "raw", now=clock.now, hidden=self._writer.hidden)
         idle, url = spec.idle_seconds, str(spec.url)
+        self._url = str(URL(url, encoded=True).with_query(None).with_fragment(None).with_user(None))
         self._calls = HttpClient(url, concurrency=spec.concurrency, max_response=spec.max_response, idle=idle)
         # Separate connections, so that hanging calls cannot block their own cancels.
         self._cancels = HttpClient(url, concurrency=_CANCEL_CONNECTIONS, max_response=_CANCEL_RESPONSE, idle=idle)
@@ -51,12 +54,23 @@ class WebhookExecutor:
 
     def execute(self, request: Request) -> Awaitable[Answer]:
         try:
+            data = request.data
+            if request.arguments is not None:
+                data = {**data, "arguments": orjson.Fragment(request.arguments)}
             written = self._writer.write(
-                request.key, request.kind, data=request.data, attempt=request.attempt, arguments=request.arguments
+                request.key,
+                request.kind,
+                data=data,
+                attempt=request.attempt,
+                traceparent=request.traceparent,
             )
         except ValueError as exc:
             return _as_coroutine(failure(f"request not sent to the executor: {exc}"))
-        return self._calls.post(written, within=request.timeout, read=partial(self._read, kind=request.kind))
+        read = partial(self._read, kind=request.kind)
+        if (seen := request.exchange) is not None:
+            seen.url, seen.host, seen.port = self._url, self._calls.host, self._calls.port
+            read = partial(_read_status, seen, read)
+        return self._calls.post(written, within=request.timeout, read=read)
 
     async def cancel(self, cancellation: Cancellation) -> None:
         try:
@@ -68,6 +82,11 @@ class WebhookExecutor:
         reason = await self._cancels.post(written, within=within, read=_cancel_error)
         if reason is not None:
             limited(_log.warning, "cancel failed", per=self, key=cancellation.key, reason=reason)
+
+
+def _read_status(seen: HttpExchange, read: Callable[[Exchange], Answer], exchange: Exchange) -> Answer:
+    seen.status = exchange.status if isinstance(exchange, HttpAnswer) else None
+    return read(exchange)
 
 
 async def _as_coroutine(answer: Answer) -> Answer:

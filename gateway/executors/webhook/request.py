@@ -38,12 +38,12 @@ class RequestWriter:
         data: dict[str, Any],
         at: datetime | None = None,
         attempt: int | None = None,
-        arguments: bytes | None = None,
+        traceparent: str | None = None,
     ) -> bytes:
         """Write the whole request, with the body `{"type", "timestamp", "data"}`.
 
-        The timestamp is `at`, by default now; the signature covers the exact bytes of the body. `arguments` is the
-        compact JSON of the arguments in `data`, if it exists already.
+        The timestamp is `at`, by default now; the signature covers the exact bytes of the body. Without a
+        `traceparent`, the key gives one.
 
         Raises:
             ValueError: `data` cannot be JSON, or `key` cannot be a header; the text quotes neither.
@@ -52,26 +52,30 @@ class RequestWriter:
             raise ValueError("its key cannot be sent as a header")
         now = self._clock.now()
         event_time = now if at is None else at.astimezone(UTC)
-        if arguments is not None:
-            data = {**data, "arguments": orjson.Fragment(arguments)}
         try:
             body = orjson.dumps({"type": kind, "timestamp": event_time, "data": data}, option=orjson.OPT_UTC_Z)
         except orjson.JSONEncodeError as exc:
             raise ValueError("the request cannot be written as JSON") from exc
         timestamp = int(now.timestamp())
-        # Derived from the key, so that all attempts share a W3C trace, with a span for each. Flagged as sampled,
-        # because receivers' tracers commonly follow the caller's flag and would otherwise record nothing.
-        trace = sha256(key.encode()).hexdigest()
-        span = (int(trace[32:48], 16) + (attempt or 0)) % 2**64
         head = (
             f"{self._head}webhook-id: {key}\r\nidempotency-key: {key}\r\nwebhook-timestamp: {timestamp}\r\n"
-            f"traceparent: 00-{trace[:32]}-{span:016x}-01\r\ncontent-length: {len(body)}\r\n"
+            f"traceparent: {traceparent or _derive_trace(key, attempt or 0)}\r\ncontent-length: {len(body)}\r\n"
         )
         if (signature := self._signer.sign(key, body, timestamp=timestamp)) is not None:
             head += f"webhook-signature: {signature}\r\n"
         if attempt is not None:
             head += f"dragoman-attempt: {attempt}\r\n"
         return f"{head}\r\n".encode() + body
+
+
+def _derive_trace(key: str, attempt: int) -> str:
+    """Derive a W3C trace context from the key: all attempts share the trace, and each has its own span.
+
+    It is flagged as sampled, because tracers of receivers commonly follow this flag.
+    """
+    trace = sha256(key.encode()).hexdigest()
+    span = (int(trace[32:48], 16) + attempt) % 2**64
+    return f"00-{trace[:32]}-{span:016x}-01"
 
 
 def _write_head(url: AnyHttpUrl, extra: dict[str, str]) -> str:

@@ -12,12 +12,14 @@ from starlette.types import Message, Send
 from gateway.adapter.port import Tool
 from gateway.core.arguments import ArgumentValidator
 from gateway.core.callers import CallRequest, id_of, is_own
+from gateway.core.trace_context import TraceContext, read_traceparent
 from gateway.errors import Draining, InvalidRequest, NotFound, UnknownTool
 from gateway.events import CallId, SessionId
 from gateway.guard import Tasks, spawn
 from gateway.http.auth import Caller
 from gateway.http.calling import open_call
 from gateway.http.errors import problem_of, problem_reply
+from gateway.http.forward import TRACEPARENT
 from gateway.http.requests import LONGEST_CALL_KEY
 from gateway.http.route import ApiRequest
 from gateway.runtime.app import Gateway
@@ -57,6 +59,8 @@ class Exchange:
     """The runtime of the calling agent, identified by its own ticket or by the one in the runtime's settings."""
     call: Call | None = None
     """The call that the request waits for."""
+    span: str | None = None
+    """The span of the request, if it is traced."""
     answered: bool = False
     """Whether the complete response was passed to the connection."""
     refusal: Draining | None = None
@@ -90,6 +94,11 @@ class Exchange:
     def params(self) -> dict[str, Any]:
         """The parameters of the message."""
         return _mapping(self.message.get("params"))
+
+    @property
+    def trace(self) -> TraceContext | None:
+        """The client's trace context."""
+        return read_traceparent(self.meta.get(TRACEPARENT))
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -191,7 +200,7 @@ class Exchange:
             if known is not None:
                 self._listens_to = known.call_id
                 return known
-        asked = CallRequest(tool, arguments, self.caller.name, key, protocol, fresh)
+        asked = CallRequest(tool, arguments, self.caller.name, key, protocol, fresh, self.trace, self.span)
         # Registered before the call is stored, so that no concurrent equal call joins it.
         await self._listen(id_of(session.runtime, session.native_id, asked))
         opened = await open_call(self.request, session.session_id, asked)

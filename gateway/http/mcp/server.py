@@ -19,9 +19,11 @@ from gateway.guard import FAULTS
 from gateway.http.errors import problem_of
 from gateway.http.mcp.exchange import WAIT_ON, CallRefused, Exchange
 from gateway.http.mcp.results import gone, refused, to_tool_result, unfinished
+from gateway.http.mcp.tracing import RequestTrace
 from gateway.http.reply import dump
 from gateway.runtime.app import Gateway
 from gateway.settings.lint_tools import GET_RESULT
+from gateway.traces.names import TOOL_ERROR
 
 Context = ServerRequestContext[Any, Any]
 
@@ -88,6 +90,22 @@ class McpServer:
     async def _call(self, ctx: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
         exchange = _exchange_of(ctx)
         exchange.ends_with_connection = is_version_at_least(ctx.protocol_version, _CANCELED_BY_CLOSING)
+        if (traces := self._gateway.traces) is None:
+            return await self._answer(ctx, exchange, params)
+        trace, error = RequestTrace(traces, exchange, params.name, ctx.protocol_version), "canceled"
+        try:
+            result = await self._answer(ctx, exchange, params)
+            error = TOOL_ERROR if result.is_error else None
+        except MCPError as exc:
+            error = str(exc.error.code)
+            raise
+        finally:
+            trace.end(error)
+        return result
+
+    async def _answer(
+        self, ctx: Context, exchange: Exchange, params: types.CallToolRequestParams
+    ) -> types.CallToolResult:
         try:
             with self._gateway.callers.holding(exchange.session.session_id):
                 return await self._held(ctx, exchange, params.name, params.arguments or {})

@@ -6,9 +6,11 @@ from fastapi import APIRouter, Body, Header, Query, Response
 
 from dragoman.models import responses
 from gateway.core.callers import CallRequest
+from gateway.core.trace_context import read_traceparent
 from gateway.errors import InvalidRequest
 from gateway.http.body import refuse_two_keys
-from gateway.http.calling import open_call, protocol_of
+from gateway.http.calling import open_call, protocol_of, span_of
+from gateway.http.forward import TRACEPARENT
 from gateway.http.openapi import problems
 from gateway.http.reply import Reply
 from gateway.http.requests import LONGEST_CALL_KEY, CallTool, WaitQuery
@@ -68,7 +70,14 @@ async def call_tool(
     gateway, key = request.api_state.gateway, _key(request, wanted, call_key)
     fresh = key is None
     asked = CallRequest(
-        wanted.tool, wanted.arguments, caller.name, key or gateway.callers.fresh_key(), protocol_of(request), fresh
+        wanted.tool,
+        wanted.arguments,
+        caller.name,
+        key or gateway.callers.fresh_key(),
+        protocol_of(request),
+        fresh,
+        read_traceparent(request.headers.get(TRACEPARENT)),
+        span_of(request),
     )
     call = await open_call(request, session_id, asked)
     if not isinstance(call, Call):

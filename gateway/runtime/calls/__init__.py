@@ -1,5 +1,5 @@
 """Calls: dispatching, slots, breakers, callbacks, history and dead letters.
 
 May import `adapter`, `clock`, `core`, `dragoman.hidden`, `errors`, `events`, `executors`, `guard`, `log_limit`,
-`settings`, `store`, `strict_json`.
+`settings`, `store`, `strict_json`, `traces`.
 """

@@ -19,6 +19,7 @@ from gateway.core.calls import failure
 from gateway.core.effects import Ask, Dispatch, Release, call_data
 from gateway.core.session import RetryPolicy
 from gateway.core.state import SessionView
+from gateway.core.trace_context import attempt_context
 from gateway.events import CallId
 from gateway.executors.port import (
     Accepted,
@@ -26,6 +27,7 @@ from gateway.executors.port import (
     Answered,
     Cancellation,
     Executor,
+    HttpExchange,
     NeverSent,
     NotProcessed,
     Replied,
@@ -33,6 +35,7 @@ from gateway.executors.port import (
     Uncertain,
 )
 from gateway.guard import FAULTS, guard, guard_call, is_fault, spawn
+from gateway.runtime.calls.attempt_traces import AttemptTraces
 from gateway.runtime.calls.breaker import Breakers
 from gateway.runtime.calls.callbacks import Callbacks
 from gateway.runtime.calls.reports import Report
@@ -90,6 +93,7 @@ class Dispatcher:
         self._scanner = scanner
         self._backends = backends
         self._tasks = services.tasks
+        self._traces = None if services.traces is None else AttemptTraces(services.traces, services.clock)
         self._attempts: dict[Inbox, dict[CallId, Future[Answer]]] = {}
         """The running attempts of each session."""
         self._broken_off: set[Future[Answer]] = set()
@@ -177,7 +181,17 @@ class Dispatcher:
                 callback=links.outcome if links else None,
                 progress=links.progress if links else None,
             )
-            request = Request("tool.requested", call.idempotency_key, data, call.attempt, timeout, call.written, report)
+            request = Request(
+                "tool.requested",
+                call.idempotency_key,
+                data,
+                call.attempt,
+                timeout,
+                call.written,
+                report,
+                str(attempt_context(call)),
+                None if self._traces is None else HttpExchange(),
+            )
             attempt = executor.execute(request)
             if not isinstance(attempt, Future):
                 attempt = spawn("attempt", attempt, self._tasks)
@@ -189,6 +203,8 @@ class Dispatcher:
             answer = _note_fault(exc, executor=call.executor, call_id=call.call_id)
             self._finish(session, call, epoch, answer, "uncertain", is_evidence=False)
             return
+        if self._traces is not None and request.exchange is not None:
+            self._traces.watch(attempt, call, request.exchange)
         self._attempts.setdefault(session, {})[call.call_id] = attempt
         attempt.add_done_callback(partial(self._report_end, report, call, epoch, timeout, policy))
 

@@ -1,5 +1,5 @@
 """The actor of one session: its worker, inbox, outbox and link.
 
 May import `adapter`, `clock`, `core`, `errors`, `events`, `executors`, `guard`, `links`, `settings`, `store`,
-`strict_json`.
+`strict_json`, `traces`.
 """

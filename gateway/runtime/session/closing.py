@@ -13,6 +13,7 @@ from gateway.runtime.observe import label_session, note
 from gateway.runtime.session.load import load_view
 from gateway.runtime.session.sessions import Sessions
 from gateway.runtime.session.shared import Shared
+from gateway.runtime.session.step_traces import trace_step
 from gateway.store.rows import SessionRow
 
 log = structlog.get_logger(__name__)
@@ -88,5 +89,7 @@ class Closing:
         if policy.routes.copying:
             shared.backends.wake()
         about = log.bind(session=label_session(taken))
+        if shared.traces is not None:
+            trace_step(shared.traces, builder, committed.envelopes)
         note(committed.envelopes, view, adapter="", metrics=shared.metrics, log=about)
         about.info("session closed without its runtime", calls=len(view.calls))

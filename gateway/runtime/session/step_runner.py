@@ -32,6 +32,7 @@ from gateway.runtime.session.pending_inputs import OWN_RESULTS, PendingInputs, T
 from gateway.runtime.session.permit import Permit
 from gateway.runtime.session.replies import without_requests
 from gateway.runtime.session.shared import Shared
+from gateway.runtime.session.step_traces import trace_step
 from gateway.runtime.session.stepping import FAULTS_AN_INPUT, Answers, StepMaker
 from gateway.store.call import Call
 from gateway.store.step import Committed, Step
@@ -246,6 +247,8 @@ class StepRunner:
                 if self.runtime.policy.routes.copying:
                     shared.backends.wake()
                 note(envelopes, before, adapter=self.runtime.adapter, metrics=shared.metrics, log=self.log)
+                if shared.traces is not None:
+                    trace_step(shared.traces, builder, envelopes)
                 if self.runtime.options.takes_mcp:
                     shared.tool_watch.note(before.session_id, before.runtime, envelopes)
             if builder.interactions:

@@ -99,7 +99,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             dead INTEGER NOT NULL,
             late INTEGER NOT NULL,
             progressed INTEGER NOT NULL,
-            attempts TEXT
+            attempts TEXT,
+            trace TEXT
         ) STRICT
         """,
         # `latest_call`.

@@ -96,7 +96,7 @@ def test_a_call_shows_its_route_with_its_line_its_executor_and_its_exact_request
     assert lines_of(done, "arguments") == ["match the schema of the tool"]
     assert lines_of(done, "request") == ["POST http://***@cards/tools?token=***"]
     assert "webhook-signature: v1,<signature> v1,<signature>\n" in done.stdout
-    assert "traceparent: 00-<trace of the key>-<span of the attempt>-01\n" in done.stdout
+    assert "traceparent: 00-<trace of the call>-<span of the attempt>-01\n" in done.stdout
     assert "x-tenant: ***\n" in done.stdout
     body = block_of(done)
     assert body["type"] == "tool.requested"

@@ -265,6 +265,8 @@ def test_production_imports_what_the_wheel_asks_for_and_the_other_way_round() ->
     assert {path.rpartition("/")[0] for path in imported.pop("asyncpg")} == {"gateway/store/postgres"}
     of_mcp = {path.rpartition("/")[0] for name in ("mcp", "mcp-types", "sse-starlette") for path in imported.pop(name)}
     assert of_mcp == {"gateway/http/mcp"}
+    of_traces = {path for name in [*imported] if name.startswith("opentelemetry") for path in imported.pop(name)}
+    assert of_traces == {"gateway/traces/otlp.py"}
     declared, _ = requirements_of("pyproject.toml")
     assert imported.keys() - THROUGH.keys() == declared - BY_NAME
     assert set(THROUGH.values()) <= declared
@@ -281,11 +283,12 @@ def _imported(path: Path) -> set[str]:
 
 
 _WANTING = (
-    r"gateway\.(testing|store\.postgres|cli\.doctor_postgres|http\.mcp\.(server|results))|dragoman\.kit\.postgres"
+    r"gateway\.(testing|traces\.otlp|store\.postgres|cli\.doctor_postgres|http\.mcp\.(server|results))"
+    r"|dragoman\.kit\.postgres"
 )
 
 
-def test_without_extras_all_of_production_can_be_imported_but_postgresql_and_mcp(
+def test_without_extras_all_of_production_can_be_imported_but_postgresql_mcp_and_traces(
     bare: Environment, tmp_path: Path
 ) -> None:
     assert bare.libraries.isdisjoint({"asyncpg", "hypothesis", "mcp", "pytest", "standardwebhooks", "websockets"})
@@ -371,14 +374,17 @@ def test_with_its_extra_postgresql_can_be_configured(sdk: Path, wheel: Path, tmp
     config.write_text(POSTGRES)
     done = made.run("check", str(config), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert made.imports(cwd=tmp_path, without=r"gateway\.(testing|http\.mcp\.(server|results))") == ""
+    assert made.imports(cwd=tmp_path, without=r"gateway\.(testing|traces\.otlp|http\.mcp\.(server|results))") == ""
 
 
 @pytest.mark.slow
 def test_with_its_extra_everything_for_tests_can_be_imported(sdk: Path, wheel: Path, tmp_path: Path) -> None:
     made = Environment(tmp_path / "venv", sdk, wheel, extras=frozenset({"testing"}))
     assert (
-        made.imports(cwd=tmp_path, without=r"gateway\.(store\.postgres|cli\.doctor_postgres)|dragoman\.kit\.postgres")
+        made.imports(
+            cwd=tmp_path,
+            without=r"gateway\.(traces\.otlp|store\.postgres|cli\.doctor_postgres)|dragoman\.kit\.postgres",
+        )
         == ""
     )
 
@@ -387,7 +393,9 @@ def test_with_its_extra_everything_for_tests_can_be_imported(sdk: Path, wheel: P
 def test_the_demo_and_the_simulated_runtimes_want_nothing_of_the_suites(sdk: Path, wheel: Path, tmp_path: Path) -> None:
     made = Environment(tmp_path / "venv", sdk, wheel, extras=frozenset({"demo"}))
     assert made.libraries.isdisjoint({"hypothesis", "pytest", "pytest_asyncio"})
-    without = r"gateway\.(store\.postgres|cli\.doctor_postgres|testing\.conformance)|dragoman\.kit\.postgres"
+    without = (
+        r"gateway\.(traces\.otlp|store\.postgres|cli\.doctor_postgres|testing\.conformance)|dragoman\.kit\.postgres"
+    )
     assert made.imports(cwd=tmp_path, without=without) == ""
     for name in ("huma", "openhands", "herm", "mcp"):
         shown = made.do("-m", f"gateway.testing.runtimes.{name}", "--help", cwd=tmp_path)

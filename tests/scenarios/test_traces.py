@@ -1,0 +1,270 @@
+"""Traces over a real gateway, received and decoded by a collector on a real socket."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from fastapi import Response
+
+from tests.http.mcp_clients import Plain, call
+from tests.ports import free_port
+from tests.scenarios.collector import Collector, Seen, collector
+from tests.scenarios.environment import API_KEY, GOOD, Scene, ended
+from tests.scenarios.hooks import Asked, Gate, success
+
+
+@pytest.fixture
+async def received(newer: Scene) -> AsyncIterator[Collector]:
+    """A collector that the gateway of the scene exports to."""
+    async with collector() as made:
+        newer.configure({"traces": {"endpoint": made.url}})
+        yield made
+
+
+def parent_of(asked: Asked) -> tuple[str, str]:
+    """Read the trace and the span in which a webhook was sent."""
+    version, trace, span, flags = asked.headers["traceparent"].split("-")
+    assert (version, flags) == ("00", "01")
+    return trace, span
+
+
+def place(span: Seen) -> tuple[str, str]:
+    return span.trace_id, span.span_id
+
+
+async def test_a_call_and_its_attempts_are_spans_of_the_trace_that_its_webhooks_carry(
+    newer: Scene, received: Collector
+) -> None:
+    answers: list[Any] = [Response(status_code=503, headers={"retry-after": "0"}), success("seven")]
+    newer.hooks.scripts["ask"] = lambda _: answers.pop(0)
+    newer.configure({"executors": {"cards": {"url": f"{newer.hooks.url}/tools?token=hidden-query"}}})
+    async with newer.running() as gateway:
+        asked = await newer.agent.call("ask", GOOD)
+        await ended(asked)
+        [tool] = await received.wait("execute_tool ask")
+        posts = await received.wait("POST", 2)
+        row = await gateway.call_of(asked.call_id)
+    assert (tool.kind, tool.failed) == ("internal", False)
+    assert tool.attributes == {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": "ask",
+        "gen_ai.tool.type": "function",
+        "gen_ai.tool.call.id": row["call_id"],
+    }
+    assert tool.start < posts[0].start <= posts[0].end <= posts[1].start <= posts[1].end <= tool.end
+    assert [place(post) for post in posts] == [parent_of(asked) for asked in newer.hooks.asked]
+    assert {(post.trace_id, post.parent, post.kind) for post in posts} == {(tool.trace_id, tool.span_id, "client")}
+    host, _, port = newer.hooks.url.removeprefix("http://").partition(":")
+    common = {
+        "http.request.method": "POST",
+        "url.full": f"{newer.hooks.url}/tools",
+        "server.address": host,
+        "server.port": int(port),
+    }
+    assert posts[0].attributes == {**common, "http.response.status_code": 503, "error.type": "503"}
+    assert posts[1].attributes == {**common, "http.response.status_code": 200, "http.request.resend_count": 1}
+    assert [post.failed for post in posts] == [True, False]
+    assert tool.resource["service.name"] == "dragoman"
+
+
+async def test_a_turn_is_the_root_of_the_calls_in_it(newer: Scene, received: Collector) -> None:
+    newer.configure({"runtimes": {"finn": {"turn_timeout": "300ms"}}})
+    async with newer.running() as gateway:
+        session_id = await gateway.session()
+        calls = [await newer.agent.call("ask", GOOD), await newer.agent.call("free", {"n": 1})]
+        for call in calls:
+            await ended(call)
+        [turn] = await received.wait("invoke_agent finn")
+        tools = [*await received.wait("execute_tool ask"), *await received.wait("execute_tool free")]
+        first = await newer.agent.call("ask", GOOD)
+        await ended(first)
+        second = (await received.wait("invoke_agent finn", 2))[1]
+    assert (turn.kind, turn.parent, turn.failed) == ("client", "", False)
+    assert turn.attributes == {
+        "gen_ai.operation.name": "invoke_agent",
+        "gen_ai.provider.name": "huma",
+        "gen_ai.agent.name": "finn",
+        "gen_ai.conversation.id": session_id,
+        "dragoman.adapter": "huma-0.2",
+    }
+    assert {(tool.trace_id, tool.parent) for tool in tools} == {place(turn)}
+    assert turn.start <= min(tool.start for tool in tools) <= max(tool.end for tool in tools) <= turn.end
+    assert second.trace_id != turn.trace_id
+
+
+@pytest.mark.parametrize(
+    ("said", "attributes"),
+    [
+        (Response(status_code=401), {"http.response.status_code": 401, "error.type": "401"}),
+        (Response("no JSON"), {"http.response.status_code": 200, "error.type": "invalid_response"}),
+        (
+            Response(status_code=500),
+            {"http.response.status_code": 500, "error.type": "500", "dragoman.unknown": True},
+        ),
+    ],
+)
+async def test_a_failed_attempt_says_why(
+    newer: Scene, received: Collector, said: Response, attributes: dict[str, Any]
+) -> None:
+    newer.hooks.scripts["ask"] = said
+    newer.configure({"executors": {"cards": {"attempts": 1}}})
+    async with newer.running():
+        await ended(await newer.agent.call("ask", GOOD))
+        [post] = await received.wait("POST")
+        [tool] = await received.wait("execute_tool ask")
+    assert post.failed
+    assert {name: post.attributes.get(name) for name in attributes} == attributes
+    assert ("dragoman.unknown" in post.attributes) == ("dragoman.unknown" in attributes)
+    assert tool.failed
+    assert tool.attributes["error.type"] == ("unknown" if "dragoman.unknown" in attributes else "failure")
+
+
+async def test_unsent_requests_have_spans_of_their_own(newer: Scene, received: Collector) -> None:
+    newer.configure({"executors": {"cards": {"url": f"http://127.0.0.1:{free_port()}/tools", "deadline": "1s"}}})
+    async with newer.running():
+        await ended(await newer.agent.call("ask", GOOD))
+        await received.wait("POST", 2)
+        [tool] = await received.wait("execute_tool ask")
+    posts = received.named("POST")
+    assert len({post.span_id for post in posts}) == len(posts)
+    assert {post.attributes["error.type"] for post in posts} == {"never_sent"}
+    assert {(post.trace_id, post.parent) for post in posts} == {place(tool)}
+
+
+async def test_a_refused_call_has_a_span_and_no_attempt(newer: Scene, received: Collector) -> None:
+    async with newer.running():
+        await ended(await newer.agent.call("ask", {"player": "Victoria", "rank": "1"}))
+        [tool] = await received.wait("execute_tool ask")
+    assert (tool.failed, tool.attributes["error.type"]) == (True, "failure")
+    assert received.named("POST") == []
+
+
+async def test_a_redrive_continues_the_trace_of_the_first_call(newer: Scene, received: Collector) -> None:
+    newer.hooks.scripts["ask"] = Response(status_code=500)
+    newer.configure({"executors": {"cards": {"attempts": 1}}})
+    async with newer.running() as gateway:
+        call = await newer.agent.call("ask", GOOD)
+        await ended(call)
+        [first] = await received.wait("execute_tool ask")
+        newer.hooks.scripts["ask"] = success("seven")
+        row = await gateway.call_of(call.call_id)
+        await gateway.post(f"/v1/calls/{row['call_id']}/redrive", status=202)
+        again = next(tool for tool in await received.wait("execute_tool ask", 2) if tool.span_id != first.span_id)
+        posts = await received.wait("POST", 2)
+    assert (again.trace_id, again.parent) == place(first)
+    assert (first.failed, again.failed) == (True, False)
+    assert [place(post) for post in posts] == [parent_of(asked) for asked in newer.hooks.asked]
+    assert [post.parent for post in posts] == [first.span_id, again.span_id]
+
+
+@pytest.mark.parametrize("content", [False, True])
+async def test_content_is_exported_only_on_request_and_without_secrets(
+    newer: Scene, received: Collector, content: bool
+) -> None:
+    newer.hooks.scripts["free"] = success({"said": f"the key is {API_KEY}", "long": "x" * 50_000})
+    newer.configure({"traces": {"content": content}})
+    async with newer.running():
+        await ended(await newer.agent.call("free", {"key": API_KEY, "n": 1}))
+        [tool] = await received.wait("execute_tool free")
+    names = {"gen_ai.tool.call.arguments", "gen_ai.tool.call.result"}
+    assert (names & tool.attributes.keys()) == (names if content else set())
+    assert API_KEY not in str(received.spans)
+    if content:
+        assert json.loads(tool.attributes["gen_ai.tool.call.arguments"]) == {"key": "***", "n": 1}
+        assert len(tool.attributes["gen_ai.tool.call.result"]) == 16 * 1024
+
+
+async def test_a_caller_of_the_api_is_the_parent_of_its_call_and_decides_about_sampling(
+    newer: Scene, received: Collector
+) -> None:
+    async with newer.running() as gateway:
+        path = f"/v1/sessions/{await gateway.session()}/calls?wait=20s"
+        unsampled = f"00-{'b' * 32}-{'2' * 16}-00"
+        await gateway.post(path, {"tool": "ask", "arguments": GOOD}, status=200, traceparent=unsampled)
+        sampled = f"00-{'a' * 32}-{'1' * 16}-01"
+        await gateway.post(path, {"tool": "ask", "arguments": GOOD}, status=200, traceparent=sampled)
+        # The queue keeps the order, so that the first call can have no span any more.
+        [tool] = await received.wait("execute_tool ask")
+    assert (tool.trace_id, tool.parent) == ("a" * 32, "1" * 16)
+    first, second = newer.hooks.asked
+    assert first.headers["traceparent"].startswith(f"00-{'b' * 32}-")
+    assert first.headers["traceparent"].endswith("-00")
+    assert parent_of(second)[0] == "a" * 32
+    assert {span.trace_id for span in received.spans} == {"a" * 32}
+
+
+async def test_no_trace_is_exported_with_the_ratio_0_except_those_of_callers(newer: Scene, received: Collector) -> None:
+    newer.configure({"traces": {"ratio": 0}})
+    async with newer.running() as gateway:
+        await ended(await newer.agent.call("ask", GOOD))
+        path = f"/v1/sessions/{await gateway.session()}/calls?wait=20s"
+        sampled = f"00-{'a' * 32}-{'1' * 16}-01"
+        await gateway.post(path, {"tool": "ask", "arguments": GOOD}, status=200, traceparent=sampled)
+        await received.wait("execute_tool ask")
+    assert {span.trace_id for span in received.spans} == {"a" * 32}
+    assert newer.hooks.asked[0].headers["traceparent"].endswith("-00")
+
+
+async def test_requests_of_mcp_clients_lie_between_their_callers_and_their_calls(
+    newer: Scene, received: Collector
+) -> None:
+    newer.configure({"runtimes": {"finn": {"turn_timeout": "300ms"}}})
+    transport = f"00-{'c' * 32}-{'3' * 16}-01"
+    async with newer.running() as gateway:
+        session_id = await gateway.session()
+        token = (await gateway.get(f"/v1/sessions/{session_id}/mcp"))["token"]
+        plain = Plain(gateway.http, f"/mcp/{session_id}", token, "2025-11-25")
+        asking = call("ask", GOOD, number=7, traceparent=f"00-{'a' * 32}-{'1' * 16}-01")
+        answer = await plain.send(asking, traceparent=transport)
+        assert not answer.json()["result"]["isError"]
+        [request] = await received.wait("tools/call ask")
+        [tool] = await received.wait("execute_tool ask")
+        assert (request.kind, request.failed) == ("server", False)
+        assert (request.trace_id, request.parent) == ("a" * 32, "1" * 16)
+        assert request.links == [("c" * 32, "3" * 16)]
+        assert request.attributes == {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": "ask",
+            "mcp.method.name": "tools/call",
+            "mcp.protocol.version": "2025-11-25",
+            "jsonrpc.request.id": "7",
+        }
+        assert (tool.trace_id, tool.parent) == place(request)
+        # Without a context of its caller, a call belongs to the running turn.
+        gate = Gate()
+        newer.hooks.scripts["free"] = gate.answering(success())
+        running = await newer.agent.call("free", {})
+        await newer.hooks.wait_for(name="free")
+        assert not (await plain.call("ask", GOOD, number=8))["result"]["isError"]
+        gate.open()
+        await ended(running)
+        [turn] = await received.wait("invoke_agent finn")
+        second = (await received.wait("tools/call ask", 2))[1]
+        assert (second.trace_id, second.parent) == place(turn)
+        assert (await received.wait("execute_tool ask", 2))[1].parent == second.span_id
+        # Refusals and unknown tools are requests without a call.
+        assert (await plain.call("ask", {**GOOD, "rank": "1"}, number=9))["result"]["isError"]
+        refused = (await received.wait("tools/call ask", 3))[2]
+        assert (refused.failed, refused.attributes["error.type"], refused.parent) == (True, "tool_error", "")
+        assert (await plain.call("sing", {}, number=10))["error"]["code"] == -32602
+        [unknown] = await received.wait("tools/call sing")
+        assert unknown.attributes["error.type"] == "-32602"
+    kinds = {span.name.partition(" ")[0] for span in received.spans}
+    assert kinds == {"tools/call", "execute_tool", "invoke_agent", "POST"}
+
+
+async def test_without_a_caller_and_a_turn_the_mcp_request_is_the_root(newer: Scene, received: Collector) -> None:
+    async with newer.running() as gateway:
+        session_id = await gateway.session()
+        token = (await gateway.get(f"/v1/sessions/{session_id}/mcp"))["token"]
+        plain = Plain(gateway.http, f"/mcp/{session_id}", token)
+        keyed = {"dragoman/key": "order 1", "traceparent": "nonsense"}
+        for number in (1, 2):
+            assert not (await plain.call("ask", GOOD, number=number, **keyed))["result"]["isError"]
+        requests = await received.wait("tools/call ask", 2)
+        [tool] = await received.wait("execute_tool ask")
+    assert requests[0].parent == ""
+    assert (tool.trace_id, tool.parent) == place(requests[0])
+    assert requests[1].trace_id == tool.trace_id
+    assert len({request.span_id for request in requests}) == 2
