@@ -48,7 +48,7 @@ def test_it_opens_after_so_many_failures_in_a_row_and_remembers_the_first() -> N
 
 def test_an_answer_between_failures_begins_the_row_anew() -> None:
     breaker = Breaker(RULE)
-    for sign in ("failing", "failing", "there", "failing", "nothing", "failing"):
+    for sign in ("failing", "failing", "responsive", "failing", "nothing", "failing"):
         end(breaker, sign)
     assert breaker.state == "closed"
     end(breaker, "failing")
@@ -78,7 +78,7 @@ def test_a_trial_that_never_begins_frees_its_place() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sign", "state", "moved"), [("there", "closed", True), ("failing", "open", True), ("nothing", "half_open", False)]
+    ("sign", "state", "moved"), [("responsive", "closed", True), ("failing", "open", True), ("nothing", "half_open", False)]
 )
 def test_the_trial_decides(sign: Sign, state: str, moved: bool) -> None:
     breaker = opened()
@@ -86,7 +86,7 @@ def test_the_trial_decides(sign: Sign, state: str, moved: bool) -> None:
     assert end(breaker, sign, after=11) is moved
     assert breaker.state == state
     assert breaker.admits(NOW + 11 * SECOND) is (sign != "failing")
-    assert breaker.since == (None if sign == "there" else NOW)
+    assert breaker.since == (None if sign == "responsive" else NOW)
 
 
 def test_failures_of_attempts_from_before_say_nothing_but_an_answer_closes_it() -> None:
@@ -99,7 +99,7 @@ def test_failures_of_attempts_from_before_say_nothing_but_an_answer_closes_it() 
     breaker.start_attempt()
     assert not end(breaker, "failing", epoch=before)
     assert breaker.state == "half_open"
-    assert end(breaker, "there", epoch=before)
+    assert end(breaker, "responsive", epoch=before)
     assert (breaker.state, breaker.failures) == ("closed", 0)
     assert not end(breaker, "failing", epoch=before)
     assert breaker.failures == 0
@@ -119,12 +119,12 @@ def _received(status: int, *, body: bytes = b"", retry_after: str | None = None)
         (_received(502), "failing"),
         (_received(503), "failing"),
         (_received(503, retry_after="1"), "failing"),
-        (_received(200, body=b'{"outcome": "success"}'), "there"),
-        (_received(200, body=b'{"outcome": "failure", "error": "no"}'), "there"),
-        (_received(200, body=b"{"), "there"),
-        (_received(202), "there"),
-        (_received(302), "there"),
-        *((_received(status, retry_after="1"), "there") for status in (400, 401, 404, 408, 409, 410, 422, 425, 429)),
+        (_received(200, body=b'{"outcome": "success"}'), "responsive"),
+        (_received(200, body=b'{"outcome": "failure", "error": "no"}'), "responsive"),
+        (_received(200, body=b"{"), "responsive"),
+        (_received(202), "responsive"),
+        (_received(302), "responsive"),
+        *((_received(status, retry_after="1"), "responsive") for status in (400, 401, 404, 408, 409, 410, 422, 425, 429)),
     ],
     ids=repr,
 )
@@ -133,18 +133,18 @@ def test_only_an_executor_that_is_not_there_counts(exchange: Exchange, sign: str
 
 
 def test_every_kind_of_answer_has_its_sign() -> None:
-    assert read(Answered(Outcome(outcome="failure", error="no"))) == ("there", "")
-    assert read(Replied({})) == ("there", "")
-    assert read(Accepted()) == ("there", "")
+    assert read(Answered(Outcome(outcome="failure", error="no"))) == ("responsive", "")
+    assert read(Replied({})) == ("responsive", "")
+    assert read(Accepted()) == ("responsive", "")
     assert read(NeverSent("nobody there")) == ("unreachable", "nobody there")
 
 
-_STEPS = st.sampled_from([*["begin", "failing"] * 4, "there", "nothing", "again", "gone"])
+_STEPS = st.sampled_from([*["begin", "failing"] * 4, "responsive", "nothing", "again", "gone"])
 
 
 @given(st.lists(_STEPS, min_size=6, max_size=30))
 def test_the_executors_to_look_at_are_those_whose_breaker_is_not_closed(steps: list[str]) -> None:
-    made, answers = rule(2, open_for=0 * SECOND), {"there": Accepted(), "failing": Uncertain("lost"), "nothing": None}
+    made, answers = rule(2, open_for=0 * SECOND), {"responsive": Accepted(), "failing": Uncertain("lost"), "nothing": None}
     breakers = Breakers(SystemClock(), Metrics(version="0"), lambda: 0.0, rules={"cards": made}, specs={})
     model: Breaker | None = Breaker(made)
     epoch = 0
@@ -209,14 +209,14 @@ def test_an_unreachable_executor_opens_it_at_once_and_holds_calls_from_the_first
     assert probe(breaker, "unreachable", after=40)
     assert not breaker.holds_calls(NOW + 40 * SECOND)
     assert breaker.next_change(NOW + 40 * SECOND) == NOW + 52.5 * SECOND
-    assert probe(breaker, "there", after=60)
+    assert probe(breaker, "responsive", after=60)
     assert (breaker.state, breaker.since, breaker.holds_calls(NOW + 60 * SECOND)) == ("closed", None, True)
 
 
 def test_an_answer_begins_the_wait_for_an_unreachable_executor_anew() -> None:
     breaker = Breaker(RULE)
     end(breaker, "unreachable")
-    assert probe(breaker, "there", after=29)
+    assert probe(breaker, "responsive", after=29)
     assert end(breaker, "unreachable", after=30)
     assert breaker.holds_calls(NOW + 59 * SECOND)
     assert not breaker.holds_calls(NOW + 60 * SECOND)
