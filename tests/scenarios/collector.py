@@ -50,11 +50,14 @@ class Collector:
     spans: list[Seen] = field(default_factory=list[Seen])
     headers: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
     status: int = 200
+    hanging: bool = False
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def receive(self, request: web.Request) -> web.Response:
         assert request.content_type == "application/x-protobuf"
         body = await request.read()
+        if self.hanging:
+            await asyncio.Event().wait()
         if request.headers.get("content-encoding") == "gzip" and body[:2] == b"\x1f\x8b":
             body = gzip.decompress(body)
         self.headers.append({name.lower(): value for name, value in request.headers.items()})

@@ -1,6 +1,11 @@
 """Traces over a real gateway, received and decoded by a collector on a real socket."""
 
 import json
+import os
+import re
+import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,8 +15,12 @@ from fastapi import Response
 from tests.http.mcp_clients import Plain, call
 from tests.ports import free_port
 from tests.scenarios.collector import Collector, Seen, collector
-from tests.scenarios.environment import API_KEY, GOOD, Scene, ended
+from tests.scenarios.environment import API_KEY, GOOD, Scene, ended, until
 from tests.scenarios.hooks import Asked, Gate, success
+from tests.scenarios.replica_processes import fleet
+from tests.scenarios.replicas import cluster, owner_and_other
+
+_LOST = 'dragoman_spans_dropped_total{reason="export_failed"}'
 
 
 @pytest.fixture
@@ -268,3 +277,131 @@ async def test_without_a_caller_and_a_turn_the_mcp_request_is_the_root(newer: Sc
     assert (tool.trace_id, tool.parent) == place(requests[0])
     assert requests[1].trace_id == tool.trace_id
     assert len({request.span_id for request in requests}) == 2
+
+
+async def test_a_call_that_is_forwarded_to_another_replica_is_one_trace(newer: Scene, received: Collector) -> None:
+    store = cluster(newer)
+    async with store.replica() as a, store.replica() as b:
+        session_id = await a.session()
+        owner, other = await owner_and_other(session_id, [a, b])
+        token = (await other.get(f"/v1/sessions/{session_id}/mcp"))["token"]
+        plain = Plain(other.http, f"/mcp/{session_id}", token)
+        assert not (await plain.call("ask", GOOD, number=1))["result"]["isError"]
+        given = {"traceparent": f"00-{'a' * 32}-{'1' * 16}-01"}
+        # The context of the transport is not the caller's.
+        answer = await plain.send(call("ask", GOOD, number=2, **given), traceparent=f"00-{'c' * 32}-{'3' * 16}-01")
+        assert not answer.json()["result"]["isError"]
+        path = f"/v1/sessions/{session_id}/calls?wait=20s"
+        await other.post(path, {"tool": "free"}, status=200, traceparent=f"00-{'b' * 32}-{'2' * 16}-01")
+        requests = await received.wait("tools/call ask", 2)
+        tools = await received.wait("execute_tool ask", 2)
+        [free] = await received.wait("execute_tool free")
+        ids = [(await one.get("/readyz"))["instance_id"] for one in (owner, other)]
+    assert ids[0] != ids[1]
+    assert [request.parent for request in requests] == ["", "1" * 16]
+    assert [(tool.trace_id, tool.parent) for tool in tools] == [place(request) for request in requests]
+    assert (free.trace_id, free.parent) == ("b" * 32, "2" * 16)
+    instances = [span.resource["service.instance.id"] for span in (requests[0], tools[0])]
+    assert instances == [other.url, owner.url]
+
+
+async def test_a_killed_gateway_leaves_no_open_span_and_the_next_one_continues_the_trace(
+    newer: Scene, received: Collector
+) -> None:
+    gate = Gate()
+    newer.hooks.scripts["ask"] = gate.answering(success("seven"))
+    newer.configure({"runtimes": {"finn": {"turn_timeout": "300ms"}}})
+    async with fleet(newer, engine=newer.settings["engine"]) as gateways:
+        first = await gateways.serve("one")
+        await newer.agent.wait_connected()
+        running = await newer.agent.call("ask", GOOD)
+        await newer.hooks.wait_for(name="ask")
+        await first.get("/readyz")
+        first.signal(signal.SIGKILL)
+        await first.ended()
+        assert received.spans == []
+        await gateways.serve("two")
+        await newer.hooks.wait_for(2, name="ask")
+        gate.open()
+        await ended(running)
+        [tool] = await received.wait("execute_tool ask")
+        [turn] = await received.wait("invoke_agent finn")
+    # The attempt of the killed process has no span; its webhook was in the same trace.
+    [post] = received.named("POST")
+    lost, repeated = newer.hooks.asked
+    assert parent_of(lost)[0] == tool.trace_id == turn.trace_id
+    assert place(post) == parent_of(repeated)
+    assert post.attributes["http.request.resend_count"] == 1
+    assert (tool.parent, post.parent) == (turn.span_id, tool.span_id)
+    assert tool.start < post.start
+
+
+@pytest.mark.parametrize("failure", ["refuses", "hangs", "gone"])
+async def test_a_broken_collector_delays_no_call_and_its_spans_are_counted(newer: Scene, failure: str) -> None:
+    async with collector() as broken:
+        newer.configure({"traces": {"endpoint": broken.url}})
+        broken.status = 400
+        if failure == "hangs":
+            broken.hanging = True
+        elif failure == "gone":
+            newer.configure({"traces": {"endpoint": f"http://127.0.0.1:{free_port()}"}})
+        async with newer.running() as gateway:
+            before = (await gateway.metrics()).get(_LOST, 0)
+            for _ in range(5):
+                assert (await ended(await newer.agent.call("ask", GOOD))).outcome == "success"
+
+            async def counted() -> bool:
+                return (await gateway.metrics()).get(_LOST, 0) - before >= 10
+
+            await until(counted)
+            assert (await gateway.http.get("/readyz")).status_code == 200
+
+
+async def test_the_environment_alone_enables_traces(newer: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with collector() as made:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", made.url)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-tenant=shop")
+        monkeypatch.setenv("OTEL_SERVICE_NAME", "cards")
+        async with newer.running():
+            await ended(await newer.agent.call("ask", GOOD))
+            [tool] = await made.wait("execute_tool ask")
+        assert made.headers[0]["x-tenant"] == "shop"
+    assert tool.resource["service.name"] == "cards"
+
+
+async def test_headers_of_the_configuration_are_sent(newer: Scene, received: Collector) -> None:
+    newer.configure({"traces": {"headers": {"authorization": "Bearer of-the-collector"}}})
+    async with newer.running():
+        await ended(await newer.agent.call("ask", GOOD))
+        await received.wait("execute_tool ask")
+    assert received.headers[0]["authorization"] == "Bearer of-the-collector"
+
+
+def test_without_traces_no_library_of_theirs_is_loaded(newer: Scene) -> None:
+    # FastAPI imports the API of OpenTelemetry.
+    code = (
+        "import sys, pathlib, gateway.serve as s, gateway.http.app;"
+        "loaded = s.read_configuration(pathlib.Path(sys.argv[1])).settings;"
+        "parts = s.parts_for(loaded, reread=lambda: loaded); assert parts.traces is None;"
+        "sys.exit(any(name.startswith(('opentelemetry.sdk', 'opentelemetry.exporter')) for name in sys.modules))"
+    )
+    newer.configure({})
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(newer.config)],
+        capture_output=True, text=True, check=False, timeout=60, env=environment,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+async def test_answers_of_the_api_and_of_mcp_say_how_long_they_took(newer: Scene) -> None:
+    async with newer.running() as gateway:
+        session_id = await gateway.session()
+        token = (await gateway.get(f"/v1/sessions/{session_id}/mcp"))["token"]
+        answers = [
+            await gateway.http.get("/v1/sessions"),
+            await gateway.http.get("/v1/nothing"),
+            await Plain(gateway.http, f"/mcp/{session_id}", token).send(call("ask", GOOD)),
+        ]
+    for answer in answers:
+        assert re.fullmatch(r"gateway;dur=\d+\.\d", answer.headers["server-timing"])

@@ -102,10 +102,12 @@ def test_an_executor_is_sent_the_same_body(arguments: dict[str, Any]) -> None:
     writer = RequestWriter(
         AnyHttpUrl("http://127.0.0.1/"), secrets=[SecretStr("whsec_" + "a" * 32)], headers={}, clock=SystemClock()
     )
-    data = {"call_id": "c-1", "arguments": arguments, "attempt": 1}
+    data = {"call_id": "c-1", "attempt": 1}
     bodies = [
-        writer.write("k-1", "tool.requested", data=data, at=NOW, attempt=1, arguments=written).partition(b"\r\n\r\n")[2]
-        for written in (None, orjson.dumps(arguments))
+        writer.write("k-1", "tool.requested", data={**data, "arguments": given}, at=NOW, attempt=1).partition(
+            b"\r\n\r\n"
+        )[2]
+        for given in (arguments, orjson.Fragment(orjson.dumps(arguments)))
     ]
     assert bodies[0] == bodies[1]
 
