@@ -108,7 +108,7 @@ def show_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], out: O
 
 
 def show_members(value: "BaseModel") -> None:
-    """Print the members of one row, one per line, then its attempts and events; a terminal wraps texts between words."""
+    """Print the members of one row, one per line, its attempts and its events; a terminal wraps texts at spaces."""
     from rich.table import Table
 
     out, row = Output(), to_row(value)

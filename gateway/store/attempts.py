@@ -14,7 +14,7 @@ LONGEST_REASON = 300
 
 
 @frozen
-class Attempt:
+class CallAttempt:
     """One request to an executor."""
 
     n: int
@@ -45,7 +45,7 @@ def begin(written: str | None, n: int, at: datetime) -> str:
 
 
 def end(written: str, at: datetime, *, reason: str | None, **facts: int | datetime | None) -> str:
-    """Add the end of the last attempt, unless it is known already; `facts` are further members of `Attempt`."""
+    """Add the end of the last attempt, unless it is known already; `facts` are further members of `CallAttempt`."""
     attempts: list[dict[str, Any]] = orjson.loads(written)
     last = attempts[-1]
     if "ended_at" in last:
@@ -58,9 +58,9 @@ def end(written: str, at: datetime, *, reason: str | None, **facts: int | dateti
     return _write(attempts)
 
 
-def read(written: str) -> tuple[Attempt, ...]:
+def read(written: str) -> tuple[CallAttempt, ...]:
     """Read the attempts, oldest first."""
-    return tuple(Attempt(**_with_times(one)) for one in orjson.loads(written))
+    return tuple(CallAttempt(**_with_times(one)) for one in orjson.loads(written))
 
 
 def _with_times(members: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from dragoman.models.states import AnswerTo as AnswerTo, CallState as CallState
 from gateway.errors import InvalidRequest, Stale
 from gateway.events import CallId, Origin, OutcomeKind, SessionId
 from gateway.events.frozen import frozen, replace
-from gateway.store.attempts import Attempt, begin, end, read
+from gateway.store.attempts import CallAttempt, begin, end, read
 
 CALLER = "caller"
 """The origin adapter of calls from outside the runtime, and the prefix of their native call ids."""
@@ -368,7 +368,7 @@ def _attempts_after(call: Call, change: Accept | Requeue | Settle, now: datetime
             )
 
 
-def attempts_of(call: Call) -> tuple[Attempt, ...]:
+def attempts_of(call: Call) -> tuple[CallAttempt, ...]:
     """Return the attempts of a call, oldest first; a release before 0.3 recorded only the last one's number.
 
     A call that left when it was opened and whose first attempt brought the outcome has no record of it.
@@ -377,7 +377,7 @@ def attempts_of(call: Call) -> tuple[Attempt, ...]:
         return read(call.attempts)
     if call.attempt != 1:
         return ()
-    return (Attempt(1, call.created_at, call.finished_at, None, call.error, call.unknown),)
+    return (CallAttempt(1, call.created_at, call.finished_at, None, call.error, call.unknown),)
 
 
 def state_after(call: Call, change: CallChange) -> CallState:

