@@ -1,4 +1,4 @@
-"""Formats events as single lines: time, sequence, direction, kind and the most important members."""
+"""Formats events and attempts as single lines: time, number, and the most important members."""
 
 import json
 import re
@@ -71,6 +71,28 @@ def event_line(item: dict[str, Any], *, plain: bool, narrow: bool = False) -> Te
     if live or linked:
         line.stylize("dim")
     return line
+
+
+def attempt_line(attempt: dict[str, Any]) -> Text:
+    """Format one attempt of a call: start, number, duration, response, and when the next one was due."""
+    facts = [
+        f"attempt {clean(attempt.get('n', '?'), 20)}",
+        _duration(attempt.get("started_at"), attempt.get("ended_at")),
+        "" if attempt.get("sent", True) else "not sent",
+        "" if attempt.get("status") is None else f"status {clean(attempt['status'], 20)}",
+        clean(attempt.get("reason") or ""),
+        "may have run" if attempt.get("unsure") else "",
+        f"next at {_clock(attempt['due_at'])}" if attempt.get("due_at") else "",
+    ]
+    return Text.assemble((_clock(attempt.get("started_at")), "dim"), " ", "; ".join(filter(None, facts)))
+
+
+def _duration(start: object, end: object) -> str:
+    try:
+        seconds = (datetime.fromisoformat(str(end)) - datetime.fromisoformat(str(start))).total_seconds()
+    except (ValueError, TypeError):
+        return "no end recorded"
+    return f"{seconds:.3f} s"
 
 
 def _direction(item: dict[str, Any], kind: str) -> str:

@@ -9,7 +9,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.padding import Padding
 from rich.text import Text
 
-from gateway.cli.lines import clean, compact, event_line
+from gateway.cli.lines import attempt_line, clean, compact, event_line
 from gateway.cli.terminal import Output, note, say_json, to_row
 
 if TYPE_CHECKING:
@@ -108,11 +108,12 @@ def show_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], out: O
 
 
 def show_members(value: "BaseModel") -> None:
-    """Print the members of one row, one per line, then its events; in a terminal texts are wrapped between words."""
+    """Print the members of one row, one per line, its attempts and its events; a terminal wraps texts at spaces."""
     from rich.table import Table
 
     out, row = Output(), to_row(value)
     events = row.pop("events", None) or [row.pop("envelope", None)]
+    attempts = row.pop("attempts", ())
     match row.pop("outcome", None):
         case {"outcome": "success", "result": result}:
             # `state` and `error` contain every other outcome.
@@ -135,6 +136,8 @@ def show_members(value: "BaseModel") -> None:
         grid = Table.grid()
         grid.add_row(Text(label, "dim"), shown)
         out.print(grid)
+    for attempt in attempts:
+        out.print(attempt_line(attempt), soft_wrap=not out.is_terminal)
     for envelope in filter(None, events):
         out.print(event_line(envelope, plain=out.plain), soft_wrap=not out.is_terminal)
 

@@ -48,6 +48,7 @@ MOST_IGNORED = 16 * 1024
 """Bytes of a late outcome that are kept; of a larger one only size and hash are."""
 PROGRESS_COST = 1024
 """Bytes that a report of progress counts at least."""
+_NO_OUTCOME = "the executor answered with something that is no outcome"
 _LOOK_AGAIN = timedelta(seconds=10)
 """The pause before the next try to repeat an accepted call."""
 NO_LONGER_DEAD = "the call was redriven or dismissed meanwhile"
@@ -103,6 +104,8 @@ class Retry:
     reason: str
     unsure: bool
     """Whether this attempt may have done the work."""
+    status: int | None = None
+    """The HTTP status of the response, if there was one."""
 
 
 @frozen
@@ -110,11 +113,13 @@ class Wait:
     """The executor accepted; its outcome comes by callback."""
 
     deadline_at: datetime
+    status: int | None = None
+    """The HTTP status of the response, if there was one."""
 
 
-def failure(error: str, *, unknown: bool = False) -> Answered:
-    """Make a failure that the agent can read."""
-    return Answered(outcome=Outcome(outcome="failure", error=error, unknown=unknown), synthetic=True)
+def failure(error: str, *, unknown: bool = False, status: int | None = None) -> Answered:
+    """Make a failure that the agent can read; `status` is that of the response that caused it."""
+    return Answered(outcome=Outcome(outcome="failure", error=error, unknown=unknown), synthetic=True, status=status)
 
 
 def cancellation(error: str) -> Answered:
@@ -138,23 +143,23 @@ def judge(answer: Unanswered, call: Call, policy: RetryPolicy, *, now: datetime,
     """Decide the result of a response without an outcome (gateway/executors/README.md#answers)."""
     match answer:
         case Replied():
-            return End(failure("the executor answered with something that is no outcome"))
-        case Accepted():
-            return Wait(now + policy.accepted_deadline)
-        case NotProcessed(reason, retry_after):
+            return End(failure(_NO_OUTCOME))
+        case Accepted(status):
+            return Wait(now + policy.accepted_deadline, status)
+        case NotProcessed(reason, retry_after, status=status):
             wait, unknown, again = retry_after or policy.delay(call.attempt, jitter), False, True
-        case Uncertain(reason):
+        case Uncertain(reason, status=status):
             wait, unknown, again = policy.delay(call.attempt, jitter), True, policy.idempotent
     if not again:
         text = f"{reason}; the tool may have run and was not tried again"
-        return End(failure(text, unknown=True), dead=True)
+        return End(failure(text, unknown=True, status=status), dead=True)
     if call.attempt >= policy.attempts:
         text = f"{reason} (after {call.attempt} attempts)"
-        return End(failure(text, unknown=unknown or call.unknown), dead=True)
+        return End(failure(text, unknown=unknown or call.unknown, status=status), dead=True)
     if now + wait >= call.deadline_at:
         text = f"{reason} (no time left for another attempt)"
-        return End(failure(text, unknown=unknown or call.unknown), dead=True)
-    return Retry(now + wait, reason, unknown)
+        return End(failure(text, unknown=unknown or call.unknown, status=status), dead=True)
+    return Retry(now + wait, reason, unknown, status)
 
 
 def silent_from(policy: RetryPolicy, call: Call, now: datetime) -> datetime | None:
@@ -167,11 +172,11 @@ def send_again(builder: StepBuilder, call: Call) -> None:
     """Send an accepted call without a sign of life again under the same key, if a repeat is harmless."""
     executor, policy = call.executor or "", builder.runtime.policy.executors.get(call.executor or "")
     if policy is None or not policy.idempotent or call.arguments is None or call.canceling_until is not None:
-        builder.change_call(Accept(call.call_id, call.deadline_at))
+        builder.change_call(Accept(call.call_id, call.deadline_at, ended=False))
     elif builder.take_slot(executor):
         _repeat(builder, call, policy)
     else:
-        builder.change_call(Accept(call.call_id, call.deadline_at, builder.now + _LOOK_AGAIN))
+        builder.change_call(Accept(call.call_id, call.deadline_at, builder.now + _LOOK_AGAIN, ended=False))
         builder.effects.append(Queue(call.call_id, executor))
 
 
@@ -188,14 +193,30 @@ def _repeated(builder: StepBuilder, call: Call, answer: Answer) -> None:
     match answer:
         case Answered(without_outcome=False):
             settle(builder, call, answer, under_way=False)
-        case Accepted():
-            builder.change_call(Accept(call.call_id, call.deadline_at, silent_from(policy, call, builder.now)))
-        case NeverSent():
+        case Accepted(status):
+            due_at = silent_from(policy, call, builder.now)
+            builder.change_call(Accept(call.call_id, call.deadline_at, due_at, status=status))
+        case NeverSent(reason):
             due_at = builder.now + min(_LOOK_AGAIN, policy.accepted_silence)
-            builder.change_call(Accept(call.call_id, call.deadline_at, due_at, sent=False))
+            builder.change_call(Accept(call.call_id, call.deadline_at, due_at, sent=False, reason=reason))
         case _:
             # It stays accepted; when it is sent again is on record already.
-            return
+            _note_repeat(builder, call, answer)
+
+
+def _note_repeat(builder: StepBuilder, call: Call, answer: Answered | Replied | NotProcessed | Uncertain) -> None:
+    """Record the response to a repeat of an accepted call that brought nothing new."""
+    match answer:
+        case Answered(outcome=Outcome(error=reason), status=status):
+            pass
+        case NotProcessed(reason, status=status) | Uncertain(reason, status=status):
+            pass
+        case Replied():
+            reason, status = _NO_OUTCOME, None
+    unsure = isinstance(answer, Uncertain)
+    builder.change_call(
+        Accept(call.call_id, call.deadline_at, call.due_at, status=status, reason=reason, unsure=unsure)
+    )
 
 
 def repeat(builder: StepBuilder, call_id: CallId) -> None:
@@ -246,13 +267,14 @@ def answered(builder: StepBuilder, call_id: CallId, attempt: int, answer: Answer
     match judge(answer, call, policy, now=builder.now, jitter=jitter):
         case End(result, dead):
             settle(builder, call, result, ended_as="dead" if dead else "answered", under_way=False)
-        case Wait(deadline_at):
-            builder.change_call(Accept(call_id, deadline_at, silent_from(policy, call, builder.now)))
+        case Wait(deadline_at, status):
+            due_at = silent_from(policy, call, builder.now)
+            builder.change_call(Accept(call_id, deadline_at, due_at, status=status))
         case Retry() if call.canceling_until is not None:
             canceled = cancellation("Canceled by an operator.")
             settle(builder, call, canceled, under_way=False)
-        case Retry(due_at, reason, unsure):
-            builder.change_call(Requeue(call_id, due_at, reason, unsure=unsure))
+        case Retry(due_at, reason, unsure, status):
+            builder.change_call(Requeue(call_id, due_at, reason, unsure=unsure, status=status))
             builder.effects.append(Queue(call_id, call.executor or "", due_at))
     return True
 
@@ -504,6 +526,7 @@ def settle(
             outcome.error,
             # An operator decides about an unknown outcome, whatever its source.
             ended_as == "dead" or outcome.unknown,
+            answered.status,
         )
     )
     if sends:

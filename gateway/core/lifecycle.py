@@ -163,7 +163,7 @@ def recover(builder: StepBuilder, messages: Sequence[Envelope] = ()) -> None:
             policy = builder.runtime.policy.executors.get(call.executor or "", USUAL_RETRY)
             if call.due_at is None and (due_at := silent_from(policy, call, builder.now)) is not None:
                 # Accepted by a release, or with a configuration, that would never have repeated it.
-                builder.change_call(Accept(call.call_id, call.deadline_at, due_at))
+                builder.change_call(Accept(call.call_id, call.deadline_at, due_at, ended=False))
             continue
         policy = builder.runtime.policy.executors.get(call.executor or "")
         unknown = call.unknown or call.state == "dispatched"

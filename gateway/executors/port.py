@@ -74,6 +74,8 @@ class Answered:
     """Whether the executor rejected the request or sent an invalid response, most likely due to a wrong setup."""
     without_outcome: bool = field(default=False, compare=False)
     """Whether the response contained no outcome, so that its status or format alone makes this a failure."""
+    status: int | None = field(default=None, compare=False)
+    """The HTTP status of the response, if there was one; also below."""
 
 
 @frozen
@@ -86,6 +88,8 @@ class Replied:
 @frozen
 class Accepted:
     """The outcome will arrive later at the callback."""
+
+    status: int | None = field(default=None, compare=False)
 
 
 @frozen
@@ -103,6 +107,7 @@ class NotProcessed:
     retry_after: timedelta | None = None
     by_choice: bool = False
     """Whether the executor itself decided so (4xx); then it is available, and its breaker stays closed."""
+    status: int | None = field(default=None, compare=False)
 
 
 @frozen
@@ -112,6 +117,7 @@ class Uncertain:
     reason: str
     by_choice: bool = False
     """As for NotProcessed."""
+    status: int | None = field(default=None, compare=False)
 
 
 Answer = Answered | Replied | Accepted | NeverSent | NotProcessed | Uncertain

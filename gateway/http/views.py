@@ -9,7 +9,7 @@ from gateway.core.adapt import equivalent_kind
 from gateway.events import CLIENT_KINDS, Envelope, Loss, Outcome, SessionId, ToolFinished, dump_event, to_json
 from gateway.runtime.calls.dead_letters import advise, id_of
 from gateway.runtime.views import ActivityStatus, CallHistory, RuntimeStatus, UnconnectedRuntime
-from gateway.store.call import Call
+from gateway.store.call import Call, attempts_of
 from gateway.store.rows import InteractionRow, Send
 
 
@@ -115,5 +115,6 @@ def _show_parts(history: CallHistory) -> dict[str, Any]:
     return {
         "outcome": _outcome(history),
         "events": [to_json(envelope) for envelope in history.envelopes],
+        "attempts": [show(responses.Attempt, attempt) for attempt in attempts_of(history.row)],
         "deliveries": [show(responses.Delivery, send) for send in history.sends],
     }

@@ -12,6 +12,7 @@ from dragoman.models.states import AnswerTo as AnswerTo, CallState as CallState
 from gateway.errors import InvalidRequest, Stale
 from gateway.events import CallId, Origin, OutcomeKind, SessionId
 from gateway.events.frozen import frozen, replace
+from gateway.store.attempts import CallAttempt, begin, end, read
 
 CALLER = "caller"
 """The origin adapter of calls from outside the runtime, and the prefix of their native call ids."""
@@ -53,6 +54,8 @@ class Call:
     """Whether a different outcome came after its end, which is on record; another one is not recorded any more."""
     progressed: int = 0
     """The recorded progress in bytes; each report counts as at least `PROGRESS_COST`."""
+    attempts: str | None = None
+    """The attempts as JSON; None if `attempts_of` derives them from the other members."""
     arguments: Mapping[str, Any] | None = field(default=None, compare=False)
     """The arguments of an open call; None in lists, and if the request is unreadable. Not a column."""
     size: int = field(default=0, compare=False)
@@ -122,6 +125,14 @@ class Accept:
     """When the request is sent again, unless there is a sign of life before; None: never."""
     sent: bool = True
     """False: the attempt to send it again was certainly not sent, and its number is used again."""
+    ended: bool = True
+    """Whether an attempt ended; False if only the times of an accepted call change."""
+    status: int | None = None
+    """The HTTP status of the response to the attempt."""
+    reason: str | None = None
+    """Why an attempt to send it again brought nothing new."""
+    unsure: bool = False
+    """Whether that attempt may have done the work."""
 
 
 @frozen
@@ -135,6 +146,8 @@ class Requeue:
     """Whether the executor may have done the work already; once so, it stays so until the call ends."""
     sent: bool = True
     """False: the attempt was certainly not sent, and its number is used again."""
+    status: int | None = None
+    """The HTTP status of the response, if there was one."""
 
 
 @frozen
@@ -157,6 +170,8 @@ class Settle:
     error: str | None = None
     dead: bool = False
     """Whether it ended without an answer of its executor, so that it waits for an operator."""
+    status: int | None = None
+    """The HTTP status of the response with which its last attempt ended, if there was one."""
 
 
 @frozen
@@ -255,6 +270,9 @@ TRANSITIONS: Mapping[str, Mapping[Signal, frozenset[CallState]]] = {
 The core and the stores change a call only through `changed`.
 """
 
+_USUAL = frozenset({None, 200, 204})
+"""The statuses of a response that contains the outcome, and none."""
+
 OPEN_STATES: tuple[str, ...] = tuple(state for state, ways in TRANSITIONS.items() if "settle" in ways)
 ENDED_STATES: tuple[str, ...] = tuple(state for state, ways in TRANSITIONS.items() if "settle" not in ways)
 
@@ -283,17 +301,30 @@ def changed(call: Call | None, change: CallChange, *, now: datetime, numbers: Se
             error=change.error,
             finished_at=now,
             dead=change.dead,
+            attempts=_attempts_after(call, change, now),
         )
     match change:
         case Claim():
-            return replace(call, state=after, attempt=change.attempt, due_at=change.due_at)
+            attempts = begin(call.attempts, change.attempt, now)
+            return replace(call, state=after, attempt=change.attempt, due_at=change.due_at, attempts=attempts)
         case Accept():
-            attempt = call.attempt - (not change.sent)
-            return replace(call, state=after, attempt=attempt, deadline_at=change.deadline_at, due_at=change.due_at)
-        case Requeue():
-            attempt, unknown = call.attempt - (not change.sent), change.unsure or call.unknown
             return replace(
-                call, state=after, attempt=attempt, due_at=change.due_at, error=change.reason, unknown=unknown
+                call,
+                state=after,
+                attempt=call.attempt - (not change.sent),
+                deadline_at=change.deadline_at,
+                due_at=change.due_at,
+                attempts=_attempts_after(call, change, now) if change.ended else call.attempts,
+            )
+        case Requeue():
+            return replace(
+                call,
+                state=after,
+                attempt=call.attempt - (not change.sent),
+                due_at=change.due_at,
+                error=change.reason,
+                unknown=change.unsure or call.unknown,
+                attempts=_attempts_after(call, change, now),
             )
         case MarkCanceling():
             return replace(call, state=after, canceling_until=change.until)
@@ -308,6 +339,43 @@ def changed(call: Call | None, change: CallChange, *, now: datetime, numbers: Se
             if not call.dead:
                 raise Stale(f"call {call.call_id!r} waits for no operator")
             return replace(call, state=after, dead=False)
+
+
+def _attempts_after(call: Call, change: Accept | Requeue | Settle, now: datetime) -> str | None:
+    """Write the end of the running attempt into the attempts of a call."""
+    written = call.attempts
+    if written is None:
+        if call.state != "dispatched" or call.attempt != 1:
+            return None
+        if isinstance(change, Settle) and change.status in _USUAL:
+            return None
+        # It left when it was opened.
+        written = begin(None, 1, call.created_at)
+    match change:
+        case Settle():
+            return end(written, now, status=change.status, reason=change.error, unsure=change.unknown)
+        case Accept() | Requeue():
+            return end(
+                written,
+                now,
+                status=change.status,
+                reason=change.reason,
+                unsure=change.unsure,
+                sent=change.sent,
+                due_at=change.due_at,
+            )
+
+
+def attempts_of(call: Call) -> tuple[CallAttempt, ...]:
+    """Return the attempts of a call, oldest first; a release before 0.3 recorded only the last one's number.
+
+    A call that left when it was opened and whose first attempt brought the outcome has no record of it.
+    """
+    if call.attempts is not None:
+        return read(call.attempts)
+    if call.attempt != 1:
+        return ()
+    return (CallAttempt(1, call.created_at, call.finished_at, None, call.error, call.unknown),)
 
 
 def state_after(call: Call, change: CallChange) -> CallState:

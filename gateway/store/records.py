@@ -51,12 +51,12 @@ class EventRecord(NamedTuple):
 CALL_COLUMNS = (
     "call_id", "session_id", "runtime", "native_call_id", "n", "tool", "args_sha", "state", "attempt", "created_at",
     "deadline_at", "request_seq", "executor", "key", "due_at", "canceling_until", "outcome_seq", "outcome_sha",
-    "unknown", "error", "redrive_of", "deliver", "finished_at", "dead", "late", "progressed",
+    "unknown", "error", "redrive_of", "deliver", "finished_at", "dead", "late", "progressed", "attempts",
 )  # fmt: skip
 """The columns of a call, in the order of its members."""
 CALL_MOVE_COLUMNS = (
     "state", "attempt", "deadline_at", "due_at", "canceling_until", "outcome_seq", "outcome_sha", "unknown", "error",
-    "finished_at", "dead", "late", "progressed", "call_id",
+    "finished_at", "dead", "late", "progressed", "attempts", "call_id",
 )  # fmt: skip
 """The columns that a change of a call writes, then its key, in the order of the UPDATE."""
 _CALL_TIMES = [
@@ -173,6 +173,7 @@ def call_row(call: Call) -> tuple[int | str | None, ...]:
         int(call.dead),
         int(call.late),
         call.progressed,
+        call.attempts,
     )
 
 
@@ -192,6 +193,7 @@ def call_move_row(call: Call) -> tuple[int | str | None, ...]:
         int(call.dead),
         int(call.late),
         call.progressed,
+        call.attempts,
         call.call_id,
     )
 

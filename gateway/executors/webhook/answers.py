@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -10,6 +9,7 @@ from typing import Any, cast
 
 from dragoman.hidden import NOTHING, Hidden
 from gateway.events import Outcome
+from gateway.events.frozen import replace
 from gateway.executors.port import (
     Accepted,
     Answer,
@@ -27,6 +27,9 @@ from gateway.executors.webhook.reader import AddressForbidden, ConnectionBroken,
 MAX_RETRY_AFTER = timedelta(hours=1)
 MAX_TEXT = 500
 
+Received = Answered | Replied | Accepted | NotProcessed | Uncertain
+"""The answers that a response can be."""
+
 _SECONDS = re.compile(r"[0-9]+")
 _UNPRINTABLE = re.compile(r"[\x00-\x20\x7f-\xa0\u2028\u2029\ud800-\udfff]+")
 _MEDIA_TYPE = re.compile(r"[a-z0-9.+-]{1,40}/[a-z0-9.+-]{1,40}")
@@ -42,15 +45,16 @@ def read_answer(
     """
     match exchange:
         case HttpAnswer(status=200 | 202 | 204):
-            return _read_success(exchange, kind, raw=raw, hidden=hidden)
+            answer = _read_success(exchange, kind, raw=raw, hidden=hidden)
         case HttpAnswer():
-            return _read_refusal(exchange, now=now, hidden=hidden)
+            answer = _read_refusal(exchange, now=now, hidden=hidden)
         case NotSent(reason):
             return NeverSent(reason)
         case AddressForbidden(reason):
             return refusal(f"executor cannot be reached: {reason}")
         case ConnectionBroken(reason):
             return Uncertain(reason)
+    return answer if isinstance(answer, Replied) else replace(answer, status=exchange.status)
 
 
 def read_copied(exchange: Exchange, *, now: Callable[[], datetime]) -> Copied:
@@ -108,7 +112,7 @@ def name_status(status: int) -> str:
         return str(status)
 
 
-def _read_success(received: HttpAnswer, kind: str, *, raw: bool, hidden: Hidden) -> Answer:
+def _read_success(received: HttpAnswer, kind: str, *, raw: bool, hidden: Hidden) -> Received:
     is_call = kind == "tool.requested"
     # Numbers, since a look-up in `HTTPStatus` takes longer than this whole function.
     if received.status == 202:
@@ -158,7 +162,7 @@ def _read_reply(value: Any, *, hidden: Hidden) -> Replied:
     return Replied(reply)
 
 
-def _read_refusal(received: HttpAnswer, *, now: Callable[[], datetime], hidden: Hidden) -> Answer:
+def _read_refusal(received: HttpAnswer, *, now: Callable[[], datetime], hidden: Hidden) -> Received:
     status = received.status
     text = f"executor answered {name_status(status)}"
     wait = read_retry_after(received.retry_after, now=now())

@@ -57,8 +57,8 @@ async def list_calls(gateway: GatewayDep, query: Annotated[CallsQuery, Query()])
 async def get_call(gateway: GatewayDep, call_id: CallPath, query: Annotated[WaitQuery, Query()]) -> Response:
     """Get a call with its history.
 
-    Returns the call, all its events from the request on, and the deliveries of its outcome. With `wait`, responds when
-    the call ends or after that many seconds.
+    Returns the call, all its events from the request on, its attempts at the executor, and the deliveries of its
+    outcome. With `wait`, responds when the call ends or after that many seconds.
     """
     await gateway.callers.wait(call_id, query.wait)
     return Reply(show_history(await gateway.calls.history(call_id)))

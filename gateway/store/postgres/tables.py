@@ -201,6 +201,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """,
         "UPDATE @outbound SET reason = NULL WHERE target = 'runtime' AND state = 'pending'",
     ),
+    ("ALTER TABLE @calls ADD COLUMN attempts text",),
 )
 
 OURS = "schema_version"

@@ -18,7 +18,7 @@ T = TypeVar("T")
 # "Drgm", so that `file` and the gateway recognize its databases.
 APPLICATION = 0x4472676D
 
-FIRST = 9
+FIRST = 10
 """The number of the first migration below. Releases up to 0.2.0 had other tables, numbered 1 to 6."""
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
@@ -98,7 +98,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             finished_at INTEGER,
             dead INTEGER NOT NULL,
             late INTEGER NOT NULL,
-            progressed INTEGER NOT NULL
+            progressed INTEGER NOT NULL,
+            attempts TEXT
         ) STRICT
         """,
         # `latest_call`.

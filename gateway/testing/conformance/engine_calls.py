@@ -9,6 +9,7 @@ import pytest
 
 from gateway.errors import Stale
 from gateway.events import CallId
+from gateway.store.attempts import CallAttempt
 from gateway.store.call import (
     BORN,
     TRANSITIONS,
@@ -23,6 +24,7 @@ from gateway.store.call import (
     Progressed,
     Redriven,
     Requeue,
+    attempts_of,
     changed,
 )
 from gateway.store.port import Engine
@@ -197,9 +199,49 @@ class CallSuite:
         assert (await engine.call(CallId("call-1")) is not None) is (state in BORN)
 
     async def _row(self, engine: Engine) -> Call:
+        """Return the call without its attempts, which have a test of their own."""
         row = await engine.call(CallId("call-1"))
         assert row is not None
-        return row
+        return replace(row, attempts=None)
+
+    async def test_each_attempt_of_a_call_is_on_record(self, engine: Engine, clock: FakeClock) -> None:
+        await open_session(engine)
+        await open_call(engine)
+        first, second, third = (START + SECOND * n for n in (0, 10, 20))
+        call_id = CallId("call-1")
+        for change in (
+            Requeue(call_id, second, "answered 503", status=503),
+            Claim(call_id, 2),
+            Requeue(call_id, third, "no connection", sent=False),
+            Claim(call_id, 2),
+            Accept(call_id, START + DAY, START + 60 * SECOND, status=202),
+            Accept(call_id, START + DAY, START + 90 * SECOND, ended=False),
+            Claim(call_id, 3),
+        ):
+            clock.turn(SECOND)
+            await engine.commit(Step(ALICE, calls=(change,)))
+        clock.turn(SECOND)
+        end = settled(state="failed", unknown=True, error="gone")
+        await engine.commit(Step(ALICE, (answered(),), calls=(replace(end, status=500),)))
+        row = await engine.call(call_id)
+        assert row is not None
+        at = [START + SECOND * n for n in range(9)]
+        assert attempts_of(row) == (
+            CallAttempt(1, first, at[1], 503, "answered 503", due_at=second),
+            CallAttempt(2, at[2], at[3], None, "no connection", sent=False, due_at=third),
+            CallAttempt(2, at[4], at[5], 202, due_at=START + 60 * SECOND),
+            CallAttempt(3, at[7], at[8], 500, "gone", unsure=True),
+        )
+
+    async def test_the_only_attempt_of_a_call_that_it_ends_is_derived(self, engine: Engine, clock: FakeClock) -> None:
+        await open_session(engine)
+        await open_call(engine)
+        clock.turn(SECOND)
+        await engine.commit(Step(ALICE, (answered(),), calls=(replace(settled(), status=200),)))
+        row = await engine.call(CallId("call-1"))
+        assert row is not None
+        assert row.attempts is None
+        assert attempts_of(row) == (CallAttempt(1, START, START + SECOND),)
 
     async def test_a_call_may_be_opened_and_settled_in_one_step(self, engine: Engine) -> None:
         await open_session(engine)

@@ -14,6 +14,7 @@ from dragoman.models import Gap as Gap, Live as Live, Missed as Missed
 from dragoman.models.responses import (
     Activity as Activity,
     AnsweredInteraction as AnsweredInteraction,
+    Attempt as Attempt,
     Call as Call,
     CallWithOutcome as CallWithOutcome,
     CallWithStory as CallWithStory,
@@ -32,6 +33,7 @@ from dragoman.models.webhooks import Envelope as Envelope
 __all__ = [
     "Activity",
     "AnsweredInteraction",
+    "Attempt",
     "Call",
     "CallWithOutcome",
     "CallWithStory",

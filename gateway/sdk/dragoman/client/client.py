@@ -221,7 +221,7 @@ class Client:
         return await self._until_ended(ask, wait)
 
     async def call_history(self, call: Call | str, *, wait: float = 0) -> CallWithStory:
-        """Return a call with its outcome and events; `wait` is for its end, in seconds."""
+        """Return a call with its outcome, events and attempts; `wait` is for its end, in seconds."""
 
         async def ask(hold: float) -> CallWithStory:
             query = {"wait": f"{hold:.3f}"}

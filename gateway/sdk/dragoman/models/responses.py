@@ -188,11 +188,32 @@ class ToolAccess(Shape):
     """The token, sent as `Authorization: Bearer TOKEN`. It only allows calls of this session's tools."""
 
 
+class Attempt(Shape):
+    n: int
+    """Its number, from 1; an attempt after one that was not sent has the same number."""
+    started_at: datetime
+    """The time of its start."""
+    ended_at: datetime | None
+    """The time of its end; null while it runs, or if a restart cut it off."""
+    status: int | None
+    """The HTTP status of the response; null without a response, and for a first attempt that brought the outcome."""
+    reason: str | None
+    """Why it brought no outcome, or the error of the outcome; at most 300 characters."""
+    unsure: bool
+    """Whether the tool may have run although no outcome arrived."""
+    sent: bool
+    """False if the request was certainly not sent."""
+    due_at: datetime | None
+    """When the next attempt was due; null if none was."""
+
+
 class CallWithStory(CallWithOutcome):
     events: list[Envelope]
     """Its request, updates, progress, cancel, outcome and ignored outcomes, oldest first."""
     deliveries: list[Delivery]
     """The deliveries of its outcome to the runtime."""
+    attempts: list[Attempt]
+    """The requests to its executor, oldest first: the first 10 and the last 40."""
 
 
 class Progressed(Shape):
