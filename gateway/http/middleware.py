@@ -67,12 +67,7 @@ class RequestMiddleware:
                     # Only the start of the response has one.
                     deadline.reschedule(None)
                     has_deadline = False
-                given = list(message.get("headers", ()))
-                names = {name for name, _ in given}
-                elapsed = b"gateway;dur=%.1f" % ((time.perf_counter() - began) * 1_000)
-                added = [one for one in _HEADERS if one[0] not in names]
-                added += [(REQUEST_ID, request_id), (b"server-timing", elapsed)]
-                message = {**message, "headers": [*given, *added]}
+                message = _with_headers(message, request_id, began)
             elif is_head and message["type"] == "http.response.body":
                 message = {**message, "body": b""}
             await send(message)
@@ -149,6 +144,15 @@ class BodyLimits:
         if size and self._held and self._held + size > most:
             raise Overloaded(f"the request bodies being served take {most} bytes already; try again later")
         self._held += size
+
+
+def _with_headers(message: Message, request_id: bytes, began: float) -> Message:
+    """Add the common headers to the start of a response, except those that it has already."""
+    given = list(message.get("headers", ()))
+    names = {name for name, _ in given}
+    added = [one for one in _HEADERS if one[0] not in names]
+    elapsed = b"gateway;dur=%.1f" % ((time.perf_counter() - began) * 1_000)
+    return {**message, "headers": [*given, *added, (REQUEST_ID, request_id), (b"server-timing", elapsed)]}
 
 
 def _request_id(scope: Scope) -> bytes:

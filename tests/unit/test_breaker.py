@@ -78,7 +78,8 @@ def test_a_trial_that_never_begins_frees_its_place() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sign", "state", "moved"), [("responsive", "closed", True), ("failing", "open", True), ("nothing", "half_open", False)]
+    ("sign", "state", "moved"),
+    [("responsive", "closed", True), ("failing", "open", True), ("nothing", "half_open", False)],
 )
 def test_the_trial_decides(sign: Sign, state: str, moved: bool) -> None:
     breaker = opened()
@@ -124,7 +125,10 @@ def _received(status: int, *, body: bytes = b"", retry_after: str | None = None)
         (_received(200, body=b"{"), "responsive"),
         (_received(202), "responsive"),
         (_received(302), "responsive"),
-        *((_received(status, retry_after="1"), "responsive") for status in (400, 401, 404, 408, 409, 410, 422, 425, 429)),
+        *(
+            (_received(status, retry_after="1"), "responsive")
+            for status in (400, 401, 404, 408, 409, 410, 422, 425, 429)
+        ),
     ],
     ids=repr,
 )
@@ -144,7 +148,10 @@ _STEPS = st.sampled_from([*["begin", "failing"] * 4, "responsive", "nothing", "a
 
 @given(st.lists(_STEPS, min_size=6, max_size=30))
 def test_the_executors_to_look_at_are_those_whose_breaker_is_not_closed(steps: list[str]) -> None:
-    made, answers = rule(2, open_for=0 * SECOND), {"responsive": Accepted(), "failing": Uncertain("lost"), "nothing": None}
+    made, answers = (
+        rule(2, open_for=0 * SECOND),
+        {"responsive": Accepted(), "failing": Uncertain("lost"), "nothing": None},
+    )
     breakers = Breakers(SystemClock(), Metrics(version="0"), lambda: 0.0, rules={"cards": made}, specs={})
     model: Breaker | None = Breaker(made)
     epoch = 0

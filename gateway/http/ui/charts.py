@@ -9,7 +9,7 @@ _STEPS = (1, 2, 5)
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ChartColumn:
     """One minute: the heights of its calls and, within them, of its failures."""
 
     x: float
@@ -23,7 +23,7 @@ class Column:
 class Chart:
     """The columns, and the value at the top of the axis."""
 
-    columns: Sequence[Column]
+    columns: Sequence[ChartColumn]
     top: int
     total: int
     failed: int
@@ -34,11 +34,11 @@ def draw(minutes: Sequence[Mapping[str, Any]]) -> Chart:
     most = max((one["calls"] for one in minutes), default=0)
     top = _round_up(most)
     width = WIDTH / 60
-    columns: list[Column] = []
+    columns: list[ChartColumn] = []
     for number, one in enumerate(minutes[-60:], start=60 - len(minutes[-60:])):
         failures = min(one["calls"], one["failed"]) if one["calls"] else 0
         hint = f"{one['at'][11:16]}: {one['calls']} calls, {one['failed']} failed"
-        columns.append(Column(number * width, width - 1.5, HEIGHT * one["calls"] / top, HEIGHT * failures / top, hint))
+        columns.append(ChartColumn(number * width, width - 1.5, HEIGHT * one["calls"] / top, HEIGHT * failures / top, hint))
     return Chart(columns, top, sum(one["calls"] for one in minutes), sum(one["failed"] for one in minutes))
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 
-from gateway.http.ui.story import Lane, Step, Tone
+from gateway.http.ui.story import Lane, StoryStep, Tone
 from gateway.http.ui.text import duration
 
 HEIGHT = 196
@@ -60,7 +60,7 @@ class Arrow:
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class AxisLabel:
     """A label of the time axis."""
 
     x: float
@@ -78,12 +78,12 @@ class Drawing:
 
     bars: Sequence[Bar]
     arrows: Sequence[Arrow]
-    ticks: Sequence[Tick]
-    breaks: Sequence[Tick]
+    ticks: Sequence[AxisLabel]
+    breaks: Sequence[AxisLabel]
     """Gaps that are drawn shorter than they were, with their durations."""
 
 
-def draw(steps: Sequence[Step]) -> Drawing:
+def draw(steps: Sequence[StoryStep]) -> Drawing:
     """Place the steps on the lanes."""
     moments = sorted({(at, step.follows) for step in steps for at in (step.at, step.ends)})
     places, breaks = _place(moments)
@@ -106,7 +106,7 @@ def draw(steps: Sequence[Step]) -> Drawing:
     return Drawing(bars, arrows, _ticks(moments, places), breaks)
 
 
-def _place(moments: Sequence[Moment]) -> tuple[Mapping[Moment, float], Sequence[Tick]]:
+def _place(moments: Sequence[Moment]) -> tuple[Mapping[Moment, float], Sequence[AxisLabel]]:
     """Place each moment on the axis; long gaps are drawn with the logarithm of their length."""
     gaps = [(after - before).total_seconds() for (before, _), (after, _) in pairwise(moments)]
     total = sum(gaps) or 1
@@ -115,22 +115,22 @@ def _place(moments: Sequence[Moment]) -> tuple[Mapping[Moment, float], Sequence[
     spare = _ROOM - least * sum(apart)
     weights = [math.log10(1 + gap * 1_000) if is_apart else 0.0 for gap, is_apart in zip(gaps, apart, strict=True)]
     total_weight = sum(weights) or 1
-    x, places, breaks = _LEFT, {moments[0]: _LEFT} if moments else {}, list[Tick]()
+    x, places, breaks = _LEFT, {moments[0]: _LEFT} if moments else {}, list[AxisLabel]()
     for moment, gap, is_apart, weight in zip(moments[1:], gaps, apart, weights, strict=True):
         width = least + spare * weight / total_weight if is_apart else 0.0
         if gap >= 1 and width / _ROOM < gap / total / 2:
-            breaks.append(Tick(x + width / 2, duration(gap)))
+            breaks.append(AxisLabel(x + width / 2, duration(gap)))
         x += width
         places[moment] = x
     return places, breaks
 
 
-def _ticks(moments: Sequence[Moment], places: Mapping[Moment, float]) -> Sequence[Tick]:
-    ticks: list[Tick] = []
+def _ticks(moments: Sequence[Moment], places: Mapping[Moment, float]) -> Sequence[AxisLabel]:
+    ticks: list[AxisLabel] = []
     for at, follows in moments:
         x = places[at, follows]
         if not ticks:
-            ticks.append(Tick(x, "0"))
+            ticks.append(AxisLabel(x, "0"))
         elif x - ticks[-1].x >= _LABEL and not follows:
-            ticks.append(Tick(x, f"+{duration(at - moments[0][0])}"))
+            ticks.append(AxisLabel(x, f"+{duration(at - moments[0][0])}"))
     return ticks

@@ -25,7 +25,7 @@ _FAILED_DELIVERY = frozenset({"refused", "unknown", "dead"})
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StoryStep:
     """One step of a call; `end` is later than `at` for a span."""
 
     at: datetime
@@ -57,8 +57,8 @@ class Story:
     received: str
     ran: str
     next: str
-    steps: Sequence[Step]
-    longest_wait: Step | None = field(default=None)
+    steps: Sequence[StoryStep]
+    longest_wait: StoryStep | None = field(default=None)
 
 
 def tell(call: Mapping[str, Any], now: datetime) -> Story:
@@ -169,8 +169,8 @@ def _next(call: Mapping[str, Any], now: datetime) -> str:
 # The steps ----------------------------------------------------------------------------------------------------
 
 
-def _steps(call: Mapping[str, Any], now: datetime) -> list[Step]:
-    steps: list[Step] = []
+def _steps(call: Mapping[str, Any], now: datetime) -> list[StoryStep]:
+    steps: list[StoryStep] = []
     for envelope in call["events"]:
         steps += _steps_of(envelope, call)
     steps += _attempts(call, now)
@@ -184,7 +184,7 @@ def _steps(call: Mapping[str, Any], now: datetime) -> list[Step]:
     return steps
 
 
-def _steps_of(envelope: Mapping[str, Any], call: Mapping[str, Any]) -> list[Step]:
+def _steps_of(envelope: Mapping[str, Any], call: Mapping[str, Any]) -> list[StoryStep]:
     at, event, sequence = read_time(envelope["recorded_at"]), envelope["event"], envelope["sequence"]
     losses = len(envelope["losses"])
     lost = f"; {losses} {'loss' if losses == 1 else 'losses'}" if losses else ""
@@ -193,35 +193,41 @@ def _steps_of(envelope: Mapping[str, Any], call: Mapping[str, Any]) -> list[Step
             who: Lane = "agent"
             detail = compact(event.get("arguments") or {}, 120) + lost
             problem = event.get("problem")
-            steps = [Step(at, who, f"{event['tool']} requested", detail, toward="gateway", sequence=sequence)]
+            steps = [StoryStep(at, who, f"{event['tool']} requested", detail, toward="gateway", sequence=sequence)]
             if problem:
-                steps.append(Step(at, "gateway", "Refused before dispatch", str(problem), "failed"))
+                steps.append(StoryStep(at, "gateway", "Refused before dispatch", str(problem), "failed"))
             elif call["executor"] is not None:
-                steps.append(Step(at, "gateway", f"Routed to {call['executor']}", "arguments checked"))
+                steps.append(StoryStep(at, "gateway", f"Routed to {call['executor']}", "arguments checked"))
             return steps
         case "tool.canceled":
             return [
-                Step(at, "agent", "Cancel requested", event.get("reason") or "", toward="gateway", sequence=sequence)
+                StoryStep(
+                    at, "agent", "Cancel requested", event.get("reason") or "", toward="gateway", sequence=sequence
+                )
             ]
         case "call.progressed" if by := event["data"].get("dismissed_by"):
-            return [Step(at, "gateway", f"Dismissed by {by}", sequence=sequence)]
+            return [StoryStep(at, "gateway", f"Dismissed by {by}", sequence=sequence)]
         case "call.progressed":
             detail = compact(event["data"], 120)
-            return [Step(at, "backend", "Progress reported", detail, "waiting", toward="gateway", sequence=sequence)]
+            return [
+                StoryStep(at, "backend", "Progress reported", detail, "waiting", toward="gateway", sequence=sequence)
+            ]
         case "outcome.ignored":
             return [
-                Step(at, "backend", "Late outcome ignored", compact(event, 120), toward="gateway", sequence=sequence)
+                StoryStep(
+                    at, "backend", "Late outcome ignored", compact(event, 120), toward="gateway", sequence=sequence
+                )
             ]
         case "tool.finished":
             outcome = event["outcome"]
             detail = compact(event.get("result"), 120) if outcome == "success" else str(event.get("error") or "")
             tone: Tone = "unknown" if event.get("unknown") else TONES.get(outcome, "plain")
-            return [Step(at, "gateway", f"Outcome recorded: {outcome}", detail + lost, tone, sequence=sequence)]
+            return [StoryStep(at, "gateway", f"Outcome recorded: {outcome}", detail + lost, tone, sequence=sequence)]
         case "delivery.settled":
             state = event["state"]
             title = f"{_target(event['target'])} {state}"
             return [
-                Step(
+                StoryStep(
                     at,
                     "gateway",
                     title,
@@ -232,26 +238,26 @@ def _steps_of(envelope: Mapping[str, Any], call: Mapping[str, Any]) -> list[Step
                 )
             ]
         case kind:
-            return [Step(at, "gateway", kind, compact(event, 120) + lost, sequence=sequence)]
+            return [StoryStep(at, "gateway", kind, compact(event, 120) + lost, sequence=sequence)]
 
 
-def _attempts(call: Mapping[str, Any], now: datetime) -> list[Step]:
-    steps: list[Step] = []
+def _attempts(call: Mapping[str, Any], now: datetime) -> list[StoryStep]:
+    steps: list[StoryStep] = []
     free = read_time(call["created_at"])
     for one in call["attempts"]:
         started = read_time(one["started_at"])
         if started - free > timedelta(milliseconds=5):
             title = "Waited for a free slot" if not steps else f"Waited {duration(started - free)}"
-            steps.append(Step(free, "gateway", title, end=started, tone="waiting", is_wait=True))
+            steps.append(StoryStep(free, "gateway", title, end=started, tone="waiting", is_wait=True))
         ended = _end_of(call, now) if one["ended_at"] is None else read_time(one["ended_at"])
         steps.append(_attempt(one, call, started, max(started, ended)))
         free = ended
     if call["state"] == "queued" and free < now:
-        steps.append(Step(free, "gateway", "Waiting for the next attempt", end=now, tone="waiting", is_wait=True))
+        steps.append(StoryStep(free, "gateway", "Waiting for the next attempt", end=now, tone="waiting", is_wait=True))
     return steps
 
 
-def _attempt(one: Mapping[str, Any], call: Mapping[str, Any], started: datetime, ended: datetime) -> Step:
+def _attempt(one: Mapping[str, Any], call: Mapping[str, Any], started: datetime, ended: datetime) -> StoryStep:
     detail = f"webhook-id {call['idempotency_key']}"
     reason = one["reason"] or (f"answered {one['status']}" if one.get("status") else "")
     tone: Tone = "plain"
@@ -263,14 +269,16 @@ def _attempt(one: Mapping[str, Any], call: Mapping[str, Any], started: datetime,
         tone = "ok" if str(one.get("status") or "").startswith("2") else "failed"
     else:
         tone = "unknown" if call["unknown"] else TONES.get(call["state"], "plain")
-    return Step(started, "backend", f"Attempt {one['n']}", f"{reason}; {detail}" if reason else detail, tone, end=ended)
+    return StoryStep(
+        started, "backend", f"Attempt {one['n']}", f"{reason}; {detail}" if reason else detail, tone, end=ended
+    )
 
 
-def _delivery(sent: Mapping[str, Any], outcome: Step) -> Step:
+def _delivery(sent: Mapping[str, Any], outcome: StoryStep) -> StoryStep:
     state, tries = sent["state"], sent["attempt"]
     detail = sent["reason"] or (f"{tries} attempts" if tries > 1 else "")
     title = f"{_target(sent['target'])}: {state}"
-    return Step(
+    return StoryStep(
         outcome.at, "gateway", title, detail, TONES.get(state, "plain"), toward=_lane_of(sent["target"]), follows=True
     )
 

@@ -20,7 +20,7 @@ _FAILURES = frozenset({"fault.reported", "frame.rejected", "outcome.ignored"})
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TimelineRow:
     """One event of the timeline."""
 
     envelope: Mapping[str, Any]
@@ -53,10 +53,10 @@ class Line:
 
 
 @dataclass(slots=True)
-class Turn:
+class AgentTurn:
     """Consecutive events from one stimulus of the agent to the next."""
 
-    lines: list[Line] = field(default_factory=list[Line])
+    lines: list[TimelineRow] = field(default_factory=list[TimelineRow])
 
     @property
     def title(self) -> str:
@@ -94,14 +94,14 @@ class Turn:
         return sum(line.kind == "tool.requested" for line in self.lines)
 
     @property
-    def failures(self) -> Sequence[Line]:
+    def failures(self) -> Sequence[TimelineRow]:
         """The lines that a folded turn still shows."""
         return [line for line in self.lines if line.failed]
 
 
-def group(envelopes: Sequence[Mapping[str, Any]]) -> Sequence[Turn]:
+def group(envelopes: Sequence[Mapping[str, Any]]) -> Sequence[AgentTurn]:
     """Group consecutive events by turn."""
-    turns: list[Turn] = []
+    turns: list[AgentTurn] = []
     resting, before = True, None
     for envelope in envelopes:
         line = _line(envelope)
@@ -112,7 +112,7 @@ def group(envelopes: Sequence[Mapping[str, Any]]) -> Sequence[Turn]:
         )
         paused = before is not None and line.at - before > _PAUSE and event["kind"] not in _HOUSEKEEPING
         if not turns or paused or (starts and _has_work(turns[-1])):
-            turns.append(Turn())
+            turns.append(AgentTurn())
         if moves:
             resting = event["state"] in _RESTS
         elif event["kind"] in {"tool.requested", "message.posted"}:
@@ -123,14 +123,14 @@ def group(envelopes: Sequence[Mapping[str, Any]]) -> Sequence[Turn]:
     return turns
 
 
-def _has_work(turn: Turn) -> bool:
+def _has_work(turn: AgentTurn) -> bool:
     return any(line.kind not in _HOUSEKEEPING | {"session.moved"} for line in turn.lines)
 
 
-def _line(envelope: Mapping[str, Any]) -> Line:
+def _line(envelope: Mapping[str, Any]) -> TimelineRow:
     event = envelope["event"]
     call_id = event.get("call_id") or envelope.get("linked_to")
-    return Line(envelope, read_time(envelope["recorded_at"]), summarize(event), _tone(event), call_id)
+    return TimelineRow(envelope, read_time(envelope["recorded_at"]), summarize(event), _tone(event), call_id)
 
 
 def _tone(event: Mapping[str, Any]) -> Tone:
@@ -151,7 +151,7 @@ def _tone(event: Mapping[str, Any]) -> Tone:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class CallSpan:
     """The bar of a call within the span of its turn, in units of an SVG of width 200."""
 
     x: str
@@ -160,7 +160,7 @@ class Span:
     took: str
 
 
-def span_of(turn: Turn, call: Mapping[str, Any], now: datetime) -> Span:
+def span_of(turn: AgentTurn, call: Mapping[str, Any], now: datetime) -> CallSpan:
     """Place a call within its turn."""
     asked = read_time(call["created_at"])
     answered = read_time(call["finished_at"]) if call["finished_at"] else now
@@ -168,7 +168,7 @@ def span_of(turn: Turn, call: Mapping[str, Any], now: datetime) -> Span:
     whole = max((ends - begins).total_seconds(), 0.001)
     x = 200 * max(0.0, (asked - begins).total_seconds()) / whole
     width = max(2.0, 200 * (answered - asked).total_seconds() / whole)
-    return Span(
+    return CallSpan(
         f"{min(x, 198):.1f}",
         f"{min(width, 200 - min(x, 198)):.1f}",
         duration(asked - begins),

@@ -71,7 +71,7 @@ def test_labels_of_a_client_are_checked(complaints: Complain) -> None:
     assert "a label's name must be" in said
 
 
-@pytest.mark.parametrize("option", sorted(RuntimeOptions.model_fields.keys() - {"adapter", "labels"}))
+@pytest.mark.parametrize("option", sorted(RuntimeOptions.model_fields.keys() - {"adapter", "labels", "keep_native"}))
 def test_what_is_about_links_is_refused_and_not_in_the_schema(
     complaints: Complain, adapters: Mapping[str, Adapter], option: str
 ) -> None:
