@@ -38,7 +38,9 @@ def draw(minutes: Sequence[Mapping[str, Any]]) -> Chart:
     for number, one in enumerate(minutes[-60:], start=60 - len(minutes[-60:])):
         failures = min(one["calls"], one["failed"]) if one["calls"] else 0
         hint = f"{one['at'][11:16]}: {one['calls']} calls, {one['failed']} failed"
-        columns.append(ChartColumn(number * width, width - 1.5, HEIGHT * one["calls"] / top, HEIGHT * failures / top, hint))
+        columns.append(
+            ChartColumn(number * width, width - 1.5, HEIGHT * one["calls"] / top, HEIGHT * failures / top, hint)
+        )
     return Chart(columns, top, sum(one["calls"] for one in minutes), sum(one["failed"] for one in minutes))
 
 

@@ -20,6 +20,8 @@ TONES: Mapping[str, Tone] = {
     "waiting": "waiting", "answered": "ok", "success": "ok", "failure": "failed",
 }  # fmt: skip
 """The tone of each state."""
+_PAUSE = timedelta(milliseconds=5)
+"""The shortest wait that is shown."""
 OPEN = frozenset({"queued", "dispatched", "accepted"})
 _FAILED_DELIVERY = frozenset({"refused", "unknown", "dead"})
 
@@ -244,34 +246,40 @@ def _steps_of(envelope: Mapping[str, Any], call: Mapping[str, Any]) -> list[Stor
 def _attempts(call: Mapping[str, Any], now: datetime) -> list[StoryStep]:
     steps: list[StoryStep] = []
     free = read_time(call["created_at"])
-    for one in call["attempts"]:
-        started = read_time(one["started_at"])
-        if started - free > timedelta(milliseconds=5):
-            title = "Waited for a free slot" if not steps else f"Waited {duration(started - free)}"
+    starts = [read_time(one["started_at"]) for one in call["attempts"]]
+    for one, started, following in zip(call["attempts"], starts, [*starts[1:], _end_of(call, now)], strict=True):
+        if started - free > _PAUSE:
+            title = f"Waited for attempt {one['n']}" if steps else "Waited for a free slot"
             steps.append(StoryStep(free, "gateway", title, end=started, tone="waiting", is_wait=True))
-        ended = _end_of(call, now) if one["ended_at"] is None else read_time(one["ended_at"])
-        steps.append(_attempt(one, call, started, max(started, ended)))
-        free = ended
+        free = max(started, following if one["ended_at"] is None else read_time(one["ended_at"]))
+        steps.append(_attempt(one, call, started, free))
     if call["state"] == "queued" and free < now:
         steps.append(StoryStep(free, "gateway", "Waiting for the next attempt", end=now, tone="waiting", is_wait=True))
     return steps
 
 
 def _attempt(one: Mapping[str, Any], call: Mapping[str, Any], started: datetime, ended: datetime) -> StoryStep:
-    detail = f"webhook-id {call['idempotency_key']}"
-    reason = one["reason"] or (f"answered {one['status']}" if one.get("status") else "")
-    tone: Tone = "plain"
-    if one["ended_at"] is None:
-        tone, reason = "waiting", reason or "no answer yet"
-    elif one.get("unsure"):
-        tone, reason = "unknown", f"{reason}; the tool may have run"
-    elif reason:
-        tone = "ok" if str(one.get("status") or "").startswith("2") else "failed"
-    else:
-        tone = "unknown" if call["unknown"] else TONES.get(call["state"], "plain")
-    return StoryStep(
-        started, "backend", f"Attempt {one['n']}", f"{reason}; {detail}" if reason else detail, tone, end=ended
-    )
+    is_last = one is call["attempts"][-1]
+    brought = is_last and call["state"] not in OPEN and not call["dead"] and not one["unsure"]
+    status = f"HTTP {one['status']}" if one["status"] else ""
+    facts = [status, one["reason"] or ""]
+    tone: Tone = "failed"
+    if one["ended_at"] is None and is_last and call["state"] in OPEN:
+        tone = "waiting"
+        facts.append("no answer yet" if call["state"] == "dispatched" else "accepted, no outcome yet")
+    elif one["ended_at"] is None:
+        tone = "unknown"
+        facts.append("cut off, because the gateway stopped")
+    elif not one["sent"]:
+        facts.append("not sent")
+    elif one["unsure"]:
+        tone = "unknown"
+        facts.append("the tool may have run")
+    elif brought:
+        tone = TONES.get(call["state"], "plain")
+    facts.append(f"webhook-id {call['idempotency_key']}")
+    detail = "; ".join(fact for fact in facts if fact)
+    return StoryStep(started, "backend", f"Attempt {one['n']}", detail, tone, end=ended)
 
 
 def _delivery(sent: Mapping[str, Any], outcome: StoryStep) -> StoryStep:
