@@ -7,6 +7,7 @@ from typing import Literal
 
 from gateway.adapter.port import Capabilities
 from gateway.events import Envelope, Gap, Live, Missed, SessionId
+from gateway.events.frozen import replace
 from gateway.events.weight import weight
 from gateway.runtime.activity import Minute
 from gateway.store.call import Call
@@ -49,7 +50,9 @@ class News:
         return not self.items or self.weight + size <= NEWS_BYTES
 
     def add(self, item: Envelope | Live, size: int) -> None:
-        """Append the next event."""
+        """Append the next event; its native frame is left out, because no follower gets it and `size` omits it."""
+        if isinstance(item, Envelope) and item.native is not None:
+            item = replace(item, native=None)
         self.items.append(item)
         self.weight += size
         if isinstance(item, Envelope):

@@ -10,7 +10,6 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
 from gateway.events import CallId, Envelope, Live, ToolFinished
-from gateway.events.frozen import replace
 from gateway.events.weight import weight
 from gateway.runtime.feeds.wakeup import Ending, Waits, Wakeup
 from gateway.runtime.views import News
@@ -178,9 +177,6 @@ class Feed:
     def _show(self, item: Envelope | Live) -> None:
         if self._log is None or self._wakeup is None:
             return
-        if isinstance(item, Envelope) and item.native is not None:
-            # No follower gets the native frame, and the weight does not count it.
-            item = replace(item, native=None)
         size = weight(item.event)
         if self._is_read or not self._log[-1].takes(size):
             self._log.append(News())

@@ -75,3 +75,14 @@ def test_a_label_that_an_alert_shows_belongs_to_its_metric(rule: dict[str, Any])
     published = _published()
     named = re.findall(r"\b(?:dragoman|process)_\w+", rule["expr"])
     assert all(shown <= published[name] for name in named)
+
+
+def test_an_alert_about_calls_or_sessions_names_the_page_that_shows_them() -> None:
+    pages = {rule["alert"]: rule["annotations"]["page"] for rule in RULES if "page" in rule["annotations"]}
+    assert pages == {
+        "DragomanLinkDown": "/ui/sessions",
+        "DragomanOutboxOld": "/ui/sessions",
+        "DragomanDeadLetters": "/ui/dead-letters",
+        "DragomanBreakerOpen": "/ui/dead-letters",
+        "DragomanUnknownOutcomes": "/ui/calls?outcome=unknown",
+    }

@@ -168,6 +168,32 @@ def test_the_demo_is_a_profile_of_its_own_that_publishes_each_of_its_ports_and_n
     assert f"127.0.0.1:{first}/healthz" in demo["healthcheck"]["test"][-1]
 
 
+def test_the_profile_observed_shows_the_gateway_in_prometheus_grafana_and_jaeger() -> None:
+    observed = {name: one for name, one in COMPOSE["services"].items() if one.get("profiles") == ["observed"]}
+    assert observed.keys() == {"prometheus", "grafana", "jaeger"}
+    for service in observed.values():
+        assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
+        mounts = [volume.split(":")[0] for volume in service.get("volumes", ())]
+        assert all((ROOT / mount).exists() for mount in mounts if mount.startswith("."))
+        [port] = service["ports"]
+        assert re.fullmatch(r"127\.0\.0\.1:(\d+):\1", port)
+        assert f"http://{port.rpartition(':')[0]}" in COMPOSE_TEXT.partition("services:")[0]
+    scraped = yaml.safe_load((ROOT / "config/prometheus.yaml").read_text(encoding="utf-8"))
+    assert scraped["scrape_configs"][0]["static_configs"] == [{"targets": ["gateway:8080"]}]
+    opened = yaml.safe_load((ROOT / "config/examples/container.yaml").read_text(encoding="utf-8"))["api"]["open"]
+    assert "metrics" in opened
+    folder = ROOT / "config/grafana/provisioning"
+    sources = yaml.safe_load((folder / "datasources/prometheus.yaml").read_text(encoding="utf-8"))["datasources"]
+    for source in sources:
+        name, port = source["url"].removeprefix("http://").split(":")
+        assert observed[name]["ports"] == [f"127.0.0.1:{port}:{port}"]
+    [provider] = yaml.safe_load((folder / "dashboards/dragoman.yaml").read_text(encoding="utf-8"))["providers"]
+    mounted = {volume.split(":")[1]: volume.split(":")[0] for volume in observed["grafana"]["volumes"]}
+    assert mounted[f"{provider['options']['path']}/dragoman.json"] == "./config/grafana/dragoman.json"
+    traced = COMPOSE["services"]["gateway"]["environment"]["OTEL_EXPORTER_OTLP_ENDPOINT"]
+    assert traced == "${OTEL_EXPORTER_OTLP_ENDPOINT:-}"
+
+
 def test_the_first_lines_that_compose_shows_answer_where_the_image_runs(tmp_path: Path) -> None:
     """Play what the default profile runs, in a folder laid out as the image, and the line that asks it first."""
     shown = re.findall(r"(?m)^#   (.*)$", COMPOSE_TEXT)
@@ -201,7 +227,7 @@ def test_the_first_lines_that_compose_shows_answer_where_the_image_runs(tmp_path
 
 def test_two_gateways_share_one_database_behind_a_proxy_in_a_profile_of_their_own() -> None:
     services = COMPOSE["services"]
-    others = services.keys() - {"gateway", "demo"}
+    others = services.keys() - {"gateway", "demo", "prometheus", "grafana", "jaeger"}
     assert {tuple(services[name]["profiles"]) for name in others} == {("scaled",)}
     assert services["gateway-one"] == services["gateway-two"]
     text = (ROOT / "config/examples/container-postgres.yaml").read_text(encoding="utf-8")
