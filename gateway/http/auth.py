@@ -59,6 +59,7 @@ ACCESS: dict[str, Access] = {
     "postEvents": Access("drive"),
     "listEvents": Access("read"),
     "streamEvents": Access("read"),
+    "streamAllEvents": Access("read"),
     "redeliverEvent": Access("operate"),
     "getToolAccess": Access("drive"),
     "rotateToolAccess": Access("drive"),
