@@ -60,6 +60,7 @@ ACCESS: dict[str, Access] = {
     "listEvents": Access("read"),
     "listNativeEvents": Access("operate"),
     "streamEvents": Access("read"),
+    "streamAllEvents": Access("read"),
     "redeliverEvent": Access("operate"),
     "getToolAccess": Access("drive"),
     "rotateToolAccess": Access("drive"),

@@ -19,7 +19,7 @@ from dragoman.models.described import Described
 from gateway.events import KINDS, OutcomeKind, SessionId
 from gateway.runtime.calls.dead_letters import Which
 from gateway.store.call import SETTLED, CallState
-from gateway.store.rows import CallFilter, SessionFilter
+from gateway.store.rows import CallFilter, EventFilter, SessionFilter
 from gateway.store.step import InteractionState
 
 Label = Annotated[str, Field(max_length=256)]
@@ -291,6 +291,23 @@ class EventsQuery(Query):
 class StreamQuery(Query):
     after: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     """Start after this sequence. Without it and without `Last-Event-ID`, the stream starts with new events."""
+
+
+class AllEventsQuery(LabelQuery):
+    runtime: Annotated[str, Field(max_length=64)] | None = None
+    """Only events of this runtime's sessions."""
+    session_id: Annotated[str, Field(max_length=128)] | None = None
+    """Only events of this session."""
+    kind: KindPatterns = []
+    """Only events of these kinds: one or more globs, repeated or separated by commas, for example `tool.*`."""
+    after: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    """Start after the event with this `id` of a stream with the same filters; `0` starts with the oldest event. Without
+    it and without `Last-Event-ID`, the stream starts with new events."""
+
+    def which(self) -> EventFilter:
+        """Return the filter for the store."""
+        session_id = None if self.session_id is None else SessionId(self.session_id)
+        return EventFilter(session_id, self.runtime, self.labels, kinds_of(self.kind))
 
 
 class CallsQuery(ListQuery, LabelQuery):

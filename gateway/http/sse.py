@@ -27,7 +27,8 @@ _RETRY = b"retry: 1000\n"
 _HEARTBEAT = b": heartbeat\n"
 """A comment line; with an empty line after it, the same clients would read an empty event."""
 
-Items = AsyncGenerator[StreamItem | InteractionItem]
+Items = AsyncGenerator[StreamItem | InteractionItem | bytes]
+"""The items of a stream; bytes are encoded already."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -37,9 +38,11 @@ class Beyond(Gap):
     """The session ends before the client's position, which happens after its store was restored."""
 
 
-def encode(item: StreamItem | InteractionItem) -> bytes:
+def encode(item: StreamItem | InteractionItem | bytes) -> bytes:
     """Encode one item; JSON contains no raw newline, so `data` is one line."""
     match item:
+        case bytes():
+            return item
         case News():
             if item.encoded is None:
                 item.encoded = b"".join(map(_encode_event, item.items))

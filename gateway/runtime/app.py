@@ -46,6 +46,7 @@ from gateway.runtime.configuration import Configuration, Configured
 from gateway.runtime.delivery.backends import Backends
 from gateway.runtime.delivery.maintenance import Maintenance
 from gateway.runtime.drain import Drain, InFlight, describe
+from gateway.runtime.feeds.all_sessions import EVERY_SESSION, AllSessionsFeed
 from gateway.runtime.feeds.follow import PAGES, JournalReader, follow
 from gateway.runtime.feeds.interactions import InteractionFeed
 from gateway.runtime.feeds.linked import with_links
@@ -69,12 +70,23 @@ from gateway.runtime.tuning import Tuning
 from gateway.runtime.views import (
     CalledSession,
     Reloaded,
+    SpreadItem,
     StreamItem,
 )
 from gateway.settings.model import DestinationSpec, ExecutorSpec, Settings, WebhookSpec
 from gateway.store.encoding import is_erased
 from gateway.store.port import Engine
-from gateway.store.rows import ANY_SESSION, Instance, Page, Regained, SessionFilter, SessionRow, StoredAnswer
+from gateway.store.rows import (
+    ANY_SESSION,
+    EventFilter,
+    Instance,
+    Page,
+    Position,
+    Regained,
+    SessionFilter,
+    SessionRow,
+    StoredAnswer,
+)
 from gateway.store.step import Keep
 from gateway.traces.queue import Traces
 
@@ -142,6 +154,9 @@ class Gateway:
             regained=self._resume,
         )
         self._interaction_feed = InteractionFeed(lambda changed: self._notifications.tell("interaction", changed))
+        self._all_sessions = AllSessionsFeed(
+            engine, self._tasks, tuning, ask_others=lambda: self._notifications.tell("follow", [EVERY_SESSION])
+        )
         self._backends = Backends(
             services,
             make_executor=parts.make_executor,
@@ -176,6 +191,7 @@ class Gateway:
             keeper=self._keeper,
             notifications=self._notifications,
             interaction_feed=self._interaction_feed,
+            all_sessions=self._all_sessions,
             tuning=tuning,
             reviews=Reviews(),
             tool_watch=self.tool_watch,
@@ -509,6 +525,11 @@ class Gateway:
             heartbeat=heartbeat,
             ended=self.draining.over,
         )
+
+    def follow_all(self, which: EventFilter, *, after: Position | None) -> AsyncGenerator[SpreadItem]:
+        """Yield the matching events of all sessions after a position, then new ones; None starts with new events."""
+        heartbeat, ended = self._heartbeat(), self.draining.over
+        return self._all_sessions.follow(which, after=after, heartbeat=heartbeat, ended=ended)
 
     def _heartbeat(self) -> float:
         return self.settings.api.heartbeat.total_seconds()

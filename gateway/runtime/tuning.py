@@ -30,6 +30,8 @@ class Tuning:
     feed_look: float = 1.0
     feed_look_idle: float = 5.0
     """The interval of queries for events of a session that another instance owns; for a quiet session."""
+    stream_look: float = 0.5
+    """The interval of queries for events of all sessions while a stream over sessions is open."""
     interactions_look: float = 1.0
     interactions_look_idle: float = 5.0
     """The interval of queries for interactions of other instances; without followers."""

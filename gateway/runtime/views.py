@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 from gateway.adapter.port import Capabilities
 from gateway.events import Envelope, Gap, Live, Missed, SessionId
@@ -11,7 +11,7 @@ from gateway.events.frozen import replace
 from gateway.events.weight import weight
 from gateway.runtime.activity import Minute
 from gateway.store.call import Call
-from gateway.store.rows import InteractionRow, Send
+from gateway.store.rows import InteractionRow, Position, Send, SessionName
 
 NEWS_BYTES = 80 * 1024
 """The largest weight of one batch of news; encoded, it has about two thirds of that."""
@@ -20,6 +20,22 @@ NEWS_BYTES = 80 * 1024
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
     """No event occurred for a while, and the stream is alive."""
+
+
+class Batch(Protocol):
+    """A batch of consecutive items, as a log of news keeps it."""
+
+    weight: int
+
+    @property
+    def items(self) -> Sequence[Any]: ...
+    def takes(self, size: int) -> bool:
+        """Return whether an item of this weight fits into the batch."""
+        ...
+
+    def add(self, item: Any, size: int) -> None:
+        """Append an item."""
+        ...
 
 
 class News:
@@ -61,6 +77,55 @@ class News:
 
 
 StreamItem = News | Gap | Heartbeat
+
+
+@dataclass(slots=True)
+class Spread:
+    """An event of any session; all followers share the object."""
+
+    item: Envelope | Live
+    session: SessionName
+    position: Position | None = None
+    """The place of a recorded event in the order of the store."""
+    encoded: bytes | None = None
+    """The encoded event, stored by the first follower for all others."""
+
+
+class SpreadNews:
+    """A batch of events of all sessions, in order."""
+
+    def __init__(self) -> None:
+        self.items: list[Spread] = []
+        self.weight = 0
+        self.last: Position | None = None
+        """The position of the last recorded event."""
+
+    def takes(self, size: int) -> bool:
+        """Return whether an item of this weight fits into the batch."""
+        return not self.items or self.weight + size <= NEWS_BYTES
+
+    def add(self, item: Spread, size: int) -> None:
+        """Append the next event."""
+        self.items.append(item)
+        self.weight += size
+        self.last = item.position or self.last
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """The events of a batch that match a filter."""
+
+    items: Sequence[Spread]
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """All matching events up to a position were sent."""
+
+    position: Position
+
+
+SpreadItem = Selected | Passed | Missed | Heartbeat
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,12 @@ from gateway.store.rows import (
     CallFilter,
     DeadFilter,
     EngineHealth,
+    EventFilter,
     Instance,
     InteractionRow,
     Page,
+    PlacedPage,
+    Position,
     Regained,
     RetentionPolicy,
     Send,
@@ -115,6 +118,22 @@ class Registry(Protocol):
 
         An erased event reads as `opaque` with channel `erased`; its pending sends to the runtime become moot.
         """
+        ...
+
+
+class Order(Protocol):
+    """Reads the events of all sessions, in an order in which each event has a fixed position.
+
+    The events of a session are in the order of their sequences. An event appears behind all events that were read
+    before it, whatever transactions committed meanwhile.
+    """
+
+    async def end(self) -> Position:
+        """Return the position behind all events that can be read."""
+        ...
+
+    async def read_all(self, after: Position, which: EventFilter, *, limit: int, searched: int) -> PlacedPage:
+        """Read the matching events behind a position, at most `limit`; searches about `searched` events."""
         ...
 
 
@@ -261,7 +280,7 @@ class Notifier(Protocol):
         ...
 
 
-class Engine(Journal, Registry, Ledger, Memory, Leases, Notifier, Protocol):
+class Engine(Journal, Registry, Order, Ledger, Memory, Leases, Notifier, Protocol):
     """All of them; an async context manager: entering opens, migrates and locks, leaving flushes and closes."""
 
     async def sweep(self, policy: RetentionPolicy, *, budget: int = 2_000) -> Swept:

@@ -1,6 +1,6 @@
 """The values that engines return, and the filters and policies that they accept. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from datetime import datetime, timedelta
 
@@ -84,6 +84,67 @@ class InteractionRow:
     request_sequence: int
     expires_at: datetime | None
     answered_by: str | None
+
+
+Position = tuple[int, int, int]
+"""A place in the order of all events of a store; only the store interprets it."""
+FROM_THE_START: Position = (0, 0, 0)
+
+
+@frozen
+class EventFilter:
+    """A filter for events of all sessions; empty members match everything."""
+
+    session_id: SessionId | None = None
+    runtime: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    kinds: frozenset[str] = frozenset()
+
+    def matches(self, session: "SessionName", kind: str) -> bool:
+        """Return whether an event of a session matches."""
+        return (
+            (not self.kinds or kind in self.kinds)
+            and (self.session_id is None or session.session_id == self.session_id)
+            and (self.runtime is None or session.runtime == self.runtime)
+            and all(session.labels.get(name) == value for name, value in self.labels.items())
+        )
+
+
+ANY_EVENT = EventFilter()
+
+
+@frozen
+class SessionName:
+    """What a stream over sessions tells of an event's session."""
+
+    session_id: SessionId
+    runtime: str
+    native_id: str
+    labels: Mapping[str, str]
+
+
+@frozen
+class Placed:
+    """An event in the order of all events of a store."""
+
+    position: Position
+    session: SessionName
+    envelope: Envelope
+
+
+@frozen
+class PlacedPage:
+    """Matching events behind a position, in order."""
+
+    events: Sequence[Placed]
+    position: Position
+    """The place behind which the next page starts."""
+    more: bool
+    """Whether further events can be read now, which may not match."""
+    is_gap: bool
+    """Whether retention removed events among those that were searched."""
+    held_back: bool
+    """Whether committed events cannot be read until an earlier transaction ends."""
 
 
 @frozen

@@ -59,7 +59,9 @@ class Story:
         """Record the first events of a stream."""
         lines: list[str] = []
         _, path, _ = _OPERATIONS[operation]
-        async with http.stream("GET", path.format_map(names) + "?after=0" * (operation == "streamEvents")) as stream:
+        async with http.stream(
+            "GET", path.format_map(names) + "?after=0" * (operation != "streamInteractions")
+        ) as stream:
             async for line in stream.aiter_lines():
                 lines.append(line)
                 events -= not line
@@ -109,6 +111,7 @@ async def _play_cards(story: Story, environment: Environment, http: httpx.AsyncC
     await story.ask(http, "getSession", session_id=session)
     await story.ask(http, "listEvents", session_id=session, limit="2")
     await story.follow(http, "streamEvents", 2, session_id=session)
+    await story.follow(http, "streamAllEvents", 2)
     await story.ask(http, "listRuntimes")
     await story.ask(http, "listCapabilities")
     await story.ask(http, "getToolAccess", session_id=session)

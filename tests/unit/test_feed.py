@@ -10,7 +10,8 @@ import pytest
 from gateway.events import CallId, Envelope, Event, Live, ToolFinished, TypingChanged
 from gateway.events.ids import EventId, SessionId
 from gateway.events.weight import weight
-from gateway.runtime.feeds.feed import TAIL_BYTES, Feed
+from gateway.runtime.feeds.feed import Feed
+from gateway.runtime.feeds.log import TAIL_BYTES
 from gateway.runtime.views import NEWS_BYTES, News
 
 

@@ -10,6 +10,7 @@ from gateway.events import Envelope, Live, SessionId, TypingChanged
 from gateway.guard import Tasks
 from gateway.runtime.cluster.notifications import Notifications
 from gateway.runtime.cluster.remote_feeds import RemoteFeeds
+from gateway.runtime.feeds.all_sessions import AllSessionsFeed
 from gateway.runtime.feeds.feed import Feed
 from gateway.runtime.feeds.follow import JournalReader, follow
 from gateway.runtime.feeds.wakeup import Ending
@@ -49,7 +50,7 @@ async def test_pages_grow_where_events_are_small_and_shrink_where_they_are_large
         await engine.commit(Step(ALICE, state="closed"))
         engine.asked.clear()
         async with Tasks() as tasks:
-            feeds = RemoteFeeds(engine, lambda _: None, Notifications(engine), tasks, Tuning())
+            feeds = remote_feeds(engine, None, tasks)
             items = follow(
                 JournalReader(engine, asyncio.Semaphore()), ALICE, feeds, after=0, heartbeat=5, ended=Ending()
             )
@@ -128,13 +129,18 @@ async def a_followed_session(engine: Watched, length: int) -> Feed:
     return Feed(length)
 
 
+def remote_feeds(engine: TemporaryEngine, here: Feed | None, tasks: Tasks) -> RemoteFeeds:
+    everyone = AllSessionsFeed(engine, tasks, Tuning(), ask_others=lambda: None)
+    return RemoteFeeds(engine, lambda _: here, Notifications(engine), tasks, Tuning(), all_sessions=everyone)
+
+
 async def recorded(engine: TemporaryEngine, sequence: int) -> Sequence[Envelope]:
     await engine.commit(Step(ALICE, (said(f"number {sequence}"),)))
     return await TemporaryEngine.read(engine, ALICE, after=sequence - 1)
 
 
 def follows(engine: Watched, feed: Feed, *, after: int | None, ended: Ending) -> AsyncGenerator[StreamItem]:
-    feeds = RemoteFeeds(engine, lambda _: feed, Notifications(engine), Tasks(), Tuning())
+    feeds = remote_feeds(engine, feed, Tasks())
     return follow(JournalReader(engine, asyncio.Semaphore()), ALICE, feeds, after=after, heartbeat=5, ended=ended)
 
 

@@ -4,6 +4,7 @@ May import `core`, `dragoman.models`, `errors`, `events`, `executors`, `guard`, 
 """
 
 from gateway.http.routes import (
+    all_events,
     callers,
     calls,
     dead_letters,
@@ -17,7 +18,18 @@ from gateway.http.routes import (
 
 ROUTES = [
     route
-    for module in (sessions, events, tool_access, callers, calls, dead_letters, interactions, operating, pages)
+    for module in (
+        sessions,
+        events,
+        all_events,
+        tool_access,
+        callers,
+        calls,
+        dead_letters,
+        interactions,
+        operating,
+        pages,
+    )
     for route in module.router.routes
 ]
 """All routes in one flat list, because nested routers would match every request twice."""

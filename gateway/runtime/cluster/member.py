@@ -34,7 +34,14 @@ class ClusterMember:
         self._handover = handover
         engine, keeper, metrics = shared.engine, shared.keeper, shared.metrics
         self.takeover = Takeover(engine, keeper, sessions, metrics=metrics, jitter=shared.jitter, tuning=shared.tuning)
-        self.remote_feeds = RemoteFeeds(engine, sessions.feed, shared.notifications, shared.tasks, shared.tuning)
+        self.remote_feeds = RemoteFeeds(
+            engine,
+            sessions.feed,
+            shared.notifications,
+            shared.tasks,
+            shared.tuning,
+            all_sessions=shared.all_sessions,
+        )
         self.forwarder = Forwarder(shared, keeper, sessions, client=client)
         metrics.watch_lease(lambda: keeper.remaining_seconds, lambda: len(sessions.all()))
 

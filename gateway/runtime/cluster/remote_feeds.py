@@ -17,6 +17,7 @@ from gateway.errors import EngineUnavailable, Truncated
 from gateway.events import EVENT, Live, SessionId, dump_event
 from gateway.guard import Tasks, guard, guard_call
 from gateway.runtime.cluster.notifications import Notifications
+from gateway.runtime.feeds.all_sessions import EVERY_SESSION, AllSessionsFeed
 from gateway.runtime.feeds.feed import Feed
 from gateway.runtime.tuning import Tuning
 from gateway.store.port import Engine
@@ -40,6 +41,8 @@ class RemoteFeeds:
         notifications: Notifications,
         tasks: Tasks,
         tuning: Tuning,
+        *,
+        all_sessions: AllSessionsFeed,
     ) -> None:
         """Prepare; `own` returns the feed of a session that runs here."""
         self._engine = engine
@@ -47,6 +50,7 @@ class RemoteFeeds:
         self._notifications = notifications
         self._tasks = tasks
         self._tuning = tuning
+        self._all_sessions = all_sessions
         self._remote_feeds: dict[SessionId, tuple[Feed, asyncio.Event]] = {}
         self._running: set[asyncio.Task[None]] = set()
 
@@ -85,6 +89,7 @@ class RemoteFeeds:
 
     def look_at(self, names: Sequence[str]) -> None:
         """Read these sessions now, since another instance has written to them."""
+        self._all_sessions.look()
         for name in names:
             if found := self._remote_feeds.get(SessionId(name)):
                 found[1].set()
@@ -92,7 +97,7 @@ class RemoteFeeds:
     def show(self, name: str, text: str) -> None:
         """Show a live event to the local followers."""
         found = self._remote_feeds.get(SessionId(name))
-        if found is None:
+        if found is None and not self._all_sessions.is_followed:
             return
         try:
             data: dict[str, Any] = orjson.loads(text)
@@ -101,21 +106,27 @@ class RemoteFeeds:
             # An instance of another release may send events that this one does not know.
             log.debug("live item not shown", session_id=name, reason=type(exc).__name__)
         else:
-            found[0].tell(live)
+            self._all_sessions.hear(SessionId(name), live)
+            if found is not None:
+                found[0].tell(live)
 
     def look_all(self) -> None:
         """Read all sessions now, since notifications may have been missed."""
+        self._all_sessions.look()
         for _, wake in self._remote_feeds.values():
             wake.set()
 
     def notify_of(self, names: Sequence[str]) -> None:
         """Notify other instances of these sessions for `_INTEREST` seconds, if they run here."""
         for name in names:
+            if name == EVERY_SESSION:
+                self._all_sessions.notify_others(self._notify, seconds=_INTEREST)
+                continue
             feed = self._own(SessionId(name))
             if feed is not None:
-                feed.notify_others(partial(self._notify, name), seconds=_INTEREST)
+                feed.notify_others(partial(self._notify, SessionId(name)), seconds=_INTEREST)
 
-    def _notify(self, name: str, live: Live | None) -> None:
+    def _notify(self, name: SessionId, live: Live | None) -> None:
         if live is None:
             self._notifications.tell("session", [name])
         else:

@@ -8,6 +8,7 @@ from gateway.runtime.calls.tool_watch import ToolWatch
 from gateway.runtime.cluster.lease import LeaseKeeper
 from gateway.runtime.cluster.notifications import Notifications
 from gateway.runtime.delivery.backends import Backends
+from gateway.runtime.feeds.all_sessions import AllSessionsFeed
 from gateway.runtime.feeds.interactions import InteractionFeed
 from gateway.runtime.services import Services
 from gateway.runtime.session.due import Reviews
@@ -23,5 +24,6 @@ class Shared(Services):
     keeper: LeaseKeeper
     notifications: Notifications
     interaction_feed: InteractionFeed
+    all_sessions: AllSessionsFeed
     reviews: Reviews
     tool_watch: ToolWatch

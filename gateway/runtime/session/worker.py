@@ -67,7 +67,7 @@ class SessionWorker:
         """Whether this worker gave up the session to another instance or to a new worker."""
         self.pending: PendingInputs | None = None
         """The undecided inputs of a worker that failed or gave up the session."""
-        self.feed = Feed(view.last_sequence)
+        self.feed = Feed(view.last_sequence, session_id=view.session_id, all_sessions=shared.all_sessions)
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Completed when the worker ends. Several tasks wait for it, so none may cancel it."""
         self.replaying = False

@@ -26,7 +26,7 @@ from gateway.store.postgres.connection import Address
 from gateway.store.postgres.notifier import PostgresNotifier
 from gateway.store.postgres.once import ExactlyOnce, Line
 from gateway.store.postgres.pool import Pool
-from gateway.store.postgres.schema import check, migrate
+from gateway.store.postgres.schema import FORGET_FOREIGN, check, migrate
 from gateway.store.postgres.tables import MIGRATIONS
 from gateway.store.postgres.tuning import PRODUCTION, PostgresTuning
 from gateway.store.questions.answers import AnswersQuestions
@@ -114,6 +114,7 @@ class PostgresEngine(AnswersQuestions):
                     link = await line.link()
                     found = await check(link)
                     await migrate(link)
+                    await link.ask(FORGET_FOREIGN)
                     break
                 except EngineUnavailable as exc:
                     if loop.time() + pause > until:

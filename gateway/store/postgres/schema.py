@@ -16,6 +16,9 @@ _VERSION = f"SELECT max(n) FROM @{OURS}"
 _ALIVE = "SELECT instance FROM @instances WHERE expires_at > clock_timestamp() ORDER BY instance"
 _MIGRATION_SECONDS = 600.0
 
+FORGET_FOREIGN = "DELETE FROM @written WHERE xid >= pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
+"""Forgets transactions of another server, which a dump has restored here."""
+
 _SETTINGS = """
 SELECT current_setting('server_version'), current_setting('server_version_num')::int, current_setting('fsync'),
     current_setting('full_page_writes'), (SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit'),

@@ -73,8 +73,8 @@ class _Part(NamedTuple):
     columns: tuple[str, ...]
 
 
-def _add(table: str, columns: tuple[str, ...]) -> _Part:
-    return _Part(f"INSERT INTO @{table} ({', '.join(columns)}) SELECT * FROM {{rows}}", columns)
+def _add(table: str, columns: tuple[str, ...], *, more: str = "") -> _Part:
+    return _Part(f"INSERT INTO @{table} ({', '.join(columns)}) SELECT * FROM {{rows}}{more}", columns)
 
 
 def _move(table: str, columns: tuple[str, ...], keys: tuple[str, ...], *, more: str = "") -> _Part:
@@ -90,7 +90,7 @@ _ENDED = """, ended_at = CASE
 END"""
 
 _PARTS = {
-    "events": _add("events", EventRecord._fields),
+    "events": _add("events", EventRecord._fields, more=" RETURNING session_id, seq"),
     "opened": _add("calls", CALL_COLUMNS),
     "moved": _move("calls", CALL_MOVE_COLUMNS, ("call_id",), more=_ENDED),
     "sends": _add("outbound", SEND_COLUMNS),
@@ -260,6 +260,8 @@ def _statement(names: tuple[str, ...], *, marked: bool = False) -> str:
         (text,) = texts
         return text
     count = len(names) + 1
+    if "events" in names:
+        names, texts = (*names, "written"), [*texts, _WRITTEN]
     parts = ", ".join(f"{name} AS ({text})" for name, text in zip(names, texts, strict=True))
     spent = f"spent AS ({_FORGET.format(count + 2)})"
     return f"WITH {parts}, {spent} {_MARK_HEADS.format(count=count, token=count + 1)}"
@@ -279,6 +281,13 @@ _READ = {
 }
 
 
+_WRITTEN = """
+INSERT INTO @written (xid, at, sessions, firsts, lasts)
+SELECT pg_current_xact_id()::text::bigint, clock_timestamp(), array_agg(session_id), array_agg(first), array_agg(last)
+FROM (SELECT session_id, min(seq) AS first, max(seq) AS last FROM events GROUP BY session_id ORDER BY session_id) AS e
+HAVING count(*) > 0
+"""
+"""Records the place of a transaction's events in a stream over sessions."""
 _FORGET = "DELETE FROM @commits WHERE token = ANY (${}::text[])"
 # If a head has another version, the fate is NULL, which violates NOT NULL and rolls the whole statement back. Heads are
 # written before all other rows.

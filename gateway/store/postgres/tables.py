@@ -201,7 +201,20 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """,
         "UPDATE @outbound SET reason = NULL WHERE target = 'runtime' AND state = 'pending'",
     ),
-    ("ALTER TABLE @calls ADD COLUMN attempts text", "ALTER TABLE @calls ADD COLUMN trace text"),
+    (
+        "ALTER TABLE @calls ADD COLUMN attempts text",
+        "ALTER TABLE @calls ADD COLUMN trace text",
+        # The events of each transaction, as ranges of sequences in sessions: the position of a stream over sessions.
+        """
+        CREATE TABLE @written (
+            xid bigint PRIMARY KEY,
+            at timestamptz NOT NULL,
+            sessions text[] NOT NULL,
+            firsts bigint[] NOT NULL,
+            lasts bigint[] NOT NULL
+        )
+        """,
+    ),
 )
 
 OURS = "schema_version"

@@ -60,6 +60,20 @@ WITH removed AS (
 )
 SELECT count(*) FROM removed
 """
+_KEPT = "clock_timestamp() - interval '3 days'"
+# A stream can resume for three days. The last forgotten transaction stays without sessions, so that a reader behind it
+# sees that events are missing.
+_FORGET_WRITTEN = f"""
+WITH kept AS (
+    SELECT coalesce((SELECT xid FROM @written WHERE at >= {_KEPT} ORDER BY xid LIMIT 1), 9223372036854775807) AS xid
+), forgotten AS (
+    DELETE FROM @written w USING kept
+    WHERE w.xid < kept.xid AND EXISTS (SELECT 1 FROM @written o WHERE o.xid < kept.xid AND o.sessions <> '{{}}')
+    RETURNING w.xid
+)
+INSERT INTO @written (xid, at, sessions, firsts, lasts)
+SELECT max(xid), '-infinity', '{{}}', '{{}}', '{{}}' FROM forgotten HAVING count(*) > 0
+"""
 # The fate of a transaction is queried within a day, and an instance does not return after a week. Its sessions and
 # names become free when its lease expires, with or without this row.
 _FORGET = (
@@ -73,6 +87,7 @@ _FORGET = (
     DELETE FROM @instances i WHERE i.expires_at < clock_timestamp() - interval '7 days'
         AND NOT EXISTS (SELECT 1 FROM @sessions s WHERE s.owner = i.instance AND s.state <> 'closed')
     """,
+    _FORGET_WRITTEN,
 )
 
 

@@ -3,4 +3,10 @@
 May import `errors`, `events`.
 """
 
-from gateway.store.questions import calls as calls, interactions as interactions, sends as sends, sessions as sessions
+from gateway.store.questions import (
+    calls as calls,
+    interactions as interactions,
+    order as order,
+    sends as sends,
+    sessions as sessions,
+)

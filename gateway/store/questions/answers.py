@@ -6,7 +6,7 @@ from datetime import datetime
 
 from gateway.events import CallId, Envelope, InteractionId, SessionId
 from gateway.store.call import Call
-from gateway.store.questions import calls, interactions, retention, sends, sessions
+from gateway.store.questions import calls, interactions, order, retention, sends, sessions
 from gateway.store.questions.question import Question, T
 from gateway.store.records import whole_micros
 from gateway.store.retention import Chosen, Item, RemovedRows, add_up, consider, portions
@@ -15,8 +15,11 @@ from gateway.store.rows import (
     ANY_SESSION,
     CallFilter,
     DeadFilter,
+    EventFilter,
     InteractionRow,
     Page,
+    PlacedPage,
+    Position,
     RetentionPolicy,
     Send,
     SessionFilter,
@@ -64,6 +67,12 @@ class AnswersQuestions(ABC):
         self, page: Page, which: SessionFilter = ANY_SESSION, *, newest_first: bool = False
     ) -> tuple[Sequence[SessionRow], str | None]:
         return await self._answer(sessions.sessions(page, which, newest_first=newest_first))
+
+    async def end(self) -> Position:
+        return await self._answer(order.end())
+
+    async def read_all(self, after: Position, which: EventFilter, *, limit: int, searched: int) -> PlacedPage:
+        return await self._answer(order.read_all(after, which, limit=limit, searched=searched))
 
     async def call(self, call_id: CallId) -> Call | None:
         return await self._answer(calls.call(call_id))

@@ -48,10 +48,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         # In every other table `session_id` is `sessions.id`.
         # Separate from sessions, because SQLite rewrites a whole row when any column changes.
         "CREATE TABLE snapshots (session_id INTEGER PRIMARY KEY, snapshot BLOB NOT NULL) STRICT",
-        # Rows in order of arrival: a batch over many sessions fills few pages instead of changing many.
-        # The primary key serves `read` and all that follows an event.
+        # Rows in order of arrival: a batch over many sessions fills few pages instead of changing many. The id is the
+        # position of a stream over sessions. The unique key serves `read` and all that follows an event.
         """
         CREATE TABLE events (
+            id INTEGER PRIMARY KEY,
             session_id INTEGER NOT NULL,
             seq INTEGER NOT NULL,
             event_id TEXT NOT NULL,
@@ -61,7 +62,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             recorded_at INTEGER NOT NULL,
             body BLOB,
             about BLOB,
-            PRIMARY KEY (session_id, seq)
+            UNIQUE (session_id, seq)
         ) STRICT
         """,
         # The check for repeated events in each batch.

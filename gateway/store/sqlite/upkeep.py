@@ -210,7 +210,9 @@ def _cut_one(turn: Turn, session_id: SessionId, first: int, copies_from: int) ->
         return RemovedRows(0, Counter())
     copies: Counter[str] = Counter(dict(_ask(turn, UNDELIVERED, session_id, first)))
     execute("UPDATE sessions SET min_seq = ?, size = size - ? WHERE id = ?", (first, size, place[0]))
-    execute("DELETE FROM events WHERE session_id = ? AND seq < ?", place)
+    # The newest row stays without its body, because SQLite would give its id to another event.
+    execute("DELETE FROM events WHERE session_id = ? AND seq < ? AND id < (SELECT max(id) FROM events)", place)
+    execute("UPDATE events SET body = NULL, about = NULL WHERE session_id = ? AND seq < ?", place)
     execute("DELETE FROM outbound WHERE session_id = ? AND seq < ?", place)
     execute("DELETE FROM interactions WHERE session_id = ? AND request_seq < ?", place)
     turn.store.forget_head(session_id)

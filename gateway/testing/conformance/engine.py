@@ -19,6 +19,7 @@ from gateway.testing.conformance.engine_journal import JournalSuite
 from gateway.testing.conformance.engine_leases import LeaseSuite, NotifierSuite
 from gateway.testing.conformance.engine_ledger import InteractionSuite, MemorySuite, SendSuite
 from gateway.testing.conformance.engine_model import ModelSuite
+from gateway.testing.conformance.engine_order import OrderSuite
 from gateway.testing.conformance.engine_registry import RegistrySuite
 from gateway.testing.conformance.engine_unknown import UnknownSuite
 from gateway.testing.conformance.engine_upkeep import EraseSuite, LifeSuite, SweepSuite
@@ -29,6 +30,7 @@ class EngineSuite(
     JournalSuite,
     ExpectationSuite,
     RegistrySuite,
+    OrderSuite,
     CallSuite,
     SendSuite,
     InteractionSuite,

@@ -1,0 +1,92 @@
+"""The stream of the events of all sessions."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Response
+
+from gateway.events import Envelope, Missed, dump_event, to_json
+from gateway.http.openapi import problems
+from gateway.http.positions import mark_of, read_position, write_position
+from gateway.http.reply import dump
+from gateway.http.requests import AllEventsQuery
+from gateway.http.route import ApiRequest, CallerDep, GatewayDep, OperationRoute
+from gateway.http.sse import EventStream
+from gateway.runtime.views import Heartbeat, Passed, Selected, Spread, SpreadItem
+
+router = APIRouter(route_class=OperationRoute, tags=["events"])
+
+
+@router.get(
+    "/v1/events/stream",
+    response_class=EventStream,
+    response_description="The stream.",
+    responses=problems("overloaded"),
+)
+async def stream_all_events(
+    request: ApiRequest,
+    gateway: GatewayDep,
+    caller: CallerDep,
+    query: Annotated[AllEventsQuery, Query()],
+    last_event_id: Annotated[
+        str | None,
+        Header(
+            alias="Last-Event-ID", description="Resume after the event with this `id`; takes precedence over `after`."
+        ),
+    ] = None,
+) -> Response:
+    """Follow all sessions (server-sent events).
+
+    `event` is the kind, `data` the envelope with its `session`. All filters must match. Live events (typing, message
+    chunks) have no `id`, and `data` is `{"live": true, "after_sequence", "event", "session"}`. An event `position`
+    only has an `id`: the place to resume from after events that did not match. An event `gap` means that events after
+    the requested `id` were removed, or that the store was restored. Events of a session arrive in order.
+    """
+    which = query.which()
+    mark = mark_of(which)
+    # A browser that reconnects keeps its old URL, so the header is newer.
+    given, parameter = (last_event_id, "Last-Event-ID") if last_event_id else (query.after, "after")
+    after = None if given is None else read_position(given, mark, parameter=parameter)
+    followers, most = request.api_state.followers, gateway.settings.limits.followers
+    followers.check_limits("all sessions", most=most, most_each=most)
+    return EventStream(
+        _encoded(gateway.follow_all(which, after=after), mark),
+        followers,
+        subject="all sessions",
+        is_allowed=partial(request.api_state.authenticator.still_admits, caller, "streamAllEvents"),
+    )
+
+
+async def _encoded(items: AsyncGenerator[SpreadItem], mark: str) -> AsyncGenerator[bytes | Heartbeat | Missed]:
+    """Encode the items; each follower of an event adds its own `id`."""
+    async with aclosing(items):
+        async for item in items:
+            match item:
+                case Selected():
+                    yield b"".join([_with_id(one, mark) for one in item.items])
+                case Passed():
+                    yield b"id: %b\nevent: position\ndata: {}\n\n" % write_position(item.position, mark)
+                case Heartbeat() | Missed():
+                    yield item
+
+
+def _with_id(one: Spread, mark: str) -> bytes:
+    if one.encoded is None:
+        one.encoded = b"event: %b\ndata: %b\n\n" % (one.item.event.kind.encode(), dump(_data(one)))
+    return one.encoded if one.position is None else b"id: %b\n%b" % (write_position(one.position, mark), one.encoded)
+
+
+def _data(one: Spread) -> dict[str, Any]:
+    session = one.session
+    shown = {
+        "session_id": session.session_id,
+        "runtime": session.runtime,
+        "native_id": session.native_id,
+        "labels": session.labels,
+    }
+    if isinstance(one.item, Envelope):
+        return {**to_json(one.item), "session": shown}
+    live = one.item
+    return {"live": True, "after_sequence": live.after_sequence, "event": dump_event(live.event), "session": shown}

@@ -1,0 +1,147 @@
+"""The order of all events in PostgreSQL: transactions that commit out of the order of their ids, and forgotten ones."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from gateway.events import SessionId
+from gateway.store.postgres import PostgresEngine
+from gateway.store.rows import ANY_EVENT, FROM_THE_START, Placed, RetentionPolicy
+from gateway.store.step import Step
+from gateway.testing.conformance.engine_order import read_on
+from gateway.testing.conformance.engine_words import ALICE, BOB, FakeClock, open_session, said
+from tests.engines import postgres_server
+from tests.pace import PATIENCE
+
+pytestmark = pytest.mark.slow
+
+_LATE = (
+    """
+    INSERT INTO {schema}.events (session_id, seq, event_id, kind, direction, recorded_at, body)
+    VALUES ('bob', 2, 'late', 'turn.steered', 'to_runtime', 1, '{{"kind": "turn.steered", "text": "x"}}')
+    """,
+    "UPDATE {schema}.sessions SET last_seq = 2 WHERE session_id = 'bob'",
+    """
+    INSERT INTO {schema}.written (xid, at, sessions, firsts, lasts)
+    VALUES (pg_current_xact_id()::text::bigint, now(), '{{bob}}', '{{2}}', '{{2}}')
+    """,
+)
+"""What a commit of the engine writes, in a transaction that stays open."""
+
+
+@pytest.fixture
+async def schema() -> AsyncIterator[str]:
+    name = postgres_server.new_schema()
+    yield name
+    await postgres_server.drop_schema(name)
+
+
+@pytest.fixture
+async def engine(schema: str) -> AsyncIterator[PostgresEngine]:
+    async with PostgresEngine(postgres_server.dsn(), FakeClock(), schema=schema) as engine:
+        yield engine
+
+
+@pytest.fixture
+async def operator() -> AsyncIterator[Any]:
+    connection = await postgres_server.reach(postgres_server.dsn())
+    yield connection
+    await connection.close()
+
+
+def places(found: list[Placed]) -> list[tuple[str, int]]:
+    return [(one.session.session_id, one.envelope.sequence) for one in found]
+
+
+async def read_until(engine: PostgresEngine, after: tuple[int, int, int], count: int) -> list[Placed]:
+    """Read on until so many events are found; transactions of other tests hold some back for a while."""
+    found: list[Placed] = []
+    async with asyncio.timeout(PATIENCE):
+        while len(found) < count:
+            some, after = await read_on(engine, after)
+            found += some
+    return found
+
+
+async def test_a_transaction_that_commits_after_later_ones_is_neither_skipped_nor_repeated(
+    engine: PostgresEngine, operator: Any, schema: str
+) -> None:
+    await open_session(engine)
+    await open_session(engine, BOB)
+    place = (await read_until(engine, FROM_THE_START, 2))[-1].position
+    transaction = operator.transaction()
+    await transaction.start()
+    for statement in _LATE:
+        await operator.execute(statement.format(schema=schema))
+    await engine.commit(Step(ALICE, (said("a"), said("b"))))
+    page = await engine.read_all(place, ANY_EVENT, limit=50, searched=50)
+    assert (page.events, page.held_back, page.more) == ([], True, False)
+    await transaction.commit()
+    assert places(await read_until(engine, page.position, 3)) == [("bob", 2), ("alice", 2), ("alice", 3)]
+    assert places(await read_until(engine, place, 3)) == [("bob", 2), ("alice", 2), ("alice", 3)]
+
+
+async def test_two_writers_beside_open_transactions_lose_nothing_for_a_reader(
+    engine: PostgresEngine, operator: Any, schema: str
+) -> None:
+    names = [SessionId(f"s-{number}") for number in range(8)]
+    for name in names:
+        await open_session(engine, name)
+    (*_, last) = await read_until(engine, FROM_THE_START, len(names))
+    place = last.position
+
+    async def hold_back() -> None:
+        while True:
+            async with operator.transaction():
+                await operator.execute("SELECT pg_current_xact_id()")
+                await asyncio.sleep(random.uniform(0, 0.02))
+
+    async def write(engine: PostgresEngine, name: SessionId) -> None:
+        for number in range(25):
+            await engine.commit(Step(name, tuple(said() for _ in range(1 + number % 2))))
+
+    async with PostgresEngine(postgres_server.dsn(), FakeClock(), schema=schema) as other:
+        holding = asyncio.create_task(hold_back())
+        writing = asyncio.gather(*(write((engine, other)[n % 2], name) for n, name in enumerate(names)))
+        found: list[Placed] = []
+        while not writing.done():
+            page = await engine.read_all(place, ANY_EVENT, limit=7, searched=5)
+            found, place = [*found, *page.events], page.position
+        await writing
+        holding.cancel()
+        await asyncio.wait([holding])
+    found += await read_until(engine, place, len(names) * 37 - len(found))
+    for name in names:
+        assert [number for of, number in places(found) if of == name] == list(range(2, 39))
+
+
+async def test_forgotten_transactions_are_a_gap_for_readers_before_them(
+    engine: PostgresEngine, operator: Any, schema: str
+) -> None:
+    await open_session(engine)
+    for _ in range(3):
+        await engine.commit(Step(ALICE, (said(),)))
+    whole = await read_until(engine, FROM_THE_START, 4)
+    third = whole[2].position[0]
+    for _ in range(2):
+        await operator.execute(f"UPDATE {schema}.written SET at = now() - interval '4 days' WHERE xid <= {third}")  # noqa: S608
+        await engine.sweep(RetentionPolicy())
+        page = await engine.read_all(FROM_THE_START, ANY_EVENT, limit=50, searched=50)
+        assert (page.is_gap, places(list(page.events))) == (True, [("alice", 4)])
+        page = await engine.read_all(whole[2].position, ANY_EVENT, limit=50, searched=50)
+        assert (page.is_gap, places(list(page.events))) == (False, [("alice", 4)])
+    rows = await operator.fetch(f"SELECT xid, sessions FROM {schema}.written ORDER BY xid")  # noqa: S608
+    assert [(row["xid"], row["sessions"]) for row in rows] == [(third, []), (whole[3].position[0], ["alice"])]
+
+
+async def test_transactions_of_another_server_are_forgotten_at_the_start(operator: Any, schema: str) -> None:
+    async with PostgresEngine(postgres_server.dsn(), FakeClock(), schema=schema) as engine:
+        await open_session(engine)
+        await operator.execute(f"UPDATE {schema}.written SET xid = xid + 1000000000")  # noqa: S608
+    async with PostgresEngine(postgres_server.dsn(), FakeClock(), schema=schema) as engine:
+        end = await engine.end()
+        await engine.commit(Step(ALICE, (said(),)))
+        assert places(await read_until(engine, end, 1)) == [("alice", 2)]
