@@ -163,3 +163,24 @@ async def test_search_opens_the_page_of_any_id(ui: Ui, kind: str) -> None:
     await page.fill("#search", given)
     await page.press("#search", "Enter")
     await page.wait_for_url(lambda url: url.startswith(ui.url + wanted))
+
+
+@pytest.mark.parametrize(
+    ("query", "rows"),
+    [
+        ("outcome=unknown", 1),
+        ("outcome=success", 0),
+        ("state=accepted", 1),
+        ("executor=cards", 2),
+        ("label=room%3Dnone", 0),
+        ("tool=lost&runtime=finn", 1),
+        ("since=2020-01-01T00:00Z&until=2020-01-02T00:00Z", 0),
+    ],
+)
+async def test_calls_are_filtered(ui: Ui, query: str, rows: int) -> None:
+    await busy(ui)
+    page = await ui.open(f"/ui/calls?{query}")
+    await expect(page.locator("tbody tr")).to_have_count(rows)
+    await page.goto(f"/ui/calls?{query}")
+    shown = await page.locator("footer code").inner_text()
+    assert "/v1/calls?" in shown

@@ -17,8 +17,10 @@ _ATTENTION = 6
 _SEARCHED = 500
 """How many of the newest calls are searched for a native id or a webhook-id."""
 CALL_STATES = ("queued", "dispatched", "accepted", "succeeded", "failed", "canceled", "expired")
-SESSION_FILTERS = ("runtime", "native_id", "open", "after")
-CALL_FILTERS = ("state", "tool", "runtime", "unknown", "session_id", "after")
+OUTCOMES = ("unknown", "success", "failure", "canceled", "expired")
+SESSION_STATES = ("starting", "running", "idle", "awaiting_input", "awaiting_approval", "error", "closed")
+SESSION_FILTERS = ("runtime", "native_id", "state", "open", "since", "until", "after")
+CALL_FILTERS = ("state", "tool", "runtime", "executor", "unknown", "session_id", "since", "until", "after")
 LETTER_FILTERS = ("kind", "runtime", "executor", "target", "unknown", "since", "after")
 
 
@@ -62,7 +64,7 @@ def _with_state(runtime: Mapping[str, Any]) -> Mapping[str, Any]:
 async def sessions(visit: Visit) -> Response:
     """List sessions, newest first."""
     query = visit.query
-    found = await visit.api.get("/v1/sessions", order="newest", limit=ROWS, **_only(query, SESSION_FILTERS))
+    found = await visit.api.get("/v1/sessions", order="newest", limit=ROWS, **_filters(query, SESSION_FILTERS))
     busy = await visit.api.get("/v1/calls", state=",".join(sorted(OPEN)), limit=500)
     return render(
         visit,
@@ -70,6 +72,8 @@ async def sessions(visit: Visit) -> Response:
         rows=found["data"],
         following=found["next"],
         query=query,
+        filters=_filters(query, SESSION_FILTERS),
+        states=SESSION_STATES,
         open_calls=Counter(call["session_id"] for call in busy["data"]),
         runtimes=sorted(visit.gateway.settings.runtimes),
     )
@@ -78,14 +82,22 @@ async def sessions(visit: Visit) -> Response:
 async def calls(visit: Visit) -> Response:
     """List calls, newest first."""
     query = visit.query
-    found = await visit.api.get("/v1/calls", limit=ROWS, **_only(query, CALL_FILTERS))
+    filters = _filters(query, CALL_FILTERS)
+    if (outcome := query.get("outcome")) == "unknown":
+        filters["unknown"] = "true"
+    elif outcome:
+        filters["outcome"] = outcome
+    found = await visit.api.get("/v1/calls", limit=ROWS, **filters)
     return render(
         visit,
         "calls.html",
         rows=found["data"],
         following=found["next"],
         query=query,
+        filters=filters,
         states=CALL_STATES,
+        outcomes=OUTCOMES,
+        executors=sorted(visit.gateway.settings.executors),
         runtimes=sorted(visit.gateway.settings.runtimes),
         tools=sorted(visit.gateway.settings.tools),
     )
@@ -165,6 +177,12 @@ async def _sessions_of(visit: Visit, rows: Sequence[Mapping[str, Any]]) -> Mappi
     """Load the sessions of rows by their ids."""
     ids = {row["session_id"] for row in rows}
     return {one: await _optional(visit, path_of("v1", "sessions", one)) for one in ids}
+
+
+def _filters(query: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    """Return the filters of the API; `label` has the form NAME=VALUE."""
+    name, equals, value = query.get("label", "").partition("=")
+    return _only(query, names) | ({f"label.{name.strip()}": value.strip()} if equals else {})
 
 
 def _only(query: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:

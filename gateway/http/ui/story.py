@@ -245,24 +245,33 @@ def _steps_of(envelope: Mapping[str, Any], call: Mapping[str, Any]) -> list[Stor
 
 def _attempts(call: Mapping[str, Any], now: datetime) -> list[StoryStep]:
     steps: list[StoryStep] = []
-    free = read_time(call["created_at"])
+    free, outcome = read_time(call["created_at"]), _outcome_time(call)
     starts = [read_time(one["started_at"]) for one in call["attempts"]]
     for one, started, following in zip(call["attempts"], starts, [*starts[1:], _end_of(call, now)], strict=True):
         if started - free > _PAUSE:
             title = f"Waited for attempt {one['n']}" if steps else "Waited for a free slot"
             steps.append(StoryStep(free, "gateway", title, end=started, tone="waiting", is_wait=True))
         free = max(started, following if one["ended_at"] is None else read_time(one["ended_at"]))
+        if outcome is not None and one is call["attempts"][-1]:
+            # The record of the end follows that of the outcome.
+            free = max(started, min(free, outcome))
         steps.append(_attempt(one, call, started, free))
     if call["state"] == "queued" and free < now:
         steps.append(StoryStep(free, "gateway", "Waiting for the next attempt", end=now, tone="waiting", is_wait=True))
     return steps
 
 
+def _outcome_time(call: Mapping[str, Any]) -> datetime | None:
+    known = (one for one in call["events"] if one["sequence"] == call["outcome_sequence"])
+    return next((read_time(one["recorded_at"]) for one in known), None)
+
+
 def _attempt(one: Mapping[str, Any], call: Mapping[str, Any], started: datetime, ended: datetime) -> StoryStep:
     is_last = one is call["attempts"][-1]
     brought = is_last and call["state"] not in OPEN and not call["dead"] and not one["unsure"]
     status = f"HTTP {one['status']}" if one["status"] else ""
-    facts = [status, one["reason"] or ""]
+    # The step of the outcome shows its error.
+    facts = [status, "" if one["reason"] == call["error"] else one["reason"] or ""]
     tone: Tone = "failed"
     if one["ended_at"] is None and is_last and call["state"] in OPEN:
         tone = "waiting"
