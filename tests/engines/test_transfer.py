@@ -36,7 +36,7 @@ from tests.engines.test_sqlite_file import files_limited_to
 
 HERE = Path(__file__).parent
 EVENTS = 3 * PAGE
-LEFT_BEHIND = {"instances", "holds", "probe", "commits", "schema_version", "steps"}
+LEFT_BEHIND = {"written", "instances", "holds", "probe", "commits", "schema_version", "steps"}
 
 
 @pytest.fixture
