@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,7 +13,7 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from dragoman.client import Client, Envelope, Gap, GatewayUnreachable, RequestRefused
+from dragoman.client import Client, Envelope, Followed, Gap, GatewayUnreachable, Passed, RequestRefused
 from gateway.events import (
     Author,
     MessagePosted,
@@ -465,3 +465,23 @@ async def test_a_client_of_ones_own_is_used_and_left_open(here: tuple[Environmen
             assert (await one.session(session)).session_id == session
         assert not http.is_closed
     assert [request.url.path for request in asked] == [f"/v1/sessions/{session}"]
+
+
+async def test_all_sessions_are_followed_and_resumed_with_their_filters(here: tuple[Environment, Client]) -> None:
+    environment, dragoman = here
+    sessions = [await environment.attach(f"agent-{number}") for number in range(2)]
+    async with aclosing(dragoman.follow_all(kind=["turn.*"], silence=30)) as items:
+        begin = await anext(items)
+        assert isinstance(begin, Passed)
+        for session in sessions:
+            await environment.post(session, 2)
+        seen = [one for one in [await anext(items) for _ in range(4)] if isinstance(one, Followed)]
+    assert [(one.session.session_id, one.item.sequence) for one in seen if isinstance(one.item, Envelope)] == [
+        (session, sequence) for session in sessions for sequence in (3, 4)
+    ]
+    assert seen[0].session.native_id == "agent-0"
+    for place, rest in ((begin.id, seen), (seen[0].id, seen[1:])):
+        async with aclosing(dragoman.follow_all(kind=["turn.*"], after=place)) as items:
+            assert [await anext(items) for _ in rest] == rest
+    with pytest.raises(RequestRefused, match="other filters"):
+        await anext(dragoman.follow_all(session=sessions[0], after=begin.id))

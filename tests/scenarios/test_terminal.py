@@ -262,6 +262,7 @@ async def test_words_that_do_not_go_together_are_usage_errors() -> None:
         ("send", "s", __file__, "--json"),
         ("tail", "--all", "--after", "0"),
         ("tail", "s", "--all"),
+        ("tail", "s", "--kind", "tool.*"),
         ("tail", "/x"),
         ("calls", "--state", "lost"),
         ("sessions", "--limit", "0"),

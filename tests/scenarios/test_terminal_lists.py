@@ -334,7 +334,7 @@ async def test_tail_all_shows_each_event_of_all_sessions_once_and_new_sessions_w
         await running.wait_events("message.posted")
         stack = tailing(running, "--all")
         shown = await stack.__aenter__()
-        assert await shown.complaint() == "· following 1 session and any new ones; Ctrl-C to stop\n"
+        assert await shown.complaint() == "· following all sessions and any new ones; Ctrl-C to stop\n"
         runtime.say(said("in the old one"))
         line = await shown.line()
         assert line.startswith("finn/room-7  ")
@@ -345,7 +345,7 @@ async def test_tail_all_shows_each_event_of_all_sessions_once_and_new_sessions_w
         assert all("\x1b" not in part and "\x9b" not in part for part in lines)
         assert sum("session.opened" in part for part in lines) == 1
     try:
-        assert "trying again" in await shown.complaint()
+        assert "retrying in" in await shown.complaint()
         async with plain_gateway(tmp_path, port=port) as (running, runtime):
             runtime.say(said("after the restart"))
             lines = await shown.until("after the restart")
@@ -355,6 +355,19 @@ async def test_tail_all_shows_each_event_of_all_sessions_once_and_new_sessions_w
             assert await shown.complaint() == ""
     finally:
         await stack.__aexit__(None, None, None)
+
+
+async def test_tail_all_shows_only_the_kinds_that_are_asked_for(plain: Plain) -> None:
+    running, runtime = plain
+    async with tailing(running, "--all", "--kind", "message.*", "--json") as shown:
+        assert "following all sessions" in await shown.complaint()
+        await opened(running, "another")
+        runtime.say(said("hello"))
+        row = json.loads(await shown.line())
+        assert row["event"]["kind"] == "message.posted"
+    async with tailing(running, "--all", "--kind", "mesage.*") as shown:
+        assert await shown.ended() == 1
+        assert "no event kind matches 'mesage.*'" in await shown.complaint()
 
 
 @pytest.mark.parametrize("words", [("room-7",), ("--all",)])

@@ -10,7 +10,8 @@ from dragoman.client.errors import (
     RequestRefused as RequestRefused,
     UnexpectedAnswer as UnexpectedAnswer,
 )
-from dragoman.models import Gap as Gap, Live as Live, Missed as Missed
+from dragoman.client.following import Followed as Followed
+from dragoman.models import Gap as Gap, Live as Live, Missed as Missed, Passed as Passed
 from dragoman.models.responses import (
     Activity as Activity,
     AnsweredInteraction as AnsweredInteraction,
@@ -28,6 +29,7 @@ from dragoman.models.responses import (
     Runtime as Runtime,
     RuntimeCapabilities as RuntimeCapabilities,
     Session as Session,
+    SessionName as SessionName,
 )
 from dragoman.models.webhooks import Envelope as Envelope
 
@@ -44,17 +46,20 @@ __all__ = [
     "DeadCallWithStory",
     "DeadDelivery",
     "Envelope",
+    "Followed",
     "Gap",
     "GatewayUnreachable",
     "Interaction",
     "LastContext",
     "Live",
     "Missed",
+    "Passed",
     "RedrivenCall",
     "RedrivenDelivery",
     "RequestRefused",
     "Runtime",
     "RuntimeCapabilities",
     "Session",
+    "SessionName",
     "UnexpectedAnswer",
 ]

@@ -13,11 +13,11 @@ import httpx
 from pydantic import BaseModel, SecretStr
 
 from dragoman.client.errors import ClientError, RequestRefused, UnexpectedAnswer
-from dragoman.client.filters import CallFilters, SessionFilters, to_query
-from dragoman.client.following import follow_interactions, follow_session
+from dragoman.client.filters import CallFilters, EventFilters, SessionFilters, to_query
+from dragoman.client.following import Followed, follow_all, follow_interactions, follow_session
 from dragoman.client.reading import read
 from dragoman.client.transport import Transport, check_header
-from dragoman.models import Event, Gap, Live, Missed, SecretSupplied, dump_event
+from dragoman.models import Event, Gap, Live, Missed, Passed, SecretSupplied, dump_event
 from dragoman.models.responses import (
     Activity,
     AnsweredInteraction,
@@ -197,6 +197,22 @@ class Client:
         """
         path = _session_path(session)
         return follow_session(self._transport, path, after=after, silence=silence, patience=patience)
+
+    def follow_all(
+        self,
+        *,
+        after: str | None = None,
+        silence: float = 15.0,
+        patience: float = 300.0,
+        **filters: Unpack[EventFilters],
+    ) -> AsyncGenerator[Followed | Passed | Missed]:
+        """Yield the matching events of all sessions after an `id`, then new ones, each with its session.
+
+        Without `after` it starts with new events, with "0" at the oldest. Events of a session are in order. An `id`
+        resumes a stream with the same filters. After a `Missed` some recorded events are missing.
+        """
+        query = to_query(filters)
+        return follow_all(self._transport, query, after=after, silence=silence, patience=patience)
 
     # Calls -----------------------------------------------------------------------------------------------
 

@@ -42,10 +42,21 @@ class CallFilters(TypedDict, total=False):
     """Calls opened before this time."""
 
 
+class EventFilters(TypedDict, total=False):
+    """Filters for the events of all sessions; all must match."""
+
+    session: Session | str | None
+    runtime: str | None
+    labels: Mapping[str, str]
+    """Labels of the session."""
+    kind: Sequence[str]
+    """Globs over event kinds, such as `tool.*`, of which one must match."""
+
+
 _RENAMED: Mapping[str, str] = {"session": "session_id", "open_only": "open"}
 
 
-def to_query(filters: SessionFilters | CallFilters) -> dict[str, Any]:
+def to_query(filters: SessionFilters | CallFilters | EventFilters) -> dict[str, Any]:
     """Return the query parameters of filters."""
     query = {_RENAMED.get(name, name): _to_value(value) for name, value in filters.items() if name != "labels"}
     return query | {f"label.{name}": value for name, value in filters.get("labels", {}).items()}

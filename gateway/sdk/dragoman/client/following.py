@@ -3,8 +3,9 @@
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any, cast
 
@@ -14,8 +15,8 @@ from httpx_sse import ServerSentEvent
 from dragoman.client.errors import ClientError, GatewayUnreachable, UnexpectedAnswer
 from dragoman.client.reading import read, read_event
 from dragoman.client.transport import Transport
-from dragoman.models import Gap, Live, Missed
-from dragoman.models.responses import Interaction, Session
+from dragoman.models import Gap, Live, Missed, Passed
+from dragoman.models.responses import Interaction, Session, SessionName
 from dragoman.models.webhooks import Envelope
 from dragoman.sse import SseReader
 
@@ -108,7 +109,7 @@ async def follow_session(
                 aclosing(outage.read(answer)) as events,
             ):
                 async for event in events:
-                    match item := _item(event, place):
+                    match item := _item(event, place, _data(event)):
                         case Envelope():
                             if item.sequence > place + 1:
                                 yield Gap(item.sequence)
@@ -123,6 +124,59 @@ async def follow_session(
             ended = True
         except ClientError as exc:
             await outage.wait(exc)
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """An event of a stream over sessions."""
+
+    item: Envelope | Live
+    session: SessionName
+    id: str | None
+    """Resume after this event with it; live events have none."""
+
+
+async def follow_all(
+    transport: Transport, query: Mapping[str, Any], *, after: str | None, silence: float, patience: float
+) -> AsyncGenerator[Followed | Passed | Missed]:
+    """Yield the matching events of all sessions after `after`, then new ones."""
+    outage = Outage(transport, patience=patience)
+    place = after
+    while True:
+        try:
+            async with (
+                transport.stream("/v1/events/stream", after=place, silence=silence, query=query) as answer,
+                aclosing(outage.read(answer)) as events,
+            ):
+                async for event in events:
+                    item = _of_all(event)
+                    if isinstance(item, Followed | Passed):
+                        place = item.id or place
+                    if item is not None:
+                        yield item
+            raise GatewayUnreachable("the stream has ended", arrived=True)
+        except ClientError as exc:
+            await outage.wait(exc)
+
+
+def _of_all(event: ServerSentEvent) -> Followed | Passed | Missed | None:
+    """Parse one event of a stream over sessions; None if it is unknown to this client."""
+    match event.event:
+        case "gap":
+            return Missed()
+        case "position":
+            return Passed(event.id)
+        case _:
+            data = _data(event)
+    if not isinstance(data.get("session"), dict):
+        return None
+    session = read(SessionName, data.pop("session"))
+    item = _item(event, -1, data)
+    return (
+        None
+        if item is None or isinstance(item, Gap)
+        else Followed(item, session, event.id if isinstance(item, Envelope) else None)
+    )
 
 
 async def follow_interactions(
@@ -158,9 +212,8 @@ async def _read_events(stream: SseReader) -> AsyncGenerator[ServerSentEvent]:
         raise UnexpectedAnswer(str(exc), status=200) from None
 
 
-def _item(event: ServerSentEvent, place: int) -> Envelope | Live | Gap | None:
+def _item(event: ServerSentEvent, place: int, data: dict[str, Any]) -> Envelope | Live | Gap | None:
     """Parse one event of a session's stream; None if it is repeated or unknown to this client."""
-    data = _data(event)
     if data.get("live") is True:
         sequence = data.get("after_sequence")
         return Live(read_event(data.get("event")), sequence if isinstance(sequence, int) else place)

@@ -114,7 +114,9 @@ class Transport:
         raise AssertionError("the last attempt returns or raises")
 
     @asynccontextmanager
-    async def stream(self, path: str, *, after: int | None, silence: float) -> AsyncGenerator[httpx.Response]:
+    async def stream(
+        self, path: str, *, after: int | str | None, silence: float, query: Mapping[str, Any] = NOTHING
+    ) -> AsyncGenerator[httpx.Response]:
         """Open a stream of events, which breaks after `silence` seconds without a byte.
 
         Raises:
@@ -123,7 +125,7 @@ class Transport:
         headers = {"accept": "text/event-stream", "cache-control": "no-store"}
         if after is not None:
             headers["last-event-id"] = str(after)
-        request = self._request("GET", path, headers, within=silence)
+        request = self._request("GET", path, headers, within=silence, query=query)
         with self._convert_errors():
             # The gateway sends the head at once.
             async with asyncio.timeout(self._timeout):

@@ -63,4 +63,4 @@ from dragoman.models.events import (
     dump_event as dump_event,
 )
 from dragoman.models.states import Direction as Direction
-from dragoman.models.stream import Gap as Gap, Live as Live, Missed as Missed
+from dragoman.models.stream import Gap as Gap, Live as Live, Missed as Missed, Passed as Passed

@@ -103,6 +103,17 @@ class Session(Shape):
     """The instance that owns the session, or its last owner."""
 
 
+class SessionName(Shape):
+    session_id: str
+    """The session."""
+    runtime: str
+    """The runtime's name in the configuration."""
+    native_id: str
+    """The runtime's own id."""
+    labels: dict[str, str]
+    """The session's labels."""
+
+
 class OpenedSession(Session):
     told: list[str]
     """Names of the tools that the runtime received on creation; empty if the session was attached."""

@@ -21,5 +21,12 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
+class Passed:
+    """No further event up to this `id` of a stream over sessions matches; the stream can resume from it."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Missed:
-    """The reader missed changes of interactions; the stream continues with all pending ones."""
+    """The reader missed some: changes of interactions, which continue with all pending ones, or events of sessions."""
