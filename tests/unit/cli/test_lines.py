@@ -6,7 +6,7 @@ from unicodedata import category
 import pytest
 from hypothesis import given, strategies as st
 
-from gateway.cli.lines import clean, event_line
+from gateway.cli.lines import attempt_line, clean, event_line
 
 AT = "2026-11-20T12:00:00.123456+00:00"
 
@@ -74,6 +74,22 @@ def test_what_was_lost_is_told_at_the_end() -> None:
 
 def test_a_moment_that_is_none_does_not_stop_the_line() -> None:
     assert line({"kind": "opaque"}, recorded_at="yesterday").startswith("??:??:??.???")
+
+
+@pytest.mark.parametrize(
+    ("attempt", "told"),
+    [
+        ({"n": 1, "ended_at": AT, "status": 200, "unsure": False, "sent": True}, "attempt 1; 0.000 s; status 200"),
+        ({"n": 2, "ended_at": None}, "attempt 2; no end recorded"),
+        ({"n": 2, "ended_at": AT, "sent": False, "reason": "no\nconnection"},
+         "attempt 2; 0.000 s; not sent; no connection"),
+        ({"n": 3, "ended_at": "yesterday", "unsure": True, "due_at": "soon"},
+         "attempt 3; no end recorded; may have run; next at ??:??:??.???"),
+    ],
+)  # fmt: skip
+def test_an_attempt_is_one_line(attempt: dict[str, Any], told: str) -> None:
+    written = attempt_line({"started_at": AT, **attempt}).plain
+    assert written.partition(" ")[2] == told
 
 
 _JSON = st.recursive(

@@ -18,6 +18,7 @@ _NOT_IN_0_2_0: Mapping[type[BaseModel], Mapping[str, Any]] = {
     # Release 0.2.0 has no calls from outside.
     Call: {"answer_to": "runtime"},
     CallWithOutcome: {"outcome": None},
+    CallWithStory: {"attempts": []},
     AnsweredInteraction: {"losses": []},
     Runtime: {"reason": None, "autostart": None},
     Link: {"lacks_tools": False, "lacks_tools_reason": None},
