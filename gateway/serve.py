@@ -33,7 +33,7 @@ from gateway.runtime.masking import mask_text
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.system_clock import SystemClock, SystemIds
 from gateway.runtime.tuning import Tuning
-from gateway.settings.load import Loaded, load
+from gateway.settings.load import Loaded, can_export_traces, load
 from gateway.settings.model import (
     ExecutorSpec,
     Limits,
@@ -163,23 +163,14 @@ def parts_for(
 
 
 def make_traces(spec: TracesSpec | None, instance: str) -> Traces | None:
-    """Start the export of spans if the configuration or the environment enables it.
-
-    Raises:
-        OperatorError: the configuration enables it, and its libraries are not installed.
-    """
+    """Start the export of spans if the configuration or the environment enables it."""
     if spec is None and not any(os.environ.get(name) for name in _ENABLE_TRACES):
         return None
-    fix = "pip install 'dragoman[otel]'"
-    try:
-        from gateway.traces.otlp import OtlpExporter
-    except ModuleNotFoundError as exc:
-        if not (exc.name or "").startswith("opentelemetry"):
-            raise
-        if spec is not None:
-            raise OperatorError(f"`traces` requires libraries that are not installed: {fix}") from exc
-        log.warning("no traces, because their libraries are not installed", fix=fix)
+    if not can_export_traces():
+        log.warning("traces are off: their libraries are not installed", fix="pip install 'dragoman[otel]'")
         return None
+    from gateway.traces.otlp import OtlpExporter
+
     spec = spec or TracesSpec()
     exporter = OtlpExporter(
         endpoint=None if spec.endpoint is None else f"{str(spec.endpoint).rstrip('/')}/v1/traces",

@@ -1,6 +1,7 @@
 """What all tests share: an end to what hangs, choosing tests by protocol rule, free ports, patience with a machine."""
 
 import faulthandler
+import gc
 import logging
 import signal
 from collections.abc import Generator, Iterator
@@ -22,6 +23,8 @@ settings.load_profile("dragoman")
 
 LIMIT, SLOW_LIMIT = 120.0, 600.0
 """Seconds that one test may take at most, its fixtures apart; the second one for what `make faults` runs."""
+_ALLOCATIONS = 20_000
+"""New objects between two looks for garbage; with the usual 700, parsing all modules takes four times as long."""
 _AGAIN = 5.0
 _ENDING = 60.0
 # These two Python itself ignores, and Popen gives them back to children.
@@ -37,6 +40,12 @@ def pytest_configure() -> None:
     for number in signal.valid_signals() - _OURS:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, _overhear)
+    gc.set_threshold(_ALLOCATIONS)
+
+
+def pytest_collection_finish() -> None:
+    """Look for no garbage among modules and tests, which stay until the end."""
+    gc.freeze()
 
 
 def pytest_unconfigure() -> None:

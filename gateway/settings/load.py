@@ -143,9 +143,11 @@ def _choose(options: Any, place: Place, adapters: Mapping[str, Adapter]) -> Adap
 
 
 def _libraries(settings: Settings) -> Iterator[Finding]:
-    """Check the optional libraries of the PostgreSQL store and of MCP."""
+    """Check the optional libraries of the PostgreSQL store, of traces and of MCP."""
     if isinstance(settings.engine, PostgresStore) and find_spec("asyncpg") is None:
         yield Finding(("engine", "type"), "its library is not installed: pip install 'dragoman[postgres]'")
+    if settings.traces is not None and not can_export_traces():
+        yield Finding(("traces",), "its libraries are not installed: pip install 'dragoman[otel]'")
     if "mcp" in settings.model_fields_set and find_spec("mcp") is None:
         text = "no MCP client can be served: its library is not installed: pip install 'dragoman[mcp]'"
         yield Finding(("mcp",), text, "warning")
@@ -155,6 +157,17 @@ def _libraries(settings: Settings) -> Iterator[Finding]:
         if options.takes_mcp and settings.tools and find_spec("mcp") is None:
             text = "its sessions get no tools: the library is not installed: pip install 'dragoman[mcp]'"
             yield Finding(("runtimes", name), text, "warning")
+
+
+def can_export_traces() -> bool:
+    """Return whether the libraries of `traces` are installed."""
+    try:
+        return (
+            find_spec("opentelemetry.sdk") is not None
+            and find_spec("opentelemetry.exporter.otlp.proto.http") is not None
+        )
+    except ModuleNotFoundError:
+        return False
 
 
 def _certificates(settings: Settings) -> Iterator[Finding]:

@@ -152,11 +152,13 @@ async def test_a_backup_needs_no_gateway_and_takes_what_only_the_log_has(path: P
             assert (await row_of(copy, session_id)).last_sequence >= sequence
 
 
-def _make_large(path: Path) -> None:
+def _make_large(path: Path, *, rows: int = 60_000) -> None:
+    """Add so many rows of two kilobytes."""
     with closing(sqlite3.connect(path)) as large:
         large.execute(
-            "INSERT INTO notes WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 60000)"
-            " SELECT 'ballast-' || i, hex(randomblob(1000)) FROM n"
+            "INSERT INTO notes WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)"
+            " SELECT 'ballast-' || i, hex(randomblob(1000)) FROM n",
+            (rows,),
         )
         large.commit()
 
@@ -562,7 +564,7 @@ def test_a_restore_killed_at_any_step_leaves_the_old_or_the_new_database(path: P
 @pytest.mark.parametrize("size", [300_000, 1_000_000])
 def test_a_restore_on_a_full_disk_leaves_the_database_as_it_was(path: Path, target: Path, size: int) -> None:
     asyncio.run(fill(path, "of the backup"))
-    _make_large(path)
+    _make_large(path, rows=1_000)
     back_up(path, target)
     path.unlink()
     asyncio.run(fill(path, "of today"))

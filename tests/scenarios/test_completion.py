@@ -18,6 +18,7 @@ from tests.scenarios.terminal import BOUND, asked, dragoman, environment_of, pro
 Plain = tuple[Running, PlainRuntime]
 HERE = Path(sys.executable).parent
 """Where the command is installed."""
+_WRITTEN: list[str] = []
 
 
 @pytest.fixture
@@ -49,13 +50,20 @@ async def lines_of(shell: str, script: str, running: Running | None = None) -> l
     return out.decode().splitlines()
 
 
+async def written_for_bash() -> str:
+    """Return the script that bash loads, written once for all tests."""
+    if not _WRITTEN:
+        _WRITTEN.append((await dragoman(None, "completion", "bash")).out)
+    return _WRITTEN[0]
+
+
 async def in_bash(line: str, running: Running | None = None) -> list[str]:
     """Say what bash offers for the last word of a line."""
     words = [*shlex.split(line), *([""] if line.endswith(" ") else [])]
     given = " ".join(shlex.quote(word) for word in words)
     # The function is called in this shell: what it fills is a variable.
     script = (
-        f"source <(dragoman completion bash); COMP_WORDS=({given}); COMP_CWORD={len(words) - 1}; "
+        f"{await written_for_bash()}\nCOMP_WORDS=({given}); COMP_CWORD={len(words) - 1}; "
         '_dragoman dragoman; printf "%s\\n" "${COMPREPLY[@]}"'
     )
     return [found for found in await lines_of("bash", script, running) if found]

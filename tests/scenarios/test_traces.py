@@ -6,11 +6,15 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 from fastapi import Response
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import get_tracer_provider, set_tracer_provider
 
 from tests.http.mcp_clients import Plain, call
 from tests.ports import free_port
@@ -215,8 +219,21 @@ async def test_no_trace_is_exported_with_the_ratio_0_except_those_of_callers(new
     assert newer.hooks.asked[0].headers["traceparent"].endswith("-00")
 
 
+@pytest.fixture
+def of_libraries() -> Iterator[InMemorySpanExporter]:
+    """The spans of libraries that find a provider of the whole process; the gateway sets none."""
+    kept = InMemorySpanExporter()
+    provider = get_tracer_provider()
+    if not isinstance(provider, TracerProvider):
+        provider = TracerProvider(shutdown_on_exit=False)
+        set_tracer_provider(provider)
+    provider.add_span_processor(SimpleSpanProcessor(kept))
+    yield kept
+    kept.shutdown()
+
+
 async def test_requests_of_mcp_clients_lie_between_their_callers_and_their_calls(
-    newer: Scene, received: Collector
+    newer: Scene, received: Collector, of_libraries: InMemorySpanExporter
 ) -> None:
     newer.configure({"runtimes": {"finn": {"turn_timeout": "300ms"}}})
     transport = f"00-{'c' * 32}-{'3' * 16}-01"
@@ -259,6 +276,11 @@ async def test_requests_of_mcp_clients_lie_between_their_callers_and_their_calls
         assert (await plain.call("sing", {}, number=10))["error"]["code"] == -32602
         [unknown] = await received.wait("tools/call sing")
         assert unknown.attributes["error.type"] == "-32602"
+    # The test's own backend, on FastAPI, has spans as well.
+    scopes = {
+        span.instrumentation_scope.name for span in of_libraries.get_finished_spans() if span.instrumentation_scope
+    }
+    assert [name for name in scopes if "mcp" in name] == []
     kinds = {span.name.partition(" ")[0] for span in received.spans}
     assert kinds == {"tools/call", "execute_tool", "invoke_agent", "POST"}
 

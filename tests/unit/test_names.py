@@ -88,7 +88,10 @@ ALLOWED = {
 
 def words_of(path: Path) -> Iterator[tuple[str, int]]:
     """The words of a module's name, of its identifiers and docstrings, each with its line."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    source = path.read_text(encoding="utf-8")
+    if not any(word in f"{path.stem} {source}".lower() for word in PRIVATE):
+        return
+    tree = ast.parse(source)
     said = [(path.stem, 1)]
     for node in ast.walk(tree):
         line = getattr(node, "lineno", 1)

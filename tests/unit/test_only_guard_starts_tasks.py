@@ -29,6 +29,8 @@ HARMLESS = frozenset({"discard"})
 
 def past_guard(source: str) -> Iterator[tuple[int, str]]:
     """Find what goes past guard: the line, and what it calls."""
+    if not any(name in source for name in TASKS | CALLBACKS):
+        return
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module in {"asyncio", "asyncio.tasks", "asyncio.taskgroups"}:

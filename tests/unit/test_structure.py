@@ -91,8 +91,8 @@ def test_each_package_states_what_it_imports() -> None:
     wrong: dict[str, set[str]] = {}
     for file in files():
         if file.name == "__init__.py":
-            tree = ast.parse(file.read_text(encoding="utf-8"))
-            stated = set(re.findall(r"`([\w.]+)`", (ast.get_docstring(tree) or "").rpartition("May import ")[2]))
+            docstring = ast.get_docstring(trees()[name_of(file)]) or ""
+            stated = set(re.findall(r"`([\w.]+)`", docstring.rpartition("May import ")[2]))
             used = set(packages_used(file.parent))
             if stated != used:
                 wrong[str(file.relative_to(ROOT))] = stated ^ used
@@ -103,7 +103,7 @@ def packages_used(folder: Path) -> Iterator[str]:
     """Yield the other packages that the modules of a folder import, without `gateway.`."""
     own = name_of(folder / "__init__.py").removeprefix("gateway.sdk.").split(".")[:2]
     for file in folder.glob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        for node in ast.walk(trees()[name_of(file)]):
             match node:
                 case ast.Import(names=names):
                     modules = [one.name for one in names]

@@ -1,6 +1,7 @@
 """What tests want otherwise than production is a parameter; no name of the product is theirs to replace."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,10 +12,14 @@ from gateway.runtime.tuning import Tuning
 TESTS = Path(__file__).parents[1]
 NO_TUNING = frozenset({"_MOUNTS", "_registered"})
 """Files of the machine, which a test cannot have otherwise, and the secrets that a process never forgets."""
+_MAY_REPLACE = re.compile(r"setattr|(?<!\bself)\.(_\w*|[A-Z\d_]+)\s*=")
+"""Stands in a source that replaces such a name."""
 
 
 def replaced(source: str) -> set[str]:
     """Find the private names and the constants that a source replaces."""
+    if not _MAY_REPLACE.search(source):
+        return set()
     found = {name for node in ast.walk(ast.parse(source)) for name in _replaced_by(node)}
     return {name for name in found if name.isupper() or (name.startswith("_") and not name.startswith("__"))}
 

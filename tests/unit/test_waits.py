@@ -15,6 +15,8 @@ MEASURES = TESTS / "bench"
 def bare_sleeps(source: str) -> list[int]:
     """Find the lines of sleeps outside a loop, which paces or asks again, that no comment above gives a reason for."""
     lines, found = source.splitlines(), list[int]()
+    if "sleep" not in source:
+        return found
 
     def look(node: ast.AST, *, looping: bool) -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -42,6 +44,8 @@ def short_timeouts(source: str) -> list[int]:
     """Find the lines with an `asyncio.timeout` shorter than `PATIENCE` that no comment above gives a reason for."""
     lines = source.splitlines()
     found = list[int]()
+    if "asyncio.timeout" not in source:
+        return found
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Call(

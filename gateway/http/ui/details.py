@@ -1,5 +1,6 @@
 """The pages of one session and of one call."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,6 +8,7 @@ from starlette.responses import Response
 
 from gateway.http.ui import lanes
 from gateway.http.ui.api import ApiProblem, path_of
+from gateway.http.ui.guard import UI_HEADERS
 from gateway.http.ui.pages import Visit, render
 from gateway.http.ui.story import OPEN, tell
 from gateway.http.ui.timeline import group
@@ -79,6 +81,13 @@ async def call(visit: Visit) -> Response:
         keeps=_keeps(visit, found["runtime"]),
         seen=stamp(found),
     )
+
+
+async def story_json(visit: Visit) -> Response:
+    """Return the history of a call as the API does, indented for a ticket."""
+    found = await visit.api.get(path_of("v1", "calls", visit.part("call_id")))
+    body = json.dumps(found, indent=2, ensure_ascii=False).encode("utf-8", "backslashreplace")
+    return Response(body, media_type="application/json", headers=dict(UI_HEADERS))
 
 
 def stamp(call: Mapping[str, Any]) -> str:

@@ -28,6 +28,7 @@ UI_ROUTES: list[Route] = [
     page("/ui/sessions/{session_id}/close", actions.close_session, method="POST"),
     page("/ui/calls", lists.calls),
     page("/ui/calls/{call_id}", details.call),
+    page("/ui/calls/{call_id}/story.json", details.story_json),
     page("/ui/calls/{call_id}/cancel", actions.cancel_call, method="POST"),
     page("/ui/calls/{call_id}/redrive", actions.redrive_call, method="POST"),
     page("/ui/inbox", lists.inbox),

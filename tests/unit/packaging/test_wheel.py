@@ -32,6 +32,7 @@ OWN = {"dragoman", "dragoman-sdk"}
 SECRET = "whsec_" + "QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVo="
 BY_NAME = {"python-engineio", "python-socketio", "uvloop"}
 """Libraries that are imported by no statement: two have no types, one is used if it is installed."""
+SHARED = "opentelemetry"
 THROUGH = {"starlette": "fastapi", "pydantic-core": "pydantic", "markupsafe": "jinja2"}
 """Libraries whose names are a part of the interface of others."""
 
@@ -84,7 +85,13 @@ class Environment:
         packages = self.packages
         for name in self.libraries:
             installed = distribution(name)
-            for top in {file.parts[0] for file in installed.files or ()} - {"..", "__pycache__"}:
+            files = installed.files or []
+            for file in files:
+                # Several distributions share this folder.
+                if file.parts[0] == SHARED:
+                    (packages / file).parent.mkdir(parents=True, exist_ok=True)
+                    (packages / file).symlink_to(Path(str(installed.locate_file(file))))
+            for top in {file.parts[0] for file in files} - {"..", "__pycache__", SHARED}:
                 (packages / top).symlink_to(Path(str(installed.locate_file(top))))
 
     def run(self, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -300,6 +307,15 @@ def test_without_its_extra_check_names_the_command_for_mcp(bare: Environment, tm
     config.write_text("mcp: {hold: 20s}\n")
     done = bare.run("check", str(config), cwd=tmp_path)
     assert "pip install 'dragoman[mcp]'" in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_its_extra_check_names_the_command_for_traces(bare: Environment, tmp_path: Path) -> None:
+    config = tmp_path / "gateway.yaml"
+    config.write_text("traces: {}\n")
+    done = bare.run("check", str(config), cwd=tmp_path)
+    assert done.returncode == 1
+    assert "pip install 'dragoman[otel]'" in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
 
 

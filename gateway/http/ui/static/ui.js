@@ -49,6 +49,11 @@ async function copy(button, text) {
   setTimeout(() => { button.textContent = label; button.classList.remove("done"); }, 1500);
 }
 
+async function copyFrom(button, address) {
+  const response = await fetch(address);
+  if (response.ok) copy(button, await response.text());
+}
+
 async function expand(link) {
   const row = link.closest(".event, tr");
   const open = row.classList.contains("event") ? $(".detail-in", row) : row.nextElementSibling?.matches(".opened") && row.nextElementSibling;
@@ -79,7 +84,7 @@ document.addEventListener("click", (event) => {
   if ("copy" in data) copy(target, data.copy);
   else if ("copyJson" in data) copy(target, $("pre", target.closest("details")).textContent);
   else if ("copyText" in data) copy(target, $("code", target.parentElement).textContent);
-  else if ("copyStory" in data) copy(target, JSON.stringify(JSON.parse(document.getElementById(data.copyStory).textContent), null, 2));
+  else if ("copyStory" in data) copyFrom(target, data.copyStory);
   else if ("times" in data) toggleTimes();
   else if ("help" in data) showHelp();
   else if ("fresh" in data) location.reload();
