@@ -41,8 +41,7 @@ number, so a mix-up is detected.
   second before, did not arrive or were not committed: HUMA has no acknowledgement. Agents repeat calls only in rows
   that say so. A missing call counts as lost if its link was up for another second.
 - **repeats**: repeated results and requests, identical to the byte.
-- **ran twice**: calls that a client repeated without a key, so that they
-  [ran again](../../gateway/http/README.md#calls-from-outside).
+- **ran twice**: calls that ran again because a client repeated them without a key.
 - **longest wait**: the longest pause, if measured.
 """
 _HEAD = (
