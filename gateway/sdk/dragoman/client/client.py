@@ -71,8 +71,7 @@ class Client:
             url,
             key,
             timeout=timeout,
-            retries=retries,
-            pause=pause,
+            backoff=Backoff(retries, pause),
             largest_answer=largest_answer,
             http_client=http_client,
         )

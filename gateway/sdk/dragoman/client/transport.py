@@ -38,6 +38,14 @@ _MEDIA_TYPE = re.compile(r"[a-z0-9.+-]{1,40}/[a-z0-9.+-]{1,40}")
 log = logging.getLogger("dragoman.client")
 
 
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How often a request is retried, and the seconds before the first retry."""
+
+    retries: int
+    pause: float
+
+
 class Transport:
     """The connections to one gateway."""
 
@@ -47,15 +55,14 @@ class Transport:
         key: str | None,
         *,
         timeout: float,
-        retries: int,
-        pause: float,
+        backoff: Backoff,
         largest_answer: int,
         http_client: httpx.AsyncClient | None,
     ) -> None:
         key = key if key is None else key.strip()
         self.url = _check_url(url.strip())
         self.largest_answer = largest_answer
-        self.retries, self.pause = retries, pause
+        self.retries, self.pause = backoff.retries, backoff.pause
         self._key = None if key is None else SecretStr(check_header(key, "an API key"))
         self._hidden = Hidden(() if key is None else (key,))
         """Masks the key in responses of other servers."""
