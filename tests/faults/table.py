@@ -42,7 +42,6 @@ number, so a mix-up is detected.
   that say so. A missing call counts as lost if its link was up for another second.
 - **repeats**: repeated results and requests, identical to the byte.
 - **ran twice**: calls that ran again because a client repeated them without a key.
-- **longest wait**: the longest pause, if measured.
 """
 _HEAD = (
     (
