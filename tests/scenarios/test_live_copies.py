@@ -21,7 +21,7 @@ TYPING = TypingChanged(typing=True)
 
 
 def copying(hooks: Hooks, *routes: dict[str, Any]) -> dict[str, Any]:
-    log = {"url": hooks.url + COPIES, "secret": SECRET, "concurrency": 1}
+    log = {"url": hooks.url + COPIES, "secret": SECRET, "concurrency": 1, "timeout": "1h"}
     return {"destinations": {"log": log}, "routes": [{**route, "copy_to": "log"} for route in routes]}
 
 
@@ -56,10 +56,19 @@ async def test_a_live_event_is_copied_with_its_session_and_not_recorded(tmp_path
 
 
 async def test_live_events_of_a_session_are_copied_one_by_one_in_order(tmp_path: Path) -> None:
-    async with Hooks() as hooks, plain_gateway(tmp_path, settings=copying(hooks, live("message.*"))) as (_, finn):
-        for number in range(PIECES):
-            finn.say(MessageStreamed(text=str(number)))
-        seen = await hooks.wait_for(PIECES)
+    async with Hooks() as hooks:
+        gate = Gate()
+        hooks.scripts[COPIES] = gate.answering({})
+        settings = copying(hooks, live("message.streamed"))
+        async with plain_gateway(tmp_path, settings=settings) as (gateway, finn):
+            finn.say(MessageStreamed(text="0"))
+            await hooks.wait_for(1)
+            for number in range(1, PIECES):
+                finn.say(MessageStreamed(text=str(number)))
+            finn.say(MessagePosted(content=(Text(text="Hello"),)), "m-1")
+            await gateway.wait_events("message.posted")
+            gate.open()
+            seen = await hooks.wait_for(PIECES)
         assert [one.data["event"]["text"] for one in seen] == [str(number) for number in range(PIECES)]
         assert hooks.most_running == 1
 

@@ -18,6 +18,7 @@ from gateway.events import (
     Text,
     ToolCanceled,
     ToolRequested,
+    TypingChanged,
 )
 from gateway.testing.conformance.executor import make_request
 from tests.executors.peers import serve
@@ -56,7 +57,7 @@ async def test_what_is_sent_of_every_type_is_as_it_is_described(tmp_path: Path) 
             "executors": {"backend": backend},
             "destinations": {"log": {"url": f"{hooks.url}/copies/log", "secret": SECRET}},
             "routes": [
-                {"match": {"event": "*"}, "copy_to": "log"},
+                {"match": {"event": "*"}, "copy_to": "log", "live": True},
                 {"match": {"tool": "*"}, "to": "backend"},
                 {"match": {"event": "message.posted"}, "to": "backend"},
                 {"match": {"event": "approval.asked"}, "to": "backend"},
@@ -70,6 +71,7 @@ async def test_what_is_sent_of_every_type_is_as_it_is_described(tmp_path: Path) 
                 MessagePosted(content=(Text(text="Hello"),), burst=Burst(call="burst", index=0, count=1)), "m-1"
             )
             runtime.say(ApprovalAsked(id="a-1", tool="delete_table", arguments={"table": 12}))
+            runtime.say(TypingChanged(typing=True))
             runtime.say(QuestionAsked(id="q-1", text="Which?", choices=("red", "blue")))
             await hooks.wait_for(name="slow")
             runtime.say(ToolCanceled(native_call_id="slow", tool="slow", reason="withdrawn"))
