@@ -63,6 +63,8 @@ class Story:
     ran: str
     next: str
     steps: Sequence[StoryStep]
+    redriven_as: Sequence[str]
+    """The calls that repeat this one."""
     longest: StoryStep | None = field(default=None)
 
 
@@ -78,6 +80,11 @@ def tell(call: Mapping[str, Any], now: datetime) -> Story:
         ran=_ran(call),
         next=_next(call, now),
         steps=steps,
+        redriven_as=[
+            one["event"]["data"]["redriven_as"]
+            for one in call["events"]
+            if one["event"]["kind"] == "call.progressed" and one["event"]["data"].get("redriven_as")
+        ],
         longest=max(spans, key=lambda step: step.ends - step.at, default=None),
     )
 
@@ -212,6 +219,8 @@ def _steps_of(envelope: Mapping[str, Any], call: Mapping[str, Any]) -> list[Stor
                     at, "agent", "Cancel requested", event.get("reason") or "", toward="gateway", sequence=sequence
                 )
             ]
+        case "call.progressed" if other := event["data"].get("redriven_as"):
+            return [StoryStep(at, "gateway", f"Redriven as call {other}", sequence=sequence)]
         case "call.progressed" if by := event["data"].get("dismissed_by"):
             return [StoryStep(at, "gateway", f"Dismissed by {by}", sequence=sequence)]
         case "call.progressed":
