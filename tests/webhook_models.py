@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from dragoman.models.webhooks import (
     ApprovalBody,
     CopyBody,
+    LiveCopyBody,
     MessageBody,
     QuestionBody,
     ToolCanceledBody,
@@ -27,6 +28,7 @@ MODELS: dict[str, type[WebhookBody]] = {
     "approval.asked": ApprovalBody,
     "question.asked": QuestionBody,
     "event.copied": CopyBody,
+    "live_event.copied": LiveCopyBody,
 }
 _OF_HTTP = {"accept", "accept-encoding", "content-length", "content-type", "host", "user-agent"}
 _DOCUMENT: dict[str, Any] = json.loads((Path(__file__).parents[1] / "config/openapi.json").read_text(encoding="utf-8"))
@@ -35,6 +37,8 @@ _DOCUMENT: dict[str, Any] = json.loads((Path(__file__).parents[1] / "config/open
 def name_webhook(body: bytes) -> str:
     """Say which of the webhooks a request is; copies have an id of their own, whatever their type."""
     said = json.loads(body)
+    if "live" in said["data"]:
+        return "live_event.copied"
     return "event.copied" if "event_id" in said["data"] else str(said["type"])
 
 

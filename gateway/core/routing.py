@@ -19,6 +19,8 @@ class Route:
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     to: str | None = None
     copy_to: tuple[str, ...] = ()
+    live: bool = False
+    """Whether the destinations also get live events."""
     undeclared: bool = False
     """Whether an executor also gets tools that match only by a glob and are not declared."""
 
@@ -68,11 +70,11 @@ class Routes:
         return None
 
     def copies_for(
-        self, *, runtime: str, kind: str, tool: str | None = None, labels: Mapping[str, str]
+        self, *, runtime: str, kind: str, tool: str | None = None, labels: Mapping[str, str], live: bool = False
     ) -> tuple[str, ...]:
-        """Return the destinations that get a copy, each once, in the order of the rules."""
+        """Return the destinations that get a copy of a recorded or live event, each once, in the order of the rules."""
         found: dict[str, None] = {}
-        for route in self.copying:
+        for route in self.copying_live if live else self.copying:
             if route.matches(runtime=runtime, kind=kind, tool=tool, labels=labels):
                 found.update(dict.fromkeys(route.copy_to))
         return tuple(found)
@@ -81,6 +83,11 @@ class Routes:
     def copying(self) -> tuple[Route, ...]:
         """The rules that copy events."""
         return tuple([route for route in self.routes if route.copy_to])
+
+    @cached_property
+    def copying_live(self) -> tuple[Route, ...]:
+        """The rules that copy live events, too."""
+        return tuple([route for route in self.copying if route.live])
 
     @cached_property
     def _answering(self) -> tuple[tuple[Route, Matched], ...]:

@@ -70,6 +70,7 @@ from gateway.events.envelope import (
     Origin as Origin,
     to_copy as to_copy,
     to_json as to_json,
+    to_live_json as to_live_json,
 )
 from gateway.events.ids import (
     CallId as CallId,

@@ -9,6 +9,7 @@ import orjson
 from dragoman.models.content import Loss
 from dragoman.models.events import Event, dump_event
 from dragoman.models.states import Direction
+from dragoman.models.stream import Live
 from gateway.events.frozen import frozen
 from gateway.events.ids import CallId, EventId, SessionId
 
@@ -124,6 +125,11 @@ def to_copy(envelope: Envelope) -> tuple[str, dict[str, Any]]:
     if envelope.stored_kind is None:
         return envelope.event.kind, to_json(envelope)
     return envelope.stored_kind, {**to_json(envelope), "event": getattr(envelope.event, "payload", None)}
+
+
+def to_live_json(live: Live) -> dict[str, Any]:
+    """Convert a live event to the JSON of streams and copies."""
+    return {"live": True, "after_sequence": live.after_sequence, "event": dump_event(live.event)}
 
 
 def write_around(event: Event, written: bytes | None) -> bytes | None:

@@ -169,6 +169,10 @@ class Copied:
     retry_after: timedelta | None = None
 
 
+LIVE_CONCURRENCY = 4
+"""Live events that a destination gets at once, besides its copies of recorded events."""
+
+
 class Destination(Protocol):
     """Receives one-way copies of events; an async context manager."""
 

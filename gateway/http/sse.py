@@ -15,7 +15,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from gateway.errors import DragomanError, Overloaded
-from gateway.events import Envelope, Gap, Live, Missed, dump_event, to_json
+from gateway.events import Envelope, Gap, Live, Missed, to_json, to_live_json
 from gateway.http.reply import dump
 from gateway.http.views import show_interaction
 from gateway.runtime.views import Heartbeat, InteractionItem, InteractionShown, News, StreamItem
@@ -64,8 +64,7 @@ def _encode_event(item: Envelope | Live) -> bytes:
     kind = item.event.kind.encode()
     if isinstance(item, Envelope):
         return b"id: %d\nevent: %s\ndata: %s\n\n" % (item.sequence, kind, dump(to_json(item)))
-    body = {"live": True, "after_sequence": item.after_sequence, "event": dump_event(item.event)}
-    return b"event: %s\ndata: %s\n\n" % (kind, dump(body))
+    return b"event: %s\ndata: %s\n\n" % (kind, dump(to_live_json(item)))
 
 
 class Followers:

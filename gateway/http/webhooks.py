@@ -13,6 +13,7 @@ from dragoman.models.webhooks import (
     ApprovalBody,
     ApprovalReply,
     CopyBody,
+    LiveCopyBody,
     MessageBody,
     MessageReply,
     QuestionBody,
@@ -166,5 +167,23 @@ async def copy_event(headers: Headers, body: CopyBody) -> Response:
     """Copy an event to a destination.
 
     One-way; `type` is the kind of the event, and `webhook-id` its id.
+    """
+    raise NotImplementedError
+
+
+@router.post(
+    "live_event.copied",
+    status_code=204,
+    response_description="Any 2xx: delivered.",
+    responses={
+        410: {"description": "The gateway disables the destination until it is enabled again."},
+        "4XX": {"description": "The event is lost."},
+        "5XX": {"description": "The event is lost."},
+    },
+)
+async def copy_live_event(headers: Headers, body: LiveCopyBody) -> Response:
+    """Copy a live event to a destination.
+
+    Sent once, for routes with `live: true`; `webhook-id` is an id of this request.
     """
     raise NotImplementedError

@@ -112,6 +112,10 @@ class Metrics:
             "dragoman_copies_lost", "Undelivered copies that retention removed.",
             ("destination",), registry=here,
         )  # fmt: skip
+        self._live_copies_lost = Counter(
+            "dragoman_live_copies_lost", "Live events that a destination did not get.",
+            ("destination",), registry=here,
+        )  # fmt: skip
         self._disk_free = Gauge("dragoman_disk_free_bytes", "Free bytes on the disk of the store.", registry=here)
         self._tasks = Gauge("dragoman_tasks", "Tasks of the event loop, including waiting ones.", registry=here)
         self._build_info = Gauge(
@@ -278,6 +282,9 @@ class Metrics:
     def copies_lost(self, destination: str, count: int) -> None:
         """Count copies that retention removed undelivered."""
         self._copies_lost.add(destination if destination in self._destinations else OTHER, by=count)
+
+    def live_copies_lost(self, destination: str, count: int) -> None:
+        self._live_copies_lost.add(destination if destination in self._destinations else OTHER, by=count)
 
     def watch_queues(self, size: Callable[[], float]) -> None:
         """Read the bytes of all inboxes on each scrape."""

@@ -10,6 +10,9 @@ from gateway.settings.place import Finding, Place, suggest
 ANSWERED = frozenset({"tool.requested", "message.posted", "approval.asked", "question.asked"})
 """Kinds that an executor can answer."""
 
+LIVE = frozenset({"typing.changed", "message.streamed"})
+"""Kinds that are never recorded."""
+
 _WILD = frozenset("*?[")
 
 
@@ -39,6 +42,8 @@ def _names(settings: Settings, route: RouteSpec, place: Place) -> Iterator[Findi
         yield Finding(
             (*place, "to"), f"there is no executor {route.to!r}{also}; {suggest(route.to, settings.executors)}"
         )
+    if route.live and not route.copy_to:
+        yield Finding((*place, "live"), "only applies to copies; add `copy_to: [DESTINATION]`, or remove this")
     for name in route.copy_to:
         if name not in settings.destinations:
             also = " (it is an executor: use to)" if name in settings.executors else ""
@@ -66,6 +71,8 @@ def _match(settings: Settings, route: RouteSpec, place: Place) -> Iterator[Findi
     elif route.to is not None and not matched & ANSWERED:
         kinds = ", ".join(sorted(ANSWERED))
         yield Finding((*where, "event"), f"{match.event!r} cannot go `to` an executor, only {kinds} can; use copy_to")
+    elif route.copy_to and matched <= LIVE and not route.live:
+        yield _warn((*where, "event"), f"{match.event!r} is not recorded, so nothing is copied; add `live: true`")
 
 
 def _unrouted_tools(settings: Settings) -> Iterator[Finding]:

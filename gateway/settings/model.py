@@ -458,7 +458,7 @@ class DestinationSpec(Section):
     backoff: Backoff = Backoff(initial=timedelta(seconds=5), maximum=timedelta(hours=1))
     """The wait between attempts."""
     concurrency: Annotated[int, Field(ge=1, le=1_000)] = 8
-    """Maximum number of concurrent copies; further copies wait."""
+    """Maximum number of concurrent copies, live events not counted; further copies wait."""
 
     @model_validator(mode="after")
     def _has_one_login(self) -> Self:
@@ -492,6 +492,8 @@ class RouteSpec(Section):
         WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
     ] = ()
     """The destinations that get a copy; one name or a list."""
+    live: bool = False
+    """Whether `copy_to` also sends matching live events, such as `typing.changed`: once, without retries."""
     undeclared: bool = False
     """Whether a glob also routes tools that are missing from a non-empty `tools`."""
 

@@ -14,6 +14,7 @@ def routes_of(settings: Settings) -> Routes:
             labels=route.match.label,
             to=route.to,
             copy_to=route.copy_to,
+            live=route.live,
             undeclared=route.undeclared,
         )
         for route in settings.routes

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from datetime import datetime, timedelta
+from typing import Any
 
 from gateway.events import Envelope, InteractionId, SessionId
 from gateway.events.frozen import frozen
@@ -121,6 +122,15 @@ class SessionName:
     runtime: str
     native_id: str
     labels: Mapping[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert to the JSON of streams and copies."""
+        return {
+            "session_id": self.session_id,
+            "runtime": self.runtime,
+            "native_id": self.native_id,
+            "labels": dict(self.labels),
+        }
 
 
 @frozen

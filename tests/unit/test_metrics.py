@@ -156,12 +156,14 @@ def test_a_declared_tool_called_other_is_not_counted_with_undeclared_ones(metric
         metrics.loss(name, "dropped")
         metrics.frame(name, "to_runtime")
         metrics.copies_lost(name, 1)
+        metrics.live_copies_lost(name, 1)
     for label in ("other", "_other"):
         assert value(metrics, "dragoman_calls_total", runtime=label, tool=label, outcome="success") == 1
         assert value(metrics, "dragoman_executor_attempts_total", executor=label, result="answered") == 1
         assert value(metrics, "dragoman_losses_total", adapter=label, how="dropped") == 1
         assert value(metrics, "dragoman_frames_total", runtime=label, direction="to_runtime") == 1
         assert value(metrics, "dragoman_copies_lost_total", destination=label) == 1
+        assert value(metrics, "dragoman_live_copies_lost_total", destination=label) == 1
 
 
 def test_names_outside_the_configuration_share_one_label(metrics: Metrics) -> None:

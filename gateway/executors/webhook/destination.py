@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from gateway.clock import Clock
-from gateway.executors.port import Copied
+from gateway.executors.port import LIVE_CONCURRENCY, Copied
 from gateway.executors.webhook.answers import read_copied
 from gateway.executors.webhook.client import HttpClient
 from gateway.executors.webhook.request import RequestWriter
@@ -26,7 +26,9 @@ class WebhookDestination:
         self._clock = clock
         self._timeout: timedelta = spec.timeout
         self._writer = RequestWriter(spec.url, secrets=spec.secret, headers=spec.headers, clock=clock)
-        self._client = HttpClient(str(spec.url), concurrency=spec.concurrency, max_response=_MAX_RESPONSE)
+        # Neither kind of copies waits for the other.
+        concurrency = spec.concurrency + LIVE_CONCURRENCY
+        self._client = HttpClient(str(spec.url), concurrency=concurrency, max_response=_MAX_RESPONSE)
 
     async def __aenter__(self) -> "WebhookDestination":
         await self._client.__aenter__()

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Response
 
-from gateway.events import Envelope, Missed, dump_event, to_json
+from gateway.events import Envelope, Missed, to_json, to_live_json
 from gateway.http.openapi import problems
 from gateway.http.positions import mark_of, read_position, write_position
 from gateway.http.reply import dump
@@ -79,14 +79,5 @@ def _with_id(one: Spread, mark: str) -> bytes:
 
 
 def _data(one: Spread) -> dict[str, Any]:
-    session = one.session
-    shown = {
-        "session_id": session.session_id,
-        "runtime": session.runtime,
-        "native_id": session.native_id,
-        "labels": session.labels,
-    }
-    if isinstance(one.item, Envelope):
-        return {**to_json(one.item), "session": shown}
-    live = one.item
-    return {"live": True, "after_sequence": live.after_sequence, "event": dump_event(live.event), "session": shown}
+    item = to_json(one.item) if isinstance(one.item, Envelope) else to_live_json(one.item)
+    return {**item, "session": one.session.to_json()}

@@ -11,14 +11,17 @@ import structlog
 
 from gateway.core.session import RetryPolicy
 from gateway.errors import EngineUnavailable, InvalidConfiguration, NotFound, OperatorError, Problem
+from gateway.events import Live
 from gateway.executors.port import Destination, Executor
 from gateway.guard import Tasks, guard, spawn, suppress_faults
 from gateway.runtime.cluster.lease import Lease, LeaseKeeper
 from gateway.runtime.cluster.notifications import Notifications
+from gateway.runtime.delivery.live_copies import LiveCopies
 from gateway.runtime.delivery.subscriptions import DeliveryRules, EventDelivery, note_of, target_of
 from gateway.runtime.policy import copying_of, retry_of
 from gateway.runtime.services import Services
 from gateway.settings.model import DestinationSpec, ExecutorSpec, Settings
+from gateway.store.rows import SessionName
 
 log = structlog.get_logger(__name__)
 
@@ -42,6 +45,7 @@ class _Delivery:
     destination: Destination
     delivery: EventDelivery
     task: asyncio.Task[None]
+    live: LiveCopies
 
 
 class Backends:
@@ -56,6 +60,7 @@ class Backends:
         keeper: LeaseKeeper,
         notifications: Notifications,
     ) -> None:
+        self._services = services
         self._tuning = services.tuning
         self._keeper = keeper
         self._notifications = notifications
@@ -131,7 +136,8 @@ class Backends:
                 name, destination, rules, engine=self._engine, clock=self._clock, jitter=self._jitter
             )
             task = guard("destination", partial(self._deliver, name, delivery), self._tasks, destination=name)
-            self._deliveries[name] = _Delivery(spec, destination, delivery, task)
+            live = LiveCopies(name, destination, self._services)
+            self._deliveries[name] = _Delivery(spec, destination, delivery, task, live)
 
     async def _deliver(self, name: str, delivery: EventDelivery) -> None:
         """Deliver while this instance holds the lock of the destination."""
@@ -182,6 +188,12 @@ class Backends:
             elif self._keeper.shared:
                 self._notifications.tell("copies", [name])
 
+    def copy_live(self, names: Iterable[str], session: SessionName, live: Live) -> None:
+        """Send a live event to these destinations in the background, once."""
+        for name in names:
+            if name in self._deliveries:
+                self._deliveries[name].live.add(session, live)
+
     def hear(self, names: Iterable[str]) -> None:
         """Wake these deliveries, because another instance has written copies."""
         for name in names:
@@ -198,6 +210,7 @@ class Backends:
             known = ", ".join(sorted(self._deliveries)) or "none"
             raise NotFound(f"no destination is named {name!r}; configured: {known}")
         await self._engine.set_note(note_of(name), None)
+        self._deliveries[name].live.wake()
         self.wake()
         log.info("destination enabled", destination=name)
 
@@ -216,6 +229,7 @@ class Backends:
     async def _end(self, delivery: _Delivery) -> None:
         delivery.task.cancel()
         await asyncio.wait({delivery.task})
+        await delivery.live.close()
         await suppress_faults("destination", delivery.destination.__aexit__(None, None, None))
 
     def _close_later(self, one: _Executor) -> None:

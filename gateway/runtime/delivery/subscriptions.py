@@ -21,7 +21,8 @@ from gateway.store.step import SendChange, SendState, Step
 log = structlog.get_logger(__name__)
 
 _PAGE = 100
-_OFF = "off"
+OFF = "off"
+"""The note of a disabled destination."""
 _QUERY_PAUSE = 0.05
 """Seconds between queries for copies, unless the last page was full."""
 _MARK_AFTER = 1.0
@@ -124,7 +125,7 @@ class EventDelivery:
     async def _is_off(self) -> bool:
         # Only a 410 disables a destination, and enabling it wakes this task.
         if self._may_be_off:
-            self._may_be_off = await self._engine.note(note_of(self._name)) == _OFF
+            self._may_be_off = await self._engine.note(note_of(self._name)) == OFF
         return self._may_be_off
 
     async def _sleep_time(self) -> float:
@@ -209,7 +210,7 @@ class EventDelivery:
             self._faults.pop((row.session_id, row.sequence), None)
         if copied.state == "gone":
             self._may_be_off = True
-            await self._engine.set_note(note_of(self._name), _OFF)
+            await self._engine.set_note(note_of(self._name), OFF)
             log.error("destination answered 410 and is disabled", destination=self._name)
         return self._judge(row, copied, attempt)
 

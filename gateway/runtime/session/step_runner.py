@@ -14,11 +14,13 @@ from structlog.typing import FilteringBoundLogger
 
 from gateway.adapter.port import Frame
 from gateway.core import lifecycle
+from gateway.core.effects import Tell
 from gateway.core.live import only_live
 from gateway.core.session import RuntimeContext, StepBuilder
 from gateway.core.snapshots import to_snapshot
 from gateway.core.state import SessionView
 from gateway.errors import EngineUnavailable, Fenced, Repeated, Stale
+from gateway.events import Live
 from gateway.runtime.feeds.feed import Feed
 from gateway.runtime.observe import note, note_opened
 from gateway.runtime.session import signals as s
@@ -35,6 +37,7 @@ from gateway.runtime.session.shared import Shared
 from gateway.runtime.session.step_traces import trace_step
 from gateway.runtime.session.stepping import FAULTS_AN_INPUT, Answers, StepMaker
 from gateway.store.call import Call
+from gateway.store.rows import SessionName
 from gateway.store.step import Committed, Step
 
 RETRY_AFTER = 0.5
@@ -119,7 +122,19 @@ class StepRunner:
         self.view = self._outbox.view = view
         for live in events:
             self._feed.tell(live)
+        if self.runtime.policy.routes.copying_live:
+            self._copy_live(events)
         return True
+
+    def _copy_live(self, events: Iterable[Live]) -> None:
+        """Copy live events to the destinations of their routes."""
+        routes, view = self.runtime.policy.routes, self.view
+        name = SessionName(view.session_id, view.runtime, view.native_id, view.memory.labels)
+        for live in events:
+            targets = routes.copies_for(
+                runtime=name.runtime, kind=live.event.kind, tool=None, labels=name.labels, live=True
+            )
+            self._shared.backends.copy_live(targets, name, live)
 
     # Normal steps ---------------------------------------------------------------------------------------
 
@@ -243,6 +258,8 @@ class StepRunner:
             self._outbox.poke()
         finally:
             self._effects.publish(envelopes, builder.effects)
+            if self.runtime.policy.routes.copying_live:
+                self._copy_live([Live(one.event, one.after) for one in builder.effects if isinstance(one, Tell)])
             if envelopes:
                 if self.runtime.policy.routes.copying:
                     shared.backends.wake()

@@ -82,6 +82,8 @@ def test_dead_routes_are_found_over_every_condition(complaints: Complain, above:
         ("{copy_to: cards}",
          "13: routes[0].copy_to: there is no destination 'cards' (it is an executor: use to); known: log"),
         ("{match: {tool: x}}", "13: routes[0]: does nothing; add `to: EXECUTOR` or `copy_to: [DESTINATION]`"),
+        ("{match: {tool: ask_again}, to: cards, live: true}",
+         "13: routes[0].live: only applies to copies; add `copy_to: [DESTINATION]`, or remove this"),
         ("{match: {event: message.post}, copy_to: log}",
          "13: routes[0].match.event: no event kind matches 'message.post'; did you mean 'message.posted'?"),
         ("{match: {event: turn.interrupted}, to: cards}",
@@ -104,6 +106,16 @@ def test_a_route_that_cannot_work_is_an_error(complaints: Complain, route: str, 
 )  # fmt: skip
 def test_a_route_about_nothing_that_exists_is_doubtful(complaints: Complain, route: str, expected: str) -> None:
     assert f"13: warning: {expected}" in complaints(_routes(route))
+
+
+@pytest.mark.parametrize("event", ["typing.changed", "message.str*", "typing.*"])
+def test_copies_of_events_that_are_never_recorded_need_a_live_route(complaints: Complain, event: str) -> None:
+    route = f"{{match: {{event: {event!r}}}, copy_to: log"
+    tools = '{match: {tool: "*"}, to: cards}'
+    assert complaints(_routes(tools, f"{route}}}")) == [
+        f"14: warning: routes[1].match.event: {event!r} is not recorded, so nothing is copied; add `live: true`"
+    ]
+    assert complaints(_routes(tools, f"{route}, live: true}}")) == []
 
 
 def test_a_declared_tool_that_no_route_takes_is_doubtful(complaints: Complain) -> None:

@@ -64,7 +64,7 @@ class WebhookBody(WebhookModel):
     """The body of every webhook request."""
 
     timestamp: AwareDatetime
-    """The time of sending; for an event copy, the time of recording."""
+    """The time of sending; for an event copy, the time of recording, or of arrival if the event is live."""
 
 
 class OfSession(WebhookModel):
@@ -195,6 +195,41 @@ class CopyBody(WebhookBody):
     """The kind of the event; a release may add kinds."""
     data: Envelope
     """The envelope of the event."""
+
+
+class SessionName(WebhookModel):
+    """The session of a live event."""
+
+    session_id: str
+    """The gateway's id of the session."""
+    runtime: str
+    """The runtime's name in the configuration."""
+    native_id: str
+    """The runtime's id of the session."""
+    labels: dict[str, str]
+    """The session's labels."""
+
+
+class LiveData(WebhookModel):
+    """A live event."""
+
+    live: Literal[True]
+    """Always true."""
+    after_sequence: int
+    """The sequence of the recorded event before it."""
+    event: Event
+    """The event."""
+    session: SessionName
+    """The session."""
+
+
+class LiveCopyBody(WebhookBody):
+    """A copy of a live event."""
+
+    type: str
+    """The kind of the event; a release may add kinds."""
+    data: LiveData
+    """The event with its session."""
 
 
 class MessageReply(WebhookModel):
