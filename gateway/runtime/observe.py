@@ -76,6 +76,7 @@ def note(
                     tool=event.tool,
                     sequence=envelope.sequence,
                     unknown=event.unknown or None,
+                    page=f"/ui/calls/{event.call_id}" if level == WARNING and event.call_id else None,
                 )
                 call = before.calls.get(CallId(event.call_id or ""))
                 seconds = (envelope.recorded_at - call.created_at).total_seconds() if call else 0.0

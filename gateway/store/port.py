@@ -121,7 +121,7 @@ class Registry(Protocol):
         ...
 
 
-class Order(Protocol):
+class EventOrder(Protocol):
     """Reads the events of all sessions, in an order in which each event has a fixed position.
 
     The events of a session are in the order of their sequences. An event appears behind all events that were read
@@ -280,7 +280,7 @@ class Notifier(Protocol):
         ...
 
 
-class Engine(Journal, Registry, Order, Ledger, Memory, Leases, Notifier, Protocol):
+class Engine(Journal, Registry, EventOrder, Ledger, Memory, Leases, Notifier, Protocol):
     """All of them; an async context manager: entering opens, migrates and locks, leaving flushes and closes."""
 
     async def sweep(self, policy: RetentionPolicy, *, budget: int = 2_000) -> Swept:

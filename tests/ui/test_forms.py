@@ -65,6 +65,10 @@ async def test_a_dead_call_is_redriven_from_its_story(ui: Ui) -> None:
     await page.click("details[open] button.primary")
     await page.wait_for_url(lambda url: "/ui/calls/" in url and call_id not in url)
     await expect(page.locator(".members")).to_contain_text(call_id[:8])
+    new_id = page.url.rpartition("/")[2]
+    await page.goto(f"/ui/calls/{call_id}")
+    await expect(page.locator(".members")).to_contain_text(new_id[:8])
+    await expect(page.locator(".steps")).to_contain_text(f"Redriven as call {new_id}")
 
 
 async def test_all_dead_letters_are_dismissed_after_a_dry_run(ui: Ui) -> None:

@@ -119,7 +119,7 @@ async def dismiss_letter(visit: Visit) -> Response:
     """Dismiss one dead letter."""
     form = await visit.form()
     await visit.api.post(path_of("v1", "dead-letters", form.get("id", ""), "dismiss"))
-    return back_to("/ui/dead-letters?done=dismissed")
+    return back_to(_origin(form, "/ui/dead-letters?done=dismissed"))
 
 
 async def many_letters(visit: Visit) -> Response:

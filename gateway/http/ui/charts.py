@@ -27,6 +27,8 @@ class Chart:
     top: int
     total: int
     failed: int
+    begins: float
+    """The place of the first minute; the instance did not run before."""
 
 
 def draw(minutes: Sequence[Mapping[str, Any]]) -> Chart:
@@ -41,7 +43,13 @@ def draw(minutes: Sequence[Mapping[str, Any]]) -> Chart:
         columns.append(
             ChartColumn(number * width, width - 1.5, HEIGHT * one["calls"] / top, HEIGHT * failures / top, hint)
         )
-    return Chart(columns, top, sum(one["calls"] for one in minutes), sum(one["failed"] for one in minutes))
+    return Chart(
+        columns,
+        top,
+        sum(one["calls"] for one in minutes),
+        sum(one["failed"] for one in minutes),
+        WIDTH - width * len(minutes[-60:]),
+    )
 
 
 def _round_up(value: int) -> int:

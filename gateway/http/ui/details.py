@@ -29,7 +29,7 @@ async def session(visit: Visit) -> Response:
     events = await _events(visit, session_id, after)
     envelopes = [one for one in events["data"] if one["sequence"] < before]
     turns = group(envelopes)
-    calls = await visit.api.get("/v1/calls", session_id=session_id, limit=100)
+    calls = await visit.api.get("/v1/calls", session_id=session_id, limit=500)
     waiting = await visit.api.get("/v1/interactions", session_id=session_id, state="waiting", limit=20)
     return render(
         visit,

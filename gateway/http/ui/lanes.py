@@ -38,6 +38,8 @@ class Bar:
     height: float
     tone: Tone
     is_wait: bool
+    is_open: bool
+    """Whether nothing came back."""
     label: str
     hint: str
 
@@ -96,11 +98,12 @@ def draw(steps: Sequence[StoryStep]) -> Drawing:
             width = max(0.4, places[step.end, step.follows] - x)
             label = step.title if len(step.title) * _CHARACTER + 1 < width else ""
             hint = f"{hint} ({duration(step.end - step.at)})"
-            bars.append(Bar(x, y - _BAR / 2, width, _BAR, step.tone, step.is_wait, label, hint))
+            bars.append(Bar(x, y - _BAR / 2, width, _BAR, step.tone, step.is_wait, step.is_open, label, hint))
             if step.lane == "backend":
                 edge = y - _BAR / 2
                 arrows.append(Arrow(x, LANES["gateway"], edge, "plain", hint))
-                arrows.append(Arrow(x + width, edge, LANES["gateway"], step.tone, hint))
+                if not step.is_open:
+                    arrows.append(Arrow(x + width, edge, LANES["gateway"], step.tone, hint))
         else:
             arrows.append(Arrow(x, y, LANES[step.toward or step.lane], step.tone, hint))
     return Drawing(bars, arrows, _ticks(moments, places), breaks)

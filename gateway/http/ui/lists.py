@@ -32,7 +32,7 @@ async def overview(visit: Visit) -> Response:
     instances = (await api.get("/v1/instances"))["data"]
     activity = await api.get("/v1/activity")
     waiting = await api.get("/v1/interactions", state="waiting", limit=_ATTENTION)
-    letters = await api.get("/v1/dead-letters", limit=_ATTENTION)
+    letters = await api.get("/v1/dead-letters", limit=ROWS)
     calls = await api.get("/v1/calls", limit=12)
     return render(
         visit,
@@ -43,9 +43,18 @@ async def overview(visit: Visit) -> Response:
         chart=draw(activity["minutes"]),
         since=activity["instance_since"],
         waiting=waiting,
-        letters=letters,
+        letters={**letters, "groups": _grouped(letters["data"])[:_ATTENTION]},
         calls=calls["data"],
     )
+
+
+def _grouped(letters: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Return the newest dead letter of each tool or target and advice, with the count of its like."""
+    groups: dict[Any, list[Mapping[str, Any]]] = {}
+    for one in letters:
+        key = (one["tool"], one["unknown"]) if one["type"] == "call" else (one["target"], one["state"])
+        groups.setdefault(key, []).append(one)
+    return [{**group[0], "count": len(group)} for group in groups.values()]
 
 
 def _with_state(runtime: Mapping[str, Any]) -> Mapping[str, Any]:

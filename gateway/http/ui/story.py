@@ -41,6 +41,8 @@ class StoryStep:
     sequence: int | None = None
     """The recorded event behind it."""
     is_wait: bool = False
+    is_open: bool = False
+    """Whether an attempt brought no answer."""
     follows: bool = False
     """Whether it came after `at`, at a time that is not recorded."""
 
@@ -56,25 +58,34 @@ class Story:
 
     tone: Tone
     outcome: str
+    cause: str
     received: str
     ran: str
     next: str
     steps: Sequence[StoryStep]
-    longest_wait: StoryStep | None = field(default=None)
+    redriven_as: Sequence[str]
+    """The calls that repeat this one."""
+    longest: StoryStep | None = field(default=None)
 
 
 def tell(call: Mapping[str, Any], now: datetime) -> Story:
     """Tell the story of a call from the response of `GET /v1/calls/{call_id}`."""
     steps = sorted(_steps(call, now), key=lambda step: (step.at, step.follows, step.ends))
-    waits = [step for step in steps if step.is_wait]
+    spans = [step for step in steps if step.end is not None]
     return Story(
         tone="unknown" if call["unknown"] else TONES.get(call["state"], "plain"),
         outcome=_outcome(call, now),
+        cause=(call["error"] or "").removeprefix("outcome unknown: "),
         received=_received(call),
         ran=_ran(call),
         next=_next(call, now),
         steps=steps,
-        longest_wait=max(waits, key=lambda step: step.ends - step.at, default=None),
+        redriven_as=[
+            one["event"]["data"]["redriven_as"]
+            for one in call["events"]
+            if one["event"]["kind"] == "call.progressed" and one["event"]["data"].get("redriven_as")
+        ],
+        longest=max(spans, key=lambda step: step.ends - step.at, default=None),
     )
 
 
@@ -119,6 +130,8 @@ def _received(call: Mapping[str, Any]) -> str:
             return "its caller reads the outcome here"
         case None:
             return f"{who} did not receive the outcome"
+        case {"state": "delivered"} if call["unknown"]:
+            return f"{who} was told that the outcome is unknown"
         case {"state": "delivered"}:
             return f"{who} received the outcome"
         case {"state": "unknown"}:
@@ -188,8 +201,7 @@ def _steps(call: Mapping[str, Any], now: datetime) -> list[StoryStep]:
 
 def _steps_of(envelope: Mapping[str, Any], call: Mapping[str, Any]) -> list[StoryStep]:
     at, event, sequence = read_time(envelope["recorded_at"]), envelope["event"], envelope["sequence"]
-    losses = len(envelope["losses"])
-    lost = f"; {losses} {'loss' if losses == 1 else 'losses'}" if losses else ""
+    lost = "".join(f"; lost in translation: {loss['path'] or loss['note']}" for loss in envelope["losses"])
     match event["kind"]:
         case "tool.requested":
             who: Lane = "agent"
@@ -207,6 +219,8 @@ def _steps_of(envelope: Mapping[str, Any], call: Mapping[str, Any]) -> list[Stor
                     at, "agent", "Cancel requested", event.get("reason") or "", toward="gateway", sequence=sequence
                 )
             ]
+        case "call.progressed" if other := event["data"].get("redriven_as"):
+            return [StoryStep(at, "gateway", f"Redriven as call {other}", sequence=sequence)]
         case "call.progressed" if by := event["data"].get("dismissed_by"):
             return [StoryStep(at, "gateway", f"Dismissed by {by}", sequence=sequence)]
         case "call.progressed":
@@ -223,8 +237,9 @@ def _steps_of(envelope: Mapping[str, Any], call: Mapping[str, Any]) -> list[Stor
         case "tool.finished":
             outcome = event["outcome"]
             detail = compact(event.get("result"), 120) if outcome == "success" else str(event.get("error") or "")
+            told = f"unknown, told as {outcome}" if event.get("unknown") else outcome
             tone: Tone = "unknown" if event.get("unknown") else TONES.get(outcome, "plain")
-            return [StoryStep(at, "gateway", f"Outcome recorded: {outcome}", detail + lost, tone, sequence=sequence)]
+            return [StoryStep(at, "gateway", f"Outcome recorded: {told}", detail + lost, tone, sequence=sequence)]
         case "delivery.settled":
             state = event["state"]
             title = f"{_target(event['target'])} {state}"
@@ -288,7 +303,9 @@ def _attempt(one: Mapping[str, Any], call: Mapping[str, Any], started: datetime,
         tone = TONES.get(call["state"], "plain")
     facts.append(f"webhook-id {call['idempotency_key']}")
     detail = "; ".join(fact for fact in facts if fact)
-    return StoryStep(started, "backend", f"Attempt {one['n']}", detail, tone, end=ended)
+    unanswered = one["ended_at"] is None or (one["unsure"] and not one["status"])
+    title = f"Attempt {one['n']}, no answer" if unanswered else f"Attempt {one['n']}"
+    return StoryStep(started, "backend", title, detail, tone, end=ended, is_open=unanswered)
 
 
 def _delivery(sent: Mapping[str, Any], outcome: StoryStep) -> StoryStep:

@@ -42,7 +42,7 @@ class TimelineRow:
     @property
     def arrow(self) -> str:
         """The direction: from the runtime, to it, or neither."""
-        if self.envelope["synthetic"]:
+        if self.kind in _HOUSEKEEPING:
             return "·"
         return "←" if self.envelope["direction"] == "from_runtime" else "→"
 

@@ -21,7 +21,7 @@ ROUTES = [route for route in describe(VERSION).routes if isinstance(route, Route
 
 def headers_of(answer: httpx.Response) -> list[tuple[str, str]]:
     """List the headers that say how a browser treats an answer, with repeats."""
-    changing = {"date", "content-length", "x-request-id", "set-cookie", "location"}
+    changing = {"date", "server-timing", "content-length", "x-request-id", "set-cookie", "location"}
     return sorted((name, value) for name, value in answer.headers.multi_items() if name not in changing)
 
 

@@ -24,6 +24,7 @@ function ago(at) {
 
 function showTimes() {
   const absolute = store.get("times") === "absolute";
+  root.classList.toggle("absolute", absolute);
   for (const time of $$("time[data-rel]")) {
     const text = absolute ? time.title : ago(new Date(time.dateTime).getTime());
     if (time.textContent !== text) time.textContent = text;
@@ -244,6 +245,7 @@ document.addEventListener("visibilitychange", () => {
   if (document.hidden) disconnect();
   else { connect(); schedule(); }
 });
+if (matchMedia("(max-width: 640px)").matches) for (const one of $$(".frames[open]")) one.open = false;
 setInterval(showTimes, 15000);
 showTimes();
 connect();

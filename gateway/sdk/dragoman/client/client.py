@@ -16,7 +16,7 @@ from dragoman.client.errors import ClientError, RequestRefused, UnexpectedAnswer
 from dragoman.client.filters import CallFilters, EventFilters, SessionFilters, to_query
 from dragoman.client.following import Followed, follow_all, follow_interactions, follow_session
 from dragoman.client.reading import read
-from dragoman.client.transport import Backoff, Transport, check_header
+from dragoman.client.transport import Retries, Transport, check_header
 from dragoman.models import Event, Gap, Live, Missed, Passed, SecretSupplied, dump_event
 from dragoman.models.responses import (
     Activity,
@@ -71,7 +71,7 @@ class Client:
             url,
             key,
             timeout=timeout,
-            backoff=Backoff(retries, pause),
+            retrying=Retries(retries, pause),
             largest_answer=largest_answer,
             http_client=http_client,
         )

@@ -40,7 +40,7 @@ log = logging.getLogger("dragoman.client")
 
 
 @dataclass(frozen=True, slots=True)
-class Backoff:
+class Retries:
     """How often a request is retried, and the seconds before the first retry."""
 
     retries: int
@@ -56,14 +56,14 @@ class Transport:
         key: str | None,
         *,
         timeout: float,
-        backoff: Backoff,
+        retrying: Retries,
         largest_answer: int,
         http_client: httpx.AsyncClient | None,
     ) -> None:
         key = key if key is None else key.strip()
         self.url = _check_url(url.strip())
         self.largest_answer = largest_answer
-        self.retries, self.pause = backoff.retries, backoff.pause
+        self.retries, self.pause = retrying.retries, retrying.pause
         self._key = None if key is None else SecretStr(check_header(key, "an API key"))
         self._hidden = Hidden(() if key is None else (key,))
         """Masks the key in responses of other servers."""
