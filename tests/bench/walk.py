@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import median_low
 
 from rich.console import Console
 from rich.table import Table
@@ -73,7 +74,7 @@ async def walk(release: Release, folder: Path) -> Walked:
     functions = sorted(set[str].intersection(*own))
     files = sorted({name.partition(":")[0] for name in functions})
     tasks, turns = (min(_count(passed, which) for passed in walks) for which in (_TASK, _TURN))
-    return Walked(files, functions, tasks, min(commits), turns)
+    return Walked(files, functions, tasks, median_low(commits), turns)
 
 
 def _count(passed: Sequence[tuple[str, str, int]], which: tuple[str, str]) -> int:

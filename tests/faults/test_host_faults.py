@@ -330,8 +330,11 @@ BY_HTTP = {
     "health": "/readyz",
     "instances": "/v1/instances",
     "interactions": "/v1/interactions",
+    "latest_event": "/v1/sessions/{}/context",
+    "read_kinds": "/v1/sessions/{}/events?kind=tool.*",
     "sessions": "/v1/sessions",
 }
+BY_STREAM = {"end": "/v1/events/stream", "read_all": "/v1/events/stream?after=0"}
 
 
 BEHIND = {"open_calls": "commit", "owner": "commit", "note": "next_send_due"}
@@ -384,10 +387,18 @@ async def _drive(one: Host, method: str) -> None:
             action = "dismiss" if method == "dismiss" else "redrive"
             await one.http.post(f"/v1/dead-letters/{letter['id']}/{action}", json={})
         case _:
-            if method in BY_HTTP:
-                await one.http.get(BY_HTTP[method])
+            await _ask_api(one, method, session_id)
             await one.say("finn", f"finn drives {method}")
     await one.traps.springs(f"engine.{method}")
+
+
+async def _ask_api(one: Host, method: str, session_id: str) -> None:
+    if method in BY_HTTP:
+        await one.http.get(BY_HTTP[method].format(session_id))
+    elif method in BY_STREAM:
+        async with one.http.stream("GET", BY_STREAM[method]):
+            await one.say("finn", "what all sessions did is followed")
+            await one.traps.springs(f"engine.{method}")
 
 
 async def _lost_its_lease(one: Host) -> bool:

@@ -30,7 +30,7 @@ from gateway.testing.demo.verbose import VerboseOutput
 
 WHOLE_BOUND = 150.0
 BOUND = 60.0
-LISTENING = ["gateway", "backend", "huma 0.1", "huma 0.2", "openhands", "herm", "mcp"]
+LISTENING = ["gateway", "ui", "backend", "huma 0.1", "huma 0.2", "openhands", "herm", "mcp"]
 WIPED = re.compile(r"\r|\x1b\[2K")
 
 

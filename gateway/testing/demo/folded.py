@@ -79,7 +79,7 @@ class FoldedOutput:
         command = command_line()
         self._print(Text.assemble((f"{command} demo --verbose", HEADING), "  show every step and message"))
         keep = f"{command} demo --keep"
-        self._print(Text.assemble((keep, HEADING), "     keep everything running, to look at in a browser:"))
+        self._print(Text.assemble((keep, HEADING), "     keep everything running, with its UI:"))
         self._print(Text.assemble((f"{keep} --port 8090", HEADING), f"  http://{LOOPBACK}:8090/ui"))
         self._print(
             Text.assemble("Your own backend needs one endpoint, as in ", (_near(Path(backend.__file__)), HEADING))
