@@ -38,6 +38,8 @@ class Tuning:
     delivery_look: float = 2.0
     delivery_look_alone: float = 30.0
     """The interval of queries for unannounced copies, with other instances and alone."""
+    live_copy: float = 5.0
+    """How long a live event may wait for its destination, and then how long its request may take."""
     gauges: float = 5.0
     sweep: float = 60.0
     """The intervals of measured gauges and of retention."""

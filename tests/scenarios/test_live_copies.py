@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
 from fastapi import Response
 
 from gateway.events import MessagePosted, MessageStreamed, Text, TypingChanged
 from gateway.runtime.delivery import live_copies
+from gateway.runtime.tuning import Tuning
 from tests.pace import PATIENCE
 from tests.scenarios.environment import Running, until
 from tests.scenarios.fleet import herm_environment
@@ -99,9 +99,9 @@ async def test_without_live_on_their_route_live_events_are_not_copied(tmp_path: 
 
 
 async def test_a_hanging_destination_delays_nothing_and_what_finds_the_queue_full_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(live_copies, "SECONDS", 2 * PATIENCE)
+    patient = Tuning(live_copy=2 * PATIENCE)
     async with Hooks() as hooks:
         gate = Gate()
 
@@ -112,7 +112,7 @@ async def test_a_hanging_destination_delays_nothing_and_what_finds_the_queue_ful
 
         hooks.scripts[COPIES] = hang
         settings = copying(hooks, live("message.*")) | {"limits": {"drain": "1s", "inbound_frames": 5_000}}
-        async with plain_gateway(tmp_path, settings=settings) as (gateway, finn):
+        async with plain_gateway(tmp_path, settings=settings, tuning=patient) as (gateway, finn):
             for number in range(live_copies.MOST_WAITING + 7):
                 finn.say(MessageStreamed(text=str(number)))
             # The only copy of a recorded event that this destination takes at a time is not held up.
@@ -126,18 +126,18 @@ async def test_a_hanging_destination_delays_nothing_and_what_finds_the_queue_ful
 
 
 async def test_live_events_that_wait_too_long_are_lost_and_new_ones_arrive(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(live_copies, "SECONDS", 0.2)
+    hasty = Tuning(live_copy=2.0)
     async with Hooks() as hooks:
         gate = Gate()
         hooks.scripts[COPIES] = gate.answering({})
-        async with plain_gateway(tmp_path, settings=copying(hooks, live("message.*"))) as (gateway, finn):
+        settings = copying(hooks, live("message.*"))
+        async with plain_gateway(tmp_path, settings=settings, tuning=hasty) as (gateway, finn):
             for number in range(3):
                 finn.say(MessageStreamed(text=str(number)))
             await lost(gateway, 3)
             gate.open()
-            monkeypatch.setattr(live_copies, "SECONDS", PATIENCE)
             finn.say(MessageStreamed(text="new"))
             await until(lambda: _has_text(hooks, "new"))
 

@@ -25,8 +25,6 @@ log = structlog.get_logger(__name__)
 MOST_WAITING = 1_000
 MOST_WEIGHT = 4 * 1024**2
 """The weight of all waiting events, in bytes."""
-SECONDS = 5.0
-"""How long an event may wait, and then how long its request may take."""
 _CHECK_EVERY = 10.0
 """Seconds for which the stored note of a disabled destination is not read again."""
 
@@ -47,6 +45,7 @@ class LiveCopies:
         self._name = name
         self._destination = destination
         self._services = services
+        self._patience = services.tuning.live_copy
         self._tasks = Tasks()
         self._now = asyncio.get_running_loop().time
         self._queues: dict[SessionId, deque[_Waiting]] = {}
@@ -63,7 +62,7 @@ class LiveCopies:
         if self._number >= MOST_WAITING or self._weight + size > MOST_WEIGHT:
             self._lose("too many live events wait", session)
             return
-        one = _Waiting(session, live, size, self._services.clock.now(), self._now() + SECONDS)
+        one = _Waiting(session, live, size, self._services.clock.now(), self._now() + self._patience)
         self._number += 1
         self._weight += size
         if (queue := self._queues.get(session.session_id)) is not None:
@@ -103,10 +102,10 @@ class LiveCopies:
 
     async def _send(self, one: _Waiting) -> None:
         if self._now() > one.until:
-            self._lose(f"it waited longer than {SECONDS:g} s", one.session)
+            self._lose(f"it waited longer than {self._patience:g} s", one.session)
             return
         try:
-            async with in_time(SECONDS, "the request"):
+            async with in_time(self._patience, "the request"):
                 if await self._is_disabled():
                     copied = Copied("refused", "the destination is disabled")
                 else:
