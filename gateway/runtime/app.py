@@ -70,7 +70,7 @@ from gateway.runtime.tuning import Tuning
 from gateway.runtime.views import (
     CalledSession,
     Reloaded,
-    SpreadItem,
+    SessionItem,
     StreamItem,
 )
 from gateway.settings.model import DestinationSpec, ExecutorSpec, Settings, WebhookSpec
@@ -526,7 +526,7 @@ class Gateway:
             ended=self.draining.over,
         )
 
-    def follow_all(self, which: EventFilter, *, after: Position | None) -> AsyncGenerator[SpreadItem]:
+    def follow_all(self, which: EventFilter, *, after: Position | None) -> AsyncGenerator[SessionItem]:
         """Yield the matching events of all sessions after a position, then new ones; None starts with new events."""
         heartbeat, ended = self._heartbeat(), self.draining.over
         return self._all_sessions.follow(which, after=after, heartbeat=heartbeat, ended=ended)

@@ -80,7 +80,7 @@ StreamItem = News | Gap | Heartbeat
 
 
 @dataclass(slots=True)
-class Spread:
+class SessionEvent:
     """An event of any session; all followers share the object."""
 
     item: Envelope | Live
@@ -91,11 +91,11 @@ class Spread:
     """The encoded event, stored by the first follower for all others."""
 
 
-class SpreadNews:
+class SessionNews:
     """A batch of events of all sessions, in order."""
 
     def __init__(self) -> None:
-        self.items: list[Spread] = []
+        self.items: list[SessionEvent] = []
         self.weight = 0
         self.last: Position | None = None
         """The position of the last recorded event."""
@@ -104,7 +104,7 @@ class SpreadNews:
         """Return whether an item of this weight fits into the batch."""
         return not self.items or self.weight + size <= NEWS_BYTES
 
-    def add(self, item: Spread, size: int) -> None:
+    def add(self, item: SessionEvent, size: int) -> None:
         """Append the next event."""
         self.items.append(item)
         self.weight += size
@@ -115,7 +115,7 @@ class SpreadNews:
 class Selected:
     """The events of a batch that match a filter."""
 
-    items: Sequence[Spread]
+    items: Sequence[SessionEvent]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class Passed:
     position: Position
 
 
-SpreadItem = Selected | Passed | Missed | Heartbeat
+SessionItem = Selected | Passed | Missed | Heartbeat
 
 
 @dataclass(frozen=True, slots=True)

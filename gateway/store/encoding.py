@@ -83,7 +83,7 @@ def _about(new: Envelope) -> bytes | None:
     if new.losses:
         about["losses"] = [loss.model_dump() for loss in new.losses]
     if new.native is not None:
-        # As a text, which is parsed fast where no one asks for the frame.
+        # Stored as text, because most reads do not parse the frame.
         about["native"] = new.native.decode()
     return orjson.dumps(about) if about else None
 

@@ -12,7 +12,7 @@ from gateway.guard import Tasks
 from gateway.runtime.feeds.all_sessions import AllSessionsFeed
 from gateway.runtime.feeds.wakeup import Ending
 from gateway.runtime.tuning import Tuning
-from gateway.runtime.views import Heartbeat, Passed, Selected, SpreadItem
+from gateway.runtime.views import Heartbeat, Passed, Selected, SessionItem
 from gateway.store.rows import ANY_EVENT, FROM_THE_START, EventFilter, PlacedPage, Position
 from gateway.store.sqlite import TemporaryEngine
 from gateway.store.step import Step
@@ -70,7 +70,7 @@ class Follower:
     ) -> None:
         self.items = feed.follow(which, after=after, heartbeat=beat, ended=Ending())
 
-    async def next(self) -> SpreadItem:
+    async def next(self) -> SessionItem:
         async with asyncio.timeout(PATIENCE):
             return await anext(self.items)
 

@@ -14,7 +14,7 @@ from gateway.http.reply import dump
 from gateway.http.requests import AllEventsQuery
 from gateway.http.route import ApiRequest, CallerDep, GatewayDep, OperationRoute
 from gateway.http.sse import EventStream
-from gateway.runtime.views import Heartbeat, Passed, Selected, Spread, SpreadItem
+from gateway.runtime.views import Heartbeat, Passed, Selected, SessionEvent, SessionItem
 
 router = APIRouter(route_class=OperationRoute, tags=["events"])
 
@@ -59,7 +59,7 @@ async def stream_all_events(
     )
 
 
-async def _encoded(items: AsyncGenerator[SpreadItem], mark: str) -> AsyncGenerator[bytes | Heartbeat | Missed]:
+async def _encoded(items: AsyncGenerator[SessionItem], mark: str) -> AsyncGenerator[bytes | Heartbeat | Missed]:
     """Encode the items; each follower of an event adds its own `id`."""
     async with aclosing(items):
         async for item in items:
@@ -72,12 +72,12 @@ async def _encoded(items: AsyncGenerator[SpreadItem], mark: str) -> AsyncGenerat
                     yield item
 
 
-def _with_id(one: Spread, mark: str) -> bytes:
+def _with_id(one: SessionEvent, mark: str) -> bytes:
     if one.encoded is None:
         one.encoded = b"event: %b\ndata: %b\n\n" % (one.item.event.kind.encode(), dump(_data(one)))
     return one.encoded if one.position is None else b"id: %b\n%b" % (write_position(one.position, mark), one.encoded)
 
 
-def _data(one: Spread) -> dict[str, Any]:
+def _data(one: SessionEvent) -> dict[str, Any]:
     item = to_json(one.item) if isinstance(one.item, Envelope) else to_live_json(one.item)
     return {**item, "session": one.session.to_json()}

@@ -1,15 +1,18 @@
-"""Guards the web UI: its response headers, its switch, and the check that one of its own pages sent a write."""
+"""Guards the web UI: its response headers, its switch, and the checks of its forms."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 
 from gateway.addresses import read_origin
+from gateway.errors import TooLarge
 from gateway.http.errors import Refused
 from gateway.http.web_pages import origin_of, origins_of_host
 from gateway.settings.model import Settings
 
+MOST_FIELDS = 32
 _POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
@@ -29,6 +32,21 @@ def check_enabled(settings: Settings) -> None:
     """
     if not settings.ui.enabled:
         raise Refused("unknown-path", "the web UI is disabled (`ui.enabled`)")
+
+
+async def read_form(request: Request, *, largest: int) -> dict[str, str]:
+    """Read the fields of a form of at most `largest` bytes.
+
+    Raises:
+        TooLarge, Refused: the form is larger, or has more than `MOST_FIELDS` fields.
+    """
+    body = await request.body()
+    if len(body) > largest:
+        raise TooLarge(f"the form has {len(body)} bytes; at most {largest} are allowed")
+    try:
+        return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=MOST_FIELDS))
+    except ValueError as exc:
+        raise Refused("invalid-request", f"the form has more than {MOST_FIELDS} fields") from exc
 
 
 def is_https(request: Request, settings: Settings) -> bool:

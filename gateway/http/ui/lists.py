@@ -25,7 +25,7 @@ LETTER_FILTERS = ("kind", "runtime", "executor", "target", "unknown", "since", "
 
 
 async def overview(visit: Visit) -> Response:
-    """Show what works, what needs a person, and the traffic of this instance."""
+    """Show links, instances, traffic and items that need a person."""
     api = visit.api
     ready = await visit.gateway.status.ready()
     runtimes = (await api.get("/v1/runtimes"))["data"]

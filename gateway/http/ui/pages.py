@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, cast
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -14,7 +14,7 @@ from gateway.errors import DragomanError
 from gateway.http.errors import PROBLEMS, Refused, problem_of
 from gateway.http.route import ApiState
 from gateway.http.ui.api import ApiProblem, UiApi
-from gateway.http.ui.guard import UI_HEADERS, check_enabled, check_write
+from gateway.http.ui.guard import UI_HEADERS, check_enabled, check_write, read_form
 from gateway.http.ui.rendering import fill
 from gateway.http.ui.sign_in import Operator, operator_of
 from gateway.runtime.app import Gateway
@@ -46,12 +46,9 @@ class Visit:
         """Read the fields of a form.
 
         Raises:
-            Refused: the form is too large.
+            TooLarge, Refused: the form is too large, or has too many fields.
         """
-        body = await self.request.body()
-        if len(body) > LARGEST_FORM:
-            raise Refused("too-large", f"a form may have {LARGEST_FORM} bytes")
-        return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=100))
+        return await read_form(self.request, largest=LARGEST_FORM)
 
     def may(self, scope: str) -> bool:
         """Return whether the operator's key has a scope."""

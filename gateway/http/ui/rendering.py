@@ -121,6 +121,7 @@ def _when(text: str | datetime | None, now: datetime) -> Markup:
         return Markup('<span class="none">–</span>')
     at = read_time(text) if isinstance(text, str) else text
     whole = at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+    # A time contains no markup.
     return Markup(f'<time datetime="{at.isoformat()}" data-rel title="{whole} UTC">{ago(at, now)}</time>')  # noqa: S704
 
 
@@ -129,6 +130,7 @@ def _moment(text: str | datetime, day: datetime | None = None) -> Markup:
     at = (read_time(text) if isinstance(text, str) else text).astimezone(UTC)
     clock = at.strftime("%H:%M:%S.%f")[:-3]
     shown = clock if day is not None and day.astimezone(UTC).date() == at.date() else f"{at:%Y-%m-%d} {clock}"
+    # A time contains no markup.
     return Markup(f'<time datetime="{at.isoformat()}" data-abs title="{at:%Y-%m-%d} {clock} UTC">{shown}</time>')  # noqa: S704
 
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import cast
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 from starlette.requests import Request
@@ -14,11 +14,10 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from gateway.addresses import is_loopback
-from gateway.errors import TooLarge
 from gateway.http.auth import LOCAL, Keyring
 from gateway.http.errors import PROBLEMS, Refused
 from gateway.http.route import ApiState
-from gateway.http.ui.guard import UI_HEADERS, check_enabled, check_write, is_https
+from gateway.http.ui.guard import UI_HEADERS, check_enabled, check_write, is_https, read_form
 from gateway.http.ui.rendering import fill
 from gateway.http.web_pages import check_host
 from gateway.settings.model import ApiKey, Settings
@@ -27,7 +26,6 @@ LIFETIME = timedelta(hours=12)
 HOME = "/ui"
 PAGE = "/ui/sign-in"
 _LARGEST_FORM = 16 * 1024
-_MOST_FIELDS = 8
 _LONGEST_NEXT = 2_000
 _NEXT = re.compile(r"/ui(?:[/?][!-\[\]-~]*)?")
 """A path of the UI with its query: no other host, no backslash, no control character."""
@@ -115,7 +113,7 @@ def _operator(key: ApiKey) -> Operator:
 
 
 async def show_form(request: Request) -> Response:
-    """Show the form, or go on if the operator is signed in."""
+    """Show the form, or redirect if the operator is signed in."""
     settings = _settings_of(request)
     check_enabled(settings)
     target = _read_next(request.query_params.get("next"))
@@ -138,7 +136,7 @@ async def sign_in(request: Request) -> Response:
     cookie = cookie_of(request, settings)
     if cookie is None:
         return _page(request, settings, HOME)
-    fields = await _read_form(request)
+    fields = await read_form(request, largest=_LARGEST_FORM)
     target = _read_next(fields.get("next"))
     given = fields.get("key", "").strip().encode()
     key = Keyring((one.key, one) for one in settings.api.keys).find(given)
@@ -178,16 +176,6 @@ def _set(response: Response, cookie: Cookie, value: str, lifetime: timedelta) ->
 
 def _settings_of(request: Request) -> Settings:
     return cast(ApiState, request.app.state.api_state).gateway.settings
-
-
-async def _read_form(request: Request) -> dict[str, str]:
-    body = await request.body()
-    if len(body) > _LARGEST_FORM:
-        raise TooLarge(f"the form has {len(body)} bytes; at most {_LARGEST_FORM} are allowed")
-    try:
-        return dict(parse_qsl(body.decode("utf-8", "replace"), max_num_fields=_MOST_FIELDS))
-    except ValueError as exc:
-        raise Refused("invalid-request", f"the form has more than {_MOST_FIELDS} fields") from exc
 
 
 def _read_next(given: str | None) -> str:

@@ -19,7 +19,7 @@ from gateway.guard import Tasks, guard
 from gateway.runtime.feeds.log import NewsLog
 from gateway.runtime.feeds.wakeup import Ending
 from gateway.runtime.tuning import Tuning
-from gateway.runtime.views import Heartbeat, Passed, Selected, Spread, SpreadItem, SpreadNews
+from gateway.runtime.views import Heartbeat, Passed, Selected, SessionEvent, SessionItem, SessionNews
 from gateway.store.port import Engine
 from gateway.store.rows import ANY_EVENT, EventFilter, PlacedPage, Position, SessionName
 
@@ -54,7 +54,7 @@ class AllSessionsFeed:
         self._tasks = tasks
         self._tuning = tuning
         self._ask_others = ask_others
-        self._log = NewsLog(SpreadNews)
+        self._log = NewsLog(SessionNews)
         self._reading: asyncio.Task[None] | None = None
         self._position: Position = (0, 0, 0)
         self._news = asyncio.Event()
@@ -106,7 +106,7 @@ class AllSessionsFeed:
 
     async def follow(
         self, which: EventFilter, *, after: Position | None, heartbeat: float, ended: Ending
-    ) -> AsyncGenerator[SpreadItem]:
+    ) -> AsyncGenerator[SessionItem]:
         """Yield the matching events after a position, then new ones; None starts with new events."""
         place = self._log.join()
         self.is_wanted = True
@@ -153,7 +153,7 @@ class AllSessionsFeed:
             # The task ends if this was the last follower.
             self._news.set()
 
-    async def _read(self, after: Position, which: EventFilter) -> AsyncGenerator[tuple[SpreadItem | None, Position]]:
+    async def _read(self, after: Position, which: EventFilter) -> AsyncGenerator[tuple[SessionItem | None, Position]]:
         """Yield the matching events on record after a position, each item with the position that it reaches."""
         limit, searched, was_gap = _FIRST_PAGE, _LEAST_SEARCHED, False
         while True:
@@ -229,7 +229,7 @@ class AllSessionsFeed:
         while len(self._names) > _MOST_NAMES:
             self._names.popitem(last=False)
 
-    def _show(self, taken: Sequence[SpreadNews], *, more: bool) -> None:
+    def _show(self, taken: Sequence[SessionNews], *, more: bool) -> None:
         """Show recorded events, and live events in between."""
         for news in taken:
             for spread in news.items:
@@ -247,15 +247,15 @@ class AllSessionsFeed:
             if session_id is not None and (of != session_id or live.after_sequence >= before):
                 self._live.append(waiting)
             elif (name := self._names.get(of)) is not None:
-                self._log.show(Spread(live, name), weight(live.event))
+                self._log.show(SessionEvent(live, name), weight(live.event))
 
 
-def _take(page: PlacedPage) -> tuple[list[SpreadNews], Position, bool]:
+def _take(page: PlacedPage) -> tuple[list[SessionNews], Position, bool]:
     """Return the events of a page in batches, the position that they reach, and whether more follow.
 
     The rest of a heavy page is read again later, so that a follower that stops reading does not hold it.
     """
-    taken: list[SpreadNews] = []
+    taken: list[SessionNews] = []
     heavy = 0
     for count, placed in enumerate(page.events):
         size = weight(placed.envelope.event)
@@ -263,17 +263,17 @@ def _take(page: PlacedPage) -> tuple[list[SpreadNews], Position, bool]:
         if count and heavy > _PAGE_BYTES:
             return taken, page.events[count - 1].position, True
         if not taken or not taken[-1].takes(size):
-            taken.append(SpreadNews())
-        taken[-1].add(Spread(placed.envelope, placed.session, placed.position), size)
+            taken.append(SessionNews())
+        taken[-1].add(SessionEvent(placed.envelope, placed.session, placed.position), size)
     return taken, page.position, page.more
 
 
-def _next_limit(limit: int, taken: Sequence[SpreadNews]) -> int:
+def _next_limit(limit: int, taken: Sequence[SessionNews]) -> int:
     count, heavy = sum(len(news.items) for news in taken), sum(news.weight for news in taken)
     return max(1, min(limit * 2, count * _PAGE_BYTES // heavy if heavy else limit * 2, _LARGEST_PAGE))
 
 
-def _select(news: SpreadNews, last: Position, which: EventFilter) -> Selected:
+def _select(news: SessionNews, last: Position, which: EventFilter) -> Selected:
     """Select the matching events of a batch that the store has not yielded already."""
     return Selected(
         [

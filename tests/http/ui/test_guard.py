@@ -180,3 +180,12 @@ async def test_another_page_cannot_sign_out(url: str) -> None:
         answer = await browser.send("/ui/sign-out", {}, {"sec-fetch-site": "cross-site"})
         assert (answer.status_code, answer.headers.get_list("set-cookie")) == (403, [])
         assert await browser.is_signed_in()
+
+
+async def test_the_form_of_a_page_is_bounded(url: str) -> None:
+    async with browsing(url) as browser:
+        await browser.sign_in("all-of-it")
+        many = await browser.send("/ui/sessions/none/message", {f"field-{number}": "1" for number in range(101)})
+        large = await browser.send("/ui/sessions/none/message", {"text": "x" * 300_000})
+    assert (many.status_code, large.status_code) == (400, 413)
+    assert "more than 32 fields" in many.text
