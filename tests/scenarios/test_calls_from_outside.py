@@ -2,10 +2,13 @@
 
 import asyncio
 from itertools import product
+from typing import Any
 
+import pytest
 from fastapi import Response
 
 from gateway.events import CallId
+from gateway.store.call import Call
 from tests.http.mcp_clients import Plain, call
 from tests.scenarios.environment import GOOD, Running, Scene, ended, until
 from tests.scenarios.hooks import Gate, success, update
@@ -16,6 +19,20 @@ WAIT = {"wait": "20s"}
 
 def path_of(session_id: str) -> str:
     return f"/v1/sessions/{session_id}/calls"
+
+
+def watch_joins(gateway: Running, monkeypatch: pytest.MonkeyPatch) -> asyncio.Future[CallId | None]:
+    """Return the id of the call that the next request without a key joins, once it has joined it."""
+    deduplicator, joined = gateway.gateway.deduplicator, asyncio.get_running_loop().create_future()
+    join = deduplicator.join_open_call
+
+    async def look(*asked: Any) -> Call | None:
+        call = await join(*asked)
+        joined.set_result(None if call is None else call.call_id)
+        return call
+
+    monkeypatch.setattr(deduplicator, "join_open_call", look)
+    return joined
 
 
 async def test_the_replica_that_does_not_carry_the_session_answers_with_the_outcome(newer: Scene) -> None:
@@ -87,7 +104,9 @@ async def test_a_key_finds_its_call_again_behind_a_restart(newer: Scene) -> None
     assert len(newer.hooks.of("ask")) == 1
 
 
-async def test_a_repeat_behind_a_restart_goes_on_with_what_the_process_before_has_left(newer: Scene) -> None:
+async def test_a_repeat_behind_a_restart_goes_on_with_what_the_process_before_has_left(
+    newer: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     newer.hooks.scripts["ask"] = Response(status_code=202)
     async with newer.running() as gateway:
         session_id = await gateway.session()
@@ -97,12 +116,9 @@ async def test_a_repeat_behind_a_restart_goes_on_with_what_the_process_before_ha
         await until(lambda: _accepted(gateway))
     assert "Not finished" in (await held)["result"]["content"][0]["text"]
     async with newer.running() as gateway:
+        joined = watch_joins(gateway, monkeypatch)
         repeat = asyncio.create_task(Plain(gateway.http, f"/mcp/{session_id}", token).call("ask", GOOD))
-
-        async def attached() -> bool:
-            return gateway.gateway.deduplicator.count_listeners(CallId(asked.data["call_id"])) > 0
-
-        await until(attached)
+        assert await joined == asked.data["call_id"]
         await gateway.http.post(f"/v1/calls/{asked.data['call_id']}/outcome", json=success("seven"))
         assert (await repeat)["result"]["content"] == [{"type": "text", "text": "seven"}]
     assert len(newer.hooks.of("ask")) == 1
@@ -192,11 +208,6 @@ async def test_a_replica_that_stops_tells_whoever_is_held_to_wait_on_and_the_oth
             token = (await leaving.get(f"/v1/sessions/{session_id}/mcp"))["token"]
             held = asyncio.create_task(Plain(leaving.http, f"/mcp/{session_id}", token).call("ask", GOOD))
             [asked] = await newer.hooks.wait_for(name="ask")
-
-            async def listens() -> bool:
-                return leaving.gateway.deduplicator.count_listeners(CallId(asked.data["call_id"])) > 0
-
-            await until(listens)
             await leaving.gateway.drain()
             told = (await held)["result"]
             assert (told["isError"], "Not finished" in told["content"][0]["text"]) == (False, True)
@@ -206,7 +217,9 @@ async def test_a_replica_that_stops_tells_whoever_is_held_to_wait_on_and_the_oth
         assert (await waiting)["result"]["content"] == [{"type": "text", "text": "seven"}]
 
 
-async def test_a_repeat_at_another_replica_goes_on_with_what_nobody_listens_to(newer: Scene) -> None:
+async def test_a_repeat_at_another_replica_goes_on_with_what_nobody_listens_to(
+    newer: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = cluster(newer)
     newer.hooks.scripts["ask"] = Response(status_code=202)
     async with store.replica() as a, store.replica() as b:
@@ -223,15 +236,13 @@ async def test_a_repeat_at_another_replica_goes_on_with_what_nobody_listens_to(n
         await asyncio.wait({held})
 
         async def left() -> bool:
-            return not one.gateway.callers.held
+            async with other.gateway.deduplicator.listening_alone(CallId(first.data["call_id"])) as alone:
+                return alone
 
         await until(left)
+        joined = watch_joins(other, monkeypatch)
         repeat = asyncio.create_task(there.call("ask", GOOD, number=2))
-
-        async def attached() -> bool:
-            return other.gateway.deduplicator.count_listeners(CallId(first.data["call_id"])) > 0
-
-        await until(attached)
+        assert await joined == first.data["call_id"]
         await one.http.post(f"/v1/calls/{second.data['call_id']}/outcome", json=success("second"))
         await one.http.post(f"/v1/calls/{first.data['call_id']}/outcome", json=success("first"))
         answers = [(await one)["result"]["content"][-1]["text"] for one in (beside, repeat)]

@@ -31,10 +31,6 @@ class CallDeduplicator:
         """Generate the key of a call whose caller gives none."""
         return _GENERATED + self._ids.event_id()
 
-    def count_listeners(self, call_id: CallId) -> int:
-        """Count the requests on this instance that wait for a call."""
-        return self._listeners[call_id]
-
     async def listen(self, call_id: CallId) -> None:
         """Register a listener of a call that is stored or about to be."""
         await self._register(call_id)
