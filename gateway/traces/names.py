@@ -1,7 +1,7 @@
 """The names of spans and attributes, from the OpenTelemetry semantic conventions. Pure."""
 
-CONVENTIONS = "open-telemetry/semantic-conventions-genai@002c8a6ea1c8a42b14a4527db83b3cabcded610a"
-"""The commit of the GenAI and MCP conventions that define these names; HTTP, server and error names are stable."""
+CONVENTIONS = "open-telemetry/semantic-conventions-genai@7269173edd774fb00a9fabc374955e0888714fa7"
+"""The commit of the GenAI and MCP conventions that has these names, except those of HTTP and URLs, which are stable."""
 
 INVOKE_AGENT = "invoke_agent"
 EXECUTE_TOOL = "execute_tool"
