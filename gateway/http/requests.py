@@ -325,6 +325,8 @@ class CallsQuery(ListQuery, LabelQuery):
     """Only ended calls with one of these outcomes, repeated or separated by commas."""
     executor: Annotated[str, Field(max_length=64)] | None = None
     """Only calls to this executor."""
+    trace_id: Annotated[str, Field(pattern="^[0-9a-f]{32}$")] | None = None
+    """Only calls of this trace."""
     since: AwareDatetime | None = None
     """Only calls opened at this time or later, for example 2026-11-20T12:00:00Z."""
     until: AwareDatetime | None = None
@@ -348,6 +350,7 @@ class CallsQuery(ListQuery, LabelQuery):
             since=self.since,
             until=self.until,
             labels=self.labels,
+            trace_id=self.trace_id,
         )
 
 

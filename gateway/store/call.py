@@ -73,6 +73,11 @@ class Call:
         return self.key or self.call_id
 
     @property
+    def trace_id(self) -> str | None:
+        """The id of its trace; None if its trace context is not on record."""
+        return None if self.trace is None else self.trace.split("-")[1]
+
+    @property
     def answer_to(self) -> AnswerTo:
         """The recipient of the outcome: the runtime, the caller from outside, or `nobody` for a silent redrive."""
         if self.deliver:

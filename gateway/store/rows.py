@@ -201,6 +201,7 @@ class CallFilter:
     """Only calls created before this time."""
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     """Only calls of sessions with all these labels."""
+    trace_id: str | None = None
 
 
 @frozen

@@ -118,6 +118,7 @@ async def test_lists_take_the_filters_of_the_api(here: tuple[Environment, Client
         called.call_id
     ]
     assert await all_of(dragoman.calls(session=session, outcome=["failure"], unknown=False)) == []
+    assert [one.trace_id for one in await all_of(dragoman.calls(trace_id=called.trace_id))] == [called.trace_id]
 
 
 async def test_the_last_context_of_a_session_is_returned(here: tuple[Environment, Client]) -> None:

@@ -30,6 +30,7 @@ FILTERS = {
     "since": CallFilter(since=datetime(2100, 1, 1, tzinfo=UTC)),
     "until": CallFilter(until=datetime(1970, 1, 1, tzinfo=UTC)),
     "label": CallFilter(labels={"team": "none"}),
+    "trace": CallFilter(trace_id="0" * 32),
     "open": CallFilter(states=frozenset({"queued", "dispatched", "accepted"})),
     "queued": CallFilter(states=frozenset({"queued"})),
     "failed": CallFilter(states=frozenset({"failed"})),

@@ -67,6 +67,21 @@ async def test_a_call_is_answered_with_its_outcome_and_the_runtime_sees_nothing(
     assert not environment.runtime.heard
 
 
+async def test_calls_are_found_by_the_trace_that_their_webhooks_carry(
+    api: httpx.AsyncClient, environment: Environment, path: str
+) -> None:
+    given = {"traceparent": f"00-{'a' * 32}-{'1' * 16}-01"}
+    called = [(await api.post(path, json=SEVENS, headers=headers)).json() for headers in (given, {})]
+    assert called[0]["trace_id"] == "a" * 32 != called[1]["trace_id"]
+    for call in called:
+        [listed] = (await api.get("/v1/calls", params={"trace_id": call["trace_id"]})).json()["data"]
+        assert listed["call_id"] == call["call_id"]
+    assert [str(one.traceparent).split("-")[1] for one in environment.backend.asked] == [
+        call["trace_id"] for call in called
+    ]
+    assert (await api.get("/v1/calls", params={"trace_id": "A" * 32})).status_code == 400
+
+
 async def test_one_that_does_not_wait_is_told_where_to_look(
     api: httpx.AsyncClient, environment: Environment, path: str
 ) -> None:

@@ -1,12 +1,16 @@
 """Every page: its contents, its size on a phone, both color schemes, the keyboard, and without scripts."""
 
 import re
+from collections.abc import Sequence
 from typing import Literal
 
 import pytest
 from playwright.async_api import Page, expect
 
-from gateway.events import QuestionAsked, SecretAsked
+from gateway.events import QuestionAsked, SecretAsked, SessionId
+from gateway.store.questions.question import WINDOW
+from gateway.store.step import Step
+from gateway.testing.conformance.engine_words import call
 from tests.ui.conftest import Ui, serious
 
 pytestmark = pytest.mark.slow
@@ -146,16 +150,20 @@ async def test_pages_work_without_scripts(ui: Ui) -> None:
     await expect(page.locator(".gone")).to_contain_text("answered")
 
 
-@pytest.mark.parametrize("kind", ["call", "session", "native session", "native call", "interaction", "dead letter"])
+@pytest.mark.parametrize(
+    "kind", ["call", "session", "native session", "native call", "trace", "interaction", "dead letter"]
+)
 async def test_search_opens_the_page_of_any_id(ui: Ui, kind: str) -> None:
     ids = await busy(ui)
     interaction_id = await ui.environment.ask_person()
     letter = await ui.environment.lose_copy(ids["session"])
+    await keep_calls(ui, ids["session"], ["a" * 32])
     given, wanted = {
         "call": (ids["lost"], f"/ui/calls/{ids['lost']}"),
         "session": (ids["session"], f"/ui/sessions/{ids['session']}"),
         "native session": ("agent-7", f"/ui/sessions/{ids['session']}"),
         "native call": ("c-1", f"/ui/calls/{ids['accepted']}"),
+        "trace": ("a" * 32, "/ui/calls/traced-0"),
         "interaction": (interaction_id, f"/ui/sessions/{ids['session']}?"),
         "dead letter": (letter, f"/ui/sessions/{ids['session']}?"),
     }[kind]
@@ -163,6 +171,45 @@ async def test_search_opens_the_page_of_any_id(ui: Ui, kind: str) -> None:
     await page.fill("#search", given)
     await page.press("#search", "Enter")
     await page.wait_for_url(lambda url: url.startswith(ui.url + wanted))
+
+
+async def keep_calls(ui: Ui, session_id: str, traces: Sequence[str]) -> None:
+    """Put calls with these trace ids into the store."""
+    for start in range(0, len(traces), 1_000):
+        opened = (
+            call(
+                f"traced-{number}",
+                request_index=None,
+                request_sequence=1,
+                session_id=SessionId(session_id),
+                native_call_id=f"native-{number}",
+                trace=f"00-{trace}-{'1' * 16}-01",
+            )
+            for number, trace in enumerate(traces[start : start + 1_000], start)
+        )
+        await ui.environment.engine.commit(Step(SessionId(session_id), calls=tuple(opened)))
+
+
+async def test_the_calls_of_a_trace_are_found(ui: Ui) -> None:
+    await keep_calls(ui, await ui.environment.attach(), ["a" * 32, "b" * 32, "b" * 32])
+    page = await ui.open("/ui/calls/traced-0")
+    await expect(page.locator(f"dd button[data-copy='{'a' * 32}']")).to_be_visible()
+    await page.goto(f"/ui/search?q={'b' * 32}")
+    await expect(page.locator("tbody tr")).to_have_count(2)
+    assert page.url.endswith(f"/ui/calls?trace_id={'b' * 32}")
+    await page.goto(f"/ui/search?q={'c' * 32}")
+    await expect(page.locator("main")).to_contain_text("No session, call, interaction or dead letter has this id")
+
+
+async def test_a_search_of_a_part_of_the_calls_offers_to_look_further(ui: Ui) -> None:
+    await keep_calls(ui, await ui.environment.attach(), ["a" * 32, *["b" * 32] * (WINDOW + 10)])
+    page = await ui.open(f"/ui/search?q=native-{WINDOW - 700}")
+    await expect(page.locator(".empty")).to_contain_text("No match yet. Looked back to ")
+    await page.click("text=look further")
+    await page.wait_for_url(f"**/ui/calls/traced-{WINDOW - 700}")
+    await page.goto(f"/ui/search?q={'a' * 32}")
+    await page.click("text=look further")
+    await expect(page.locator("tbody tr")).to_have_count(1)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The pages with lists: overview, sessions, calls, inbox, dead letters, and the search."""
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,11 +17,12 @@ _ATTENTION = 6
 """The maximum number of items of one kind on the overview."""
 _SEARCHED = 500
 """How many of the newest calls are searched for a native id or a webhook-id."""
+_TRACE = re.compile("[0-9a-f]{32}")
 CALL_STATES = ("queued", "dispatched", "accepted", "succeeded", "failed", "canceled", "expired")
 OUTCOMES = ("unknown", "success", "failure", "canceled", "expired")
 SESSION_STATES = ("starting", "running", "idle", "awaiting_input", "awaiting_approval", "error", "closed")
 SESSION_FILTERS = ("runtime", "native_id", "state", "open", "since", "until", "after")
-CALL_FILTERS = ("state", "tool", "runtime", "executor", "unknown", "session_id", "since", "until", "after")
+CALL_FILTERS = ("state", "tool", "runtime", "executor", "unknown", "session_id", "trace_id", "since", "until", "after")
 LETTER_FILTERS = ("kind", "runtime", "executor", "target", "unknown", "since", "after")
 
 
@@ -143,7 +145,7 @@ async def dead_letters(visit: Visit) -> Response:
 
 
 async def search(visit: Visit) -> Response:
-    """Open the page of an id: a call, session, interaction or dead letter, a native id or a webhook-id."""
+    """Open the page of an id: a call, session, interaction or dead letter, a native id, a webhook-id or a trace id."""
     given = visit.query.get("q", "").strip()[:512]
     if not given:
         return back_to("/ui")
@@ -159,12 +161,24 @@ async def search(visit: Visit) -> Response:
         found = await visit.api.get("/v1/sessions", runtime=runtime, native_id=given, limit=1)
         if found["data"]:
             return back_to(path_of("ui", "sessions", found["data"][0]["session_id"]))
-    calls = await visit.api.get("/v1/calls", limit=_SEARCHED)
+    calls = await visit.api.get("/v1/calls", limit=_SEARCHED, after=visit.query.get("after"))
     matches = [call for call in calls["data"] if _names(call, given)]
+    if not matches and _TRACE.fullmatch(given):
+        traced = await visit.api.get("/v1/calls", limit=2, trace_id=given)
+        matches = traced["data"]
+        if len(matches) > 1 or (not matches and traced["next"]):
+            return back_to(f"/ui/calls?trace_id={given}")
     if len(matches) == 1:
         return back_to(path_of("ui", "calls", matches[0]["call_id"]))
-    looked_back = calls["data"][-1]["created_at"] if calls["next"] else None
-    return render(visit, "search.html", given=given, rows=matches, looked_back=looked_back)
+    return render(
+        visit,
+        "search.html",
+        given=given,
+        rows=matches,
+        query=visit.query,
+        following=calls["next"],
+        looked_back=calls["data"][-1]["created_at"] if calls["next"] else None,
+    )
 
 
 def _names(call: Mapping[str, Any], given: str) -> bool:

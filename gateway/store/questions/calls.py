@@ -84,6 +84,8 @@ def calls(which: CallFilter, page: Page) -> Question[tuple[list[Call], str | Non
         matching.add("created_at >= {0}", micros(which.since))
     if which.until is not None:
         matching.add("created_at < {0}", micros(which.until))
+    if which.trace_id is not None:
+        matching.add("substr(trace, 4, 32) = {0}", which.trace_id)
     if which.labels:
         labels = Where(matching.values)
         has_labels(labels, which.labels)

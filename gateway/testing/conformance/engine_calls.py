@@ -298,7 +298,7 @@ class CallSuite:
     async def test_calls_are_listed_by_their_filters(self, engine: Engine) -> None:
         await open_session(engine)
         await open_session(engine, BOB, runtime="coder", labels={"team": "blue", "table": "1"})
-        await open_call(engine, call_id="a")
+        await open_call(engine, call_id="a", trace=f"00-{'a' * 32}-{'1' * 16}-01")
         await open_call(engine, call_id="b", tool="other", state="queued", attempt=0)
         await open_call(engine, BOB, call_id="c")
         await engine.commit(Step(BOB, (answered(),), calls=(settled("c", state="failed", unknown=True),)))
@@ -315,6 +315,8 @@ class CallSuite:
             (CallFilter(labels={"team": "blue"}, states=frozenset({"queued"})), []),
             (CallFilter(since=START, until=START + SECOND), ["c", "b", "a"]),
             (CallFilter(until=START), []),
+            (CallFilter(trace_id="a" * 32), ["a"]),
+            (CallFilter(trace_id="b" * 32), []),
         ):
             rows, cursor = await engine.calls(which, ALL)
             assert ([row.call_id for row in rows], cursor) == (expected, None)

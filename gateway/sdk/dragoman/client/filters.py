@@ -30,6 +30,7 @@ class CallFilters(TypedDict, total=False):
     runtime: str | None
     tool: str | None
     executor: str | None
+    trace_id: str | None
     state: Sequence[CallState]
     outcome: Sequence[OutcomeKind]
     """Outcomes of ended calls; excludes `state`."""

@@ -176,6 +176,8 @@ class Call(Shape):
     """The number of attempts."""
     idempotency_key: str
     """The `webhook-id` of every attempt."""
+    trace_id: str | None
+    """The id of the W3C trace of its webhooks; null for calls of releases before 0.3."""
     unknown: bool
     """Whether the gateway cannot know if the executor did the work."""
     error: str | None
