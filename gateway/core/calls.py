@@ -445,7 +445,7 @@ def redrive(builder: StepBuilder, row: Call, request: ToolRequested, *, new_key:
         redrive_of=row.call_id,
         deliver=deliver,
         size=size,
-        trace=str(context_of(row).below(call_span(row.call_id))),
+        trace=context_of(row).below(call_span(row.call_id)).record(),
     )
     builder.change_call(Open(call))
     builder.effects.append(Queue(call_id, route.executor))

@@ -346,7 +346,7 @@ def open_call(builder: StepBuilder, new: NewCall, *, refused: Answered | None = 
         size=new.size,
         origin=new.caller,
         written=new.written,
-        trace=str(trace if new.span is None else trace.below(new.span)),
+        trace=(trace if new.span is None else trace.below(new.span)).record(),
     )
     builder.change_call(Open(call))
     if leaves_now:

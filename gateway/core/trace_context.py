@@ -8,7 +8,7 @@ from datetime import datetime
 from hashlib import sha256
 
 from gateway.events import CallId, SessionId
-from gateway.events.frozen import frozen
+from gateway.events.frozen import frozen, replace
 from gateway.store.call import Call
 
 NO_SPAN = "0" * 16
@@ -16,6 +16,9 @@ NO_SPAN = "0" * 16
 
 _NO_TRACE = "0" * 32
 _TRACEPARENT = re.compile(r"(?!ff)([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.ASCII)
+_STATE_MEMBER = re.compile(r"[a-z0-9][a-z0-9_*/@-]{0,255}=[ -+\--<>-~]{0,255}[!-+\--<>-~]", re.ASCII)
+_LONGEST_STATE = 512
+_MOST_MEMBERS = 32
 
 
 @frozen
@@ -26,6 +29,8 @@ class TraceContext:
     parent: str = NO_SPAN
     sampled: bool = True
     """Whether spans of this trace are exported."""
+    state: str = ""
+    """The caller's `tracestate`."""
 
     def __str__(self) -> str:
         """Write it as the value of a `traceparent` header."""
@@ -33,13 +38,20 @@ class TraceContext:
 
     def below(self, span_id: str) -> "TraceContext":
         """Return the place below a span of the same trace."""
-        return TraceContext(self.trace_id, span_id, self.sampled)
+        return replace(self, parent=span_id)
+
+    def record(self) -> str:
+        """Write it for the store: the `traceparent`, and after a space the `tracestate`."""
+        return f"{self} {self.state}" if self.state else str(self)
 
 
-def read_traceparent(given: object) -> TraceContext | None:
-    """Read a `traceparent` of a caller; None if it is not valid (W3C Trace Context, 3.2)."""
+def read_traceparent(given: object, state: object = None) -> TraceContext | None:
+    """Read a `traceparent` of a caller; None if it is not valid (W3C Trace Context, 3.2).
+
+    A `tracestate` that is not valid, or is longer than 512 characters, is ignored.
+    """
     context = _read(given)
-    return None if context is None or context.parent == NO_SPAN else context
+    return None if context is None or context.parent == NO_SPAN else replace(context, state=_read_state(state))
 
 
 def turn_context(session_id: SessionId, first_sequence: int, ratio: float) -> TraceContext:
@@ -56,7 +68,9 @@ def key_context(key: str, ratio: float = 1.0) -> TraceContext:
 
 def context_of(call: Call) -> TraceContext:
     """Return the place that a call got when it was opened; calls of releases before 0.3 have none on record."""
-    return _read(call.trace) or key_context(call.idempotency_key)
+    parent, _, state = (call.trace or "").partition(" ")
+    context = _read(parent)
+    return key_context(call.idempotency_key) if context is None else replace(context, state=state)
 
 
 def call_span(call_id: CallId) -> str:
@@ -97,6 +111,15 @@ def _read(given: object) -> TraceContext | None:
     if trace_id == _NO_TRACE or (version == "00" and more is not None):
         return None
     return TraceContext(trace_id, parent, bool(int(flags, 16) & 1))
+
+
+def _read_state(given: object) -> str:
+    if not isinstance(given, str) or len(given) > _LONGEST_STATE:
+        return ""
+    members = [member for part in given.split(",") if (member := part.strip(" \t"))]
+    keys = {member.partition("=")[0] for member in members}
+    is_valid = len(keys) == len(members) <= _MOST_MEMBERS and all(map(_STATE_MEMBER.fullmatch, members))
+    return ",".join(members) if is_valid else ""
 
 
 def _turn_span(trace_id: str) -> str:

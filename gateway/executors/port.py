@@ -58,6 +58,8 @@ class Request:
     """The W3C trace context of this attempt; None: derived from the key."""
     exchange: HttpExchange | None = field(default=None, compare=False, repr=False)
     """Where a webhook executor reports its HTTP request; None if nothing is traced."""
+    tracestate: str | None = None
+    """The `tracestate` of the caller's trace context."""
 
 
 @frozen

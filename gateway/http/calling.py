@@ -10,7 +10,7 @@ from gateway.core.callers import CallRequest
 from gateway.errors import Elsewhere
 from gateway.events import CallId, SessionId
 from gateway.events.frozen import replace
-from gateway.http.forward import FORWARDED, TRACEPARENT, response_of
+from gateway.http.forward import FORWARDED, TRACEPARENT, TRACESTATE, response_of
 from gateway.http.reply import dump
 from gateway.http.route import ApiRequest
 from gateway.store.call import Call
@@ -77,7 +77,7 @@ async def _open(request: ApiRequest, session_id: SessionId, asked: CallRequest, 
     body = dump({"tool": asked.tool, "arguments": asked.arguments, "key": asked.key})
     more = [(_SPOKEN, asked.protocol)]
     if asked.trace is not None:
-        more.append((TRACEPARENT, str(asked.trace)))
+        more += [(TRACEPARENT, str(asked.trace)), (TRACESTATE, asked.trace.state)]
     if asked.span is not None:
         more.append((_SPAN, asked.span))
     written = forwarding.request_of(request, path, body, *more)

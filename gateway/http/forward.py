@@ -19,6 +19,7 @@ Run = Callable[[Request], Awaitable[Response]]
 
 FORWARDED = "dragoman-forwarded"
 TRACEPARENT = "traceparent"
+TRACESTATE = "tracestate"
 NOT_HERE = "dragoman-not-here"
 """Marks the response of an instance that did nothing, because it does not own the session."""
 

@@ -59,7 +59,9 @@ class WebhookHeaders(Described):
     dragoman_attempt: int | None = None
     """The number of the attempt, from 1; absent for requests without retries."""
     traceparent: str
-    """A W3C trace derived from the key: all attempts share the trace, each is a span."""
+    """The W3C trace of the call, or of the key: all attempts share the trace, each is a span."""
+    tracestate: str | None = None
+    """The `tracestate` of the client that called the tool."""
 
 
 class WebhookRoute(APIRoute):

@@ -33,9 +33,9 @@ from gateway.adapter.port import LARGEST_FRAME, RuntimeOptions
 from gateway.addresses import read_origin
 from gateway.settings.functions import PATH
 
-_CONTRACT_HEADERS = frozenset(
-    {"dragoman-attempt", "idempotency-key", "traceparent", "webhook-id", "webhook-signature", "webhook-timestamp"}
-)
+_CONTRACT_HEADERS = frozenset({
+    "dragoman-attempt", "idempotency-key", "traceparent", "tracestate",
+    "webhook-id", "webhook-signature", "webhook-timestamp"})  # fmt: skip
 
 
 def _one_or_more(given: object) -> object:

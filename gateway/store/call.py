@@ -57,7 +57,7 @@ class Call:
     attempts: str | None = None
     """The attempts as JSON; None if `attempts_of` derives them from the other members."""
     trace: str | None = None
-    """The trace context as a `traceparent`, with zeros for the parent of a root; None: derived from the key."""
+    """The `traceparent`, with zeros for the parent of a root, and after a space the `tracestate`; None: derived."""
     arguments: Mapping[str, Any] | None = field(default=None, compare=False)
     """The arguments of an open call; None in lists, and if the request is unreadable. Not a column."""
     size: int = field(default=0, compare=False)

@@ -23,6 +23,7 @@ from opentelemetry.trace import (
     Status,
     StatusCode,
     TraceFlags,
+    TraceState,
     set_span_in_context,
 )
 
@@ -136,7 +137,8 @@ def _under(place: TraceContext) -> Context:
 
 def _context_of(place: TraceContext) -> SpanContext:
     flags = TraceFlags(TraceFlags.SAMPLED if place.sampled else TraceFlags.DEFAULT)
-    return SpanContext(int(place.trace_id, 16), int(place.parent, 16), is_remote=True, trace_flags=flags)
+    state = TraceState.from_header([place.state])
+    return SpanContext(int(place.trace_id, 16), int(place.parent, 16), True, flags, state)
 
 
 def _nanoseconds(moment: datetime) -> int:

@@ -62,7 +62,7 @@ class WebhookExecutor:
                 request.kind,
                 data=data,
                 attempt=request.attempt,
-                traceparent=request.traceparent,
+                trace=(request.traceparent, request.tracestate),
             )
         except ValueError as exc:
             return _as_coroutine(failure(f"request not sent to the executor: {exc}"))

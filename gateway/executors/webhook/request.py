@@ -38,12 +38,12 @@ class RequestWriter:
         data: dict[str, Any],
         at: datetime | None = None,
         attempt: int | None = None,
-        traceparent: str | None = None,
+        trace: tuple[str | None, str | None] = (None, None),
     ) -> bytes:
         """Write the whole request, with the body `{"type", "timestamp", "data"}`.
 
-        The timestamp is `at`, by default now; the signature covers the exact bytes of the body. Without a
-        `traceparent`, the key gives one.
+        The timestamp is `at`, by default now; the signature covers the exact bytes of the body. `trace` is the
+        `traceparent`, which by default derives from the key, and the `tracestate`.
 
         Raises:
             ValueError: `data` cannot be JSON, or `key` cannot be a header; the text quotes neither.
@@ -57,12 +57,15 @@ class RequestWriter:
         except orjson.JSONEncodeError as exc:
             raise ValueError("the request cannot be written as JSON") from exc
         timestamp = int(now.timestamp())
+        traceparent, tracestate = trace
         head = (
             f"{self._head}webhook-id: {key}\r\nidempotency-key: {key}\r\nwebhook-timestamp: {timestamp}\r\n"
             f"traceparent: {traceparent or _derive_trace(key, attempt or 0)}\r\ncontent-length: {len(body)}\r\n"
         )
         if (signature := self._signer.sign(key, body, timestamp=timestamp)) is not None:
             head += f"webhook-signature: {signature}\r\n"
+        if tracestate is not None:
+            head += f"tracestate: {tracestate}\r\n"
         if attempt is not None:
             head += f"dragoman-attempt: {attempt}\r\n"
         return f"{head}\r\n".encode() + body

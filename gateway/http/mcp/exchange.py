@@ -19,7 +19,7 @@ from gateway.guard import Tasks, spawn
 from gateway.http.auth import Caller
 from gateway.http.calling import open_call
 from gateway.http.errors import problem_of, problem_reply
-from gateway.http.forward import TRACEPARENT
+from gateway.http.forward import TRACEPARENT, TRACESTATE
 from gateway.http.requests import LONGEST_CALL_KEY
 from gateway.http.route import ApiRequest
 from gateway.runtime.app import Gateway
@@ -98,7 +98,7 @@ class Exchange:
     @property
     def trace(self) -> TraceContext | None:
         """The client's trace context."""
-        return read_traceparent(self.meta.get(TRACEPARENT))
+        return read_traceparent(self.meta.get(TRACEPARENT), self.meta.get(TRACESTATE))
 
     @property
     def meta(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from gateway.core.trace_context import read_traceparent
 from gateway.errors import InvalidRequest
 from gateway.http.body import refuse_two_keys
 from gateway.http.calling import open_call, protocol_of, span_of
-from gateway.http.forward import TRACEPARENT
+from gateway.http.forward import TRACEPARENT, TRACESTATE
 from gateway.http.openapi import problems
 from gateway.http.reply import Reply
 from gateway.http.requests import LONGEST_CALL_KEY, CallTool, WaitQuery
@@ -76,7 +76,7 @@ async def call_tool(
         key or gateway.callers.fresh_key(),
         protocol_of(request),
         fresh,
-        read_traceparent(request.headers.get(TRACEPARENT)),
+        read_traceparent(request.headers.get(TRACEPARENT), ",".join(request.headers.getlist(TRACESTATE))),
         span_of(request),
     )
     call = await open_call(request, session_id, asked)

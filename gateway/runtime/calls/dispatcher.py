@@ -181,6 +181,7 @@ class Dispatcher:
                 callback=links.outcome if links else None,
                 progress=links.progress if links else None,
             )
+            context = attempt_context(call)
             request = Request(
                 "tool.requested",
                 call.idempotency_key,
@@ -189,8 +190,9 @@ class Dispatcher:
                 timeout,
                 call.written,
                 report,
-                str(attempt_context(call)),
+                str(context),
                 None if self._traces is None else HttpExchange(),
+                context.state or None,
             )
             attempt = executor.execute(request)
             if not isinstance(attempt, Future):

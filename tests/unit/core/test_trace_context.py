@@ -48,6 +48,29 @@ def test_an_invalid_traceparent_is_ignored(given: object) -> None:
     assert read_traceparent(given) is None
 
 
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        ("rojo=00f067aa0ba902b7,congo=t61rcWkgMzE", "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE"),
+        ("fw529a3039@dt=FfAAA, ,\tot=th:8;rv:6e , ", "fw529a3039@dt=FfAAA,ot=th:8;rv:6e"),
+        ("a= b c,1*/-_=!", "a= b c,1*/-_=!"),
+        (f"a={'b' * 253},c={'d' * 254}", f"a={'b' * 253},c={'d' * 254}"),
+        (f"a={'b' * 254},c={'d' * 254},", ""),
+        (f"a={'b' * 257}", ""), (",".join(f"a{n}=b" for n in range(33)), ""), ("a=b,a=c", ""), ("a", ""), ("a=", ""),
+        ("=b", ""), ("A=b", ""), ("a=b=c", ""), ("a=b\r\nx: y", ""), ("a=\u00e9", ""), ("", ""), (7, ""), (None, ""),
+    ],
+)  # fmt: skip
+def test_a_valid_tracestate_is_kept_with_the_call_and_another_is_ignored(given: object, read: str) -> None:
+    context = read_traceparent(f"00-{TRACE}-{SPAN}-01", given)
+    assert context is not None
+    assert context == TraceContext(TRACE, SPAN, state=read)
+    call = replace(CALL, trace=context.record())
+    assert call.trace_id == TRACE
+    assert context_of(call) == context
+    assert attempt_context(call).state == read
+    assert read_traceparent("nonsense", given) is None
+
+
 def test_derived_ids_are_the_same_everywhere_and_differ_from_each_other() -> None:
     turn = turn_context(SessionId("session-1"), 4, 1.0)
     assert turn == turn_context(SessionId("session-1"), 4, 1.0)
