@@ -34,6 +34,7 @@ class Seen:
     span_id: str
     parent: str
     """Empty for a root."""
+    state: str
     start: int
     end: int
     attributes: dict[str, Any]
@@ -91,6 +92,7 @@ def _seen(span: ProtoSpan, resource: dict[str, Any]) -> Seen:
         trace_id=span.trace_id.hex(),
         span_id=span.span_id.hex(),
         parent=span.parent_span_id.hex(),
+        state=span.trace_state,
         start=span.start_time_unix_nano,
         end=span.end_time_unix_nano,
         attributes={one.key: _value(one.value) for one in span.attributes},

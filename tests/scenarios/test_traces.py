@@ -17,12 +17,13 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import get_tracer_provider, set_tracer_provider
 
 from tests.http.mcp_clients import Plain, call
+from tests.pace import PATIENCE
 from tests.ports import free_port
 from tests.scenarios.collector import Collector, Seen, collector
 from tests.scenarios.environment import API_KEY, GOOD, Scene, ended, until
 from tests.scenarios.hooks import Asked, Gate, success
 from tests.scenarios.replica_processes import fleet
-from tests.scenarios.replicas import cluster, owner_and_other
+from tests.scenarios.replicas import LEASE, cluster, owner_and_other
 
 _LOST = 'dragoman_spans_dropped_total{reason="export_failed"}'
 
@@ -309,12 +310,14 @@ async def test_a_call_that_is_forwarded_to_another_replica_is_one_trace(newer: S
         token = (await other.get(f"/v1/sessions/{session_id}/mcp"))["token"]
         plain = Plain(other.http, f"/mcp/{session_id}", token)
         assert not (await plain.call("ask", GOOD, number=1))["result"]["isError"]
-        given = {"traceparent": f"00-{'a' * 32}-{'1' * 16}-01"}
+        given = {"traceparent": f"00-{'a' * 32}-{'1' * 16}-01", "tracestate": "rojo=1"}
         # The context of the transport is not the caller's.
-        answer = await plain.send(call("ask", GOOD, number=2, **given), traceparent=f"00-{'c' * 32}-{'3' * 16}-01")
+        transport = {"traceparent": f"00-{'c' * 32}-{'3' * 16}-01", "tracestate": "transport=3"}
+        answer = await plain.send(call("ask", GOOD, number=2, **given), **transport)
         assert not answer.json()["result"]["isError"]
         path = f"/v1/sessions/{session_id}/calls?wait=20s"
-        await other.post(path, {"tool": "free"}, status=200, traceparent=f"00-{'b' * 32}-{'2' * 16}-01")
+        of_caller = {"traceparent": f"00-{'b' * 32}-{'2' * 16}-01", "tracestate": "congo=2"}
+        await other.post(path, {"tool": "free"}, status=200, **of_caller)
         requests = await received.wait("tools/call ask", 2)
         tools = await received.wait("execute_tool ask", 2)
         [free] = await received.wait("execute_tool free")
@@ -323,17 +326,20 @@ async def test_a_call_that_is_forwarded_to_another_replica_is_one_trace(newer: S
     assert [request.parent for request in requests] == ["", "1" * 16]
     assert [(tool.trace_id, tool.parent) for tool in tools] == [place(request) for request in requests]
     assert (free.trace_id, free.parent) == ("b" * 32, "2" * 16)
+    assert [asked.headers.get("tracestate") for asked in newer.hooks.asked] == [None, "rojo=1", "congo=2"]
+    assert [span.state for span in (*requests, *tools, free)] == ["", "rojo=1", "", "rojo=1", "congo=2"]
     instances = [span.resource["service.instance.id"] for span in (requests[0], tools[0])]
     assert instances == [other.url, owner.url]
 
 
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
 async def test_a_killed_gateway_leaves_no_open_span_and_the_next_one_continues_the_trace(
-    newer: Scene, received: Collector
+    newer: Scene, received: Collector, engine: str
 ) -> None:
     gate = Gate()
     newer.hooks.scripts["ask"] = gate.answering(success("seven"))
     newer.configure({"runtimes": {"finn": {"turn_timeout": "300ms"}}})
-    async with fleet(newer, engine=newer.settings["engine"]) as gateways:
+    async with fleet(newer, engine=newer.settings["engine"] if engine == "sqlite" else None) as gateways:
         first = await gateways.serve("one")
         await newer.agent.wait_connected()
         running = await newer.agent.call("ask", GOOD)
@@ -356,6 +362,36 @@ async def test_a_killed_gateway_leaves_no_open_span_and_the_next_one_continues_t
     assert post.attributes["http.request.resend_count"] == 1
     assert (tool.parent, post.parent) == (turn.span_id, tool.span_id)
     assert tool.start < post.start
+
+
+@pytest.mark.slow
+async def test_a_takeover_continues_the_trace_and_each_span_is_written_once(newer: Scene, received: Collector) -> None:
+    gate = Gate()
+    newer.hooks.scripts["ask"] = gate.answering(success("seven"))
+    newer.configure(
+        {"runtimes": {"finn": {"turn_timeout": "300ms"}}, "executors": {"cards": {"timeout": "60s", "deadline": "2m"}}}
+    )
+    store = cluster(newer)
+    async with store.replica() as a, store.replica() as b:
+        one, other = await owner_and_other(await a.session(), [a, b])
+        running = await newer.agent.call("ask", GOOD)
+        await newer.hooks.wait_for(name="ask")
+        one.faults.cut_off = True
+        await newer.hooks.wait_for(2, name="ask", within=PATIENCE + 3 * LEASE)
+        # Both get the response; only the new owner can record it.
+        gate.open()
+        await ended(running)
+        posts = await received.wait("POST", 2)
+        await received.wait("invoke_agent finn")
+        one.faults.cut_off = False
+    # Each has exported all its spans.
+    [tool], [turn] = received.named("execute_tool ask"), received.named("invoke_agent finn")
+    assert len(received.spans) == len({span.span_id for span in received.spans}) == 4
+    assert [place(post) for post in posts] == [parent_of(asked) for asked in newer.hooks.asked]
+    assert {(post.trace_id, post.parent) for post in posts} == {place(tool)}
+    assert (tool.trace_id, tool.parent) == place(turn)
+    instances = [span.resource["service.instance.id"] for span in (*posts, tool, turn)]
+    assert instances == [one.url, other.url, other.url, other.url]
 
 
 @pytest.mark.parametrize("failure", ["refuses", "hangs", "gone"])
