@@ -141,8 +141,8 @@ class Ledger(Protocol):
     """Answers questions about calls, deliveries and interactions."""
 
     async def call(self, call_id: CallId) -> Call | None: ...
-    async def latest_call(self, session_id: SessionId, native_call_id: str) -> Call | None:
-        """Find the call with the highest n of a native id; redrives do not count."""
+    async def latest_reuse(self, session_id: SessionId, native_call_id: str) -> Call | None:
+        """Find the call with the highest n above 0 of a native id; redrives do not count."""
         ...
 
     async def ended_for(self, call_id: CallId) -> timedelta | None:

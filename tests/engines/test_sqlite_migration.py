@@ -17,7 +17,7 @@ from gateway.store.sqlite import SqliteEngine
 from gateway.store.sqlite.backup import migrate, schema_of
 from gateway.store.sqlite.lock import FileLock
 from gateway.store.sqlite.migrate_0_2 import is_old
-from gateway.store.sqlite.schema import NEWEST
+from gateway.store.sqlite.schema import APPLICATION, FIRST, MIGRATIONS, NEWEST
 from gateway.store.step import RUNTIME
 from gateway.testing.conformance.engine_words import ALICE, BOB, FakeClock, row_of, texts
 from tests.scenarios.killed import digest, load
@@ -60,6 +60,22 @@ def test_all_that_release_0_2_0_reads_is_in_the_new_tables(tmp_path: Path) -> No
         assert found.issuperset(expected["acknowledged"])
         assert file.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     assert stat.S_IMODE(path.with_name("dragoman.db.before-0.3").stat().st_mode) == stat.S_IMODE(path.stat().st_mode)
+
+
+def test_the_first_tables_of_this_release_get_all_later_migrations(tmp_path: Path) -> None:
+    made, grown = tmp_path / "made.db", tmp_path / "grown.db"
+    with closing(sqlite3.connect(grown)) as file:
+        for statement in (*MIGRATIONS[0], f"PRAGMA application_id = {APPLICATION}", f"PRAGMA user_version = {FIRST}"):
+            file.execute(statement)
+    assert (migrate(made), migrate(grown)) == ((0, NEWEST), (FIRST, NEWEST))
+    load(tmp_path)
+    migrate(tmp_path / "dragoman.db")
+    assert _objects(made) == _objects(grown) == _objects(tmp_path / "dragoman.db")
+
+
+def _objects(path: Path) -> list[tuple[str, str]]:
+    with closing(sqlite3.connect(path)) as file:
+        return file.execute("SELECT name, sql FROM sqlite_master ORDER BY name").fetchall()
 
 
 def test_the_copy_before_the_migration_is_migrated_to_the_same(tmp_path: Path) -> None:

@@ -366,7 +366,7 @@ async def _drive(one: Host, method: str) -> None:
             await one.http.delete(f"/v1/sessions/{closed['session_id']}", params={"erase": "true"})
         case "set_note":
             await one.http.post("/v1/destinations/copies/enable")
-        case "latest_call" | "ended_for":
+        case "latest_reuse" | "ended_for":
             one.traps.set(f"engine.{method}", 0)
             asked = await one.asks(one.finn)
             await one.wait_call(asked, "succeeded")

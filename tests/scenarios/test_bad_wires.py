@@ -187,18 +187,16 @@ async def test_repeated_and_reused_ids_of_herm_calls(herm: HermEnvironment) -> N
         first = await until(lambda: answers(call.answers, 2))
         assert first[0] == first[1]
         # The same name for something else is another call; the server has settled the first and refuses its answer.
-        garbling(herm).garble(envelope(2, use("toolu_1", '{"n": 2}')))
-        await herm.hooks.wait_for(2)
-
-        async def two() -> bool:
-            return len((await gateway.get("/v1/calls"))["data"]) == 2
-
-        await until(two)
-        # The same envelope again is nothing new.
-        garbling(herm).garble(envelope(2, use("toolu_1", '{"n": 2}')))
-        await serves_calls(herm, 3)
-    assert [one.data["arguments"] for one in herm.hooks.of("free")] == [{"n": 1}, {"n": 2}, {"number": 3}]
-    assert len({one.key for one in herm.hooks.asked}) == 3
+        for n in range(2, 8):
+            garbling(herm).garble(envelope(n, use("toolu_1", f'{{"n": {n}}}')))
+            await herm.hooks.wait_for(n)
+            await gateway.wait_call("toolu_1", "succeeded")
+        # The same envelope again is nothing new, nor is the last call in another one.
+        garbling(herm).garble(envelope(7, use("toolu_1", '{"n": 7}')))
+        garbling(herm).garble(envelope(8, use("toolu_1", '{"n": 7}')))
+        await serves_calls(herm, 8)
+    assert [one.data["arguments"] for one in herm.hooks.of("free")] == [*({"n": n} for n in range(1, 8)), {"number": 8}]
+    assert len({one.key for one in herm.hooks.asked}) == 8
     herm.agent.violations.clear()
 
 

@@ -11,7 +11,7 @@ from gateway.core.session import RuntimeContext
 from gateway.core.snapshots import from_snapshot
 from gateway.core.state import SessionView
 from gateway.errors import MalformedFrame, NotFound, Truncated
-from gateway.events import Envelope, SessionId, ToolRequested
+from gateway.events import Envelope, SessionId, ToolRequested, call_id as name_call
 from gateway.events.weight import weight
 from gateway.runtime.session.signals import (
     AnsweredLate,
@@ -75,7 +75,10 @@ async def known_calls(engine: Engine, view: SessionView, runtime: RuntimeContext
         return {} if row is None else {row.call_id: row}
     known: dict[str, Call] = {}
     for native in _calls_in(view, runtime, signal):
-        row = await engine.latest_call(view.session_id, native)
+        row = await engine.latest_reuse(view.session_id, native)
+        if row is None:
+            first = name_call(runtime=view.runtime, native_session_id=view.native_id, native_call_id=native)
+            row = await engine.call(first)
         if row is not None:
             known[native] = row
     return known

@@ -77,8 +77,8 @@ class AnswersQuestions(ABC):
     async def call(self, call_id: CallId) -> Call | None:
         return await self._answer(calls.call(call_id))
 
-    async def latest_call(self, session_id: SessionId, native_call_id: str) -> Call | None:
-        return await self._answer(calls.latest_call(session_id, native_call_id))
+    async def latest_reuse(self, session_id: SessionId, native_call_id: str) -> Call | None:
+        return await self._answer(calls.latest_reuse(session_id, native_call_id))
 
     async def calls(self, which: CallFilter, page: Page) -> tuple[Sequence[Call], str | None]:
         return await self._answer(calls.calls(which, page))

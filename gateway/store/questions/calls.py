@@ -30,9 +30,9 @@ _CALL = columns(CALL_COLUMNS, "calls")
 _LIST = f"SELECT {_CALL}, id FROM @calls"
 _WINDOWED = Windowed("calls", _CALL, "@calls", "id", call_from)
 _BY_ID = f"SELECT {_CALL} FROM @calls WHERE call_id = $1"
-_LATEST = f"""
+_LATEST_REUSE = f"""
 SELECT {_CALL} FROM @calls
-WHERE session_id = @key($1) AND native_call_id = $2 AND redrive_of IS NULL ORDER BY n DESC LIMIT 1
+WHERE session_id = @key($1) AND native_call_id = $2 AND n > 0 AND redrive_of IS NULL ORDER BY n DESC LIMIT 1
 """
 _OPEN = f"SELECT {_CALL} FROM @calls WHERE session_id = @key($1) AND {OPEN_CALL} ORDER BY id"
 _COUNT_OPEN = f"SELECT runtime, count(*) FROM @calls WHERE {OPEN_CALL} GROUP BY runtime"
@@ -56,8 +56,8 @@ def call(call_id: CallId) -> Question[Call | None]:
     return one(_BY_ID, (call_id,), call_from)
 
 
-def latest_call(session_id: SessionId, native_call_id: str) -> Question[Call | None]:
-    return one(_LATEST, (session_id, native_call_id), call_from)
+def latest_reuse(session_id: SessionId, native_call_id: str) -> Question[Call | None]:
+    return one(_LATEST_REUSE, (session_id, native_call_id), call_from)
 
 
 def open_calls(session_id: SessionId) -> Question[list[Call]]:

@@ -5,6 +5,7 @@ number of the last one that a file has had; a release refuses a file with a high
 """
 
 import sqlite3
+from itertools import chain
 from pathlib import Path
 from types import NoneType
 from typing import TypeVar
@@ -104,7 +105,6 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             trace TEXT
         ) STRICT
         """,
-        # `latest_call`.
         "CREATE INDEX calls_native ON calls (session_id, native_call_id, n) WHERE redrive_of IS NULL",
         # `open_calls`, `count_open_calls`, lists of open calls, and the events that retention keeps.
         "CREATE INDEX calls_open ON calls (session_id) WHERE state IN ('queued', 'dispatched', 'accepted')",
@@ -166,12 +166,17 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE notes (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT",
         "CREATE TABLE probe (id INTEGER PRIMARY KEY CHECK (id = 1), tried_at INTEGER NOT NULL) STRICT",
     ),
+    (
+        "DROP INDEX calls_native",
+        # `latest_reuse`. Few ids are used again; an index of all took a random page for each call.
+        "CREATE INDEX calls_reused ON calls (session_id, native_call_id, n) WHERE n > 0 AND redrive_of IS NULL",
+    ),
 )
 
 NEWEST = FIRST + len(MIGRATIONS) - 1
 """The number of the schema of this release."""
 
-_CHECKPOINT_BYTES = 32 * 1024 * 1024
+_CHECKPOINT_BYTES = 8 * 1024 * 1024
 
 
 def open_writer(path: Path, *, tuning: SqliteTuning = PRODUCTION) -> sqlite3.Connection:
@@ -195,7 +200,8 @@ def open_writer(path: Path, *, tuning: SqliteTuning = PRODUCTION) -> sqlite3.Con
         connection.execute(f"PRAGMA synchronous = {tuning.synchronous}")
         # Freed pages are overwritten; otherwise erased texts could still be read from the file.
         connection.execute("PRAGMA secure_delete = ON")
-        # Fewer, larger checkpoints write each page of the file less often; the log is truncated after a burst.
+        # A checkpoint halts the commits: a larger one for longer, smaller ones write more pages in total. The log is
+        # truncated after a burst.
         page_size = connection.execute("PRAGMA page_size").fetchone()[0]
         connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_BYTES // page_size}")
         connection.execute("PRAGMA journal_size_limit = 67108864")
@@ -272,8 +278,8 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
     if LAST < done < FIRST:
         raise EngineUnusable(f"{str(path)!r} has schema {done}, which no release has made: restore a backup")
     if 0 < done < FIRST:
-        rebuild(connection, MIGRATIONS[0], FIRST)
-        done = FIRST
+        rebuild(connection, [*chain.from_iterable(MIGRATIONS)], NEWEST)
+        done = NEWEST
     for number, statements in enumerate(MIGRATIONS[max(done - FIRST + 1, 0) :], start=max(done + 1, FIRST)):
         connection.execute("BEGIN IMMEDIATE")
         try:

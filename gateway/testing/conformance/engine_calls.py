@@ -264,7 +264,7 @@ class CallSuite:
         row = await self._row(engine)
         assert (row.state, row.outcome_sequence, row.outcome_sha) == ("succeeded", None, "b" * 64)
 
-    async def test_the_latest_call_of_a_native_id_is_the_last_reuse_and_no_redrive(self, engine: Engine) -> None:
+    async def test_the_latest_reuse_of_an_id_is_neither_its_first_call_nor_a_redrive(self, engine: Engine) -> None:
         await open_session(engine)
         await open_session(engine, BOB)
         await open_call(engine, call_id="second", n=1)
@@ -274,10 +274,11 @@ class CallSuite:
             "redrive", n=9, request_index=None, request_sequence=2, redrive_of=CallId("second"), key="second"
         )
         await engine.commit(Step(ALICE, calls=(redrive,)))
-        found = await engine.latest_call(ALICE, "native-1")
+        found = await engine.latest_reuse(ALICE, "native-1")
         assert found is not None
         assert found.call_id == "second"
-        assert await engine.latest_call(ALICE, "native-2") is None
+        await open_call(engine, call_id="only", native_call_id="native-2")
+        assert await engine.latest_reuse(ALICE, "native-2") is None
         row = await engine.call(CallId("redrive"))
         assert row is not None
         assert (row.redrive_of, row.key, row.request_sequence) == ("second", "second", 2)
