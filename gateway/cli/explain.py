@@ -121,15 +121,22 @@ def _read_event(given: dict[str, Any]) -> "Event":
     """Read an event; events that clients may post get the API's own checks."""
     from pydantic import SecretStr, ValidationError
 
-    from gateway.events import ApprovalAsked, QuestionAsked, SecretAsked, SecretSupplied, ToolRequested
+    from gateway.events import (
+        ApprovalAsked,
+        MessageStreamed,
+        QuestionAsked,
+        SecretAsked,
+        SecretSupplied,
+        ToolRequested,
+        TypingChanged,
+    )
     from gateway.http.body import misfit
     from gateway.http.client_events import read_events
     from gateway.http.errors import Refused
 
     # Only runtimes send these.
-    models = {
-        one.model_fields["kind"].default: one for one in (ToolRequested, ApprovalAsked, QuestionAsked, SecretAsked)
-    }
+    sent = (ToolRequested, ApprovalAsked, QuestionAsked, SecretAsked, TypingChanged, MessageStreamed)
+    models = {one.model_fields["kind"].default: one for one in sent}
     model = models.get(given.get("kind"))
     try:
         event = read_events(given)[0] if model is None else model.model_validate(given)

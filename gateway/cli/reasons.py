@@ -26,6 +26,7 @@ from gateway.events import (
     ToolFinished,
     ToolRequested,
 )
+from gateway.settings.lint_routes import LIVE
 from gateway.settings.model import ExecutorSpec, PythonSpec, Settings, StaticSpec, WebhookSpec
 from gateway.settings.place import Place, line_of
 from gateway.store.call import Call
@@ -144,7 +145,9 @@ def reasons_for_event(case: Case, event: Event) -> Reasons:
     _add_runtime(reasons, case)
     if event.kind in CLIENT_KINDS:
         _explain_posted(reasons, case, event)
-    if isinstance(event, SecretAsked):
+    if event.kind in LIVE:
+        reasons.add("live", "not recorded; only routes with `live: true` copy it, once and without retries")
+    elif isinstance(event, SecretAsked):
         reasons.add("route", "requests for secrets are never routed: a human answers (`dragoman answer`)")
     elif event.kind not in CLIENT_KINDS or (
         isinstance(event, MessagePosted) and case.adapter.capabilities.confirms_messages is not None
@@ -204,7 +207,8 @@ def safe_url(url: str) -> str:
 
 
 def _add_copies(reasons: Reasons, case: Case, kind: str, tool: str | None) -> None:
-    for name in case.policy.routes.copies_for(runtime=case.runtime, kind=kind, tool=tool, labels=case.labels):
+    routes, live = case.policy.routes, kind in LIVE
+    for name in routes.copies_for(runtime=case.runtime, kind=kind, tool=tool, labels=case.labels, live=live):
         reasons.add("copy", f"{name}: {safe_url(str(case.settings.destinations[name].url))}")
 
 

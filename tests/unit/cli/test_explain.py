@@ -215,6 +215,16 @@ def test_a_question_of_the_runtime_shows_who_answers(config: Path) -> None:
     assert lines_of(secret, "route") == ["requests for secrets are never routed: a human answers (`dragoman answer`)"]
 
 
+def test_a_live_event_shows_the_destinations_that_receive_it(config: Path) -> None:
+    # The other route has no `live: true`.
+    config.write_text(YAML.replace('"tool.*"', '"*"') + "  - {match: {event: 'typing.*'}, copy_to: log, live: true}\n")
+    typing = event(config, {"kind": "typing.changed", "typing": True})
+    assert typing.exit_code == 0
+    assert lines_of(typing, "copy") == ["log: http://log/events?key=***"]
+    assert lines_of(typing, "live") == ["not recorded; only routes with `live: true` copy it, once and without retries"]
+    assert not lines_of(event(config, {"kind": "message.streamed", "text": "Hel"}), "copy")
+
+
 def test_a_secret_in_an_event_is_not_shown(config: Path) -> None:
     done = event(config, {"kind": "secret.supplied", "id": "s", "value": "typed-canary"}, runtime="ada")
     assert done.exit_code == 0
