@@ -9,6 +9,8 @@ import pytest
 
 from gateway.events import SessionId
 from gateway.store.postgres import PostgresEngine
+from gateway.store.postgres.connection import Address, connect
+from gateway.store.questions.order import read_all
 from gateway.store.rows import ANY_EVENT, FROM_THE_START, Placed, RetentionPolicy
 from gateway.store.step import Step
 from gateway.testing.conformance.engine_order import read_on
@@ -145,3 +147,18 @@ async def test_transactions_of_another_server_are_forgotten_at_the_start(operato
         end = await engine.end()
         await engine.commit(Step(ALICE, (said(),)))
         assert places(await read_until(engine, end, 1)) == [("alice", 2)]
+
+
+async def test_a_read_neither_scans_all_transactions_nor_compiles_its_plan(
+    engine: PostgresEngine, schema: str, operator: Any
+) -> None:
+    await open_session(engine)
+    fill = "INSERT INTO {}.written SELECT -n, now(), '{{}}', '{{}}', '{{}}' FROM generate_series(1, 50000) n"
+    await operator.execute(fill.format(schema))
+    question = read_all(FROM_THE_START, ANY_EVENT, limit=1, searched=1)
+    link = await connect(Address(postgres_server.dsn(), schema))
+    plan = [line for (line,) in await link.ask(f"EXPLAIN {question.text}", *question.values)]
+    settings = await link.ask("SHOW jit")
+    await link.close()
+    assert not [line for line in plan if "Seq Scan on written" in line]
+    assert [one for (one,) in settings] == ["off"]

@@ -51,7 +51,7 @@ SELECT
             s.first, CASE WHEN s.xid = $1 AND s.n = $2 THEN $3 + 1 ELSE 0 END
         )
     ),
-    EXISTS (SELECT 1 FROM @written WHERE xid >= (SELECT xid FROM bound)),
+    coalesce((SELECT max(xid) FROM @written) >= (SELECT xid FROM bound), false),
     f.*
 FROM (VALUES (1)) AS one LEFT JOIN found f ON true ORDER BY f.major, f.part, f.seq
 """
