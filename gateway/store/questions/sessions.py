@@ -109,12 +109,15 @@ def events_of_kinds(
     return Question(text, where.values, read, sqlite=sqlite)
 
 
+# The inner limit keeps PostgreSQL from scanning all events for a rare kind.
 _LATEST = f"""
 SELECT s.min_seq, {columns(EventRecord._fields, "e")}, s.last_seq
 FROM @sessions s LEFT JOIN (
-    SELECT * FROM @events WHERE session_id = $1 AND kind = $2
-        AND seq > (SELECT last_seq FROM @sessions WHERE session_id = $1) - {WINDOW}
-    ORDER BY seq DESC LIMIT 1
+    SELECT * FROM (
+        SELECT * FROM @events WHERE session_id = $1
+            AND seq > (SELECT last_seq FROM @sessions WHERE session_id = $1) - {WINDOW}
+        ORDER BY seq DESC LIMIT {WINDOW}
+    ) AS newest WHERE kind = $2 ORDER BY seq DESC LIMIT 1
 ) e ON true
 WHERE s.session_id = $1
 """
