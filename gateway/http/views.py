@@ -67,9 +67,10 @@ def show_answered(row: InteractionRow, losses: Sequence[Loss]) -> dict[str, Any]
 
 
 def show_activity(status: ActivityStatus) -> dict[str, Any]:
-    """Convert the calls per minute of this instance."""
+    """Convert the activity of this instance."""
     minutes = [show(responses.Minute, minute) for minute in status.minutes]
-    return show(responses.Activity, status, minutes=minutes)
+    executors = [show(responses.Executor, executor) for executor in status.executors]
+    return show(responses.Activity, status, minutes=minutes, executors=executors)
 
 
 def show_runtime(status: RuntimeStatus, lacking: Mapping[SessionId, str]) -> dict[str, Any]:

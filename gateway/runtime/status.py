@@ -41,6 +41,7 @@ class Status:
         self._offer = offer
         self._adapters = adapters
         self._settings = settings
+        self._slots = shared.slots
         self._drain = shared.drain
 
     async def sessions_without_tools(self) -> Mapping[str, Mapping[SessionId, str]]:
@@ -93,8 +94,9 @@ class Status:
         ]
 
     def activity(self) -> ActivityStatus:
-        """Return the calls per minute of this instance since its start, for at most an hour."""
-        return ActivityStatus(self._since, self._activity.last(since=self._since, now=self._clock.now()))
+        """Return the calls per minute of this instance since its start, for at most an hour, and its executors."""
+        minutes = self._activity.last(since=self._since, now=self._clock.now())
+        return ActivityStatus(self._since, minutes, self._slots.executors())
 
     async def ready(self) -> Readiness:
         """Query the store and check whether this instance can accept work."""

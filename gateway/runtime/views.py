@@ -209,11 +209,26 @@ class UnconnectedRuntime:
 
 
 @dataclass(frozen=True, slots=True)
+class ExecutorStatus:
+    """An executor as one instance sees it."""
+
+    name: str
+    breaker: Literal["closed", "half_open", "open"]
+    since: datetime | None
+    """When the failures began that opened the breaker."""
+    failed_at: datetime | None
+    reason: str | None
+    running: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
 class ActivityStatus:
-    """The calls per minute of one instance, oldest first."""
+    """The calls per minute of one instance, oldest first, and its executors."""
 
     instance_since: datetime
     minutes: Sequence[Minute]
+    executors: Sequence[ExecutorStatus]
 
 
 @dataclass(frozen=True, slots=True)

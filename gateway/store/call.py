@@ -90,6 +90,11 @@ class Call:
         return self.deliver and self.redrive_of is None
 
     @property
+    def started_at(self) -> datetime | None:
+        """The start of the first attempt, if one is on record."""
+        return next((one.started_at for one in attempts_of(self)), None)
+
+    @property
     def is_open(self) -> bool:
         """Whether it still waits for its outcome."""
         return self.state in OPEN_STATES

@@ -56,12 +56,13 @@ async def list_instances(gateway: GatewayDep) -> Response:
     return listing([show(responses.Instance, one) for one in await gateway.instances()], None)
 
 
-@router.get("/v1/activity", response_model=responses.Activity, response_description="The calls per minute.")
+@router.get("/v1/activity", response_model=responses.Activity, response_description="The activity.")
 async def get_activity(gateway: GatewayDep) -> Response:
-    """Get the calls per minute of this instance.
+    """Get the calls per minute and the executors of this instance.
 
     Returns the last 60 minutes, oldest first, but none before the start of the instance that responds. It counts calls
-    of its own sessions, and keeps the counts in memory only.
+    of its own sessions, and keeps the counts in memory only. `executors` has the state of each executor as this
+    instance sees it.
     """
     return Reply(show_activity(gateway.status.activity()))
 

@@ -18,6 +18,7 @@ _ATTENTION = 6
 _SEARCHED = 500
 """How many of the newest calls are searched for a native id or a webhook-id."""
 _TRACE = re.compile("[0-9a-f]{32}")
+_UNAVAILABLE = 503
 CALL_STATES = ("queued", "dispatched", "accepted", "succeeded", "failed", "canceled", "expired")
 OUTCOMES = ("unknown", "success", "failure", "canceled", "expired")
 SESSION_STATES = ("starting", "running", "idle", "awaiting_input", "awaiting_approval", "error", "closed")
@@ -27,27 +28,48 @@ LETTER_FILTERS = ("kind", "runtime", "executor", "target", "unknown", "since", "
 
 
 async def overview(visit: Visit) -> Response:
-    """Show links, instances, traffic and items that need a person."""
+    """Show links, executors, instances, traffic and items that need a person."""
     api = visit.api
-    ready = await visit.gateway.status.ready()
+    ready = await _readiness(visit)
     runtimes = (await api.get("/v1/runtimes"))["data"]
-    instances = (await api.get("/v1/instances"))["data"]
     activity = await api.get("/v1/activity")
-    waiting = await api.get("/v1/interactions", state="waiting", limit=_ATTENTION)
-    letters = await api.get("/v1/dead-letters", limit=ROWS)
-    calls = await api.get("/v1/calls", limit=12)
+    instances = await _stored(visit, "/v1/instances")
+    waiting = await _stored(visit, "/v1/interactions", state="waiting", limit=_ATTENTION)
+    letters = await _stored(visit, "/v1/dead-letters", limit=ROWS)
+    calls = await _stored(visit, "/v1/calls", limit=12)
     return render(
         visit,
         "overview.html",
         ready=ready,
         runtimes=[_with_state(runtime) for runtime in runtimes],
-        instances=instances,
+        instances=instances["data"],
+        problem=next((one["problem"] for one in (instances, waiting, letters, calls) if "problem" in one), None),
+        activity=activity,
         chart=draw(activity["minutes"]),
-        since=activity["instance_since"],
         waiting=waiting,
         letters={**letters, "groups": _grouped(letters["data"])[:_ATTENTION]},
         calls=calls["data"],
     )
+
+
+async def _stored(visit: Visit, path: str, **query: Any) -> Mapping[str, Any]:
+    """Read a list; without the store return an empty one with the `problem`, so that the page shows everything else."""
+    try:
+        return await visit.api.get(path, **query)
+    except ApiProblem as exc:
+        if exc.status != _UNAVAILABLE:
+            raise
+        return {"data": [], "next": None, "problem": exc.problem["detail"]}
+
+
+async def _readiness(visit: Visit) -> Any:
+    try:
+        return await visit.api.get("/readyz")
+    except ApiProblem as exc:
+        # A gateway that is not ready answers 503 with its checks.
+        if "checks" not in exc.problem:
+            raise
+        return exc.problem
 
 
 def _grouped(letters: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:

@@ -65,6 +65,8 @@ class Breaker:
         self.unreachable = False
         """Whether the last request could not even be sent."""
         self.reason = ""
+        """The reason of the last failure."""
+        self.failed_at: datetime | None = None
         self.epoch = 0
         """Grows with each change of state, to distinguish attempts that started in different states."""
         self._wait_until: datetime | None = None
@@ -113,7 +115,7 @@ class Breaker:
             self._probe = self._reserved_until = None
         if sign == "nothing" or not is_current or self.state == "open":
             return False
-        self.reason, self.unreachable = reason, sign == "unreachable"
+        self.reason, self.unreachable, self.failed_at = reason, sign == "unreachable", now
         if self.unreachable:
             if self.state == "closed":
                 self.since, self._wait_until = now, now + self.rule.reconnect_within
@@ -201,6 +203,10 @@ class Breakers:
         else:
             self.moved.add(name)
         self._metrics.breaker(name, state)
+
+    def of(self, name: str) -> Breaker | None:
+        """Return the breaker of an executor; None if it is not configured."""
+        return self._breakers.get(name)
 
     def admits(self, name: str) -> bool:
         """Whether an attempt at this executor may start now."""

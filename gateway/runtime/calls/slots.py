@@ -11,7 +11,7 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gateway.events import CallId
@@ -19,6 +19,7 @@ from gateway.guard import guard_call
 from gateway.runtime.calls.breaker import Breakers
 from gateway.runtime.session.inbox import Inbox
 from gateway.runtime.session.signals import SlotFree, TurnedAway
+from gateway.runtime.views import ExecutorStatus
 
 _LEAST_WAIT = 0.001
 
@@ -190,6 +191,22 @@ class Slots:
     def waiting(self) -> int:
         """The number of calls that wait for a slot."""
         return sum(len(queue) for state in self._executors.values() for queue in state.queues.values())
+
+    def executors(self) -> Sequence[ExecutorStatus]:
+        """Return the configured executors, sorted by name."""
+        return [
+            ExecutorStatus(
+                name=name,
+                breaker=breaker.state,
+                since=breaker.since if breaker.state != "closed" else None,
+                failed_at=breaker.failed_at,
+                reason=breaker.reason or None,
+                running=state.running,
+                waiting=sum(map(len, state.queues.values())),
+            )
+            for name, state in sorted(self._executors.items())
+            if (breaker := self._breakers.of(name)) is not None
+        ]
 
     def _fits(self, state: _Executor, session: Inbox) -> bool:
         if self._paused or state.running >= state.most or self._sessions.get(session, 0) >= self._per_session:

@@ -372,7 +372,7 @@ class Client:
         return [read(Runtime, row) for row in _rows(given)]
 
     async def activity(self) -> Activity:
-        """Return the calls per minute of the responding instance, for the last hour."""
+        """Return the calls per minute of the responding instance, for the last hour, and its executors."""
         return read(Activity, await self._transport.ask("GET", "/v1/activity", repeatable=True))
 
     async def capabilities(self) -> list[RuntimeCapabilities]:

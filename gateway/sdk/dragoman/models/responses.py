@@ -150,11 +150,30 @@ class Minute(Shape):
     """The calls that ended with an unknown outcome; most of them are also counted as failed."""
 
 
+class Executor(Shape):
+    name: str
+    """The executor's name in the configuration."""
+    breaker: Literal["closed", "half_open", "open"]
+    """The state of its circuit breaker; calls start while it is closed."""
+    since: datetime | None
+    """The time of the first failure in this series; null while the breaker is closed."""
+    failed_at: datetime | None
+    """The time of the last attempt without a response; null if there was none since the start."""
+    reason: str | None
+    """The error of that attempt."""
+    running: int
+    """The attempts that run."""
+    waiting: int
+    """The calls that wait for a slot or the breaker."""
+
+
 class Activity(Shape):
     instance_since: datetime
     """The start of the instance that responds."""
     minutes: list[Minute]
     """Its last 60 minutes or fewer, oldest first, including those without calls; the last one is not over yet."""
+    executors: list[Executor]
+    """The configured executors, sorted by name."""
 
 
 class Call(Shape):
@@ -184,6 +203,8 @@ class Call(Shape):
     """The error text for the agent."""
     created_at: datetime
     """The time of the request."""
+    started_at: datetime | None
+    """The start of the first attempt; null before it."""
     deadline_at: datetime
     """The time at which the call expires."""
     due_at: datetime | None
