@@ -1,20 +1,27 @@
 """The pages of one session and of one call."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 from starlette.responses import Response
 
+from gateway.events import KINDS
 from gateway.http.ui import lanes
 from gateway.http.ui.api import ApiProblem, path_of
 from gateway.http.ui.guard import UI_HEADERS
 from gateway.http.ui.pages import Visit, render
 from gateway.http.ui.story import OPEN, tell
-from gateway.http.ui.timeline import group
+from gateway.http.ui.text import read_time
+from gateway.http.ui.timeline import MAY_FAIL, group
 
 EVENTS = 200
 """The maximum number of events on a session's page."""
+_WINDOWS = (200, 800, 3_200, 12_800)
+"""How many events a search for kinds looks back, until it has found a page."""
+_MATCHES = 500
+_SECOND = timedelta(seconds=1)
 _GONE = 410
 
 
@@ -26,24 +33,31 @@ async def session(visit: Visit) -> Response:
     wanted = _number(visit.query.get("at"))
     before = _number(visit.query.get("before")) or (wanted + EVENTS // 2 if wanted else last + 1)
     after = max(0, row["first_sequence"] - 1, before - 1 - EVENTS)
-    events = await _events(visit, session_id, after)
-    envelopes = [one for one in events["data"] if one["sequence"] < before]
+    kinds = visit.query.get("kind") or (MAY_FAIL if visit.query.get("failed") else None)
+    if kinds:
+        envelopes, after = await _search(visit, row, kinds, before)
+    else:
+        envelopes = [one for one in (await _events(visit, session_id, after))["data"] if one["sequence"] < before]
     turns = group(envelopes)
-    calls = await visit.api.get("/v1/calls", session_id=session_id, limit=500)
+    found = [item for turn in turns for item in turn.items if item.failed or not visit.query.get("failed")]
+    calls = await visit.api.get("/v1/calls", session_id=session_id, limit=500, **_times(envelopes))
+    busy = await visit.api.get("/v1/calls", session_id=session_id, state=",".join(sorted(OPEN)), limit=500)
     waiting = await visit.api.get("/v1/interactions", session_id=session_id, state="waiting", limit=20)
     return render(
         visit,
         "session.html",
         row=row,
         turns=turns,
+        found=found,
+        kinds=kinds,
+        known_kinds=sorted(KINDS),
         wanted=wanted,
-        before=before,
-        first=envelopes[0]["sequence"] if envelopes else last + 1,
-        last_shown=envelopes[-1]["sequence"] if envelopes else last,
+        first=after + 1 if kinds or not envelopes else envelopes[0]["sequence"],
+        last_shown=min(before - 1, last),
         calls={call["call_id"]: call for call in calls["data"]},
-        open_calls=[call for call in calls["data"] if call["state"] in OPEN],
+        open_calls=busy["data"],
         waiting=waiting["data"],
-        link=_link_of(await visit.api.get("/v1/runtimes"), session_id),
+        connection=_link_of(await visit.api.get("/v1/runtimes"), session_id),
         query=visit.query,
     )
 
@@ -105,15 +119,37 @@ async def _letter(visit: Visit, call_id: str) -> Any:
         raise
 
 
-async def _events(visit: Visit, session_id: str, after: int, limit: int = EVENTS) -> Any:
+async def _events(visit: Visit, session_id: str, after: int, **query: Any) -> Any:
     """Read events; skip those that retention removed."""
-    path = path_of("v1", "sessions", session_id, "events")
+    path, query = path_of("v1", "sessions", session_id, "events"), {"limit": EVENTS, **query}
     try:
-        return await visit.api.get(path, after=after, limit=limit)
+        return await visit.api.get(path, after=after, **query)
     except ApiProblem as exc:
         if exc.status != _GONE or "first_sequence" not in exc.problem:
             raise
-        return await visit.api.get(path, after=exc.problem["first_sequence"] - 1, limit=limit)
+        return await visit.api.get(path, after=exc.problem["first_sequence"] - 1, **query)
+
+
+async def _search(visit: Visit, row: Mapping[str, Any], kinds: str, before: int) -> tuple[list[Any], int]:
+    """Read the newest events of some kinds before a sequence; also return the sequence after which all are found."""
+    envelopes, start = list[Any](), before - 1
+    for window in _WINDOWS:
+        after = max(row["first_sequence"] - 1, before - 1 - window)
+        found = await _events(visit, row["session_id"], after, kind=kinds, limit=_MATCHES)
+        if found["next"] is not None and found["next"] < before - 1:
+            break
+        envelopes, start = [one for one in found["data"] if one["sequence"] < before], after
+        if len(envelopes) >= EVENTS or after < row["first_sequence"]:
+            break
+    return envelopes, start
+
+
+def _times(envelopes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the filter for the calls that began among some events."""
+    if not envelopes:
+        return {}
+    times = [read_time(one["recorded_at"]) for one in envelopes]
+    return {"since": (min(times) - _SECOND).isoformat(), "until": (max(times) + _SECOND).isoformat()}
 
 
 async def _event(visit: Visit, session_id: str, sequence: int) -> Any:

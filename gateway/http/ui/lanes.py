@@ -101,7 +101,8 @@ def draw(steps: Sequence[StoryStep]) -> Drawing:
             bars.append(Bar(x, y - _BAR / 2, width, _BAR, step.tone, step.is_wait, step.is_open, label, hint))
             if step.lane == "backend":
                 edge = y - _BAR / 2
-                arrows.append(Arrow(x, LANES["gateway"], edge, "plain", hint))
+                if not step.is_wait:
+                    arrows.append(Arrow(x, LANES["gateway"], edge, "plain", hint))
                 if not step.is_open:
                     arrows.append(Arrow(x + width, edge, LANES["gateway"], step.tone, hint))
         else:

@@ -17,7 +17,7 @@ from gateway.http.errors import Refused
 from gateway.http.ui import lanes
 from gateway.http.ui.story import TONES, Tone
 from gateway.http.ui.text import ago, compact, duration, json_markup, read_time, reveal, reveal_long, reveal_short
-from gateway.http.ui.timeline import span_of
+from gateway.http.ui.timeline import answer_of, span_of, subject_of, summarize
 
 _STATIC = ("ui.css", "ui.js")
 _GLYPHS: Mapping[Tone, str] = {"ok": "●", "waiting": "◔", "failed": "✕", "unknown": "?", "plain": "○"}
@@ -79,6 +79,9 @@ def _environment() -> Environment:
         "link": _link,
         "lanes": lanes,
         "span_of": span_of,
+        "summarize": summarize,
+        "answer_of": answer_of,
+        "subject_of": subject_of,
         "canonical": _canonical,
         "pc": "{:.2f}%".format,
         "event_losses": _event_losses,

@@ -22,6 +22,7 @@ TONES: Mapping[str, Tone] = {
 """The tone of each state."""
 _PAUSE = timedelta(milliseconds=5)
 """The shortest wait that is shown."""
+_ACCEPTED = 202
 OPEN = frozenset({"queued", "dispatched", "accepted"})
 _FAILED_DELIVERY = frozenset({"refused", "unknown", "dead"})
 
@@ -61,6 +62,7 @@ class Story:
     cause: str
     received: str
     ran: str
+    """Whether the tool ran; empty if the cause says so."""
     next: str
     steps: Sequence[StoryStep]
     redriven_as: Sequence[str]
@@ -146,7 +148,7 @@ def _received(call: Mapping[str, Any]) -> str:
 
 def _ran(call: Mapping[str, Any]) -> str:
     if call["unknown"]:
-        return "the tool may have run"
+        return "" if "tool may have" in (call["error"] or "") else "the tool may have run"
     if call["state"] == "succeeded":
         return "the tool ran"
     if not call["attempt"]:
@@ -271,9 +273,19 @@ def _attempts(call: Mapping[str, Any], now: datetime) -> list[StoryStep]:
             # The record of the end follows that of the outcome.
             free = max(started, min(free, outcome))
         steps.append(_attempt(one, call, started, free))
+    if steps and _is_accepted(call["attempts"][-1], call) and (ends := outcome or _end_of(call, now)) - free > _PAUSE:
+        is_open = call["state"] in OPEN
+        title = f"{'Waiting' if is_open else 'Waited'} for the outcome"
+        steps.append(StoryStep(free, "backend", title, "", "waiting", end=ends, is_wait=True, is_open=is_open))
     if call["state"] == "queued" and free < now:
         steps.append(StoryStep(free, "gateway", "Waiting for the next attempt", end=now, tone="waiting", is_wait=True))
     return steps
+
+
+def _is_accepted(one: Mapping[str, Any], call: Mapping[str, Any]) -> bool:
+    """Return whether the answer to an attempt promised an outcome."""
+    answered = one["ended_at"] is not None and one["reason"] is None and not one["unsure"]
+    return answered and (one["status"] == _ACCEPTED or call["state"] == "accepted")
 
 
 def _outcome_time(call: Mapping[str, Any]) -> datetime | None:
@@ -296,6 +308,9 @@ def _attempt(one: Mapping[str, Any], call: Mapping[str, Any], started: datetime,
         facts.append("cut off, because the gateway stopped")
     elif not one["sent"]:
         facts.append("not sent")
+    elif _is_accepted(one, call) and not brought:
+        tone = "waiting"
+        facts.append("accepted")
     elif one["unsure"]:
         tone = "unknown"
         facts.append("the tool may have run")

@@ -16,7 +16,21 @@ _PAUSE = timedelta(minutes=2)
 """A pause between events that starts a turn in protocols without states."""
 _HOUSEKEEPING = frozenset({"link.changed", "delivery.settled", "session.opened", "session.closed"})
 """Kinds that belong to no turn of the agent; they never start one."""
+_OF_CALL = frozenset(
+    {
+        "tool.requested",
+        "tool.canceled",
+        "tool.finished",
+        "call.progressed",
+        "call.linked",
+        "context.updated",
+        "delivery.settled",
+    }
+)
+"""Kinds that share the row of their call; a failed delivery has its own."""
 _FAILURES = frozenset({"fault.reported", "frame.rejected", "outcome.ignored"})
+MAY_FAIL = ",".join(sorted(_FAILURES | {"tool.*", "delivery.settled", "link.changed", "session.moved"}))
+"""The kinds among which there are failures, as a filter of the API."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +64,44 @@ class TimelineRow:
     def failed(self) -> bool:
         """Whether it is shown even in a folded turn."""
         return self.tone in {"failed", "unknown"}
+
+
+@dataclass(slots=True)
+class TimelineCall:
+    """A call: its request, and later events of it that are shown in the same row."""
+
+    lines: list[TimelineRow]
+
+    @property
+    def request(self) -> TimelineRow:
+        """The event that requested it."""
+        return self.lines[0]
+
+    @property
+    def outcome(self) -> TimelineRow | None:
+        """The event that ended it; None if it is open, or if it ended in another turn."""
+        return self._last("tool.finished")
+
+    @property
+    def delivered(self) -> TimelineRow | None:
+        """The event of the delivery of its outcome, which few protocols record."""
+        return self._last("delivery.settled")
+
+    @property
+    def failed(self) -> bool:
+        """Whether it is shown even in a folded turn."""
+        return self.outcome is not None and self.outcome.failed
+
+    @property
+    def losses(self) -> int:
+        """The number of losses in its events."""
+        return sum(len(line.envelope["losses"]) for line in self.lines)
+
+    def _last(self, kind: str) -> TimelineRow | None:
+        return next((line for line in reversed(self.lines) if line.kind == kind), None)
+
+
+TimelineItem = TimelineRow | TimelineCall
 
 
 @dataclass(slots=True)
@@ -94,9 +146,28 @@ class AgentTurn:
         return sum(line.kind == "tool.requested" for line in self.lines)
 
     @property
-    def failures(self) -> Sequence[TimelineRow]:
-        """The lines that a folded turn still shows."""
-        return [line for line in self.lines if line.failed]
+    def items(self) -> Sequence[TimelineItem]:
+        """The events, with those of each call in one item."""
+        items: list[TimelineItem] = []
+        calls: dict[str | int, TimelineCall] = {}
+        for line in self.lines:
+            event = line.envelope["event"]
+            key = event["sequence"] if line.kind == "delivery.settled" else line.call_id or event.get("native_call_id")
+            call = calls.get(key)
+            if call is None and line.kind == "tool.requested":
+                call = calls[key] = TimelineCall([])
+                items.append(call)
+            if call is None or line.kind not in _OF_CALL or (line.failed and line.kind != "tool.finished"):
+                items.append(line)
+                continue
+            call.lines.append(line)
+            calls[line.sequence] = call
+        return items
+
+    @property
+    def failures(self) -> Sequence[TimelineItem]:
+        """The items that a folded turn still shows."""
+        return [item for item in self.items if item.failed]
 
 
 def group(envelopes: Sequence[Mapping[str, Any]]) -> Sequence[AgentTurn]:
@@ -152,27 +223,41 @@ def _tone(event: Mapping[str, Any]) -> Tone:
 
 @dataclass(frozen=True, slots=True)
 class CallSpan:
-    """The bar of a call within the span of its turn, in units of an SVG of width 200."""
+    """The bar of a call, in units of an SVG of width 200; None leaves a part out."""
 
-    x: str
-    width: str
-    asked: str
+    asked: float
+    started: float | None
+    answered: float
+    delivered: float | None
     took: str
+    hint: str
 
 
-def span_of(turn: AgentTurn, call: Mapping[str, Any], now: datetime) -> CallSpan:
-    """Place a call within its turn."""
-    asked = read_time(call["created_at"])
-    answered = read_time(call["finished_at"]) if call["finished_at"] else now
-    begins, ends = turn.began, max(turn.lines[-1].at, answered)
+def span_of(call: TimelineCall, row: Mapping[str, Any] | None, turn: AgentTurn | None, now: datetime) -> CallSpan:
+    """Place a call within its turn, or within its own time; `row` is the call of the API, if there is one."""
+    asked = call.request.at
+    started = read_time(row["started_at"]) if row and row["started_at"] else None
+    if call.outcome is not None:
+        answered = call.outcome.at
+    elif row is not None:
+        answered = read_time(row["finished_at"]) if row["finished_at"] else now
+    else:
+        answered = turn.lines[-1].at if turn else asked
+    delivered = call.delivered.at if call.delivered else None
+    begins, ends = (turn.began, turn.lines[-1].at) if turn else (asked, delivered or answered)
     whole = max((ends - begins).total_seconds(), 0.001)
-    x = 200 * max(0.0, (asked - begins).total_seconds()) / whole
-    width = max(2.0, 200 * (answered - asked).total_seconds() / whole)
+
+    def place(at: datetime) -> float:
+        return round(198 * min(1.0, max(0.0, (at - begins).total_seconds() / whole)), 1)
+
+    moments = {"started": started, "answered" if call.outcome else "open": answered, "delivered": delivered}
     return CallSpan(
-        f"{min(x, 198):.1f}",
-        f"{min(width, 200 - min(x, 198)):.1f}",
-        duration(asked - begins),
+        place(asked),
+        None if started is None else place(started),
+        place(answered),
+        None if delivered is None else place(delivered),
         duration(answered - asked),
+        ", ".join(f"{name} after {duration(at - asked)}" for name, at in moments.items() if at is not None),
     )
 
 
@@ -183,10 +268,8 @@ def summarize(event: Mapping[str, Any]) -> str:
             return _text(content)
         case {"kind": "tool.requested", "tool": tool}:
             return f"{tool} {compact(event.get('arguments') or {}, 160)}"
-        case {"kind": "tool.finished", "outcome": "success"}:
-            return f"{event.get('tool') or ''} success: {compact(event.get('result'), 160)}"
         case {"kind": "tool.finished", "outcome": outcome}:
-            return f"{event.get('tool') or ''} {outcome}: {event.get('error') or compact(event.get('result'), 160)}"
+            return f"{event.get('tool') or ''} {outcome}: {answer_of(event)}"
         case {"kind": "session.moved", "state": state}:
             native = event.get("native_state")
             return f"{state} ({native})" if native and native != state else str(state)
@@ -204,6 +287,16 @@ def summarize(event: Mapping[str, Any]) -> str:
         case _:
             rest = {name: value for name, value in event.items() if name != "kind" and value not in (None, "", [], {})}
             return compact(rest, 200) if rest else ""
+
+
+def answer_of(event: Mapping[str, Any]) -> str:
+    """Return the result of a `tool.finished`, or its error."""
+    return event.get("error") or compact(event.get("result"), 160)
+
+
+def subject_of(event: Mapping[str, Any]) -> str:
+    """Return the tool, question or secret that an event asks a person for."""
+    return next(str(event[name]) for name in ("tool", "text", "prompt", "name", "kind") if event.get(name))
 
 
 def _text(content: Any) -> str:

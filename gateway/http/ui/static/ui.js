@@ -58,17 +58,20 @@ async function copyFrom(button, address) {
 async function expand(link) {
   const row = link.closest(".event, tr");
   const open = row.classList.contains("event") ? $(".detail-in", row) : row.nextElementSibling?.matches(".opened") && row.nextElementSibling;
-  if (open) { open.remove(); return; }
+  open?.remove();
+  if (open?.dataset.of === link.href) return;
   const response = await fetch(link.href);
   if (!response.ok) { location.href = link.href; return; }
   const detail = $("#detail", parse(await response.text()));
   if (!detail) { location.href = link.href; return; }
   detail.removeAttribute("id");
+  detail.dataset.of = link.href;
   if (row.classList.contains("event")) {
     detail.className = "detail-in";
     row.append(detail);
   } else {
     const below = document.createElement("tr");
+    below.dataset.of = link.href;
     below.className = "opened below";
     const cell = below.insertCell();
     cell.colSpan = row.cells.length;
@@ -94,7 +97,7 @@ document.addEventListener("click", (event) => {
 
 // Keyboard ------------------------------------------------------------------------------------------------
 
-const ROWS = "[data-list] > [data-id] a.main, [data-list] > tbody > tr a.main, .card a, .card button, .turn > summary, .turn[open] .event .seq, .steps .seq";
+const ROWS = "[data-list] > [data-id] a.main, [data-list] > tbody > tr a.main, .card a, .card button, .turn > summary, .turn[open] .event > .seq, .found .event > .seq, .steps .seq";
 
 function move(step) {
   const rows = $$(ROWS).filter((one) => one.offsetParent !== null);
