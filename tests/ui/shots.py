@@ -4,7 +4,7 @@ import argparse
 import asyncio
 import shutil
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Literal
@@ -27,7 +27,11 @@ _THUMB = 480
 """The width of a picture on a sheet."""
 _COLUMNS = 4
 
+_ONCE = frozenset({"stale", "409"})
+"""Conditions that a picture uses up."""
+
 Ids = dict[str, str]
+Look = tuple[int, Literal["light", "dark"]]
 Prepare = Callable[[Environment], Awaitable[Ids]]
 
 
@@ -153,25 +157,39 @@ async def _bring_about(name: str, made: Environment, page: Page) -> None:
 
 
 async def _shoot(browser: Browser, name: str, folder: Path) -> list[Path]:
+    looks = [(width, scheme) for width in WIDTHS for scheme in SCHEMES]
+    if name not in _ONCE:
+        return await _shoot_looks(browser, name, folder, looks)
+    return [shot for look in looks for shot in await _shoot_looks(browser, name, folder, [look])]
+
+
+async def _shoot_looks(browser: Browser, name: str, folder: Path, looks: Sequence[Look]) -> list[Path]:
+    """Take the pictures of a condition in some widths and schemes, all of one gateway."""
     shots: list[Path] = []
-    for width in WIDTHS:
-        for scheme in SCHEMES:
-            async with condition(name) as (made, url, pages):
-                context = await browser.new_context(
-                    viewport={"width": width, "height": _HEIGHT}, color_scheme=scheme, base_url=url
-                )
-                page = await context.new_page()
-                await sign_in(page, "look-only" if name == "403" else KEY)
-                if name == "503":
-                    made.fail("calls", EngineUnavailable("the database does not respond"))
-                    made.fail("sessions", EngineUnavailable("the database does not respond"))
-                for title, path in pages.items():
-                    await page.goto(path)
-                    await _bring_about(name, made, page)
-                    shot = folder / f"{name.replace(',', '')}-{title.replace(' ', '-')}-{width}-{scheme}.png"
-                    await page.screenshot(path=shot)
-                    shots.append(shot)
-                await context.close()
+    async with condition(name) as (made, url, pages):
+        for width, scheme in looks:
+            context = await browser.new_context(
+                viewport={"width": width, "height": _HEIGHT},
+                color_scheme=scheme,
+                base_url=url,
+                # A live page would not become stale.
+                java_script_enabled=name not in _ONCE,
+            )
+            page = await context.new_page()
+            await sign_in(page, "look-only" if name == "403" else KEY)
+            if name == "503":
+                made.fail("calls", EngineUnavailable("the database does not respond"))
+                made.fail("sessions", EngineUnavailable("the database does not respond"))
+            for title, path in pages.items():
+                await page.goto(path)
+                await _bring_about(name, made, page)
+                shot = folder / f"{name.replace(',', '')}-{title.replace(' ', '-')}-{width}-{scheme}.png"
+                await page.screenshot(path=shot)
+                shots.append(shot)
+            await context.close()
+            if name == "503":
+                made.fail("calls", None)
+                made.fail("sessions", None)
     return shots
 
 
