@@ -157,7 +157,7 @@ async def _bring_about(name: str, made: Environment, page: Page) -> None:
 
 
 async def _shoot(browser: Browser, name: str, folder: Path) -> list[Path]:
-    looks = [(width, scheme) for width in WIDTHS for scheme in SCHEMES]
+    looks: list[Look] = [(width, scheme) for width in WIDTHS for scheme in SCHEMES]
     if name not in _ONCE:
         return await _shoot_looks(browser, name, folder, looks)
     return [shot for look in looks for shot in await _shoot_looks(browser, name, folder, [look])]

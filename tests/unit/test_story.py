@@ -38,7 +38,7 @@ def test_an_accepted_attempt_waits_for_its_outcome() -> None:
 
 def test_the_wait_for_a_reported_outcome_ends_with_it() -> None:
     finished = {"kind": "tool.finished", "outcome": "success", "result": 7, "unknown": False}
-    envelope = {"sequence": 4, "recorded_at": at(30), "losses": [], "event": finished}
+    envelope: dict[str, Any] = {"sequence": 4, "recorded_at": at(30), "losses": [], "event": finished}
     ended = call(state="succeeded", finished_at=at(30), outcome_sequence=4, events=[envelope])
     wait = tell(ended, NOW).steps[1]
     assert (wait.title, wait.is_open, wait.end) == ("Waited for the outcome", False, START + timedelta(seconds=30))

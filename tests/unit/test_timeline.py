@@ -6,8 +6,20 @@ from typing import Any
 from gateway.http.ui.timeline import AgentTurn, TimelineCall, TimelineRow, group, span_of
 
 START = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
-ASKED = {"kind": "tool.requested", "native_call_id": "n", "call_id": "c", "tool": "deal", "arguments": {}}
-FAILED = {"kind": "tool.finished", "native_call_id": "n", "call_id": "c", "outcome": "failure", "error": "no cards"}
+ASKED: dict[str, Any] = {
+    "kind": "tool.requested",
+    "native_call_id": "n",
+    "call_id": "c",
+    "tool": "deal",
+    "arguments": {},
+}
+FAILED: dict[str, Any] = {
+    "kind": "tool.finished",
+    "native_call_id": "n",
+    "call_id": "c",
+    "outcome": "failure",
+    "error": "no cards",
+}
 
 
 def timeline(*events: tuple[float, dict[str, Any]]) -> list[AgentTurn]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from gateway.events import KINDS
+from dragoman.models import KINDS
 from gateway.http.ui import lanes
 from gateway.http.ui.api import ApiProblem, path_of
 from gateway.http.ui.guard import UI_HEADERS
