@@ -1,14 +1,76 @@
 """The forms: what they change, who may use them, and what happens if the page is stale."""
 
-import pytest
-from playwright.async_api import expect
+import asyncio
 
-from gateway.events import CallId, QuestionAsked, SecretAsked
-from gateway.store.rows import Page
-from tests.ui.conftest import Ui
+import pytest
+from playwright.async_api import Page, Route, expect
+
+from gateway.events import CallId, MessagePosted, QuestionAsked, SecretAsked, SessionMoved, Text
+from gateway.store.rows import Page as StorePage
+from tests.ui.conftest import KEY, Ui
 from tests.ui.test_pages import busy
 
 pytestmark = pytest.mark.slow
+
+
+async def double_click(page: Page, selector: str, path: str) -> None:
+    """Click a button again after the gateway has carried out its form, but before the browser has the response."""
+    carried_out = asyncio.Event()
+
+    async def hold_back(route: Route) -> None:
+        response = await route.fetch(max_redirects=0)
+        assert response.status == 303
+        carried_out.set()
+
+    await page.route(path, hold_back, times=1)
+    box = await page.locator(selector).bounding_box()
+    assert box is not None
+    # Unlike `click`, the mouse does not wait for the first navigation.
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    await page.mouse.click(x, y)
+    await carried_out.wait()
+    await page.mouse.click(x, y)
+
+
+async def test_a_double_click_sends_a_message_once(ui: Ui) -> None:
+    session_id = await ui.environment.attach()
+    page = await ui.open(f"/ui/sessions/{session_id}")
+    await page.fill("textarea", "Whose turn is it?")
+    await double_click(page, "text=Send", "**/message")
+    await expect(page.locator("textarea")).to_be_empty()
+    await expect(page.locator(".timeline")).to_contain_text("Whose turn is it?")
+    posted = [one for one in await ui.environment.journal(session_id) if one.event.kind == "message.posted"]
+    assert len(posted) == 1
+
+
+async def test_a_double_click_allows_once_and_is_not_told_of_itself(ui: Ui) -> None:
+    session_id = await ui.environment.attach()
+    await ui.environment.ask_person()
+    page = await ui.open("/ui/inbox", java_script_enabled=False)
+    await double_click(page, "button.allow", "**/answer")
+    await expect(page.locator(".gone")).to_contain_text("answered by backend")
+    given = [one for one in await ui.environment.journal(session_id) if one.event.kind == "approval.given"]
+    assert len(given) == 1
+
+
+async def test_of_two_operators_who_answer_at_once_one_is_told_what_the_other_decided(ui: Ui) -> None:
+    session_id = await ui.environment.attach()
+    await ui.environment.reload(
+        {"api": {"keys": [*ui.environment.configuration["api"]["keys"], {"name": "colleague", "key": "another"}]}}
+    )
+    await ui.environment.ask_person()
+    pages = [await ui.open("/ui/inbox", key=key, java_script_enabled=False) for key in (KEY, "another")]
+    await asyncio.gather(pages[0].click("button.allow"), pages[1].click("button.deny"))
+    for page in pages:
+        await expect(page.locator(".gone, .panel")).to_contain_text("answered")
+    (given,) = [one for one in await ui.environment.journal(session_id) if one.event.kind == "approval.given"]
+    decision = getattr(given.event, "decision", None)
+    winner, loser = pages if decision == "allow" else reversed(pages)
+    name = "backend" if decision == "allow" else "colleague"
+    await expect(winner.locator(".gone")).to_contain_text(f"answered by {name}")
+    await expect(loser.locator("h1")).to_have_text("Already answered")
+    await expect(loser.locator(".panel")).to_contain_text(f"{name} answered first")
+    await expect(loser.locator(".panel li")).to_contain_text(f"approval.given: {decision}")
 
 
 async def test_an_approval_is_given_once_and_the_second_operator_is_told(ui: Ui) -> None:
@@ -32,7 +94,7 @@ async def test_a_stale_answer_is_kept_but_never_a_secret(ui: Ui) -> None:
     stale = await ui.open("/ui/inbox", java_script_enabled=False)
     await stale.fill("input[name=answer]", "the typed answer")
     await stale.fill("input[name=value]", "hush-hush")
-    rows = (await ui.environment.engine.interactions(Page()))[0]
+    rows = (await ui.environment.engine.interactions(StorePage()))[0]
     for row in rows:
         body = {"answer": "9"} if row.kind == "question.asked" else {"value": "other"}
         await ui.environment.gateway.interactions.answer(row.interaction_id, body, by="driver")
@@ -92,6 +154,35 @@ async def test_a_message_reaches_the_agent_and_a_session_closes(ui: Ui) -> None:
     await expect(page.locator(".facts")).to_contain_text("closed")
 
 
+async def test_a_tab_of_a_session_that_another_tab_closed_keeps_the_text(ui: Ui) -> None:
+    session_id = await ui.environment.attach()
+    first = await ui.open(f"/ui/sessions/{session_id}", java_script_enabled=False)
+    second = await first.context.new_page()
+    await second.goto(f"/ui/sessions/{session_id}")
+    await second.fill("textarea", "Do you have\nany sevens?")
+    await first.click("text=Close session…")
+    await first.click("details[open] button.deny")
+    await expect(first.locator(".facts")).to_contain_text("closed")
+    await second.click("text=Send")
+    await expect(second.locator("h1")).to_have_text("The session is closed")
+    await expect(second.locator("main li")).to_contain_text("session.closed")
+    assert await second.input_value("main textarea") == "Do you have\nany sevens?"
+
+
+async def test_a_live_page_interrupts_the_turn_that_it_shows(ui: Ui) -> None:
+    session_id = await ui.environment.attach()
+    page = await ui.open(f"/ui/sessions/{session_id}")
+    await ui.live(page)
+    await page.fill("textarea", "half a mess")
+    for state in ("running", "idle", "running"):
+        ui.environment.runtime.say(SessionMoved(state=state))
+    ui.environment.runtime.say(MessagePosted(content=(Text(text="the second turn"),)))
+    await expect(page.locator(".timeline")).to_contain_text("the second turn")
+    assert await page.input_value("textarea") == "half a mess"
+    await page.click("text=Interrupt the turn")
+    await expect(page.locator(".timeline")).to_contain_text("turn.interrupted")
+
+
 @pytest.mark.parametrize(("key", "hidden"), [("look-only", "Cancel the call"), ("look-only", "Redrive…")])
 async def test_forms_are_hidden_without_their_scope(ui: Ui, key: str, hidden: str) -> None:
     ids = await busy(ui)
@@ -104,7 +195,7 @@ async def test_a_post_without_the_scope_is_refused_with_its_name(ui: Ui) -> None
     ids = await busy(ui)
     page = await ui.open("/ui", key="look-only")
     response = await page.evaluate(
-        "(path) => fetch(path, {method: 'POST', body: new URLSearchParams({seen: ''})}).then((r) => r.text())",
+        "(path) => fetch(path, {method: 'POST', body: new URLSearchParams({seen: '999'})}).then((r) => r.text())",
         f"/ui/sessions/{ids['session']}/interrupt",
     )
     assert "lacks the scope &#39;drive&#39;" in response

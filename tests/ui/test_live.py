@@ -69,6 +69,7 @@ async def test_a_typed_answer_survives_an_update(ui: Ui) -> None:
     page = await ui.open("/ui/inbox")
     await ui.live(page)
     await page.fill("input[name=answer]", "the nine of")
+    await page.locator("h1").click()
     ui.environment.runtime.say(QuestionAsked(id="q-2", text="Which player?"))
     await expect(page.locator("[data-fresh]")).to_have_text("1 new", timeout=3 * SECOND)
     assert await page.input_value("input[name=answer]") == "the nine of"

@@ -1,62 +1,72 @@
-"""The forms: each sends one request to the API and returns to a page."""
+"""The forms: each sends one request to the API and returns to a page.
 
-from collections.abc import Mapping
+Each carries `seen`, the state it was rendered for, which ends with the sequence of the last event.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from starlette.responses import Response
 
+from gateway.core.fold import ENDED
 from gateway.http.ui.api import ApiProblem, path_of
-from gateway.http.ui.details import stamp
+from gateway.http.ui.details import events_of, stamp
 from gateway.http.ui.lists import LETTER_FILTERS
-from gateway.http.ui.pages import Visit, back_to, render
+from gateway.http.ui.pages import StaleForm, Visit, back_to, render
+from gateway.http.ui.story import OPEN
 
 _CONFLICT = 409
 _MANY = 500
+_SEARCHED = 1_000
+"""The maximum number of events that are searched for changes."""
+_ANSWERS = "approval.given,question.answered,secret.supplied"
+_CHANGES = {
+    "session.opened": "the session was opened again",
+    "session.closed": "the session was closed",
+    "session.moved": "the turn ended",
+    "tool.requested": "the agent called a tool",
+}
+"""What happened to a session, by the kind of the event."""
 
 
 async def cancel_call(visit: Visit) -> Response:
     """Cancel a call unless it changed after the form was rendered."""
-    call_id, form = visit.part("call_id"), await visit.form()
-    if stale := await _stale_call(visit, call_id, form):
-        return stale
-    await visit.api.post(path_of("v1", "calls", call_id, "cancel"), {"reason": form.get("reason") or None})
+    call_id = visit.part("call_id")
+    await _check_call(visit, call_id)
+    await visit.api.post(path_of("v1", "calls", call_id, "cancel"), {"reason": visit.form.get("reason") or None})
     return back_to(path_of("ui", "calls", call_id))
 
 
 async def redrive_call(visit: Visit) -> Response:
     """Redrive a call unless it changed after the form was rendered; show the new call."""
-    call_id, form = visit.part("call_id"), await visit.form()
-    if stale := await _stale_call(visit, call_id, form):
-        return stale
+    call_id, form = visit.part("call_id"), visit.form
+    await _check_call(visit, call_id)
     wanted = {"new_key": form.get("new_key") == "1", "deliver": form.get("deliver") == "1"}
     made = await visit.api.post(path_of("v1", "calls", call_id, "redrive"), wanted)
     return back_to(path_of("ui", "calls", made["call_id"]))
 
 
-async def _stale_call(visit: Visit, call_id: str, form: Mapping[str, str]) -> Response | None:
+async def _check_call(visit: Visit, call_id: str) -> None:
     found = await visit.api.get(path_of("v1", "calls", call_id))
-    seen = form.get("seen", "")
+    seen = visit.form.get("seen", "")
     if seen == stamp(found):
-        return None
-    last = seen.rpartition(".")[2]
-    since = int(last) if last.isdigit() and len(last) < 16 else 0
-    changes = [one for one in found["events"] if one["sequence"] > since]
-    return render(
-        visit,
-        "stale_call.html",
-        _CONFLICT,
-        call=found,
-        changes=changes,
+        return
+    before = seen.partition(".")[0]
+    was = f"changed from {before} to" if before else "is now"
+    if before == found["state"]:
+        was = "has new events and is still"
+    raise _stale(
+        "The call changed",
+        f"{found['tool']} {was} {'unknown' if found['unknown'] else found['state']}",
+        [one for one in found["events"] if one["sequence"] > _last_seen(visit)],
+        back=path_of("ui", "calls", call_id),
         seen=stamp(found),
-        form=form,
-        action=visit.request.url.path,
-        before=seen.partition(".")[0],
     )
 
 
 async def answer(visit: Visit) -> Response:
-    """Answer an interaction; if it is no longer waiting, show by whom it was answered."""
-    interaction_id, form = visit.part("interaction_id"), await visit.form()
+    """Answer an interaction; if it is no longer waiting, show by whom it was answered, and how."""
+    interaction_id, form = visit.part("interaction_id"), visit.form
     body: dict[str, Any] = {
         name: form[name] for name in ("decision", "scope", "answer", "value") if name in form and form[name] != ""
     }
@@ -68,70 +78,149 @@ async def answer(visit: Visit) -> Response:
         if exc.status != _CONFLICT:
             raise
         row = await visit.api.get(path_of("v1", "interactions", interaction_id))
-        # A typed answer is kept for the page, a secret is not.
-        return render(visit, "stale_answer.html", _CONFLICT, row=row, typed=form.get("answer", ""), problem=exc.problem)
+        given = await events_of(visit, row["session_id"], row["sequence"], _SEARCHED, kind=_ANSWERS)
+        raise _stale(
+            f"Already {row['state']}",
+            f"{row['answered_by']} answered first" if row["answered_by"] else f"the request became {row['state']}",
+            [one for one in given["data"] if one["event"].get("id") == row["event"]["id"]],
+            back="/ui/inbox",
+        ) from exc
     return back_to(_origin(form, f"/ui/inbox?seen={interaction_id}"))
 
 
 async def post_message(visit: Visit) -> Response:
-    """Send a message to the agent of a session."""
-    session_id, form = visit.part("session_id"), await visit.form()
-    body = {"kind": "message.posted", "content": form.get("text", "")}
-    await visit.api.post(path_of("v1", "sessions", session_id, "events"), body)
-    return back_to(path_of("ui", "sessions", session_id))
+    """Send a message to the agent of a session, unless the session was closed after the form was rendered."""
+    await _check_session(visit)
+    return await _post_event(visit, {"kind": "message.posted", "content": visit.form.get("text", "")})
 
 
 async def interrupt(visit: Visit) -> Response:
-    """Interrupt the turn of a session."""
+    """Interrupt the turn of a session, unless it ended after the form was rendered."""
+    await _check_session(visit, "session.moved", lambda one: one["event"]["state"] in ENDED)
+    return await _post_event(visit, {"kind": "turn.interrupted"})
+
+
+async def _post_event(visit: Visit, event: Mapping[str, Any]) -> Response:
     session_id = visit.part("session_id")
-    await visit.api.post(path_of("v1", "sessions", session_id, "events"), {"kind": "turn.interrupted"})
+    await visit.api.post(path_of("v1", "sessions", session_id, "events"), event)
     return back_to(path_of("ui", "sessions", session_id))
 
 
 async def open_session(visit: Visit) -> Response:
     """Open a session, or attach to a native one."""
-    form = await visit.form()
-    body = {name: form[name] for name in ("runtime", "native_id", "name") if form.get(name)}
+    body = {name: visit.form[name] for name in ("runtime", "native_id", "name") if visit.form.get(name)}
     made = await visit.api.post("/v1/sessions", body)
     return back_to(path_of("ui", "sessions", made["session_id"]))
 
 
 async def close_session(visit: Visit) -> Response:
-    """Close a session."""
+    """Close a session, unless calls that are still open were requested after the form was rendered."""
     session_id = visit.part("session_id")
+    calls = await visit.api.get("/v1/calls", session_id=session_id, state=",".join(sorted(OPEN)), limit=_MANY)
+    requests = {one["request_sequence"] for one in calls["data"]}
+    await _check_session(visit, "tool.requested", lambda one: one["sequence"] in requests)
     await visit.api.delete(path_of("v1", "sessions", session_id))
     return back_to(path_of("ui", "sessions", session_id))
 
 
+async def _check_session(visit: Visit, kind: str = "", matters: Callable[[Mapping[str, Any]], bool] = bool) -> None:
+    """Check that a session is open, that it was not opened again, and that no event of a kind came that matters."""
+    session_id = visit.part("session_id")
+    row = await visit.api.get(path_of("v1", "sessions", session_id))
+    kinds = ",".join(filter(None, ("session.opened", "session.closed", kind)))
+    found = await events_of(visit, session_id, _last_seen(visit), _SEARCHED, kind=kinds)
+    changes = [one for one in found["data"] if one["event"]["kind"] != kind or matters(one)]
+    is_closed = row["state"] == "closed"
+    if changes or is_closed:
+        raise _stale(
+            "The session is closed" if is_closed else "The session changed",
+            _CHANGES["session.closed" if is_closed else changes[-1]["event"]["kind"]],
+            changes,
+            back=path_of("ui", "sessions", session_id),
+            seen=None if is_closed else row["last_sequence"],
+        )
+
+
 async def redrive_letter(visit: Visit) -> Response:
-    """Redrive one dead letter."""
-    form = await visit.form()
-    letter = form.get("id", "")
-    made = await visit.api.post(
-        path_of("v1", "dead-letters", letter, "redrive"), {"deliver": form.get("deliver") == "1"}
-    )
+    """Redrive one dead letter unless it changed after the form was rendered."""
+    path = await _check_letter(visit)
+    made = await visit.api.post(f"{path}/redrive", {"deliver": visit.form.get("deliver") == "1"})
     return back_to(
         path_of("ui", "calls", made["call_id"]) if made["type"] == "call" else "/ui/dead-letters?done=redriven"
     )
 
 
 async def dismiss_letter(visit: Visit) -> Response:
-    """Dismiss one dead letter."""
-    form = await visit.form()
-    await visit.api.post(path_of("v1", "dead-letters", form.get("id", ""), "dismiss"))
-    return back_to(_origin(form, "/ui/dead-letters?done=dismissed"))
+    """Dismiss one dead letter unless it changed after the form was rendered."""
+    path = await _check_letter(visit)
+    await visit.api.post(f"{path}/dismiss")
+    return back_to(_origin(visit.form, "/ui/dead-letters?done=dismissed"))
+
+
+async def _check_letter(visit: Visit) -> str:
+    """Check that a dead letter has the state that was seen; return its path."""
+    letter = visit.form.get("id", "")
+    path = path_of("v1", "dead-letters", letter)
+    found = await visit.api.find(path)
+    if found is not None and _state_of(stamp(found)) == _state_of(visit.form.get("seen", "")):
+        return path
+    raise _stale(
+        "The dead letter changed",
+        "it was redriven, dismissed or answered"
+        if found is None
+        else f"it was sent again and is {found['state']}: {found.get('reason')}",
+        await _events_of_letter(visit, letter),
+        back="/ui/dead-letters",
+        seen=None if found is None else stamp(found),
+    )
+
+
+async def _events_of_letter(visit: Visit, letter: str) -> Sequence[Mapping[str, Any]]:
+    """List the events of a dead letter after the one that was seen; a dismissed delivery has none."""
+    since = _last_seen(visit)
+    if ":" not in letter:
+        call = await visit.api.find(path_of("v1", "calls", letter))
+        return [one for one in call["events"] if one["sequence"] > since] if call else []
+    session_id, _, rest = letter.partition(":")
+    sequence, _, target = rest.partition(":")
+    found = await events_of(visit, session_id, since, _SEARCHED, kind="delivery.settled")
+    return [
+        one for one in found["data"] if (str(one["event"]["sequence"]), one["event"]["target"]) == (sequence, target)
+    ]
 
 
 async def many_letters(visit: Visit) -> Response:
-    """Redrive or dismiss all dead letters that match a filter, after a dry run."""
-    form = await visit.form()
+    """Redrive or dismiss all dead letters that match a filter, unless other ones match than in the dry run."""
+    form = visit.form
     verb = "dismiss" if form.get("verb") == "dismiss" else "redrive"
-    wanted: dict[str, Any] = {name: form[name] for name in LETTER_FILTERS if form.get(name)}
+    wanted = {name: form[name] for name in LETTER_FILTERS if form.get(name)}
+    path, asked = f"/v1/dead-letters/{verb}", {**wanted, "limit": _MANY}
     if "unknown" in wanted:
-        wanted["unknown"] = wanted["unknown"] == "true"
-    confirmed = form.get("confirmed", "")
-    done = await visit.api.post(f"/v1/dead-letters/{verb}", {**wanted, "limit": _MANY, "dry_run": not confirmed})
-    return render(visit, "many_letters.html", verb=verb, done=done, wanted=wanted, confirmed=bool(confirmed))
+        asked["unknown"] = wanted["unknown"] == "true"
+    matches = await visit.api.post(path, {**asked, "dry_run": True})
+    shown = {"verb": verb, "wanted": wanted, "done": matches, "confirmed": False, "added": (), "gone": ()}
+    if "seen" not in form:
+        return render(visit, "many_letters.html", **shown)
+    seen, now = set(form["seen"].split()), set(matches["ids"])
+    if seen != now:
+        raise StaleForm("many_letters.html", **{**shown, "added": now - seen, "gone": sorted(seen - now)})
+    done = await visit.api.post(path, asked)
+    return render(visit, "many_letters.html", **{**shown, "done": done, "confirmed": True})
+
+
+def _stale(title: str, what: str, changes: Sequence[Mapping[str, Any]], *, back: str, seen: object = None) -> StaleForm:
+    """Make the page of a stale form; with `seen`, the current state, it can be sent again."""
+    return StaleForm("stale.html", title=title, what=what, changes=changes, back=back, seen=seen)
+
+
+def _state_of(seen: str) -> str:
+    return seen.rpartition(".")[0]
+
+
+def _last_seen(visit: Visit) -> int:
+    """Return the sequence of the last event that the form was rendered for."""
+    last = visit.form.get("seen", "").rpartition(".")[2]
+    return int(last) if last.isascii() and last.isdigit() and len(last) < 16 else 0
 
 
 def _origin(form: Mapping[str, str], otherwise: str) -> str:

@@ -11,6 +11,7 @@ from gateway.http.middleware import REQUEST_ID
 from gateway.http.reply import dump
 from gateway.http.ui.sign_in import Operator
 
+_NOT_FOUND = 404
 _HEADERS = ("host", "user-agent", REQUEST_ID.decode())
 """The headers of a page request that its API requests repeat."""
 
@@ -31,6 +32,8 @@ class UiApi:
         headers = {name: request.headers[name] for name in _HEADERS if name in request.headers}
         if operator.key is not None:
             headers["authorization"] = f"Bearer {operator.key.get_secret_value()}"
+        self.key: str | None = None
+        """The `Idempotency-Key` of each POST."""
         self._client = httpx.AsyncClient(
             transport=httpx.ASGITransport(request.app), base_url=f"http://{request.headers['host']}", headers=headers
         )
@@ -44,6 +47,19 @@ class UiApi:
         given = {name: value for name, value in query.items() if value not in (None, "", [])}
         return _read(await self._client.get(path, params=given))
 
+    async def find(self, path: str) -> Any:
+        """Read a resource; None if there is none.
+
+        Raises:
+            ApiProblem: the API refused the request.
+        """
+        try:
+            return await self.get(path)
+        except ApiProblem as exc:
+            if exc.status != _NOT_FOUND:
+                raise
+            return None
+
     async def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """Change a resource.
 
@@ -52,6 +68,8 @@ class UiApi:
         """
         content = None if body is None else dump(body)
         headers = {} if body is None else {"content-type": "application/json"}
+        if self.key is not None:
+            headers["idempotency-key"] = self.key
         return _read(await self._client.post(path, content=content, headers=headers))
 
     async def delete(self, path: str) -> None:

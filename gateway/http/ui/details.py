@@ -37,7 +37,7 @@ async def session(visit: Visit) -> Response:
     if kinds:
         envelopes, after = await _search(visit, row, kinds, before)
     else:
-        envelopes = [one for one in (await _events(visit, session_id, after))["data"] if one["sequence"] < before]
+        envelopes = [one for one in (await events_of(visit, session_id, after))["data"] if one["sequence"] < before]
     turns = group(envelopes)
     found = [item for turn in turns for item in turn.items if item.failed or not visit.query.get("failed")]
     calls = await visit.api.get("/v1/calls", session_id=session_id, limit=500, **_times(envelopes))
@@ -78,7 +78,7 @@ async def call(visit: Visit) -> Response:
     call_id = visit.part("call_id")
     found = await visit.api.get(path_of("v1", "calls", call_id))
     if found["dead"]:
-        found = await _letter(visit, call_id) or found
+        found = await visit.api.find(path_of("v1", "dead-letters", call_id)) or found
     story = tell(found, visit.now)
     session_id = found["session_id"]
     row = await visit.api.get(path_of("v1", "sessions", session_id))
@@ -104,30 +104,22 @@ async def story_json(visit: Visit) -> Response:
     return Response(body, media_type="application/json", headers=dict(UI_HEADERS))
 
 
-def stamp(call: Mapping[str, Any]) -> str:
-    """Return the state of a call that a form was rendered for."""
-    last = max((one["sequence"] for one in call["events"]), default=0)
-    return f"{call['state']}.{call['attempt']}.{int(call['dead'])}.{last}"
+def stamp(row: Mapping[str, Any]) -> str:
+    """Return the state of a call or a delivery that a form is rendered for; it ends with the last known event."""
+    known = row.get("outcome_sequence") or row.get("sequence") or 0
+    last = max((one["sequence"] for one in row.get("events", ())), default=known)
+    return f"{row['state']}.{row['attempt']}.{int(row.get('dead', True))}.{last}"
 
 
-async def _letter(visit: Visit, call_id: str) -> Any:
+async def events_of(visit: Visit, session_id: str, after: int, limit: int = EVENTS, *, kind: str | None = None) -> Any:
+    """Read events of a session; skip those that retention removed."""
+    path = path_of("v1", "sessions", session_id, "events")
     try:
-        return await visit.api.get(path_of("v1", "dead-letters", call_id))
-    except ApiProblem as exc:
-        if exc.status == 404:
-            return None
-        raise
-
-
-async def _events(visit: Visit, session_id: str, after: int, **query: Any) -> Any:
-    """Read events; skip those that retention removed."""
-    path, query = path_of("v1", "sessions", session_id, "events"), {"limit": EVENTS, **query}
-    try:
-        return await visit.api.get(path, after=after, **query)
+        return await visit.api.get(path, after=after, limit=limit, kind=kind)
     except ApiProblem as exc:
         if exc.status != _GONE or "first_sequence" not in exc.problem:
             raise
-        return await visit.api.get(path, after=exc.problem["first_sequence"] - 1, **query)
+        return await visit.api.get(path, after=exc.problem["first_sequence"] - 1, limit=limit, kind=kind)
 
 
 async def _search(visit: Visit, row: Mapping[str, Any], kinds: str, before: int) -> tuple[list[Any], int]:
@@ -135,7 +127,7 @@ async def _search(visit: Visit, row: Mapping[str, Any], kinds: str, before: int)
     envelopes, start = list[Any](), before - 1
     for window in _WINDOWS:
         after = max(row["first_sequence"] - 1, before - 1 - window)
-        found = await _events(visit, row["session_id"], after, kind=kinds, limit=_MATCHES)
+        found = await events_of(visit, row["session_id"], after, kind=kinds, limit=_MATCHES)
         if found["next"] is not None and found["next"] < before - 1:
             break
         envelopes, start = [one for one in found["data"] if one["sequence"] < before], after

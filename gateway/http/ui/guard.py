@@ -1,8 +1,9 @@
 """Guards the web UI: its response headers, its switch, and the checks of its forms."""
 
+import hashlib
 from collections.abc import Mapping
 from types import MappingProxyType
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlencode
 
 from starlette.requests import Request
 
@@ -47,6 +48,18 @@ async def read_form(request: Request, *, largest: int) -> dict[str, str]:
         return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=MOST_FIELDS))
     except ValueError as exc:
         raise Refused("invalid-request", f"the form has more than {MOST_FIELDS} fields") from exc
+
+
+def key_of(form: Mapping[str, str]) -> str | None:
+    """Return the `Idempotency-Key` of a form: that of its rendering, with a digest of the fields.
+
+    A browser that returns to a page sends other fields with the same rendering.
+    """
+    if not form.get("once"):
+        return None
+    # Not even a digest of a secret is kept.
+    fields = sorted((name, value) for name, value in form.items() if name not in {"once", "value"})
+    return f"{form['once']}.{hashlib.sha256(urlencode(fields).encode()).hexdigest()}"
 
 
 def is_https(request: Request, settings: Settings) -> bool:

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from gateway.http.ui.api import ApiProblem, path_of
 from gateway.http.ui.charts import draw
+from gateway.http.ui.details import stamp
 from gateway.http.ui.pages import Visit, back_to, render
 from gateway.http.ui.story import OPEN
 
@@ -143,7 +144,7 @@ async def inbox(visit: Visit) -> Response:
     known = {row["interaction_id"] for row in rows}
     for seen in visit.query.get("seen", "").split(",")[:ROWS]:
         if seen and seen not in known:
-            row = await _optional(visit, path_of("v1", "interactions", seen))
+            row = await visit.api.find(path_of("v1", "interactions", seen))
             rows += [row] if row else []
     names = await _sessions_of(visit, rows)
     return render(visit, "inbox.html", rows=rows, following=found["next"], sessions=names, query=visit.query)
@@ -163,6 +164,7 @@ async def dead_letters(visit: Visit) -> Response:
         runtimes=sorted(visit.gateway.settings.runtimes),
         executors=sorted(visit.gateway.settings.executors),
         done=query.get("done"),
+        stamp=stamp,
     )
 
 
@@ -172,12 +174,12 @@ async def search(visit: Visit) -> Response:
     if not given:
         return back_to("/ui")
     for path, shown in (("calls", "calls"), ("sessions", "sessions")):
-        if await _optional(visit, path_of("v1", path, given)):
+        if await visit.api.find(path_of("v1", path, given)):
             return back_to(path_of("ui", shown, given))
-    if ":" in given and await _optional(visit, path_of("v1", "dead-letters", given)):
+    if ":" in given and await visit.api.find(path_of("v1", "dead-letters", given)):
         session_id, sequence, _ = given.split(":", 2)
         return back_to(f"{path_of('ui', 'sessions', session_id)}?at={sequence}")
-    if row := await _optional(visit, path_of("v1", "interactions", given)):
+    if row := await visit.api.find(path_of("v1", "interactions", given)):
         return back_to(f"{path_of('ui', 'sessions', row['session_id'])}?at={row['sequence']}")
     for runtime in visit.gateway.settings.runtimes:
         found = await visit.api.get("/v1/sessions", runtime=runtime, native_id=given, limit=1)
@@ -209,19 +211,10 @@ def _names(call: Mapping[str, Any], given: str) -> bool:
     return any(one == given or (len(given) >= 6 and str(one).startswith(given)) for one in ids)
 
 
-async def _optional(visit: Visit, path: str) -> Any:
-    try:
-        return await visit.api.get(path)
-    except ApiProblem as exc:
-        if exc.status == 404:
-            return None
-        raise
-
-
 async def _sessions_of(visit: Visit, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Load the sessions of rows by their ids."""
     ids = {row["session_id"] for row in rows}
-    return {one: await _optional(visit, path_of("v1", "sessions", one)) for one in ids}
+    return {one: await visit.api.find(path_of("v1", "sessions", one)) for one in ids}
 
 
 def _filters(query: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:

@@ -1,8 +1,9 @@
 """Renders the pages: the templates, their filters, and the pages of errors."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, cast
 from urllib.parse import urlencode
 
@@ -14,13 +15,14 @@ from gateway.errors import DragomanError
 from gateway.http.errors import PROBLEMS, Refused, problem_of
 from gateway.http.route import ApiState
 from gateway.http.ui.api import ApiProblem, UiApi
-from gateway.http.ui.guard import UI_HEADERS, check_enabled, check_write, read_form
+from gateway.http.ui.guard import UI_HEADERS, check_enabled, check_write, key_of, read_form
 from gateway.http.ui.rendering import fill
 from gateway.http.ui.sign_in import Operator, operator_of
 from gateway.runtime.app import Gateway
 
 LARGEST_FORM = 256 * 1024
 """The maximum size of a form in bytes."""
+_CONFLICT = 409
 
 
 @dataclass(slots=True)
@@ -32,6 +34,8 @@ class Visit:
     operator: Operator
     api: UiApi
     now: datetime
+    form: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The fields of the form that was sent."""
 
     @property
     def query(self) -> dict[str, str]:
@@ -42,24 +46,25 @@ class Visit:
         """Return a part of the path."""
         return str(self.request.path_params[name])
 
-    async def form(self) -> dict[str, str]:
-        """Read the fields of a form.
-
-        Raises:
-            TooLarge, Refused: the form is too large, or has too many fields.
-        """
-        return await read_form(self.request, largest=LARGEST_FORM)
-
     def may(self, scope: str) -> bool:
         """Return whether the operator's key has a scope."""
         return scope in self.operator.scopes
+
+
+class StaleForm(Exception):
+    """The state that a form was rendered for has changed; `values` fill the page that shows the changes."""
+
+    def __init__(self, template: str, /, **values: Any) -> None:
+        super().__init__(template)
+        self.template = template
+        self.values = values
 
 
 Page = Callable[[Visit], Awaitable[Response]]
 
 
 def page(path: str, handle: Page, *, method: str = "GET") -> Route:
-    """Make the route of a page, for signed-in operators only."""
+    """Make the route of a page, for signed-in operators only; each rendering of a form is carried out once."""
 
     async def serve(request: Request) -> Response:
         state = cast(ApiState, request.app.state.api_state)
@@ -73,9 +78,14 @@ def page(path: str, handle: Page, *, method: str = "GET") -> Route:
         request.state.caller = operator
         visit = Visit(request, gateway, operator, UiApi(request, operator), now)
         try:
-            if method == "POST":
-                check_write(request, gateway.settings)
-            return await handle(visit)
+            if method == "GET":
+                return await handle(visit)
+            check_write(request, gateway.settings)
+            visit.form = await read_form(request, largest=LARGEST_FORM)
+            visit.api.key = key_of(visit.form)
+            return await state.once.run(request, visit.api.key, b"", partial(handle, visit))
+        except StaleForm as exc:
+            return render(visit, exc.template, _CONFLICT, **exc.values)
         except ApiProblem as exc:
             return _error_page(visit, exc.status, exc.problem)
         except (DragomanError, Refused) as exc:

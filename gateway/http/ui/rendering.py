@@ -1,6 +1,7 @@
 """The templates of the UI, their filters, and its static files."""
 
 import hashlib
+import secrets
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
@@ -82,6 +83,7 @@ def _environment() -> Environment:
         "summarize": summarize,
         "answer_of": answer_of,
         "subject_of": subject_of,
+        "new_key": _new_key,
         "canonical": _canonical,
         "pc": "{:.2f}%".format,
         "event_losses": _event_losses,
@@ -89,6 +91,11 @@ def _environment() -> Environment:
     made.filters.update(filters)
     made.globals.update(names)
     return made
+
+
+def _new_key() -> str:
+    """Return a key for one rendering of a form."""
+    return secrets.token_urlsafe(12)
 
 
 def _tone_of(state: str) -> Tone:

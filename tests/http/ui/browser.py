@@ -1,8 +1,9 @@
-"""A browser in front of the sign-in: it follows nothing, and sends the headers that browsers add to a form."""
+"""A browser in front of the UI: it follows nothing, reads forms, and sends the headers that browsers add to one."""
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from http.cookies import Morsel, SimpleCookie
 
@@ -54,6 +55,36 @@ def cookie_in(answer: httpx.Response) -> Morsel[str]:
     [line] = answer.headers.get_list("set-cookie")
     [kept] = SimpleCookie(line).values()
     return kept
+
+
+@dataclass
+class _Forms(HTMLParser):
+    """Reads the hidden fields of the forms of a page."""
+
+    forms: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
+    """By id, otherwise by position."""
+    actions: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    """The forms of an action."""
+    inside: str = ""
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        if tag == "form":
+            self.inside = given.get("id", str(len(self.actions)))
+            self.actions.setdefault(given.get("action", ""), []).append(self.inside)
+        elif tag == "input" and given.get("type") == "hidden":
+            fields = self.forms.setdefault(given.get("form", self.inside), {})
+            fields[given["name"]] = given.get("value", "")
+
+
+def forms_in(page: httpx.Response, action: str) -> list[dict[str, str]]:
+    """Read the hidden fields of the forms of a page that are sent to a path."""
+    read = _Forms()
+    read.feed(page.text)
+    return [read.forms.get(one, {}) for one in read.actions.get(action, ())]
 
 
 @asynccontextmanager

@@ -210,8 +210,11 @@ async function update() {
 const isBusy = (element) => element.contains(document.activeElement) && document.activeElement.matches("input, textarea, select, button, summary")
   || $(".menu[open], .detail-in, .opened", element) || element.matches(":hover:active");
 
+// Each rendering of a form has its own key, which alone is no change.
+const shown = (element) => element.outerHTML.replace(/(name="once" value=")[^"]*/g, "$1");
+
 function replace(old, fresh) {
-  if (isBusy(old) || old.outerHTML === fresh.outerHTML) return;
+  if (isBusy(old) || shown(old) === shown(fresh)) return;
   const focused = old.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
   const open = new Map($$("details[data-id]", old).map((one) => [one.dataset.id, one.open]));
   const copy = document.importNode(fresh, true);
