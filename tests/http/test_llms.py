@@ -6,13 +6,14 @@ import httpx
 
 from gateway.http.auth import ACCESS
 from tests.http.conftest import DOCUMENT
+from tests.http.environment import VERSION
 
 
 async def test_the_page_has_every_operation_and_every_webhook(stranger: httpx.AsyncClient) -> None:
     answer = await stranger.get("/llms.txt")
     assert answer.headers["content-type"] == "text/plain; charset=utf-8"
     page = answer.text
-    assert page.startswith(f"# Dragoman {DOCUMENT['info']['version']}\n\n> {DOCUMENT['info']['summary']}.\n")
+    assert page.startswith(f"# Dragoman {VERSION}\n\n> {DOCUMENT['info']['summary']}.\n")
     named = dict(re.findall(r"(?m)^- `([A-Z]+ /\S+)`: .* \((.*)\)$", page))
     described = {
         f"{method.upper()} {path}": operation["operationId"]
