@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any, Literal
 
-import pytest
+import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, Page, async_playwright
 
 from gateway.http.server import Server
@@ -93,7 +93,7 @@ async def serious(page: Page) -> list[str]:
     ]
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def browser() -> AsyncIterator[Browser]:
     path = shutil.which("chromium")
     assert path is not None, "the tests of the UI need Debian's chromium"
@@ -105,13 +105,15 @@ async def browser() -> AsyncIterator[Browser]:
             await browser.close()
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def ui(browser: Browser) -> AsyncIterator[Ui]:
-    """A gateway without any session."""
+    """A gateway without any session; the tests of a module share a browser, but no context."""
     async with (
         environment_of({"limits": {"drain": "1s"}}) as environment,
         serving(environment.gateway) as (server, url),
     ):
         made = Ui(environment, server, url, browser)
         yield made
+        for context in browser.contexts:
+            await context.close()
         assert made.faults == []

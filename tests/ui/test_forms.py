@@ -10,7 +10,7 @@ from gateway.store.rows import Page as StorePage
 from tests.ui.conftest import KEY, Ui
 from tests.ui.test_pages import busy
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
 
 async def double_click(page: Page, selector: str, path: str) -> None:

@@ -18,7 +18,7 @@ from gateway.events import (
 from gateway.executors.port import Answered
 from tests.ui.conftest import Ui
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
 MARKUP = "<img src=x onerror=window.hacked=1><script>window.hacked=1</script>'\"--></script>{{ 7 * 7 }}"
 CONTROLS = "safe\u202eevil\u202c \x1b[31mred\x1b[0m \u200bzero\x00nul"

@@ -7,7 +7,7 @@ from gateway.events import CallId, MessagePosted, Outcome, QuestionAsked, Text
 from gateway.executors.port import Answered
 from tests.ui.conftest import Ui
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 SECOND = 1_000
 PATIENT = 20_000
 """The time limit in milliseconds where a page reconnects first."""

@@ -13,7 +13,7 @@ from gateway.store.step import Step
 from gateway.testing.conformance.engine_words import call
 from tests.ui.conftest import Ui, serious
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 LISTS = ("/ui", "/ui/sessions", "/ui/calls", "/ui/inbox", "/ui/dead-letters")
 
 

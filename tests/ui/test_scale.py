@@ -12,7 +12,7 @@ from gateway.events import ApprovalAsked, SessionId
 from tests.http.environment import until
 from tests.ui.conftest import KEY, Ui
 
-pytestmark = [pytest.mark.slow, pytest.mark.timing]
+pytestmark = [pytest.mark.slow, pytest.mark.timing, pytest.mark.asyncio(loop_scope="module")]
 SIZE = 10_000
 MOST_SECONDS = 0.2
 PAGES = 200
