@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, MutableMapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -104,12 +105,17 @@ DOCUMENT: dict[str, Any] = json.loads((Path(__file__).parents[2] / "config/opena
 def check_answer(request: httpx.Request, status: int, body: Any) -> None:
     """Hold an answer against what the document says of its operation."""
     asked = request.url.raw_path.decode().partition("?")[0]
+    method = request.method.lower()
     for path, operations in DOCUMENT["paths"].items():
-        operation = operations.get(request.method.lower())
-        if operation and re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", path), asked):
-            schema = operation["responses"][str(status)]["content"]["application/json"]["schema"]
-            jsonschema_rs.validator_for({**schema, "components": DOCUMENT["components"]}).validate(body)
+        if method in operations and re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", path), asked):
+            _validator(path, method, str(status)).validate(body)
             return
+
+
+@cache
+def _validator(path: str, method: str, status: str) -> jsonschema_rs.Validator:
+    schema = DOCUMENT["paths"][path][method]["responses"][status]["content"]["application/json"]["schema"]
+    return jsonschema_rs.validator_for({**schema, "components": DOCUMENT["components"]})
 
 
 def in_process(gateway: Gateway, headers: dict[str, str]) -> httpx.AsyncClient:
