@@ -176,7 +176,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 NEWEST = FIRST + len(MIGRATIONS) - 1
 """The number of the schema of this release."""
 
-_CHECKPOINT_BYTES = 8 * 1024 * 1024
+_CHECKPOINT_BYTES = 16 * 1024 * 1024
 
 
 def open_writer(path: Path, *, tuning: SqliteTuning = PRODUCTION) -> sqlite3.Connection:
