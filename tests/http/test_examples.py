@@ -50,7 +50,7 @@ class Story:
             self.record(operation, "requests", example, body)
         if "redrive" in operation and "state" in content:
             # The attempt may have begun already.
-            content |= {"state": "queued", "attempt": 0}
+            content |= {"state": "queued", "attempt": 0, "started_at": None}
         if content != "":
             self.record(operation, "responses", str(response.status_code), content)
         return content

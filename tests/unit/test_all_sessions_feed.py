@@ -31,10 +31,13 @@ class Counted(TemporaryEngine):
         self.fails = False
 
     async def read_all(self, after: Position, which: EventFilter, *, limit: int, searched: int) -> PlacedPage:
-        self.asked.append((limit, searched))
-        if self.fails:
-            raise EngineUnavailable("the disk is full")
-        return await super().read_all(after, which, limit=limit, searched=searched)
+        try:
+            if self.fails:
+                raise EngineUnavailable("the disk is full")
+            return await super().read_all(after, which, limit=limit, searched=searched)
+        finally:
+            # A read that is counted has the events before it only.
+            self.asked.append((limit, searched))
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 _NOT_IN_0_2_0: Mapping[type[BaseModel], Mapping[str, Any]] = {
     # Release 0.2.0 has no calls from outside.
-    Call: {"answer_to": "runtime", "trace_id": None},
+    Call: {"answer_to": "runtime", "trace_id": None, "started_at": None},
     CallWithOutcome: {"outcome": None},
     CallWithStory: {"attempts": []},
     AnsweredInteraction: {"losses": []},
