@@ -129,7 +129,7 @@ async def test_an_action_that_only_a_reconnect_tells_of_is_linked_to_the_call_be
         connections = work.connections
         await work.drop()
         await work.wait_connections(connections + 1)
-        await gateway.wait_link("up")
+        await gateway.wait_events("link.changed", 3, state="up")
         assert len(await gateway.events(kind="call.linked")) == 1
         metrics = await gateway.metrics()
         assert sum(value for name, value in metrics.items() if name.startswith("dragoman_calls_total")) == 1

@@ -164,7 +164,7 @@ async def test_one_that_shows_no_state_because_nothing_is_new_is_asked_how_it_st
         await work.drop()
         await work.wait_connections(2)
         assert int(work.handshakes[-1]["latest_event_id"]) >= last
-        await gateway.wait_link("up")
+        await gateway.wait_events("link.changed", 2, state="up")
         before = (await gateway.metrics())[FROM_WORK]
         # A server says its first state once more, though it is long gone by.
         await work.emit(live_of(next(event for event in work.events if is_state(event, "loading"))))
