@@ -21,6 +21,7 @@ def call(**over: Any) -> dict[str, Any]:
         "tool": "deal", "state": "accepted", "unknown": False, "dead": False, "error": None, "executor": "cards",
         "created_at": at(0), "deadline_at": at(600), "finished_at": None, "canceling_until": None, "due_at": None,
         "attempt": 1, "idempotency_key": "k", "answer_to": "runtime", "outcome_sequence": None, "events": [],
+        "request_sequence": 1, "redrive_of": None,
         "deliveries": [], "attempts": [attempt | {"sent": True, "due_at": None}],
     } | over  # fmt: skip
 
@@ -39,8 +40,11 @@ def test_an_accepted_attempt_waits_for_its_outcome() -> None:
 def test_the_wait_for_a_reported_outcome_ends_with_it() -> None:
     finished = {"kind": "tool.finished", "outcome": "success", "result": 7, "unknown": False}
     envelope: dict[str, Any] = {"sequence": 4, "recorded_at": at(30), "losses": [], "event": finished}
-    ended = call(state="succeeded", finished_at=at(30), outcome_sequence=4, events=[envelope])
-    wait = tell(ended, NOW).steps[1]
+    # The row of a call is written after its events.
+    ended = call(state="succeeded", finished_at=at(32), outcome_sequence=4, events=[envelope])
+    story = tell(ended, NOW)
+    wait = story.steps[1]
+    assert story.outcome == "deal succeeded after 30 s"
     assert (wait.title, wait.is_open, wait.end) == ("Waited for the outcome", False, START + timedelta(seconds=30))
 
 

@@ -98,7 +98,7 @@ def _outcome(call: Mapping[str, Any], now: datetime) -> str:
     state, tool = call["state"], call["tool"]
     if call["canceling_until"] and state in OPEN:
         return f"{tool} is being canceled"
-    taken = duration(_end_of(call, now) - read_time(call["created_at"]))
+    taken = duration(_end_of(call, now) - _begin_of(call))
     match state:
         case "queued" if call["attempt"]:
             return f"{tool} waits for attempt {call['attempt'] + 1}"
@@ -133,7 +133,7 @@ def _received(call: Mapping[str, Any]) -> str:
         case None:
             return f"{who} did not receive the outcome"
         case {"state": "delivered"} if call["unknown"]:
-            return f"{who} was told that the outcome is unknown"
+            return f"{who} received a failure, marked as unknown"
         case {"state": "delivered"}:
             return f"{who} received the outcome"
         case {"state": "unknown"}:
@@ -239,7 +239,7 @@ def _steps_of(envelope: Mapping[str, Any], call: Mapping[str, Any]) -> list[Stor
         case "tool.finished":
             outcome = event["outcome"]
             detail = compact(event.get("result"), 120) if outcome == "success" else str(event.get("error") or "")
-            told = f"unknown, told as {outcome}" if event.get("unknown") else outcome
+            told = f"{outcome}, marked as unknown" if event.get("unknown") else outcome
             tone: Tone = "unknown" if event.get("unknown") else TONES.get(outcome, "plain")
             return [StoryStep(at, "gateway", f"Outcome recorded: {told}", detail + lost, tone, sequence=sequence)]
         case "delivery.settled":
@@ -262,7 +262,7 @@ def _steps_of(envelope: Mapping[str, Any], call: Mapping[str, Any]) -> list[Stor
 
 def _attempts(call: Mapping[str, Any], now: datetime) -> list[StoryStep]:
     steps: list[StoryStep] = []
-    free, outcome = read_time(call["created_at"]), _outcome_time(call)
+    free, outcome = read_time(call["created_at"]), _time_of(call, call["outcome_sequence"])
     starts = [read_time(one["started_at"]) for one in call["attempts"]]
     for one, started, following in zip(call["attempts"], starts, [*starts[1:], _end_of(call, now)], strict=True):
         if started - free > _PAUSE:
@@ -288,8 +288,8 @@ def _is_accepted(one: Mapping[str, Any], call: Mapping[str, Any]) -> bool:
     return answered and (one["status"] == _ACCEPTED or call["state"] == "accepted")
 
 
-def _outcome_time(call: Mapping[str, Any]) -> datetime | None:
-    known = (one for one in call["events"] if one["sequence"] == call["outcome_sequence"])
+def _time_of(call: Mapping[str, Any], sequence: int | None) -> datetime | None:
+    known = (one for one in call["events"] if one["sequence"] == sequence)
     return next((read_time(one["recorded_at"]) for one in known), None)
 
 
@@ -333,12 +333,20 @@ def _delivery(sent: Mapping[str, Any], outcome: StoryStep) -> StoryStep:
 
 
 def _target(target: str) -> str:
-    return "Result to the agent" if target == "runtime" else f"Copy to {target.removeprefix('destination:')}"
+    return "Outcome to the agent" if target == "runtime" else f"Copy to {target.removeprefix('destination:')}"
 
 
 def _lane_of(target: str) -> Lane:
     return "agent" if target == "runtime" else "backend"
 
 
+# The times of the events come first, because the steps show them: the row of a call is written after its events.
+def _begin_of(call: Mapping[str, Any]) -> datetime:
+    asked = None if call["redrive_of"] else _time_of(call, call["request_sequence"])
+    return asked or read_time(call["created_at"])
+
+
 def _end_of(call: Mapping[str, Any], now: datetime) -> datetime:
-    return now if call["finished_at"] is None else read_time(call["finished_at"])
+    if call["finished_at"] is None:
+        return now
+    return _time_of(call, call["outcome_sequence"]) or read_time(call["finished_at"])
