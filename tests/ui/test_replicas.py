@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, Page, expect
 
 from tests.pace import PATIENCE, within
@@ -15,12 +16,12 @@ from tests.scenarios.fleet import OpenHandsEnvironment, openhands_environment
 from tests.scenarios.replica_processes import Serving, fleet
 from tests.ui.conftest import sign_in
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 SOON, PATIENT = within(1) * 1_000, PATIENCE * 1_000
 """The time limits in milliseconds of what an operator must see at once, and of all else."""
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def environment(tmp_path: Path) -> AsyncIterator[OpenHandsEnvironment]:
     async with openhands_environment(tmp_path) as made:
         yield made
