@@ -31,6 +31,8 @@ pytestmark = pytest.mark.faults
 MANY, FEWER = 10_000, 2_000
 LEASE = 6.0
 """Seconds of a lease, as by default: showing one event to all of them takes about one."""
+CROWDED = 10 * PATIENCE
+"""How long a test waits for all of them: three such crowds may share two cores."""
 USUAL_FILES = 1_024
 """What a shell or a service lets a process open at first."""
 
@@ -56,7 +58,7 @@ async def test_followers_of_a_gateway_that_is_restarted_miss_nothing(
         async def restart() -> None:
             process = scene.gateway.process
             assert process is not None
-            async with asyncio.timeout(4 * PATIENCE):
+            async with asyncio.timeout(CROWDED):
                 assert await process.wait() == (0 if number == signal.SIGTERM else -number), scene.log()
             await scene.unlinked()
             await scene.serve()
@@ -110,7 +112,7 @@ async def followers_of(scene: Scene, many: int) -> AsyncGenerator[Followers]:
     scene.gateway.configure(settings)
     with few_files():
         await scene.serve()
-    await scene.ask("once", within=4 * PATIENCE)
+    await scene.ask("once", within=CROWDED)
     await scene.settled()
     session_id, last = await scene.session_id(), await last_sequence(scene)
     with enough_files(many):
@@ -123,7 +125,7 @@ async def through(
     scene: Scene, followers: Followers, trouble: Callable[[], object], restart: Callable[[], Awaitable[None]]
 ) -> None:
     """Make trouble while an event is on its way to the crowd, and hold everybody to all that is on record."""
-    await scene.ask("again", within=4 * PATIENCE)
+    await scene.ask("again", within=CROWDED)
     await all_there(scene, followers)
     began = 0.0
 
@@ -133,12 +135,12 @@ async def through(
         trouble()
 
     followers.when_first_sees(await last_sequence(scene) + 2, begin)
-    asking = asyncio.create_task(scene.ask("again", within=4 * PATIENCE))
+    asking = asyncio.create_task(scene.ask("again", within=CROWDED))
     await restart()
     await asking
     await all_stand(followers)
     observed().waited(monotonic() - began)
-    await scene.ask("once", within=4 * PATIENCE)
+    await scene.ask("once", within=CROWDED)
     await scene.settled()
     await all_there(scene, followers)
     assert followers.faults == []
@@ -153,7 +155,7 @@ async def all_stand(followers: Followers) -> None:
     async def so() -> bool:
         return followers.standing == followers.many
 
-    await until(so, within=4 * PATIENCE)
+    await until(so, within=CROWDED)
 
 
 async def all_there(scene: Scene, followers: Followers) -> None:
@@ -164,7 +166,7 @@ async def all_there(scene: Scene, followers: Followers) -> None:
         # Asked anew each time, since the record may grow meanwhile.
         return slowest == fastest == await last_sequence(scene)
 
-    await until(so, within=4 * PATIENCE)
+    await until(so, within=CROWDED)
 
 
 async def last_sequence(scene: Scene) -> int:
@@ -199,7 +201,7 @@ async def test_followers_that_never_read_cost_neither_memory_nor_time(tmp_path: 
         settings["limits"] |= {"followers": 2 * DEAF, "session_followers": 2 * DEAF}
         scene.gateway.configure(settings)
         await scene.serve()
-        await scene.ask("once", within=4 * PATIENCE)
+        await scene.ask("once", within=CROWDED)
         await scene.settled()
         path = f"/v1/sessions/{await scene.session_id()}/events/stream"
         with enough_files(2 * DEAF):
@@ -241,7 +243,7 @@ async def seen_after(scene: Scene, reader: tuple[asyncio.StreamReader, asyncio.S
     event = {"kind": "context.updated", "name": "news", "wakes_agent": False, "context": {"number": number, "t": text}}
     assert await scene.post(event) == 202
     answered = monotonic()
-    async with asyncio.timeout(4 * PATIENCE):
+    async with asyncio.timeout(CROWDED):
         return await seen - answered
 
 
