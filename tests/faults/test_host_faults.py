@@ -178,8 +178,10 @@ async def test_a_link_that_hangs_is_given_up_and_made_anew(tmp_path: Path, place
         await until(lambda: _logged(one, "took longer than 0.3 s"))
         assert one.faults()["link"]
         await one.is_well()
-        # Where an answer tells of delivery, what may have come is not said again.
-        assert one.finn.texts().count("said while it hangs") == (place in {"link.enter", "link.prove"})
+        # Where an answer tells of delivery, what may have come is not said again. A link that hangs while it closes
+        # ends before or after the message leaves.
+        heard = {"link.enter": {1}, "link.prove": {1}, "link.send": {0}, "link.close": {0, 1}}
+        assert one.finn.texts().count("said while it hangs") in heard[place]
 
 
 async def test_a_create_that_hangs_at_start_is_given_up_and_asked_again(tmp_path: Path) -> None:
