@@ -499,7 +499,7 @@ async def test_who_asks_for_too_many_at_once_is_told_so_and_not_that_the_server_
 
 
 @pytest.mark.slow
-async def test_who_asks_five_thousand_times_is_answered_each_time_and_costs_nobody_else_a_call(
+async def test_who_asks_a_thousand_times_is_answered_each_time_and_costs_nobody_else_a_call(
     environment: Environment, wire: httpx.AsyncClient, url: str, session_id: str, token: str
 ) -> None:
     path = f"/v1/sessions/{session_id}/calls"
@@ -521,10 +521,10 @@ async def test_who_asks_five_thousand_times_is_answered_each_time_and_costs_nobo
         waiting = (ask("get_result", {"call_id": call_id}, number) for number in range(MOST_HELD_OF_ONE))
         held = [asyncio.create_task(one) for one in waiting]
         await until(_all_held(environment, session_id))
-        for wave in range(50):
+        for wave in range(10):
             told = await asyncio.gather(*(ask("ask_for_cards", SEVENS, 100 * wave + n) for n in range(100)))
             assert set(told) == {"too many calls at once; retry when some have ended"}
-            if wave % 25 == 0:
+            if wave % 5 == 0:
                 assert answer_texts(await other.call("ask_for_cards", {"rank": "8"})) == ['{"cards":["7H"]}']
         assert len(environment.backend.asked) == asked + 2
         await settle(wire, call_id, {"outcome": "success", "result": 7})
