@@ -52,8 +52,8 @@ async def take_over(
 
 async def open_many(engine: Engine, count: int) -> set[SessionId]:
     names = [SessionId(f"s-{number:05}") for number in range(count)]
-    for start in range(0, count, 200):
-        await asyncio.gather(*(open_session(engine, name) for name in names[start : start + 200]))
+    for start in range(0, count, 20):
+        await asyncio.gather(*(open_session(engine, name) for name in names[start : start + 20]))
     return set(names)
 
 
