@@ -232,10 +232,10 @@ class AllSessionsFeed:
     def _show(self, taken: Sequence[SessionNews], *, more: bool) -> None:
         """Show recorded events, and live events in between."""
         for news in taken:
-            for spread in news.items:
-                if isinstance(spread.item, Envelope):
-                    self._show_live(spread.item.session_id, before=spread.item.sequence)
-                self._log.show(spread, weight(spread.item.event))
+            for one in news.items:
+                if isinstance(one.item, Envelope):
+                    self._show_live(one.item.session_id, before=one.item.sequence)
+                self._log.show(one, weight(one.item.event))
         if not more:
             self._show_live()
 

@@ -178,10 +178,12 @@ async def connect(address: Address) -> Connection:
     """
     try:
         connection = await _open(address)
-        while await _is_direct(connection) is not address.direct:
+        if await _is_direct(connection) is not address.direct:
             connection.terminate()
             address.direct = not address.direct
             connection = await _open(address)
+            # For its settings; behind an address that alternates, the next connection decides again.
+            await _is_direct(connection)
     except (ValueError, TypeError) as exc:
         raise EngineUnusable(
             f"the DSN of {address.place} is invalid: write postgresql://user:password@host:5432/database"
