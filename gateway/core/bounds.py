@@ -1,4 +1,4 @@
-"""Bounds a session's memory by count and bytes: the oldest entries are dropped, the newest never is. Pure."""
+"""Limits a session's memory by count and size: the oldest entries are dropped first, the newest never. Pure."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
