@@ -29,6 +29,7 @@ from gateway.store.sqlite import SqliteEngine
 from gateway.store.step import RUNTIME, Committed, Step
 from tests.engines import postgres_server
 from tests.pace import PATIENCE
+from tests.scenarios.fleet import condition
 from tests.scenarios.plain_runtime import PlainRuntime
 
 Way = Literal["taken", "busy", "unsent", "broken", "silent"]
@@ -476,3 +477,22 @@ def test_each_message_is_delivered_or_its_send_was_on_record(machine: type[Messa
 @pytest.mark.parametrize("machine", [PostgresMessages, SilentPostgresMessages], ids=["answers", "silent"])
 def test_each_message_is_delivered_or_its_send_was_on_record_with_takeovers(machine: type[Messages]) -> None:
     run_state_machine_as_test(machine, settings=settings(_FEW, max_examples=8))
+
+
+@pytest.mark.parametrize("capabilities", [ANSWERS, SILENT])
+async def test_a_link_that_comes_up_after_the_drain_starts_no_send(tmp_path: Path, capabilities: Capabilities) -> None:
+    world = World(tmp_path, capabilities, None)
+    await world.start()
+    world.peer.lose()
+    await world.settle()
+    await world.post(2)
+    (process,) = world.processes
+    assert process.gateway is not None
+    await process.gateway.drain()
+    world.peer.come_back()
+    await condition(lambda: process.side.receiver)
+    await world.settle()
+    assert [(row.state, row.attempt) for _, row in await world.rows()] == [("pending", 0)] * 2
+    await world.end(kill=False)
+    await world.finish()
+    assert {text for text, _ in world.peer.texts} == {"m0", "m1"}

@@ -102,7 +102,7 @@ echo "== end"
 
 
 def test_a_reader_who_types_what_the_readme_says_sees_what_it_says(reader: subprocess.Popen[str]):
-    output, _ = reader.communicate(timeout=110)
+    output, _ = reader.communicate(timeout=5 * PATIENCE)
     called, _, said = output.partition("== said")
     said, _, followed = said.partition("== followed")
     followed, _, terminal = followed.partition("== terminal")

@@ -117,7 +117,7 @@ class Outbox:
 
     def plan_attempts(self, builder: StepBuilder) -> Attempts:
         """Return the attempts that a step commits or resets."""
-        return self.outgoing.plan_attempts(builder, sending=self._running)
+        return self.outgoing.plan_attempts(builder, sending=self._running or self._ends)
 
     def attempts_settled(self) -> None:
         """Note that a step has recorded the attempts that were due."""
@@ -210,17 +210,22 @@ class Outbox:
         """Whether the sending task runs."""
         return self._sender is not None and not self._sender.done()
 
+    @property
+    def _ends(self) -> bool:
+        """Whether the process is about to end and could cut off a send between its attempt and its first byte."""
+        return self._shared.drain.over.is_set()
+
     def _start(self) -> None:
         """Start the sending task unless it runs."""
         link = self._link
-        if link is not None and not self._running:
+        if link is not None and not self._running and not self._ends:
             send = partial(self._send_all, link)
             self._sender = guard("outbox", send, self._shared.tasks, again=False, session_id=self._session_id)
 
     async def _send_all(self, link: Link) -> None:
         """Perform the next steps of `Outgoing` until it is idle."""
         try:
-            while link is self._link:
+            while link is self._link and not self._ends:
                 if not self._permit.holds:
                     await self._permit.wait_held()
                 self._current = None
