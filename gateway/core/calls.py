@@ -12,7 +12,7 @@ from gateway.core.adapt import expressible_outcome
 from gateway.core.effects import Dispatch, Queue, Release, Transmit, canceled_data
 from gateway.core.nulls import Fitted
 from gateway.core.session import TURN, USUAL_RETRY, RetryPolicy, RuntimeContext, StepBuilder, send
-from gateway.core.trace_context import call_span, context_of
+from gateway.core.trace_context import attempt_context, call_span, context_of
 from gateway.errors import CannotExpress, Conflict, Overloaded, TooLarge
 from gateway.events import (
     CallId,
@@ -388,8 +388,7 @@ def cancel(builder: StepBuilder, call_id: CallId, *, reason: str | None) -> bool
         settle(builder, call, cancellation(text), tell_reason=text)
     elif call.canceling_until is None:
         builder.change_call(MarkCanceling(call_id, builder.now + builder.runtime.policy.cancel_grace))
-        tell = canceled_data(builder.base, call, reason=text)
-        builder.effects.append(Release(call_id, call.executor, tell=tell, key=call.idempotency_key, stop=False))
+        _release(builder, call, canceled_data(builder.base, call, reason=text), stop=False)
     return True
 
 
@@ -537,7 +536,12 @@ def settle(
     if not under_way:
         return
     told_off = canceled_data(builder.base, call, reason=tell_reason) if tell_reason and call.attempt > 0 else None
-    builder.effects.append(Release(call.call_id, call.executor, told_off, call.key or call.call_id))
+    _release(builder, call, told_off)
+
+
+def _release(builder: StepBuilder, call: Call, tell: dict[str, Any] | None, *, stop: bool = True) -> None:
+    trace = None if tell is None else attempt_context(call)
+    builder.effects.append(Release(call.call_id, call.executor, tell, call.idempotency_key, stop, trace))
 
 
 def _tell_updates(
@@ -596,5 +600,4 @@ def end_elsewhere(builder: StepBuilder, call: Call, event: ToolFinished) -> None
             error=outcome.error,
         )
     )
-    tell = canceled_data(builder.base, call, reason="Another client has answered this call.")
-    builder.effects.append(Release(call.call_id, call.executor, tell=tell, key=call.idempotency_key))
+    _release(builder, call, canceled_data(builder.base, call, reason="Another client has answered this call."))

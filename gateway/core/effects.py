@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from gateway.adapter.port import Frame
 from gateway.core.state import SessionView
+from gateway.core.trace_context import TraceContext
 from gateway.events import (
     ApprovalGiven,
     CallId,
@@ -51,6 +52,8 @@ class Release:
     key: str = ""
     stop: bool = True
     """Whether the running attempt is aborted; after an operator's cancel it has a grace period."""
+    trace: TraceContext | None = None
+    """The trace context of the attempt, which the `tool.canceled` carries too."""
 
 
 Place = Literal["first", "before_wakes", "wakes", "in_order"]

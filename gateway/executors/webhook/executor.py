@@ -74,7 +74,12 @@ class WebhookExecutor:
 
     async def cancel(self, cancellation: Cancellation) -> None:
         try:
-            written = self._writer.write(cancellation.key, "tool.canceled", data=cancellation.data)
+            written = self._writer.write(
+                cancellation.key,
+                "tool.canceled",
+                data=cancellation.data,
+                trace=(cancellation.traceparent, cancellation.tracestate),
+            )
         except ValueError as exc:
             limited(_log.warning, "cancel not sent", per=self, key=cancellation.key, reason=str(exc))
             return

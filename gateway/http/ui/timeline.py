@@ -88,6 +88,11 @@ class TimelineCall:
         return self._last("delivery.settled")
 
     @property
+    def tone(self) -> Tone:
+        """The tone of its outcome."""
+        return self.outcome.tone if self.outcome else "plain"
+
+    @property
     def failed(self) -> bool:
         """Whether it is shown even in a folded turn."""
         return self.outcome is not None and self.outcome.failed
@@ -295,8 +300,9 @@ def answer_of(event: Mapping[str, Any]) -> str:
 
 
 def subject_of(event: Mapping[str, Any]) -> str:
-    """Return the tool, question or secret that an event asks a person for."""
-    return next(str(event[name]) for name in ("tool", "text", "prompt", "name", "kind") if event.get(name))
+    """Return the tool with its arguments, the question or the secret that an event asks a person for."""
+    subject = next(str(event[name]) for name in ("tool", "text", "prompt", "name", "kind") if event.get(name))
+    return f"{subject} {compact(event['arguments'], 80)}" if event.get("arguments") else subject
 
 
 def _text(content: Any) -> str:

@@ -297,7 +297,10 @@ class Dispatcher:
         found = self._backends.executor(effect.executor or "")
         if found is None or effect.tell is None:
             return
-        cancellation = Cancellation(key=f"{effect.key}.cancel", data=effect.tell, timeout=_CANCEL_TIMEOUT)
+        traceparent, tracestate = (None, None) if effect.trace is None else (str(effect.trace), effect.trace.state)
+        cancellation = Cancellation(
+            f"{effect.key}.cancel", effect.tell, _CANCEL_TIMEOUT, traceparent, tracestate or None
+        )
         if self._canceling >= MOST_CANCELS:
             log.warning("cancel not sent", key=cancellation.key, reason="too many at once")
             return

@@ -90,7 +90,7 @@ _ENDED = """, ended_at = CASE
 END"""
 
 _PARTS = {
-    "events": _add("events", EventRecord._fields, more=" RETURNING session_id, seq"),
+    "events": _add("events", EventRecord._fields),
     "opened": _add("calls", CALL_COLUMNS),
     "moved": _move("calls", CALL_MOVE_COLUMNS, ("call_id",), more=_ENDED),
     "sends": _add("outbound", SEND_COLUMNS),
@@ -183,7 +183,7 @@ def writing(writes: Writes, known: KnownRows) -> Writing:
     }
     given = {name: rows for name, rows in given.items() if rows}
     rows = [_rows(_PARTS[name].columns, part) for name, part in given.items()]
-    return Writing(_statement(tuple(given), marked=True), (*rows, len(writes.heads)))
+    return Writing(_statement(tuple(given), marked=True), (*rows, *_places(writes.events), len(writes.heads)))
 
 
 async def write(link: Connection, writes: Writes, *, known: KnownRows, token: str, spent: Sequence[str]) -> str:
@@ -197,6 +197,18 @@ async def write(link: Connection, writes: Writes, *, known: KnownRows, token: st
         first = {answer[:2]: answer for answer in reversed(writes.answers)}
         await link.ask(KEEP_ANSWERS, *zip(*(first[key] for key in sorted(first)), strict=True), writes.now)
     return version
+
+
+def _places(events: Sequence[EventRecord]) -> Sequence[Sequence[Any]]:
+    """Return the sessions of events, and the first and the last sequence of each, as the values of `_WRITTEN`."""
+    if not events:
+        return ()
+    firsts: dict[SessionId, int] = {}
+    lasts: dict[SessionId, int] = {}
+    for event in events:
+        firsts.setdefault(event.session_id, event.seq)
+        lasts[event.session_id] = event.seq
+    return [*lasts], [*firsts.values()], [*lasts.values()]
 
 
 def _fold(writes: Writes) -> tuple[list[Sequence[Any]], list[Sequence[Any]]]:
@@ -261,7 +273,8 @@ def _statement(names: tuple[str, ...], *, marked: bool = False) -> str:
         return text
     count = len(names) + 1
     if "events" in names:
-        names, texts = (*names, "written"), [*texts, _WRITTEN]
+        texts.append(_WRITTEN.format(sessions=count, firsts=count + 1, lasts=count + 2))
+        names, count = (*names, "written"), count + 3
     parts = ", ".join(f"{name} AS ({text})" for name, text in zip(names, texts, strict=True))
     spent = f"spent AS ({_FORGET.format(count + 2)})"
     return f"WITH {parts}, {spent} {_MARK_HEADS.format(count=count, token=count + 1)}"
@@ -282,10 +295,9 @@ _READ = {
 
 
 _WRITTEN = """
-INSERT INTO @written (xid, at, sessions, firsts, lasts)
-SELECT pg_current_xact_id()::text::bigint, clock_timestamp(), array_agg(session_id), array_agg(first), array_agg(last)
-FROM (SELECT session_id, min(seq) AS first, max(seq) AS last FROM events GROUP BY session_id ORDER BY session_id) AS e
-HAVING count(*) > 0
+INSERT INTO @written (xid, at, sessions, firsts, lasts) VALUES (
+    pg_current_xact_id()::text::bigint, clock_timestamp(), ${sessions}::text[], ${firsts}::bigint[], ${lasts}::bigint[]
+)
 """
 """Records the place of a transaction's events in a stream over sessions."""
 _FORGET = "DELETE FROM @commits WHERE token = ANY (${}::text[])"

@@ -361,8 +361,7 @@ def test_serve_beyond_loopback_without_keys_is_refused() -> None:
 
 
 def test_serve_answers_until_it_is_told_to_stop(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     words = [sys.executable, "-m", "gateway", "serve", "--config", str(STATIC), "--port", str(port)]
     with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:

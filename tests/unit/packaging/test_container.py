@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from fnmatch import fnmatchcase
@@ -16,6 +15,7 @@ import yaml
 from gateway.runtime.tuning import Tuning
 from gateway.settings.model import Api
 from gateway.testing.demo.environment import PARTS
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[3]
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
@@ -203,8 +203,7 @@ def test_the_first_lines_that_compose_shows_answer_where_the_image_runs(tmp_path
     (tmp_path / "data").mkdir()
     config = tmp_path / "gateway.yaml"
     config.write_text((ROOT / "config/examples/container.yaml").read_text().replace("/data/", f"{tmp_path}/data/"))
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     words = json.loads(dict(_instructions(until="AS demo"))["CMD"])
     words = [str(config) if word == "/etc/dragoman/gateway.yaml" else word for word in words]
     # Compose puts the variables of .env into the environment that it names.

@@ -4,7 +4,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,6 +15,7 @@ import httpx
 import pytest
 
 from gateway.settings.model import Limits
+from tests.ports import free_port
 from tests.readme.pages import ROOT, block
 
 UNIT = ROOT / "config/dragoman.service"
@@ -68,8 +68,7 @@ def test_what_it_starts_reloads_and_stops_as_it_says(tmp_path: Path) -> None:
     config, state = tmp_path / "gateway.yaml", tmp_path / "state"
     state.mkdir()
     config.write_text("engine: {type: sqlite, path: dragoman.db}\nlogging: {format: json}\n")
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     command = OPTIONS["ExecStart"][0].replace("/opt/dragoman/bin/dragoman", str(PROGRAM))
     command = command.replace("/etc/dragoman/gateway.yaml", str(config))
     [reload] = re.findall(r"/bin/kill -(\w+) \$MAINPID", OPTIONS["ExecReload"][0])
