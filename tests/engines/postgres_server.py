@@ -101,12 +101,18 @@ class OwnServer:
         """Kill all its processes at once."""
         process, self._process = self._process, None
         if process is not None:
+            children: list[int] = []
             if process.poll() is None:
                 os.kill(process.pid, signal.SIGSTOP)
-                for pid in _children(process.pid):
+                children = _children(process.pid)
+                for pid in children:
                     os.kill(pid, signal.SIGKILL)
             process.kill()
             process.wait(_PATIENCE)
+            # Until they are dead, they hold the memory that a new server of this folder would share with them.
+            end = time.monotonic() + _PATIENCE
+            while any(map(_is_alive, children)) and time.monotonic() < end:
+                time.sleep(0.01)
 
     def remove(self) -> None:
         """Kill it, and leave nothing of it."""
@@ -292,6 +298,14 @@ def make_folder() -> Path:
     if user is not None:
         os.chown(folder, user.pw_uid, user.pw_gid)
     return folder
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in {"Z", "X"}
 
 
 def _children(pid: int) -> list[int]:

@@ -3,7 +3,7 @@
 import re
 
 from gateway.errors import EngineUnavailable
-from gateway.events import CallId, Outcome
+from gateway.events import ApprovalAsked, CallId, Outcome
 from gateway.executors.port import Answered, NeverSent
 from tests.http.environment import Environment, until
 from tests.http.ui.browser import Browser, browsing
@@ -105,3 +105,24 @@ async def test_a_filter_finds_events_far_back_and_says_how_far(environment: Envi
     assert len(_rows(opened)) == 1
     assert len(_rows(steered)) == 200
     assert "looked back to event 803" in steered
+
+
+async def test_a_turn_counts_failed_and_unknown_items_apart(environment: Environment, url: str) -> None:
+    session_id = await environment.attach()
+    await environment.lose_call("c-1")
+    environment.backend.answers["ask_for_cards"] = Answered(Outcome(outcome="failure", error="no cards"))
+    await environment.ask("c-2", state="failed")
+    async with browsing(url) as browser:
+        await browser.sign_in("all-of-it")
+        page = _plain(await _page(browser, f"/ui/sessions/{session_id}"))
+    assert re.search(r"2 calls, \S+ m?s \S 1 failed \S 1 unknown ", page)
+
+
+async def test_a_waiting_approval_is_named_with_its_arguments(environment: Environment, url: str) -> None:
+    session_id = await environment.attach()
+    await environment.ask_person(ApprovalAsked(id="a-1", tool="rm", arguments={"path": "a"}))
+    async with browsing(url) as browser:
+        await browser.sign_in("all-of-it")
+        pages = [_plain(await _page(browser, path)) for path in ("/ui", f"/ui/sessions/{session_id}")]
+    for page in pages:
+        assert "rm {&#34;path&#34;: &#34;a&#34;}" in page
