@@ -201,8 +201,9 @@ def _cut_one(turn: Turn, session_id: SessionId, first: int, copies_from: int) ->
     place = (turn.store.key(session_id), first)
     count, size = execute(
         """
-        SELECT count(*), coalesce(sum(coalesce(length(body), 0) + coalesce(length(about), 0)), 0)
-        FROM events WHERE session_id = ? AND seq < ?
+        SELECT count(*), coalesce(sum(coalesce(length(e.body), 0) + coalesce(length(e.about), 0)), 0)
+        FROM sessions s JOIN events e ON e.session_id = s.id
+        WHERE s.id = ? AND e.seq < ? AND e.seq >= s.min_seq
         """,
         place,
     ).fetchone()
@@ -210,9 +211,9 @@ def _cut_one(turn: Turn, session_id: SessionId, first: int, copies_from: int) ->
         return RemovedRows(0, Counter())
     copies: Counter[str] = Counter(dict(_ask(turn, UNDELIVERED, session_id, first)))
     execute("UPDATE sessions SET min_seq = ?, size = size - ? WHERE id = ?", (first, size, place[0]))
-    # The newest row stays without its body, because SQLite would give its id to another event.
+    # The newest row stays empty, because SQLite would give its id to another event.
     execute("DELETE FROM events WHERE session_id = ? AND seq < ? AND id < (SELECT max(id) FROM events)", place)
-    execute("UPDATE events SET body = NULL, about = NULL WHERE session_id = ? AND seq < ?", place)
+    execute("UPDATE events SET dedupe_key = NULL, body = NULL, about = NULL WHERE session_id = ? AND seq < ?", place)
     execute("DELETE FROM outbound WHERE session_id = ? AND seq < ?", place)
     execute("DELETE FROM interactions WHERE session_id = ? AND request_seq < ?", place)
     turn.store.forget_head(session_id)

@@ -144,6 +144,14 @@ class SweepSuite:
         assert [e.sequence for e in await engine.read(ALICE, after=11)] == [12]
         assert (await row_of(engine)).first_sequence == 12
 
+    async def test_a_dedupe_key_is_forgotten_with_its_event(self, engine: Engine, clock: FakeClock) -> None:
+        await open_session(engine)
+        policy = replace(KEEP_ALL, open_age=DAY)
+        for removed in (2, 1):
+            await engine.commit(Step(ALICE, (said(dedupe_key="k", recorded_at=clock.now()),)))
+            clock.turn(2 * DAY)
+            assert (await engine.sweep(policy)).events == removed
+
     async def test_closed_sessions_have_an_age_of_their_own(self, engine: Engine, clock: FakeClock) -> None:
         await self._fill(engine)
         await self._fill(engine, BOB)
