@@ -14,6 +14,7 @@ from playwright.async_api import Browser, Page, async_playwright
 
 from gateway.errors import EngineUnavailable
 from gateway.events import ApprovalAsked, CallId, MessagePosted, QuestionAsked, SecretAsked, Text, ToolRequested
+from gateway.executors.port import Uncertain
 from gateway.store.rows import Page as StorePage
 from tests.http.conftest import serving
 from tests.http.environment import Environment, environment_of
@@ -22,6 +23,8 @@ from tests.ui.conftest import KEY, sign_in
 WIDTHS = (390, 1024, 1440)
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 MANY = 10_000
+_TOGETHER = 100
+"""Calls that are open together."""
 _HEIGHT = 900
 _THUMB = 480
 """The width of a picture on a sheet."""
@@ -82,7 +85,14 @@ async def _busy(made: Environment) -> Ids:
 
 
 async def _many(made: Environment) -> Ids:
+    """Make as many calls, dead letters, requests for a person, and events."""
     ids = await _one(made)
+    made.backend.answers["lost"] = Uncertain("the connection broke")
+    for number in range(MANY):
+        made.runtime.say(ApprovalAsked(id=f"m-{number}", tool="rm", arguments={"path": f"deck-{number}"}))
+        made.runtime.say(ToolRequested(native_call_id=f"m-{number}", tool="lost", arguments={"number": number}))
+        if number % _TOGETHER == _TOGETHER - 1:
+            await made.call(f"m-{number}", "failed")
     await made.post(ids["session"], MANY)
     return ids
 

@@ -21,6 +21,8 @@ EVENTS = 200
 _WINDOWS = (200, 800, 3_200, 12_800)
 """How many events a search for kinds looks back, until it has found a page."""
 _MATCHES = 500
+_NAMED = 5
+"""The maximum number of requests for a person that a session's page names."""
 _SECOND = timedelta(seconds=1)
 _GONE = 410
 
@@ -42,7 +44,7 @@ async def session(visit: Visit) -> Response:
     found = [item for turn in turns for item in turn.items if item.failed or not visit.query.get("failed")]
     calls = await visit.api.get("/v1/calls", session_id=session_id, limit=500, **_times(envelopes))
     busy = await visit.api.get("/v1/calls", session_id=session_id, state=",".join(sorted(OPEN)), limit=500)
-    waiting = await visit.api.get("/v1/interactions", session_id=session_id, state="waiting", limit=20)
+    waiting = await visit.api.get("/v1/interactions", session_id=session_id, state="waiting", limit=_NAMED)
     return render(
         visit,
         "session.html",
@@ -55,8 +57,8 @@ async def session(visit: Visit) -> Response:
         first=after + 1 if kinds or not envelopes else envelopes[0]["sequence"],
         last_shown=min(before - 1, last),
         calls={call["call_id"]: call for call in calls["data"]},
-        open_calls=busy["data"],
-        waiting=waiting["data"],
+        open_calls=busy,
+        waiting=waiting,
         connection=_link_of(await visit.api.get("/v1/runtimes"), session_id),
         query=visit.query,
     )

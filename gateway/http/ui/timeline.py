@@ -117,10 +117,10 @@ class AgentTurn:
 
     @property
     def title(self) -> str:
-        """The stimulus: the first message, otherwise the first call, otherwise the first event."""
-        for kind in ("message.posted", "tool.requested"):
+        """The stimulus: the first message or steer, otherwise the first call, otherwise the first event."""
+        for kinds in ({"message.posted", "turn.steered"}, {"tool.requested"}):
             for line in self.lines:
-                if line.kind == kind:
+                if line.kind in kinds:
                     return shorten(line.summary, 90)
         return self.lines[0].kind
 
@@ -287,7 +287,7 @@ def summarize(event: Mapping[str, Any]) -> str:
             return " ".join(str(event[name]) for name in ("decision", "tool") if event.get(name)) + (
                 f" {compact(event['arguments'], 120)}" if event.get("arguments") else ""
             )
-        case {"kind": "question.asked", "text": text} | {"kind": "thought.shared", "text": text}:
+        case {"kind": "question.asked" | "thought.shared" | "turn.steered", "text": text}:
             return str(text)
         case _:
             rest = {name: value for name, value in event.items() if name != "kind" and value not in (None, "", [], {})}

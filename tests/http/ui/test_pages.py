@@ -126,3 +126,26 @@ async def test_a_waiting_approval_is_named_with_its_arguments(environment: Envir
         pages = [_plain(await _page(browser, path)) for path in ("/ui", f"/ui/sessions/{session_id}")]
     for page in pages:
         assert "rm {&#34;path&#34;: &#34;a&#34;}" in page
+
+
+async def test_counts_of_a_part_of_a_list_say_so(environment: Environment, url: str) -> None:
+    session_id = await environment.attach()
+    for number in range(6):
+        environment.runtime.say(ApprovalAsked(id=f"a-{number}", tool="rm"))
+    for number in range(51):
+        await environment.lose_call(f"c-{number}")
+    async with browsing(url) as browser:
+        await browser.sign_in("all-of-it")
+        session = _plain(await _page(browser, f"/ui/sessions/{session_id}"))
+        overview = _plain(await _page(browser, "/ui"))
+    assert "more than 5 requests wait for a person: rm , rm , rm , rm , rm , all in the inbox" in session
+    assert re.search(r"at least \d+ × lost", overview)
+
+
+async def test_a_steered_turn_is_named_by_its_text(environment: Environment, url: str) -> None:
+    session_id = await environment.attach()
+    await environment.post(session_id, 1)
+    async with browsing(url) as browser:
+        await browser.sign_in("all-of-it")
+        page = _plain(await _page(browser, f"/ui/sessions/{session_id}"))
+    assert re.search(r" left \d+ events?, ", page)
