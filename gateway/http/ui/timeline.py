@@ -301,7 +301,9 @@ def answer_of(event: Mapping[str, Any]) -> str:
 
 def subject_of(event: Mapping[str, Any]) -> str:
     """Return the tool with its arguments, the question or the secret that an event asks a person for."""
-    subject = next(str(event[name]) for name in ("tool", "text", "prompt", "name", "kind") if event.get(name))
+    subject = next(
+        str(event[name]) for name in ("tool", "text", "prompt", "name", "purpose", "kind") if event.get(name)
+    )
     return f"{subject} {compact(event['arguments'], 80)}" if event.get("arguments") else subject
 
 
