@@ -53,12 +53,13 @@ async def read_form(request: Request, *, largest: int) -> dict[str, str]:
 def key_of(form: Mapping[str, str]) -> str | None:
     """Return the `Idempotency-Key` of a form: that of its rendering, with a digest of the fields.
 
-    A browser that returns to a page sends other fields with the same rendering.
+    A browser that returns to a page sends other fields with the same rendering. `seen` does not count: a live page
+    updates it between two clicks.
     """
     if not form.get("once"):
         return None
     # Not even a digest of a secret is kept.
-    fields = sorted((name, value) for name, value in form.items() if name not in {"once", "value"})
+    fields = sorted((name, value) for name, value in form.items() if name not in {"once", "seen", "value"})
     return f"{form['once']}.{hashlib.sha256(urlencode(fields).encode()).hexdigest()}"
 
 

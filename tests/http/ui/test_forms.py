@@ -52,6 +52,17 @@ async def test_a_message_that_is_sent_twice_is_posted_once(environment: Environm
     assert await count(environment, session_id, "message.posted") == 2
 
 
+async def test_a_message_is_posted_once_even_if_the_page_updates_its_form_between_two_clicks(
+    environment: Environment, browser: Browser
+) -> None:
+    session_id = await environment.attach()
+    path = f"/ui/sessions/{session_id}"
+    form = await form_on(browser, path, f"{path}/message") | {"text": "Whose turn is it?"}
+    for seen in (int(form["seen"]), int(form["seen"]) + 1):
+        assert (await browser.send(f"{path}/message", form | {"seen": f"{seen}"})).status_code == 303
+    assert await count(environment, session_id, "message.posted") == 1
+
+
 async def test_a_message_is_posted_once_even_if_its_form_could_not_be_remembered(
     environment: Environment, browser: Browser
 ) -> None:
