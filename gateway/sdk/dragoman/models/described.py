@@ -7,9 +7,9 @@ it only when a schema is generated.
 import ast
 import inspect
 import json
-import textwrap
 from functools import cache
 from itertools import pairwise
+from types import ModuleType
 from typing import Any
 
 from pydantic import BaseModel, GetJsonSchemaHandler
@@ -46,16 +46,19 @@ def docstrings_of(model: type[BaseModel]) -> dict[str, str]:
 
 
 def _body(model: type) -> list[ast.stmt]:
-    """Parse the body of a class; empty if the class has no source."""
+    """Find the body of a class at the top of its module; empty if the class has no source."""
+    module = inspect.getmodule(model)
+    return [] if module is None else _classes(module).get(model.__qualname__, [])
+
+
+@cache
+def _classes(module: ModuleType) -> dict[str, list[ast.stmt]]:
+    """Parse the classes of a module once: `inspect.getsource` parses the whole module for each of them."""
     try:
-        source = inspect.getsource(model)
+        source = inspect.getsource(module)
     except OSError:
-        return []
-    match ast.parse(textwrap.dedent(source)).body:
-        case [ast.ClassDef(body=body)]:
-            return body
-        case _:
-            return []
+        return {}
+    return {one.name: one.body for one in ast.parse(source).body if isinstance(one, ast.ClassDef)}
 
 
 class Described(Documented):
