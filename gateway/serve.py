@@ -91,7 +91,8 @@ async def serve(
         log.warning("configuration", path=problem.path, line=problem.line, problem=problem.message)
     _allow_files(settings.limits)
     listener = _listen(host or DEFAULT_HOST, DEFAULT_PORT if port is None else port, guarded=bool(settings.api.keys))
-    _tune_the_interpreter()
+    # With the default interval, a thread waits 5 ms for its turn after every disk access.
+    sys.setswitchinterval(0.0003)
     with listener:
         url = own_url(settings, listener)
         parts = parts_for(
@@ -110,7 +111,9 @@ async def serve(
 
             gateway.call_when_reloaded(fit)
             stop = _handle_signals(gateway, tasks, hung_up)
-            _freeze_collector()
+            # Classes and configuration live as long as the process: collecting them again and again takes a tenth of
+            # the CPU of a busy gateway, and causes most of its slowest calls.
+            gc.freeze()
             serving = spawn("server", server.serve(sockets=[listener]), tasks)
             where, at = listener.getsockname()[:2]
             log.info("listening", url=f"http://{f'[{where}]' if ':' in where else where}:{at}", pid=os.getpid())
@@ -264,25 +267,6 @@ def _local_url(listener: socket.socket) -> str | None:
     if not ip_address(host).is_loopback:
         return None
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
-
-
-def _tune_the_interpreter() -> None:
-    """Configure the interpreter for one busy loop and threads that read and write.
-
-    With the default interval each thread would wait 5 ms for its turn after every disk access.
-    """
-    gc.set_threshold(20_000, 20, 20)
-    sys.setswitchinterval(0.0003)
-
-
-def _freeze_collector() -> None:
-    """Exclude the existing objects from garbage collection.
-
-    Classes and configuration live as long as the process. Collecting them repeatedly takes a tenth of the CPU of a busy
-    gateway and causes most of its slowest calls.
-    """
-    gc.collect()
-    gc.freeze()
 
 
 def _catch_hang_ups() -> asyncio.Event:
