@@ -71,7 +71,7 @@ def explain(
     outside: Collection[Place],
     empty: Mapping[Place, Sequence[str]],
     unexpanded: Callable[[], list[SettingFault]],
-    schema: Schema,
+    schema: Callable[[], Schema],
 ) -> list[Finding]:
     """Write a text for each fault; for a value with empty variables, the text names the variables.
 
@@ -99,7 +99,7 @@ def _name_empty(names: Sequence[str], fault: SettingFault) -> str | None:
     return f"the environment {subject} empty; set {'it' if len(names) == 1 else 'them'}{make}"
 
 
-def _word(fault: SettingFault, written: Any, schema: Schema) -> str | None:
+def _word(fault: SettingFault, written: Any, schema: Callable[[], Schema]) -> str | None:
     """Write the text of a fault from the file and the schema; None if the validator's text must be used."""
     last = str(fault.place[-1]) if fault.place else ""
     match fault.type:
@@ -110,14 +110,14 @@ def _word(fault: SettingFault, written: Any, schema: Schema) -> str | None:
             return f"{last[:_QUOTED]!r} is not a valid name; {rule}"
         case "union_tag_not_found" | "union_tag_invalid":
             key = str(fault.context.get("discriminator", "type")).strip("'")
-            here = find(schema, fault.place, _without(written, fault.place, key))
+            here = find(schema(), fault.place, _without(written, fault.place, key))
             given = _value_at(written, (*fault.place, key))
             shown = _quote(given, [])
         case _:
-            here = find(schema, fault.place, written)
+            here = find(schema(), fault.place, written)
             given = _value_at(written, fault.place)
             shown = _quote(given, here)
-    parent = find(schema, fault.place[:-1], written)
+    parent = find(schema(), fault.place[:-1], written)
     found = ValidationFault(fault.type, fault.message, fault.context, last, given)
     text = word(found, _YAML, here=here, parent=parent)
     if text is None:

@@ -7,6 +7,7 @@ line, a path and a fix.
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
@@ -70,7 +71,8 @@ def load(path: Path, *, adapters: Mapping[str, Adapter], env: Mapping[str, str])
             outside=expanded.outside,
             empty=expanded.empty,
             unexpanded=lambda: _validate(_without_extensions(source.values), adapters).faults,
-            schema=build_schema(adapters),
+            # Building it takes longer than loading a file, and the texts of most faults need none.
+            schema=cache(lambda: build_schema(adapters)),
         )
     settings = checked.settings or _salvage(expanded.values, adapters, [finding.place for finding in findings])
     if settings is not None:
