@@ -97,6 +97,7 @@ async def test_migrating_makes_a_database_or_brings_it_up_to_date(path: Path, tm
 # Backing up
 
 
+@pytest.mark.slow
 async def test_a_backup_made_under_load_is_of_one_moment(path: Path, target: Path) -> None:
     async with SqliteEngine(path, FakeClock()) as engine:
         await open_session(engine)
@@ -216,6 +217,7 @@ def _wait_for_partial(target: Path, process: "subprocess.Popen[bytes] | None" = 
         sleep(0.001)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_backup_killed_half_way_leaves_no_file_of_that_name(path: Path, target: Path, number: signal.Signals) -> None:
     asyncio.run(fill(path))

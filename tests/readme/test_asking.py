@@ -33,6 +33,7 @@ async def _waiting(newcomer: Newcomer, count: int) -> dict[str, str]:
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.slow
 async def test_a_reader_lets_the_agent_ask_and_answers(tmp_path: Path) -> None:
     lines = block("gateway/http/README.md", "sh", "/simulator/ask/").splitlines()
     asking, listing, answering = lines[:3], lines[3], lines[4:]
@@ -55,6 +56,7 @@ async def test_a_reader_lets_the_agent_ask_and_answers(tmp_path: Path) -> None:
         assert await _waiting(newcomer, 0) == {}
 
 
+@pytest.mark.slow
 async def test_an_openhands_agent_asks_for_a_permission_and_hears_a_denial(tmp_path: Path) -> None:
     newcomer = Newcomer(tmp_path)
     asking = block("gateway/http/README.md", "sh", "/simulator/ask/").splitlines()

@@ -101,6 +101,7 @@ echo "== end"
         shell.wait(PATIENCE)
 
 
+@pytest.mark.slow
 def test_a_reader_who_types_what_the_readme_says_sees_what_it_says(reader: subprocess.Popen[str]):
     output, _ = reader.communicate(timeout=5 * PATIENCE)
     called, _, said = output.partition("== said")

@@ -109,6 +109,7 @@ async def query(http: httpx.AsyncClient, expression: str) -> list[float]:
     return [value for value in values if not math.isnan(value)]
 
 
+@pytest.mark.slow
 async def test_every_query_of_the_dashboard_returns_numbers_while_there_is_traffic(
     newer: Scene, tmp_path: Path
 ) -> None:

@@ -50,6 +50,7 @@ def watched() -> Generator[list[int]]:
         yield held
 
 
+@pytest.mark.slow
 async def test_sixty_sessions_at_the_budget_leave_a_quiet_one_alone(newer: Scene) -> None:
     async with crowd(newer) as loud, newer.running() as gateway:
         await newer.agent.wait_connections(1)

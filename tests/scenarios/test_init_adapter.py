@@ -68,6 +68,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Mapping[s
     return folder, env
 
 
+@pytest.mark.slow
 async def test_it_passes_its_own_tests_as_generated(installed: tuple[Path, Mapping[str, str]]) -> None:
     folder, env = installed
     output = await run(folder, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", env=env)
@@ -94,6 +95,7 @@ async def test_it_has_its_name_in_every_form_and_nothing_of_the_template(
         assert "TODO" not in text
 
 
+@pytest.mark.slow
 async def test_a_gateway_with_it_answers_a_call(installed: tuple[Path, Mapping[str, str]], tmp_path: Path) -> None:
     folder, env = installed
     dragoman = str(PROGRAMS / "dragoman")

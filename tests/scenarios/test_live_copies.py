@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 from fastapi import Response
 
 from gateway.events import MessagePosted, MessageStreamed, Text, TypingChanged
@@ -98,6 +99,7 @@ async def test_without_live_on_their_route_live_events_are_not_copied(tmp_path: 
             assert sorted(one.kind for one in seen) == ["message.posted", "typing.changed", "typing.changed"]
 
 
+@pytest.mark.slow
 async def test_a_hanging_destination_delays_nothing_and_what_finds_the_queue_full_is_lost(
     tmp_path: Path,
 ) -> None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 
+import pytest
+
 from gateway.adapter.port import Capabilities, Frame, Receipt
 from gateway.events import ToolRequested
 from gateway.runtime.session.in_flight import CROWD
@@ -141,6 +143,7 @@ async def test_a_busy_link_is_asked_along_with_what_leaves_anyhow_once_a_window_
     assert "delivered" in states(tmp_path)
 
 
+@pytest.mark.slow
 async def test_a_session_that_hears_much_within_a_window_never_waits_for_the_end_of_it(tmp_path: Path) -> None:
     runtime, many = BusyRuntime(), CROWD + CROWD // 2
     async with running(tmp_path, window="5m", runtime=runtime), asyncio.timeout(PATIENCE):

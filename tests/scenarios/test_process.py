@@ -282,6 +282,7 @@ async def test_a_process_leaves_within_the_drain_of_its_last_reload(newer: Scene
         writer.close()
 
 
+@pytest.mark.slow
 async def test_a_gateway_whose_disk_hangs_leaves_all_the_same(newer: Scene) -> None:
     newer.configure({"limits": {"drain": "1s"}})
     hang = newer.folder / "hang"

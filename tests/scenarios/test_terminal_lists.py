@@ -130,6 +130,7 @@ async def test_colours_are_for_terminals_that_want_them(plain: Plain, env: dict[
     assert shown.text.splitlines()[0].split() == ["NAME", "LINKS", "ADAPTER", "PROTOCOL"]
 
 
+@pytest.mark.slow
 async def test_a_reader_that_leaves_ends_a_list_quietly(plain: Plain) -> None:
     running, _ = plain
     ours, theirs = os.pipe()

@@ -349,6 +349,7 @@ async def test_a_cancel_is_told_in_the_trace_of_its_attempt(newer: Scene) -> Non
     assert (told.headers["traceparent"], told.headers["tracestate"]) == (asked.headers["traceparent"], "congo=2")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["sqlite", "postgres"])
 async def test_a_killed_gateway_leaves_no_open_span_and_the_next_one_continues_the_trace(
     newer: Scene, received: Collector, engine: str

@@ -71,6 +71,7 @@ def python(tmp_path: Path) -> Path:
     return python
 
 
+@pytest.mark.slow
 def test_an_installed_adapter_of_ports_1_is_refused_with_the_lines_to_change(tmp_path: Path) -> None:
     entry = '[project.entry-points."dragoman.adapters"]\npigeon = "dragoman_pigeon:ADAPTER"'
     made = project(tmp_path / "made", "dragoman-pigeon", {"dragoman_pigeon.py": PORTS_1}, more=entry)
@@ -103,6 +104,7 @@ def test_an_installed_adapter_of_ports_1_is_refused_with_the_lines_to_change(tmp
     assert "pigeon speaks pigeon/1, ports 3, from dragoman-pigeon 3.1" in told
 
 
+@pytest.mark.slow
 def test_another_distribution_that_owns_our_packages_is_named(tmp_path: Path, python: Path) -> None:
     assert "installs files" not in run(python, "-m", "gateway", "doctor")
     files = {"gateway/__init__.py": "", "adapters/edge.py": ""}

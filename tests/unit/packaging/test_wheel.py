@@ -295,6 +295,7 @@ _WANTING = (
 )
 
 
+@pytest.mark.slow
 def test_without_extras_all_of_production_can_be_imported_but_postgresql_mcp_and_traces(
     bare: Environment, tmp_path: Path
 ) -> None:
@@ -302,6 +303,7 @@ def test_without_extras_all_of_production_can_be_imported_but_postgresql_mcp_and
     assert bare.imports(cwd=tmp_path, without=_WANTING) == ""
 
 
+@pytest.mark.slow
 def test_without_its_extra_check_names_the_command_for_mcp(bare: Environment, tmp_path: Path) -> None:
     config = tmp_path / "gateway.yaml"
     config.write_text("mcp: {hold: 20s}\n")
@@ -310,6 +312,7 @@ def test_without_its_extra_check_names_the_command_for_mcp(bare: Environment, tm
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_without_its_extra_check_names_the_command_for_traces(bare: Environment, tmp_path: Path) -> None:
     config = tmp_path / "gateway.yaml"
     config.write_text("traces: {}\n")
@@ -319,6 +322,7 @@ def test_without_its_extra_check_names_the_command_for_traces(bare: Environment,
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words", [("check",), ("serve", "--port", "0"), ("doctor",), ("migrate",), ("restore", "--bump-fences")]
 )
@@ -334,12 +338,14 @@ def test_postgresql_without_its_extra_names_the_command(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_the_demo_without_its_extra_names_the_command(bare: Environment, tmp_path: Path) -> None:
     done = bare.run("demo", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert "pip install 'dragoman[demo]'" in done.stderr
 
 
+@pytest.mark.slow
 def test_init_has_its_files_in_the_wheel_and_names_the_extra_of_the_simulators(
     bare: Environment, tmp_path: Path
 ) -> None:
@@ -355,6 +361,7 @@ def test_init_has_its_files_in_the_wheel_and_names_the_extra_of_the_simulators(
     assert {"README.md", "acme_adapter", "tests"} <= {path.name for path in (tmp_path / "acme").iterdir()}
 
 
+@pytest.mark.slow
 async def test_a_gateway_serves_without_extras(bare: Environment, tmp_path: Path) -> None:
     port = free_port()
     config = tmp_path / "gateway.yaml"
