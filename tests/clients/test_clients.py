@@ -25,6 +25,7 @@ from gateway.executors.port import Answered
 from gateway.store.rows import Page
 from tests.http.conftest import serving
 from tests.http.environment import Environment, environment_of
+from tests.venvs import make_venv
 
 HERE = Path(__file__).parent
 DOCUMENT = HERE.parents[1] / "config/openapi.json"
@@ -132,11 +133,7 @@ async def test_a_typescript_client_compiles_and_carries_the_requests_of_the_page
 @pytest.fixture(scope="module")
 def generators(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The programs of an environment with the generators in Python: they want other releases of what we use."""
-    folder = tmp_path_factory.mktemp("generators")
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True, timeout=60)
-    words = ("install", "-q", "--disable-pip-version-check", "--require-hashes", "-r", str(HERE / "requirements.txt"))
-    subprocess.run([folder / "bin/pip", *words], check=True, capture_output=True, timeout=240)
-    return folder / "bin"
+    return make_venv(tmp_path_factory.mktemp("generators"), HERE / "requirements.txt")
 
 
 def run_python(folder: Path, programs: Path, *words: str) -> str:

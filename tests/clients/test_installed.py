@@ -6,7 +6,6 @@ The server has the libraries of its lock file, the SDK the oldest ones that it a
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ import pytest
 from tests.pace import PATIENCE
 from tests.ports import free_port
 from tests.unit.packaging.test_wheel import wheel_of
+from tests.venvs import make_venv, pip
 
 ROOT = Path(__file__).parents[2]
 OLDEST = ROOT / "tests/clients/sdk/requirements.txt"
@@ -85,12 +85,10 @@ def run(*words: str | Path, cwd: Path, env: dict[str, str] | None = None, timeou
 
 def install(folder: Path, requirements: Path, *wheels: Path) -> Path:
     """Create an environment with pinned libraries and our wheels; returns its programs."""
-    run(sys.executable, "-m", "venv", folder, cwd=folder.parent)
-    pip = (folder / "bin/python", "-m", "pip", "--disable-pip-version-check", "install", "-q")
-    run(*pip, "--require-hashes", "-r", requirements, cwd=folder)
-    run(*pip, "--no-deps", *wheels, cwd=folder)
-    run(folder / "bin/python", "-m", "pip", "check", cwd=folder)
-    return folder / "bin"
+    programs = make_venv(folder, requirements)
+    pip(programs, "install", "--no-deps", *wheels)
+    pip(programs, "check")
+    return programs
 
 
 @pytest.fixture(scope="module")

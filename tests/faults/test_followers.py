@@ -28,30 +28,23 @@ from tests.ports import free_port
 
 pytestmark = pytest.mark.faults
 
-MANY, FEWER = 10_000, 2_000
 LEASE = 6.0
 """Seconds of a lease, as by default: showing one event to all of them takes about one."""
 CROWDED = 10 * PATIENCE
-"""How long a test waits for all of them: three such crowds may share two cores."""
+"""How long a test waits for all of them, who share two cores with other tests."""
 USUAL_FILES = 1_024
 """What a shell or a service lets a process open at first."""
 
 
-@pytest.fixture
-def many(request: pytest.FixtureRequest) -> int:
-    """How many followers there are."""
-    return FEWER if request.config.getoption("--faults", default=None) is None else MANY
-
-
 @pytest.mark.parametrize(
-    "number",
+    ("number", "many"),
     [
-        pytest.param(signal.SIGTERM, marks=pytest.mark.fault("Gateway restarted under 10,000 followers")),
-        pytest.param(signal.SIGKILL, marks=pytest.mark.fault("Gateway killed and started under 10,000 followers")),
+        pytest.param(signal.SIGTERM, 2_000, marks=pytest.mark.fault("Gateway restarted under 2,000 followers")),
+        pytest.param(signal.SIGKILL, 10_000, marks=pytest.mark.fault("Gateway killed under 10,000 followers")),
     ],
 )
 async def test_followers_of_a_gateway_that_is_restarted_miss_nothing(
-    tmp_path: Path, many: int, number: signal.Signals
+    tmp_path: Path, number: signal.Signals, many: int
 ) -> None:
     async with Scene(tmp_path, "0.2") as scene, followers_of(scene, many) as followers:
 
@@ -67,10 +60,10 @@ async def test_followers_of_a_gateway_that_is_restarted_miss_nothing(
         assert followers.turned_away
 
 
-@pytest.mark.fault("PostgreSQL restarted under 10,000 followers", on="postgres")
-async def test_followers_of_a_gateway_whose_database_is_restarted_miss_nothing(tmp_path: Path, many: int) -> None:
+@pytest.mark.fault("PostgreSQL restarted under 2,000 followers", on="postgres")
+async def test_followers_of_a_gateway_whose_database_is_restarted_miss_nothing(tmp_path: Path) -> None:
     with start_own_server() as server:
-        async with Scene(tmp_path, "0.2", store=postgres(server.dsn)) as scene, followers_of(scene, many) as followers:
+        async with Scene(tmp_path, "0.2", store=postgres(server.dsn)) as scene, followers_of(scene, 2_000) as followers:
             seen = asyncio.Event()
             loop = asyncio.get_running_loop()
 

@@ -21,9 +21,8 @@ def backend_on(kind: str, folder: Path) -> Backend:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ENGINES)
 @pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize("tool", ["ask_for_cards", "look"])
+@pytest.mark.parametrize(("kind", "tool"), [*((kind, "ask_for_cards") for kind in ENGINES), ("sqlite", "look")])
 async def test_a_worker_killed_at_any_point_runs_nothing_twice_that_may_not_be(
     tmp_path: Path, dsn: str, kind: str, point: str, tool: str
 ) -> None:

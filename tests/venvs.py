@@ -1,0 +1,19 @@
+"""Environments of their own, for libraries in other releases than ours."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+
+def make_venv(folder: Path, requirements: Path, *, within: float = 240) -> Path:
+    """Create an environment with pinned libraries; returns its programs. The pip is ours: it takes long to install."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, timeout=within)
+    pip(folder / "bin", "install", "--require-hashes", "-r", requirements, within=within)
+    return folder / "bin"
+
+
+def pip(programs: Path, *words: str | Path, within: float = 240) -> None:
+    """Let pip do something in an environment; its output is in the error."""
+    base = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", "--python", programs / "python")
+    done = subprocess.run([*base, *words], check=False, capture_output=True, text=True, timeout=within)
+    assert done.returncode == 0, done.stdout + done.stderr
