@@ -61,7 +61,7 @@ class Several(tuple[ClientEvent, ...]):
 class SeveralEvents(Described):
     """What is posted at once is recorded at once, or not at all."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid")
 
     events: Annotated[list[ClientEvent], Field(min_length=1, max_length=MOST_EVENTS)]
     """The events, in their order."""

@@ -50,7 +50,7 @@ class Misplaced(ValueError):
 class Body(Described):
     """The base of all bodies: unknown members are errors, and values are not converted between types."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class OpenSession(Body):

@@ -190,7 +190,7 @@ def _run(tests: list[str]) -> int:
     # What is measured runs alone.
     collect = ["-p", "tests.faults.plugin", "--faults"]
     timing = pytest("-m", "timing", *collect, str(TIMED), **{QUIET: "1"})
-    others = ["-m", "(faults or slow) and not timing", "-n", "4", "--dist", "worksteal", "--durations", "5"]
+    others = ["-m", "(faults or slow) and not timing", "-n", "5", "--dist", "worksteal", "--durations", "5"]
     return pytest(*others, *collect, str(FIGURES)) or timing
 
 

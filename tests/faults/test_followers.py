@@ -40,7 +40,7 @@ USUAL_FILES = 1_024
     ("number", "many"),
     [
         pytest.param(signal.SIGTERM, 2_000, marks=pytest.mark.fault("Gateway restarted under 2,000 followers")),
-        pytest.param(signal.SIGKILL, 10_000, marks=pytest.mark.fault("Gateway killed under 10,000 followers")),
+        pytest.param(signal.SIGKILL, 5_000, marks=pytest.mark.fault("Gateway killed under 5,000 followers")),
     ],
 )
 async def test_followers_of_a_gateway_that_is_restarted_miss_nothing(

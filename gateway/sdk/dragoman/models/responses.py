@@ -6,10 +6,10 @@ States, lanes and `answer_to` accept any string, so that this release's client c
 from datetime import datetime
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from dragoman.models import Event, Loss, Outcome, SessionState
-from dragoman.models.described import Described
+from dragoman.models.described import Described, Documented
 from dragoman.models.states import AnswerTo, CallState, InteractionState, Lane, SendState
 from dragoman.models.webhooks import Envelope
 
@@ -500,10 +500,10 @@ class ProblemPage(Shape):
     """The fix."""
 
 
-class Problem(BaseModel):
+class Problem(Documented):
     """An error response (RFC 9457)."""
 
-    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True, defer_build=True)
+    model_config = ConfigDict(extra="allow", defer_build=True)
 
     type: str
     """A reference to the explanation, such as `/problems/not-found`."""
