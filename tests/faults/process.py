@@ -1,6 +1,7 @@
 """A gateway process of its own, forked from a server that has loaded all modules, which saves most of its start."""
 
 import asyncio
+import gc
 import multiprocessing
 import os
 import signal
@@ -12,7 +13,21 @@ from tests.faults.dying_gateway import run
 
 # A real process with a real SIGKILL; only the imports are shared. It forks without threads, so nothing is cut in two.
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["tests.faults.dying_gateway"])
+# What a gateway loads by its configuration would be loaded again in each of them.
+_FORKS.set_forkserver_preload(
+    [
+        "tests.faults.dying_gateway",
+        "gateway.store.postgres",
+        "adapters.huma.connector",
+        "adapters.huma.v0_1",
+        "adapters.huma.v0_2",
+        "adapters.herm.codec",
+        "adapters.herm.connector",
+        "adapters.openhands.codec",
+        "adapters.openhands.connector",
+        "adapters.mcp.codec",
+    ]
+)
 
 
 class Process(Protocol):
@@ -62,6 +77,9 @@ async def end(process: Process) -> None:
 
 
 def _run(config: Path, port: int, die_at: str | None, nth: int, log: Path, broken: str | None) -> None:
+    # As `dragoman` does it. A collection of what was loaded before the fork would copy all of that memory.
+    gc.set_threshold(20_000, 20, 20)
+    gc.freeze()
     with log.open("ab") as lines:
         os.dup2(lines.fileno(), 1)
         os.dup2(lines.fileno(), 2)
