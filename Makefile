@@ -39,8 +39,6 @@ imports: $(STAMP)
 	$(BIN)/lint-imports
 
 unit: $(STAMP) ## Run the tests only
-	@# Compiles the tests of a new checkout once; otherwise each worker compiles all of them.
-	@$(BIN)/pytest --collect-only -q > /dev/null
 	$(BIN)/pytest -n 6 --dist worksteal -m "not faults and not slow" --durations 5
 
 faults: $(STAMP) ## Run slow and fault tests; write tests/faults/README.md (FAULTS=tests/... for some)
