@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml gateway/sdk/pyproject.toml tests/requirements.txt
 demo: $(STAMP) ## Play a scripted game through a real gateway, in every protocol
 	$(BIN)/dragoman demo
 
-test: $(STAMP) ## Run static checks and tests, in five minutes on two cores
+test: $(STAMP) ## Run static checks and fast tests, in five to seven minutes on two cores
 	@$(MAKE) --no-print-directory -j 2 check unit
 
 check: $(STAMP) lint types imports ## Run the static checks only

@@ -68,7 +68,7 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command line; the console script enters here."""
-    # With the default threshold, the collector takes a fifth of the CPU of a start, and more of a busy gateway's.
+    # With the default threshold, the collector takes an eighth of the CPU of a start, and more of a busy gateway's.
     gc.set_threshold(20_000, 20, 20)
     read_env_file()
     if completion.COMPLETE_VARIABLE in os.environ:
