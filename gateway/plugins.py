@@ -2,12 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from importlib.metadata import EntryPoint, distributions, entry_points
 from importlib.util import find_spec
 from inspect import signature
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, cast
 
 from gateway.adapter.port import PORTS_VERSION, Adapter, RuntimeOptions
@@ -88,9 +86,8 @@ def find_adapters() -> tuple[FoundAdapter, ...]:
     return tuple(checked)
 
 
-@cache
 def installed_adapters() -> Mapping[str, Adapter]:
-    """Load every installed adapter, by the name that `adapter:` in the YAML uses, once per process.
+    """Load every installed adapter, by the name that `adapter:` in the YAML uses.
 
     Raises:
         OperatorError: at least one is broken; the text names its distribution, its line and the fix.
@@ -110,7 +107,7 @@ def installed_adapters() -> Mapping[str, Adapter]:
                 )
             )
         )
-    return MappingProxyType({one.name: one.adapter for one in found if one.adapter is not None})
+    return {one.name: one.adapter for one in found if one.adapter is not None}
 
 
 def find_intruders() -> tuple[str, ...]:

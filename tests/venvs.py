@@ -1,4 +1,4 @@
-"""Environments of their own, for libraries in other releases than ours."""
+"""Environments with other libraries, or other releases of them, than the one that runs the tests."""
 
 import subprocess
 import sys

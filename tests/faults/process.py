@@ -1,7 +1,6 @@
 """A gateway process of its own, forked from a server that has loaded all modules, which saves most of its start."""
 
 import asyncio
-import gc
 import multiprocessing
 import os
 import signal
@@ -77,9 +76,6 @@ async def end(process: Process) -> None:
 
 
 def _run(config: Path, port: int, die_at: str | None, nth: int, log: Path, broken: str | None) -> None:
-    # As `dragoman` does it. A collection of what was loaded before the fork would copy all of that memory.
-    gc.set_threshold(20_000, 20, 20)
-    gc.freeze()
     with log.open("ab") as lines:
         os.dup2(lines.fileno(), 1)
         os.dup2(lines.fileno(), 2)

@@ -2,7 +2,7 @@
 
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,7 +29,7 @@ Install = Callable[..., FoundAdapter]
 
 
 @pytest.fixture
-def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     """Install a distribution with one adapter for the length of a test, and say how it was found."""
 
     def install_it(source: str, *, distribution: str = "dragoman-pigeon", name: str = "pigeon") -> FoundAdapter:
@@ -45,9 +45,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
         monkeypatch.delitem(sys.modules, module, raising=False)
         return next(one for one in find_adapters() if one.distribution == distribution)
 
-    installed_adapters.cache_clear()
-    yield install_it
-    installed_adapters.cache_clear()
+    return install_it
 
 
 def test_the_adapters_of_the_project_are_found() -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.venvs import pip
+
 ROOT = Path(__file__).parents[3]
 PORTS_1 = """\
 from gateway.envelope import Draft, Envelope
@@ -36,11 +38,6 @@ def run(*words: str | Path, env: dict[str, str] | None = None) -> str:
     return " ".join((done.stdout + done.stderr).split())
 
 
-def pip(*words: str | Path, python: Path = Path(sys.executable)) -> None:
-    base = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python)
-    subprocess.run((*base, *words), check=True, capture_output=True, timeout=120)
-
-
 def project(folder: Path, name: str, files: dict[str, str], *, more: str = "") -> Path:
     """Write a project that pip can build."""
     for path, source in files.items():
@@ -56,7 +53,7 @@ def project(folder: Path, name: str, files: dict[str, str], *, more: str = "") -
 
 
 def install(source: Path, *where: str | Path, python: Path = Path(sys.executable)) -> None:
-    pip("install", "-q", "--no-deps", "--no-index", "--no-build-isolation", *where, source, python=python)
+    pip(python.parent, "install", "--no-deps", "--no-index", "--no-build-isolation", *where, source)
 
 
 @pytest.fixture
