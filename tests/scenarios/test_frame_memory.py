@@ -52,6 +52,7 @@ def watched() -> Generator[list[int]]:
 
 @pytest.mark.slow
 async def test_sixty_sessions_at_the_budget_leave_a_quiet_one_alone(newer: Scene) -> None:
+    before = FRAMES.held
     async with crowd(newer) as loud, newer.running() as gateway:
         await newer.agent.wait_connections(1)
         for agent in loud:
@@ -70,7 +71,7 @@ async def test_sixty_sessions_at_the_budget_leave_a_quiet_one_alone(newer: Scene
         assert all("limits.frame allows" in (reading.error or "") for reading in failures)
         assert max(held) <= BUDGET + LOUD * 64 * 1024
         assert (await gateway.events(kind="frame.rejected")) == []
-    assert FRAMES.held == 0
+    assert FRAMES.held == before
 
 
 async def test_the_limit_of_a_frame_follows_a_reload(newer: Scene, tmp_path: Path) -> None:

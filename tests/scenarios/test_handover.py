@@ -265,7 +265,7 @@ async def test_what_was_beyond_the_bounds_of_an_inbox_is_told_overloaded_by_the_
         inbox = Inbox(frames=2, size=10_000, resumes=False, is_live=lambda _: False, overflow=print)
         for payload in payloads:
             inbox.put_frame(Frame("event", payload), None)
-        await stranger(one.faults).leave(session_id, left(inbox.take(10)))
+        await stranger(one.faults).leave(session_id, left(inbox.take_all()))
         states = [(await one.wait_call(f"far-{n}", "succeeded", "failed"))["state"] for n in range(3)]
         assert states == ["succeeded", "succeeded", "failed"]
         assert "overloaded" in (await one.call_of("far-2"))["error"]

@@ -1,13 +1,11 @@
 """The budget of frames, and how an inbox keeps to it."""
 
 import asyncio
-import gc
-from collections.abc import Iterator
 
 import pytest
 
 from gateway.adapter.port import Frame
-from gateway.links.frame_memory import FRAMES, SMALL, FrameMemory
+from gateway.links.frame_memory import SMALL, FrameMemory
 from gateway.runtime.session.inbox import Inbox
 from gateway.runtime.session.signals import FrameArrived
 from gateway.strict_json import Malformed
@@ -23,12 +21,11 @@ def memory() -> FrameMemory:
 
 
 @pytest.fixture
-def shared() -> Iterator[FrameMemory]:
-    """The budget of the process, with room for two large frames."""
-    before = FRAMES.most, FRAMES.largest
-    FRAMES.most, FRAMES.largest = 2 * BIG, 10 * BIG
-    yield FRAMES
-    FRAMES.most, FRAMES.largest = before
+def shared(memory: FrameMemory, monkeypatch: pytest.MonkeyPatch) -> FrameMemory:
+    """The budget of all inboxes, with room for two large frames."""
+    memory.largest = 10 * BIG
+    monkeypatch.setattr("gateway.runtime.session.inbox.FRAMES", memory)
+    return memory
 
 
 def make_inbox(*, resumes: bool, overflows: list[str] | None = None) -> Inbox:
@@ -87,14 +84,17 @@ async def test_what_the_worker_decides_about_counts_until_it_asks_for_more(share
     assert shared.held == 0
 
 
-async def test_an_inbox_that_goes_takes_its_frames_out_of_the_budget(shared: FrameMemory) -> None:
+async def test_an_inbox_whose_worker_ends_takes_its_frames_out_of_the_budget(shared: FrameMemory) -> None:
     inbox = make_inbox(resumes=False)
     inbox.put_frame(Frame("event", {}, BIG), None)
     inbox.take(10)
     inbox.put_frame(Frame("event", {}, BIG), None)
     assert shared.held == 2 * BIG
-    del inbox
-    gc.collect()
+    assert len(inbox.take_all()) == 1
+    assert shared.held == 0
+    inbox.put_frame(Frame("event", {}, BIG), None)
+    assert shared.held == 0
+    assert len(inbox.take_all()) == 1
     assert shared.held == 0
 
 

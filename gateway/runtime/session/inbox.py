@@ -33,6 +33,7 @@ class Inbox:
 
     __slots__ = (
         "_capacity",
+        "_ended",
         "_factor",
         "_frames",
         "_is_live",
@@ -65,7 +66,7 @@ class Inbox:
         If the protocol `resumes`, a full inbox costs only the link: the next link replays refused frames. Otherwise
         live frames are dropped first; `is_live` identifies them.
         """
-        self._resumes, self._shut = resumes, False
+        self._resumes, self._shut, self._ended = resumes, False, False
         self._factor = 1
         """Multiplies the bounds after a link without progress."""
         self._resumed_at: str | None = None
@@ -84,9 +85,6 @@ class Inbox:
         """Bytes of the frames that the worker is deciding; they stay in the shared budget meanwhile."""
         self._is_live = is_live
         self._overflow = overflow
-
-    def __del__(self) -> None:
-        FRAMES.release(self.bytes + self._taken)
 
     def bound(self, *, frames: int, size: int) -> None:
         """Replace the bounds; waiting frames stay."""
@@ -116,6 +114,8 @@ class Inbox:
         size, factor = frame.size or _size_of(frame), self._factor
         if (reason := FRAMES.why_rejected(size)) is not None:
             frame, size = _rejected(frame, reason), 0
+        if self._ended:
+            size = 0
         overloaded = self._frames >= self._most_frames * factor or self.bytes + size > max(
             self._most_bytes * factor, size
         )
@@ -222,10 +222,12 @@ class Inbox:
             self._wake()
 
     def take_all(self) -> list[Signal]:
-        """Remove and return all signals, because the worker ends."""
+        """Remove and return all signals, because the worker ends; later frames leave the shared budget alone."""
+        self._ended = True
         remaining = list(self._queue or ())
         self._queue = None
         FRAMES.release(self.bytes)
+        self._forget_taken()
         self._frames = self.bytes = self._requests = 0
         self._notify_capacity()
         return remaining
