@@ -68,6 +68,8 @@ class Served:
         self._biggest_frame = biggest_frame
         self._server: _QuietServer | None = None
         self._serving: asyncio.Task[None] | None = None
+        self._reserved: socket.socket | None = None
+        """Bound but not listening: keeps the port of a paused server from being given to a connection."""
 
     @property
     def port(self) -> int:
@@ -81,10 +83,8 @@ class Served:
         """Start to listen; return when connections are accepted."""
         if self._server is not None:
             return
-        # asyncio disables Nagle's algorithm only if the protocol is given.
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((self._host, self._port))
+        self._release_port()
+        listener = _bind(self._host, self._port)
         self._port = listener.getsockname()[1]
         config = uvicorn.Config(
             self._app,
@@ -103,6 +103,21 @@ class Served:
 
     async def stop(self) -> None:
         """Abort all connections and free the port; do nothing if it is not running."""
+        await self._end()
+        self._release_port()
+
+    async def pause(self) -> None:
+        """Abort all connections and refuse new ones, but keep the port for the next start."""
+        await self._end()
+        if self._reserved is None:
+            self._reserved = _bind(self._host, self._port)
+
+    def _release_port(self) -> None:
+        if self._reserved is not None:
+            self._reserved.close()
+            self._reserved = None
+
+    async def _end(self) -> None:
         server, serving = self._server, self._serving
         if server is None or serving is None:
             return
@@ -136,3 +151,15 @@ class Served:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.stop()
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    # asyncio disables Nagle's algorithm only if the protocol is given.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+    except OSError:
+        listener.close()
+        raise
+    return listener

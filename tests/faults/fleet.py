@@ -28,7 +28,7 @@ class HermScene(FaultEnvironment):
         await self.server.start()
 
     async def stop_runtime(self) -> None:
-        await self.server.stop()
+        await self.server.__aexit__()
 
     def runtime_url(self) -> str:
         return self.server.url

@@ -1,5 +1,6 @@
 """The simulated servers let the right clients in, keep agents over lost connections, and create agents."""
 
+import socket
 from typing import Any
 
 import httpx
@@ -102,6 +103,24 @@ async def test_a_call_outlives_a_cut_connection_and_a_restarted_server() -> None
             await client.send(frame | {"outcome": "success"})
             await call.result()
         assert agent.violations == []
+
+
+async def test_a_stopped_server_refuses_connections_and_keeps_its_port_until_it_ends() -> None:
+    async with HumaServer("0.2") as server, httpx.AsyncClient() as http:
+        await server.stop()
+        with pytest.raises(httpx.ConnectError):
+            await http.get(server.url)
+        address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
+        with socket.socket() as other, pytest.raises(OSError, match="Address already in use"):
+            other.bind(address)
+        await server.start()
+        assert (await http.get(server.url)).status_code == 404
+        await server.stop()
+    with socket.socket() as other:
+        # The closed connection stays in TIME_WAIT.
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(address)
+        other.listen()
 
 
 async def test_an_orderly_disconnect_reaches_the_client() -> None:

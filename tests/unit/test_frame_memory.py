@@ -16,21 +16,20 @@ BIG = SMALL + 1
 @pytest.fixture
 def memory() -> FrameMemory:
     memory = FrameMemory()
-    memory.most = 2 * BIG
+    memory.most, memory.largest = 2 * BIG, 10 * BIG
     return memory
 
 
-@pytest.fixture
-def shared(memory: FrameMemory, monkeypatch: pytest.MonkeyPatch) -> FrameMemory:
-    """The budget of all inboxes, with room for two large frames."""
-    memory.largest = 10 * BIG
-    monkeypatch.setattr("gateway.runtime.session.inbox.FRAMES", memory)
-    return memory
-
-
-def make_inbox(*, resumes: bool, overflows: list[str] | None = None) -> Inbox:
+def make_inbox(memory: FrameMemory, *, resumes: bool, overflows: list[str] | None = None) -> Inbox:
     told = [] if overflows is None else overflows
-    return Inbox(frames=100, size=100 * BIG, resumes=resumes, is_live=lambda _: False, overflow=told.append)
+    return Inbox(
+        frames=100,
+        size=100 * BIG,
+        resumes=resumes,
+        is_live=lambda _: False,
+        overflow=told.append,
+        memory=memory,
+    )
 
 
 async def test_frames_wait_in_turn_until_there_is_room(memory: FrameMemory) -> None:
@@ -71,54 +70,51 @@ async def test_a_canceled_wait_gives_its_turn_to_the_next(memory: FrameMemory) -
     assert await second
 
 
-async def test_what_the_worker_decides_about_counts_until_it_asks_for_more(shared: FrameMemory) -> None:
-    inbox = make_inbox(resumes=False)
+async def test_what_the_worker_decides_about_counts_until_it_asks_for_more(memory: FrameMemory) -> None:
+    inbox = make_inbox(memory, resumes=False)
     inbox.put_frame(Frame("event", {}, BIG), None)
-    assert shared.held == BIG
+    assert memory.held == BIG
     batch = inbox.take(10)
-    assert (inbox.bytes, shared.held) == (0, BIG)
+    assert (inbox.bytes, memory.held) == (0, BIG)
     inbox.put_back(batch)
     inbox.take(10)
-    assert shared.held == BIG
+    assert memory.held == BIG
     inbox.wait_filled()
-    assert shared.held == 0
+    assert memory.held == 0
 
 
-async def test_an_inbox_whose_worker_ends_takes_its_frames_out_of_the_budget(shared: FrameMemory) -> None:
-    inbox = make_inbox(resumes=False)
+async def test_an_inbox_whose_worker_ends_takes_its_frames_out_of_the_budget(memory: FrameMemory) -> None:
+    inbox = make_inbox(memory, resumes=False)
     inbox.put_frame(Frame("event", {}, BIG), None)
     inbox.take(10)
     inbox.put_frame(Frame("event", {}, BIG), None)
-    assert shared.held == 2 * BIG
+    assert memory.held == 2 * BIG
     assert len(inbox.take_all()) == 1
-    assert shared.held == 0
+    assert memory.held == 0
     inbox.put_frame(Frame("event", {}, BIG), None)
-    assert shared.held == 0
+    assert memory.held == 0
     assert len(inbox.take_all()) == 1
-    assert shared.held == 0
+    assert memory.held == 0
 
 
-async def test_without_room_a_link_that_resumes_is_cut_and_another_gets_a_rejected_frame(shared: FrameMemory) -> None:
-    shared.hold(2 * BIG)
-    try:
-        overflows: list[str] = []
-        resuming = make_inbox(resumes=True, overflows=overflows)
-        resuming.put_frame(Frame("event", {}, BIG), "1")
-        assert (resuming.empty, len(overflows)) == (True, 1)
-        other = make_inbox(resumes=False)
-        other.put_frame(Frame("event", {"a": 1}, BIG), None)
-        other.put_frame(Frame("event", {"a": 2}, SMALL), None)
-        rejected, small = [one for one in other.take(10) if isinstance(one, FrameArrived)]
-        assert rejected.frame.payload == Malformed(
-            f"the frame has {BIG:,} bytes; other frames take all of limits.frame_memory", '{"a":1}'
-        )
-        assert small.frame.payload == {"a": 2}
-    finally:
-        shared.release(2 * BIG)
+async def test_without_room_a_link_that_resumes_is_cut_and_another_gets_a_rejected_frame(memory: FrameMemory) -> None:
+    memory.hold(2 * BIG)
+    overflows: list[str] = []
+    resuming = make_inbox(memory, resumes=True, overflows=overflows)
+    resuming.put_frame(Frame("event", {}, BIG), "1")
+    assert (resuming.empty, len(overflows)) == (True, 1)
+    other = make_inbox(memory, resumes=False)
+    other.put_frame(Frame("event", {"a": 1}, BIG), None)
+    other.put_frame(Frame("event", {"a": 2}, SMALL), None)
+    rejected, small = [one for one in other.take(10) if isinstance(one, FrameArrived)]
+    assert rejected.frame.payload == Malformed(
+        f"the frame has {BIG:,} bytes; other frames take all of limits.frame_memory", '{"a":1}'
+    )
+    assert small.frame.payload == {"a": 2}
 
 
-async def test_a_frame_over_the_limit_is_rejected_and_keeps_its_cursor(shared: FrameMemory) -> None:
-    inbox = make_inbox(resumes=True)
+async def test_a_frame_over_the_limit_is_rejected_and_keeps_its_cursor(memory: FrameMemory) -> None:
+    inbox = make_inbox(memory, resumes=True)
     inbox.put_frame(Frame("event", {"text": "x" * 20 * BIG}), "7")
     (signal,) = inbox.take(10)
     assert isinstance(signal, FrameArrived)

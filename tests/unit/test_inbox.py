@@ -14,12 +14,6 @@ from gateway.runtime.session.signals import CancelOrdered, FrameArrived, Tick
 from tests.pace import PATIENCE
 
 
-@pytest.fixture(autouse=True)
-def own_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Count these frames apart, because no worker ends and takes them out of the budget of the process."""
-    monkeypatch.setattr("gateway.runtime.session.inbox.FRAMES", FrameMemory())
-
-
 class _Filled:
     def __init__(self, *, resumes: bool, size: int = 10_000) -> None:
         self.overflows: list[str] = []
@@ -29,6 +23,7 @@ class _Filled:
             resumes=resumes,
             is_live=lambda frame: frame.channel == "typing",
             overflow=self.overflows.append,
+            memory=FrameMemory(),
         )
         for number in range(20):
             self.inbox.put_frame(Frame("event", {"n": number}), str(number))

@@ -13,7 +13,7 @@ import orjson
 from gateway.adapter.port import Frame
 from gateway.errors import Overloaded
 from gateway.guard import guard_call
-from gateway.links.frame_memory import FRAMES
+from gateway.links.frame_memory import FRAMES, FrameMemory
 from gateway.links.json import excerpt
 from gateway.runtime.session.replies import reply_of
 from gateway.runtime.session.signals import FrameArrived, Signal
@@ -38,6 +38,7 @@ class Inbox:
         "_frames",
         "_is_live",
         "_last_live",
+        "_memory",
         "_most_bytes",
         "_most_frames",
         "_overflow",
@@ -60,6 +61,7 @@ class Inbox:
         resumes: bool,
         is_live: Callable[[Frame], bool],
         overflow: Callable[[str], None],
+        memory: FrameMemory = FRAMES,
     ) -> None:
         """Bound the frames of the runtime.
 
@@ -85,6 +87,7 @@ class Inbox:
         """Bytes of the frames that the worker is deciding; they stay in the shared budget meanwhile."""
         self._is_live = is_live
         self._overflow = overflow
+        self._memory = memory
 
     def bound(self, *, frames: int, size: int) -> None:
         """Replace the bounds; waiting frames stay."""
@@ -112,14 +115,14 @@ class Inbox:
         if self._shut:
             return
         size, factor = frame.size or _size_of(frame), self._factor
-        if (reason := FRAMES.why_rejected(size)) is not None:
+        if (reason := self._memory.why_rejected(size)) is not None:
             frame, size = _rejected(frame, reason), 0
         if self._ended:
             size = 0
         overloaded = self._frames >= self._most_frames * factor or self.bytes + size > max(
             self._most_bytes * factor, size
         )
-        if not FRAMES.has_capacity(size):
+        if not self._memory.has_capacity(size):
             overloaded = True
             if not self._resumes:
                 frame, size = _rejected(frame, f"has {size:,} bytes; other frames take all of limits.frame_memory"), 0
@@ -127,7 +130,7 @@ class Inbox:
             return
         self._frames += 1
         self.bytes += size
-        FRAMES.hold(size)
+        self._memory.hold(size)
         self._add(FrameArrived(frame, cursor, size, overloaded, alone))
 
     def _refuse(self, frame: Frame, cursor: str | None, *, overloaded: bool) -> bool:
@@ -174,7 +177,7 @@ class Inbox:
             if self._capacity is None:
                 self._capacity = self.loop.create_future()
             await asyncio.shield(self._capacity)
-        await FRAMES.wait_capacity(FRAMES.largest)
+        await self._memory.wait_capacity(self._memory.largest)
 
     @property
     def _is_half_full(self) -> bool:
@@ -215,7 +218,7 @@ class Inbox:
             if isinstance(signal, FrameArrived):
                 self._frames += 1
                 self.bytes += signal.size
-                FRAMES.hold(signal.size)
+                self._memory.hold(signal.size)
             elif reply_of(signal) is not None:
                 self._requests += 1
         if self._taker is not None:
@@ -226,7 +229,7 @@ class Inbox:
         self._ended = True
         remaining = list(self._queue or ())
         self._queue = None
-        FRAMES.release(self.bytes)
+        self._memory.release(self.bytes)
         self._forget_taken()
         self._frames = self.bytes = self._requests = 0
         self._notify_capacity()
@@ -235,7 +238,7 @@ class Inbox:
     def _forget_taken(self) -> None:
         if self._taken:
             taken, self._taken = self._taken, 0
-            FRAMES.release(taken)
+            self._memory.release(taken)
 
     def _add(self, signal: Signal) -> None:
         if self._queue is None:

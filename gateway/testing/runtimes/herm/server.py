@@ -124,9 +124,9 @@ class HermServer:
         await self._served.start()
 
     async def stop(self) -> None:
-        """Abort all connections and stop listening, as in a crash."""
+        """Abort all connections and refuse new ones until the next start, as in a crash."""
         self.asking.stop()
-        await self._served.stop()
+        await self._served.pause()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -134,6 +134,7 @@ class HermServer:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.stop()
+        await self._served.stop()
 
     def cut_streams(self, session_id: str) -> int:
         """Reset the connections that stream a session; return their number."""

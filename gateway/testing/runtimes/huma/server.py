@@ -110,8 +110,8 @@ class HumaServer:
         await self._served.start()
 
     async def stop(self) -> None:
-        """Abort all connections and stop listening, as in a crash."""
-        await self._served.stop()
+        """Abort all connections and refuse new ones until the next start, as in a crash."""
+        await self._served.pause()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -119,6 +119,7 @@ class HumaServer:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.stop()
+        await self._served.stop()
         async with asyncio.timeout(PATIENCE):
             await self._sockets.shutdown()
 

@@ -152,11 +152,11 @@ class OpenHandsServer:
         await self._served.start()
 
     async def stop(self) -> None:
-        """Abort all connections and stop listening, as in a crash."""
+        """Abort all connections and refuse new ones until the next start, as in a crash."""
         for task in self._tasks:
             task.cancel()
         self.asking.stop()
-        await self._served.stop()
+        await self._served.pause()
         for conversation in self.conversations.values():
             conversation.end()
 
@@ -166,6 +166,7 @@ class OpenHandsServer:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.stop()
+        await self._served.stop()
         async with asyncio.timeout(PATIENCE):
             await self._sockets.shutdown()
 
