@@ -27,3 +27,18 @@ def free_port() -> int:
             except OSError:
                 continue
             return port
+
+
+def listen_on(port: int = 0) -> socket.socket:
+    """Listen on a loopback port as `serve` does, and on a free one that outlives a restart if none is given."""
+    # asyncio disables Nagle's algorithm only if the protocol is given.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port or free_port()))
+        # Before the gateway starts: a runtime that lists its tools meanwhile waits and is not refused.
+        listener.listen()
+    except OSError:
+        listener.close()
+        raise
+    return listener

@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import os
 import signal
-import socket
 from collections.abc import AsyncGenerator, Awaitable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
@@ -31,9 +30,7 @@ from gateway.settings.model import DestinationSpec, ExecutorSpec
 from gateway.store.call import Accept, Claim, Open, Settle
 from gateway.store.port import Engine
 from gateway.store.step import RUNTIME, Committed, Step
-
-_PORT_TAKEN = 10.0
-"""Seconds in which a port that somebody else was given may be free again."""
+from tests.ports import listen_on
 
 
 class Death:
@@ -232,16 +229,7 @@ async def serve(config: Path, port: int, death: Death) -> None:
     """Serve until SIGTERM, as bootstrap does, or until death comes."""
     settings = read_configuration(config).settings
     configure(level=settings.logging.level, format="json")
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    async with asyncio.timeout(_PORT_TAKEN):
-        while True:
-            try:
-                listener.bind(("127.0.0.1", port))
-                break
-            except OSError:
-                # Between two gateways a stranger's connection may have been given this number.
-                await asyncio.sleep(0.1)
+    listener = listen_on(port)
     url = own_url(settings, listener)
     parts = mortal(parts_for(settings, reread=lambda: read_configuration(config).settings, url=url), death)
     stop = asyncio.Event()

@@ -25,6 +25,7 @@ from gateway.testing.runtimes.huma.calls import SimCall
 from gateway.testing.runtimes.huma.rules import Dialect, ResultFrame
 from gateway.testing.runtimes.huma.server import HumaServer, Manners
 from tests.pace import PATIENCE
+from tests.ports import listen_on
 from tests.scenarios.hooks import SECRET, Hooks
 
 API_KEY = "api-key-canary-5XyT"
@@ -280,11 +281,7 @@ class Scene:
     @asynccontextmanager
     async def running(self, *, linked: bool = True, public: bool = True) -> AsyncGenerator[Running]:
         """Run the gateway; on the same port each time, so that callback URLs stay good."""
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", self.port))
-        # As in `serve`: a runtime that lists its tools while the gateway starts waits and is not refused.
-        listener.listen()
+        listener = listen_on(self.port)
         self.port = listener.getsockname()[1]
         if public:
             self.configure({"public_url": f"http://127.0.0.1:{self.port}"})

@@ -1,6 +1,5 @@
 """Whole gateways in front of simulated Herm and OpenHands servers, and what their scenarios have in common."""
 
-import socket
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from gateway.testing.runtimes.herm.server import HermServer, Manners as HermMann
 from gateway.testing.runtimes.openhands.progress import Manners as OpenHandsManners
 from gateway.testing.runtimes.openhands.server import OpenHandsServer, SimConversation
 from tests.pace import PATIENCE
+from tests.ports import listen_on
 from tests.scenarios.environment import API_KEY, QUICK, Found, Running, merge, running, until
 from tests.scenarios.hooks import SECRET, Hooks
 
@@ -64,11 +64,7 @@ class Environment:
     @asynccontextmanager
     async def running(self, *, linked: bool = True) -> AsyncGenerator[Running]:
         """Run the gateway; on the same port each time."""
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", self.port))
-        # As in `serve`: a runtime that lists its tools while the gateway starts waits and is not refused.
-        listener.listen()
+        listener = listen_on(self.port)
         self.port = listener.getsockname()[1]
         self.configure({"public_url": f"http://127.0.0.1:{self.port}"})
         with listener:

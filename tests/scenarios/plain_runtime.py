@@ -1,7 +1,6 @@
 """A runtime whose protocol is the canonical words themselves, in memory: it can be told and can ask everything."""
 
 import asyncio
-import socket
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -37,6 +36,7 @@ from gateway.serve import parts_for
 from gateway.settings.load import load
 from gateway.testing.change import Change
 from tests.pace import PATIENCE
+from tests.ports import listen_on
 from tests.scenarios.environment import API_KEY, Running
 
 
@@ -172,10 +172,7 @@ async def plain_gateway(
     config.write_text(yaml.safe_dump(written))
     loaded = load(config, adapters={"plain": runtime}, env={}).settings
     parts = replace(parts_for(loaded, reread=lambda: loaded, tuning=tuning), adapters={"plain": runtime})
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind(("127.0.0.1", port))
-    with listener:
+    with listen_on(port) as listener:
         async with Gateway.running(loaded, parts) as gateway:
             server = make_server(build_app(gateway), loaded.limits)
             serving = asyncio.create_task(server.serve(sockets=[listener]))
