@@ -11,7 +11,12 @@ OLDEST = 140_000
 """The oldest supported server_version_num."""
 
 _LOCK = "SELECT pg_advisory_xact_lock($1)"
-_TABLES = "SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1"
+_IS_OURS = """
+SELECT CASE WHEN to_regclass($1) IS NOT NULL THEN true WHEN EXISTS (
+    SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $2
+) THEN false END
+"""
+"""False for the tables of another program, NULL if there are none. One statement, because a migration may end now."""
 _VERSION = f"SELECT max(n) FROM @{OURS}"
 _ALIVE = "SELECT instance FROM @instances WHERE expires_at > clock_timestamp() ORDER BY instance"
 _MIGRATION_SECONDS = 600.0
@@ -131,10 +136,10 @@ async def reached(link: Connection) -> int | None:
         SchemaTooNew: a newer release has migrated it.
     """
     schema, place = link.address.schema, link.address.place
-    tables = {row[0] for row in await link.ask(_TABLES, schema)}
-    if not tables:
+    ((is_ours,),) = await link.ask(_IS_OURS, link.address.name(f"@{OURS}"), schema)
+    if is_ours is None:
         return None
-    if OURS not in tables:
+    if not is_ours:
         raise EngineUnusable(
             f"the schema {schema!r} of {place} contains tables of another program: set engine.schema to another name"
         )
