@@ -12,7 +12,7 @@ import httpx
 import yaml
 
 from tests.faults.judge import Span
-from tests.faults.process import Forked, Process, end
+from tests.faults.process import Forked, Process, end, run_command, run_mortal
 from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -44,14 +44,20 @@ class Instance:
 
     def fork(self, die_at: str | None = None, *, nth: int = 1, broken: str | None = None) -> Process:
         """Start a gateway that dies at a point, or never by itself; one that is broken in a way of `broken.py`."""
-        return self._keep(Forked(self._config, self.port, die_at=die_at, nth=nth, broken=broken, log=self._log))
+        return self._keep(Forked(self._log, run_mortal, self._config, self.port, die_at, nth, broken))
 
     async def serve(self) -> Process:
-        """Start `python -m gateway serve`."""
-        command = [sys.executable, "-m", "gateway", "serve", "--config", str(self._config), "--port", str(self.port)]
+        """Start `dragoman serve`, in a new interpreter if `environment` is set."""
+        words = ("serve", "--config", str(self._config), "--port", str(self.port))
+        if not self.environment:
+            return self._keep(Forked(self._log, run_command, *words))
         with self._log.open("ab") as log:
             process = await asyncio.create_subprocess_exec(
-                *command, cwd=ROOT, stdout=log, stderr=log, env=os.environ | self.environment
+                *(sys.executable, "-m", "gateway", *words),
+                cwd=ROOT,
+                stdout=log,
+                stderr=log,
+                env=os.environ | self.environment,
             )
         return self._keep(process)
 

@@ -1,12 +1,15 @@
-"""A gateway process of its own, forked from a server that has loaded all modules, which saves most of its start."""
+"""Gateway processes that are forked from a server that has loaded all modules, which saves most of their start."""
 
 import asyncio
 import multiprocessing
 import os
 import signal
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from gateway.cli.commands import main
 from tests.faults.broken import BUILDS
 from tests.faults.dying_gateway import run
 
@@ -15,7 +18,7 @@ _FORKS = multiprocessing.get_context("forkserver")
 # What a gateway loads by its configuration would be loaded again in each of them.
 _FORKS.set_forkserver_preload(
     [
-        "tests.faults.dying_gateway",
+        "tests.faults.process",
         "gateway.store.postgres",
         "adapters.huma.connector",
         "adapters.huma.v0_1",
@@ -25,6 +28,7 @@ _FORKS.set_forkserver_preload(
         "adapters.openhands.codec",
         "adapters.openhands.connector",
         "adapters.mcp.codec",
+        "uvloop",
     ]
 )
 
@@ -40,12 +44,10 @@ class Process(Protocol):
 
 
 class Forked:
-    """A gateway that dies at a point, or never by itself."""
+    """A process that runs a function, with its output in a file."""
 
-    def __init__(
-        self, config: Path, port: int, *, die_at: str | None, nth: int, log: Path, broken: str | None = None
-    ) -> None:
-        self._process = _FORKS.Process(target=_run, args=(config, port, die_at, nth, log, broken), daemon=True)
+    def __init__(self, log: Path, run: Callable[..., None], *arguments: object) -> None:
+        self._process = _FORKS.Process(target=_run, args=(log, run, arguments), daemon=True)
         self._process.start()
         assert self._process.pid is not None
         self.pid: int = self._process.pid
@@ -75,10 +77,21 @@ async def end(process: Process) -> None:
         await process.wait()
 
 
-def _run(config: Path, port: int, die_at: str | None, nth: int, log: Path, broken: str | None) -> None:
-    with log.open("ab") as lines:
-        os.dup2(lines.fileno(), 1)
-        os.dup2(lines.fileno(), 2)
+def run_command(*words: str) -> None:
+    """Run the CLI, as `python -m gateway` does."""
+    sys.argv[1:] = words
+    main()
+
+
+def run_mortal(config: Path, port: int, die_at: str | None = None, nth: int = 1, broken: str | None = None) -> None:
+    """Run a gateway that dies at a point, or never by itself; one that is broken in a way of `broken.py`."""
     if broken is not None:
         BUILDS[broken]()
     run(config, port, die_at, nth)
+
+
+def _run(log: Path, run: Callable[..., None], arguments: tuple[object, ...]) -> None:
+    with log.open("ab") as lines:
+        os.dup2(lines.fileno(), 1)
+        os.dup2(lines.fileno(), 2)
+    run(*arguments)

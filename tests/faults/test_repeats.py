@@ -12,7 +12,7 @@ import pytest
 
 from gateway.runtime.session.outgoing import BATCH
 from gateway.testing.runtimes.huma.rules import Dialect
-from tests.faults.process import Forked, end
+from tests.faults.process import Forked, end, run_mortal
 from tests.pace import PATIENCE
 from tests.ports import free_port
 from tests.scenarios.environment import GOOD, Scene, ended, scene
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.faults
 async def _live(made: Scene) -> Forked:
     """Start a gateway; returns it once its link is up."""
     links = made.agent.connections
-    process = Forked(made.config, made.port, die_at=None, nth=0, log=made.folder / "gateway.log")
+    process = Forked(made.folder / "gateway.log", run_mortal, made.config, made.port)
     await made.agent.wait_connections(links + 1, within=PATIENCE)
     return process
 
