@@ -16,6 +16,7 @@ import yaml
 
 from gateway.runtime.app import Gateway
 from tests.engines.postgres_server import drop_schema, dsn, new_schema
+from tests.faults.process import Forked, Process, end, run_command
 from tests.faults.proxy import Proxy
 from tests.pace import PATIENCE
 from tests.ports import free_port
@@ -30,14 +31,14 @@ START = PATIENCE
 class Serving(Running):
     """One gateway process; `gateway` is not at hand."""
 
-    process: asyncio.subprocess.Process | None = None
+    process: Process | None = None
     log: Path = field(default_factory=Path)
     wire: Proxy | None = None
     """What its connections to the database go through, where it was asked for."""
 
     def signal(self, number: signal.Signals) -> None:
         assert self.process is not None
-        os.killpg(self.process.pid, number)
+        os.kill(self.process.pid, number)
 
     async def ended(self) -> int:
         assert self.process is not None
@@ -87,15 +88,9 @@ class Fleet:
         written = {**self.scene.settings, "engine": engine, "instance": {"lease": self.lease}}
         config.write_text(yaml.safe_dump(merge(written, settings)))
         log = self.scene.folder / f"{name}.log"
-        with log.open("wb") as out:
-            process = await asyncio.create_subprocess_exec(
-                *(*release.command, "serve", "--config", str(config), "--port", str(port)),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                cwd=release.folder,
-                start_new_session=True,
-            )
+        log.write_bytes(b"")
+        words = ("serve", "--config", str(config), "--port", str(port))
+        process = Forked(log, run_command, *words) if release is THIS else await _execute(release, log, *words)
         http = await self.stack.enter_async_context(plain_http())
         http.base_url, http.headers = f"http://127.0.0.1:{port}", {"authorization": f"Bearer {API_KEY}"}
         # The gateway itself is in another process.
@@ -146,8 +141,18 @@ async def fleet(
             await drop_schema(schema)
 
 
+async def _execute(release: Release, log: Path, *words: str) -> Process:
+    with log.open("ab") as out:
+        return await asyncio.create_subprocess_exec(
+            *(*release.command, *words),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            cwd=release.folder,
+            start_new_session=True,
+        )
+
+
 async def _end(one: Serving) -> None:
     assert one.process is not None
-    if one.process.returncode is None:
-        one.signal(signal.SIGKILL)
-        await one.process.wait()
+    await end(one.process)
