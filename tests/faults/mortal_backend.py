@@ -5,9 +5,6 @@
 
 import asyncio
 import json
-import os
-import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +14,7 @@ from fastapi.responses import JSONResponse
 from standardwebhooks import Webhook
 
 from tests.faults.backend import SECRET, Seen
-from tests.faults.instance import ROOT
+from tests.faults.process import Forked, Process, end
 from tests.ports import free_port
 
 _START = 30.0
@@ -30,12 +27,11 @@ class MortalBackend:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._file = folder / "backend.jsonl"
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: Process | None = None
 
     async def start(self) -> None:
         """Start a process, and wait until it listens."""
-        command = [sys.executable, "-m", "tests.faults.mortal_backend", str(self.port), str(self._file)]
-        self._process = await asyncio.create_subprocess_exec(*command, cwd=ROOT)
+        self._process = Forked(self._file.with_suffix(".log"), _serve, self.port, self._file)
         async with asyncio.timeout(_START):
             while True:
                 assert self._process.returncode is None
@@ -49,9 +45,8 @@ class MortalBackend:
 
     async def kill(self) -> None:
         """End the process as `kill -9` does."""
-        if self._process is not None and self._process.returncode is None:
-            os.kill(self._process.pid, signal.SIGKILL)
-            await self._process.wait()
+        if self._process is not None:
+            await end(self._process)
 
     def seen(self) -> list[Seen]:
         """Every request, with its answers, as the processes have written them down."""
@@ -94,5 +89,5 @@ def _app(file: Path) -> FastAPI:
     return app
 
 
-if __name__ == "__main__":
-    uvicorn.run(_app(Path(sys.argv[2])), host="127.0.0.1", port=int(sys.argv[1]), log_level="warning")
+def _serve(port: int, file: Path) -> None:
+    uvicorn.run(_app(file), host="127.0.0.1", port=port, log_level="warning")
