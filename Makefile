@@ -8,7 +8,7 @@ MINUTES ?= 10
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format lint types imports unit faults shots bench soak walk lock schema clean
+.PHONY: help demo test all check format lint types imports unit faults shots bench soak walk lock schema clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -25,6 +25,9 @@ demo: $(STAMP) ## Play a scripted game through a real gateway, in every protocol
 
 test: $(STAMP) ## Run static checks and fast tests, in five to seven minutes on two cores
 	@$(MAKE) --no-print-directory -j 2 check unit
+
+all: $(STAMP) ## Run the static checks and all tests, as CI does
+	@$(MAKE) --no-print-directory -j 2 check faults FAULTS=--all
 
 check: $(STAMP) lint types imports ## Run the static checks only
 

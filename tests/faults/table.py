@@ -167,9 +167,10 @@ def main() -> int:
     """Run the tests, and write down also what is wrong; returns 1 where a test failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--keep", action="store_true", help=f"use the figures in {FIGURES.relative_to(ROOT)}")
+    parser.add_argument("--all", action="store_true", help="run the fast tests as well")
     parser.add_argument("tests", nargs="*", help="only these tests; other rows stay as they are")
     given = parser.parse_args()
-    code = 0 if given.keep else _run(given.tests)
+    code = 0 if given.keep else _run(given.tests, marks="" if given.all else "(faults or slow) and ")
     figures = json.loads(FIGURES.read_text())
     rows = {row.fault: row.line() for row in rows_of(figures["faults"])}
     before = lines_of(PAGE.read_text()) if given.tests and PAGE.exists() else {}
@@ -180,18 +181,17 @@ def main() -> int:
     return code
 
 
-def _run(tests: list[str]) -> int:
+def _run(tests: list[str], *, marks: str) -> int:
     def pytest(*options: str, **more: str) -> int:
-        command = [sys.executable, "-m", "pytest", "-q", *(tests or ["tests"]), *options]
+        command = [sys.executable, "-m", "pytest", "-q", *(tests or ["tests"]), "-p", "tests.faults.plugin", *options]
         code = subprocess.run(command, cwd=ROOT, check=False, env=os.environ | more).returncode
         # 5: no test fits the marks, which is fine where only some were asked for.
         return 0 if code == 5 and tests else code
 
+    parallel = ["-n", "6", "--dist", "worksteal", "--durations", "5"]
+    code = pytest("-m", f"{marks}not timing", *parallel, "--faults", str(FIGURES))
     # What is measured runs alone.
-    collect = ["-p", "tests.faults.plugin", "--faults"]
-    timing = pytest("-m", "timing", *collect, str(TIMED), **{QUIET: "1"})
-    others = ["-m", "(faults or slow) and not timing", "-n", "5", "--dist", "worksteal", "--durations", "5"]
-    return pytest(*others, *collect, str(FIGURES)) or timing
+    return pytest("-m", "timing", "--faults", str(TIMED), **{QUIET: "1"}) or code
 
 
 if __name__ == "__main__":

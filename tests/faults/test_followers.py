@@ -1,7 +1,4 @@
-"""A gateway, or its database, restarted under thousands of followers: each goes on behind the last event it saw.
-
-Ten thousand of them where `make faults` writes its table, two thousand in every other run, which has to be quick.
-"""
+"""A gateway, or its database, restarted under thousands of followers: each goes on behind the last event it saw."""
 
 import asyncio
 import json
