@@ -1,11 +1,13 @@
-"""What all tests share: an end to what hangs, choosing tests by protocol rule, free ports, patience with a machine."""
+"""What all tests share: an end to what hangs, choosing tests by protocol rule, their order, patience with a machine."""
 
 import faulthandler
 import gc
 import logging
+import os
 import signal
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from itertools import groupby
 from typing import NoReturn, cast
 
 import pytest
@@ -63,10 +65,9 @@ def _too_long(*_: object) -> NoReturn:
 
 @contextmanager
 def _limit(item: pytest.Item) -> Generator[None]:
-    slow = any(item.get_closest_marker(mark) for mark in ("faults", "slow"))
     before = signal.signal(signal.SIGALRM, _too_long)
     # Again and again, since a loop may take the first for the failure of some task.
-    signal.setitimer(signal.ITIMER_REAL, SLOW_LIMIT if slow else LIMIT, _AGAIN)
+    signal.setitimer(signal.ITIMER_REAL, SLOW_LIMIT if _is_slow(item) else LIMIT, _AGAIN)
     try:
         yield
     finally:
@@ -107,13 +108,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     unknown = wanted - REQUIREMENTS.keys()
     if unknown:
         raise pytest.UsageError(f"no such rule in tests/requirements.py: {', '.join(sorted(unknown))}")
-    if not wanted:
-        return
-    kept = [
-        item for item in items if wanted & {name for mark in item.iter_markers("requirement") for name in mark.args}
-    ]
-    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-    items[:] = kept
+    if wanted:
+        kept = [
+            item for item in items if wanted & {name for mark in item.iter_markers("requirement") for name in mark.args}
+        ]
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept
+    items[:] = _deal(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+
+
+def _deal(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """Give each worker files with slow tests to start with: a slow test that is the last one leaves all others idle."""
+    files = [list(tests) for _, tests in groupby(items, key=lambda item: item.path)]
+    files.sort(key=lambda tests: not any(_is_slow(item) for item in tests))
+    # A worker starts with its part of the list, and takes over tests of others at the end.
+    return [item for worker in range(workers) for tests in files[worker::workers] for item in tests]
+
+
+def _is_slow(item: pytest.Item) -> bool:
+    return any(item.get_closest_marker(mark) for mark in ("faults", "slow"))
 
 
 @pytest.fixture(autouse=True)
