@@ -134,8 +134,24 @@ def responds(url: str, status: int) -> Callable[[], bool]:
 
 
 def test_the_installed_demo_passes_in_an_empty_folder_and_leaves_nothing_there(server: Path, tmp_path: Path) -> None:
-    shown = run(server / "dragoman", "demo", cwd=tmp_path)
-    assert "checks passed" in shown
+    shown = run(server / "dragoman", "demo", cwd=tmp_path, env={"TMPDIR": str(tmp_path)})
+    assert "✗" not in shown
+    assert "\x1b" not in shown
+    assert all(f"✓ {runtime}" in shown for runtime in ("HUMA 0.1", "HUMA 0.2.0", "OpenHands", "Herm", "MCP"))
+    assert len(shown.splitlines()) <= 36
+    story, passed, _ = shown.partition("One call that survives kill -9")[2].partition("checks passed")
+    assert passed
+    order = [
+        "agent",
+        "backend",
+        "gateway is killed",
+        "gateway is started again",
+        "again, with the same webhook-id",
+        "once",
+    ]
+    places = [story.find(text) for text in order]
+    assert -1 not in places
+    assert places == sorted(places)
     assert list(tmp_path.iterdir()) == []
 
 
