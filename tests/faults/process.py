@@ -3,6 +3,7 @@
 import asyncio
 import multiprocessing
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable
@@ -47,7 +48,8 @@ class Forked:
     """A process that runs a function, with its output in a file."""
 
     def __init__(self, log: Path, run: Callable[..., None], *arguments: object) -> None:
-        self._process = _FORKS.Process(target=_run, args=(log, run, arguments), daemon=True)
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._process = _FORKS.Process(target=_run, args=(log, files, run, arguments), daemon=True)
         self._process.start()
         assert self._process.pid is not None
         self.pid: int = self._process.pid
@@ -90,7 +92,9 @@ def run_mortal(config: Path, port: int, die_at: str | None = None, nth: int = 1,
     run(config, port, die_at, nth)
 
 
-def _run(log: Path, run: Callable[..., None], arguments: tuple[object, ...]) -> None:
+def _run(log: Path, files: tuple[int, int], run: Callable[..., None], arguments: tuple[object, ...]) -> None:
+    # The server it is forked from still has the limit of the test that started it.
+    resource.setrlimit(resource.RLIMIT_NOFILE, files)
     with log.open("ab") as lines:
         os.dup2(lines.fileno(), 1)
         os.dup2(lines.fileno(), 2)

@@ -188,7 +188,7 @@ def _run(tests: list[str], *, marks: str) -> int:
         # 5: no test fits the marks, which is fine where only some were asked for.
         return 0 if code == 5 and tests else code
 
-    parallel = ["-n", "7", "--dist", "worksteal", "--durations", "5"]
+    parallel = ["-n", "6", "--dist", "worksteal", "--durations", "5"]
     code = pytest("-m", f"{marks}not timing", *parallel, "--faults", str(FIGURES))
     # What is measured runs alone.
     return pytest("-m", "timing", "--faults", str(TIMED), **{QUIET: "1"}) or code

@@ -51,10 +51,13 @@ async def test_followers_of_a_gateway_that_is_restarted_miss_nothing(
             async with asyncio.timeout(CROWDED):
                 assert await process.wait() == (0 if number == signal.SIGTERM else -number), scene.log()
             await scene.unlinked()
+            await until(refused, within=CROWDED)
             await scene.serve()
 
+        async def refused() -> bool:
+            return followers.turned_away > 0
+
         await through(scene, followers, lambda: scene.gateway.signal(number), restart)
-        assert followers.turned_away
 
 
 @pytest.mark.fault("PostgreSQL restarted under 2,000 followers", on="postgres")
