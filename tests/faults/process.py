@@ -34,6 +34,10 @@ _FORKS.set_forkserver_preload(
 )
 
 
+Inherited = tuple[Path, dict[str, str], tuple[int, int]]
+"""The working directory, the environment, and the soft and hard limit of open files."""
+
+
 class Process(Protocol):
     """What `asyncio.subprocess.Process` and `Forked` have in common."""
 
@@ -48,8 +52,8 @@ class Forked:
     """A process that runs a function, with its output in a file."""
 
     def __init__(self, log: Path, run: Callable[..., None], *arguments: object) -> None:
-        files = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._process = _FORKS.Process(target=_run, args=(log, files, run, arguments), daemon=True)
+        inherited = (Path.cwd(), dict(os.environ), resource.getrlimit(resource.RLIMIT_NOFILE))
+        self._process = _FORKS.Process(target=_run, args=(log, inherited, run, arguments), daemon=True)
         self._process.start()
         assert self._process.pid is not None
         self.pid: int = self._process.pid
@@ -92,8 +96,12 @@ def run_mortal(config: Path, port: int, die_at: str | None = None, nth: int = 1,
     run(config, port, die_at, nth)
 
 
-def _run(log: Path, files: tuple[int, int], run: Callable[..., None], arguments: tuple[object, ...]) -> None:
-    # The server it is forked from still has the limit of the test that started it.
+def _run(log: Path, inherited: Inherited, run: Callable[..., None], arguments: tuple[object, ...]) -> None:
+    # The server it is forked from has what the test had that started it.
+    folder, environment, files = inherited
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
     resource.setrlimit(resource.RLIMIT_NOFILE, files)
     with log.open("ab") as lines:
         os.dup2(lines.fileno(), 1)
