@@ -107,9 +107,9 @@ class Served:
         self._release_port()
 
     async def pause(self) -> None:
-        """Abort all connections and refuse new ones, but keep the port for the next start."""
-        await self._end()
-        if self._reserved is None:
+        """Abort all connections and refuse new ones, but keep the port; do nothing if it is not running."""
+        if self._server is not None:
+            await self._end()
             self._reserved = _bind(self._host, self._port)
 
     def _release_port(self) -> None:

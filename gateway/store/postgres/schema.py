@@ -16,7 +16,8 @@ SELECT CASE WHEN to_regclass($1) IS NOT NULL THEN true WHEN EXISTS (
     SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $2
 ) THEN false END
 """
-"""False for the tables of another program, NULL if there are none. One statement, because a migration may end now."""
+"""False for the tables of another program, NULL if there are none. One statement, because another gateway
+may commit its migration between two."""
 _VERSION = f"SELECT max(n) FROM @{OURS}"
 _ALIVE = "SELECT instance FROM @instances WHERE expires_at > clock_timestamp() ORDER BY instance"
 _MIGRATION_SECONDS = 600.0
