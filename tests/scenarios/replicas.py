@@ -42,6 +42,8 @@ class Faulty(PostgresEngine):
         self.deaf = False
         self.stale = 0
         """So many steps fail as if somebody else had written just before."""
+        self.stale_kind = ""
+        """Only steps with an event of this kind."""
         self.spoiled = ""
         """The session whose events cannot be read, as if they were damaged."""
         self.before_call: Callable[[], Awaitable[None]] | None = None
@@ -55,7 +57,7 @@ class Faulty(PostgresEngine):
         self._reach()
         if self.broken:
             raise ValueError("the engine fails in a way that nobody foresaw")
-        if self.stale:
+        if self.stale and (not self.stale_kind or any(it.event.kind == self.stale_kind for it in step.events)):
             self.stale -= 1
             raise Stale("somebody else was faster")
         return await super().commit(step)

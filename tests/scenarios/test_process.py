@@ -255,9 +255,11 @@ async def test_a_log_that_nobody_reads_any_more_holds_up_no_call_and_no_end(newe
 
             await until(served.ready, within=START)
             await newer.agent.wait_connected()
-            await until(is_stuck, within=START)
-            for _ in range(30):
-                assert await is_stuck()
+            in_a_row = 0
+            async with asyncio.timeout(START):
+                # The kernel empties a terminal's buffer into its reader's queue in its own time.
+                while in_a_row < 30:
+                    in_a_row = in_a_row + 1 if await is_stuck() else 0
             assert await served.ready()
             assert (await ended(await newer.agent.call("free", {}))).outcome == "success"
             assert await served.stop() == 0

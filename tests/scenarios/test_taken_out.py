@@ -187,7 +187,7 @@ async def test_a_close_without_the_runtime_that_the_store_does_not_take_leaves_a
         back = take_out_runtime(newer)
         await gateway.post("/v1/reload", status=200)
         path = f"/v1/sessions/{session_id}"
-        gateway.faults.stale = 1
+        gateway.faults.stale, gateway.faults.stale_kind = 1, "session.closed"
         answer = await gateway.http.delete(path)
         assert (answer.status_code, answer.json()["type"]) == (503, "/problems/busy")
         gateway.faults.broken = True
