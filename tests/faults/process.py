@@ -20,6 +20,8 @@ _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(
     [
         "tests.faults.process",
+        "tests.kit.sender",
+        "dragoman.kit.postgres",
         "gateway.store.postgres",
         "adapters.huma.connector",
         "adapters.huma.v0_1",
@@ -45,6 +47,7 @@ class Process(Protocol):
     def pid(self) -> int: ...
     @property
     def returncode(self) -> int | None: ...
+    def send_signal(self, number: signal.Signals, /) -> None: ...
     async def wait(self) -> int: ...
 
 
@@ -61,6 +64,9 @@ class Forked:
     @property
     def returncode(self) -> int | None:
         return self._process.exitcode
+
+    def send_signal(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
 
     async def wait(self) -> int:
         """Wait for its end; returns the exit code, negative for a signal."""
@@ -79,7 +85,7 @@ class Forked:
 async def end(process: Process) -> None:
     """Make sure that a process is gone."""
     if process.returncode is None:
-        os.kill(process.pid, signal.SIGKILL)
+        process.send_signal(signal.SIGKILL)
         await process.wait()
 
 

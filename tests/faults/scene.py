@@ -2,9 +2,11 @@
 
 import asyncio
 import json
-import re
 import sqlite3
+from collections import defaultdict
 from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
 from math import inf
 from pathlib import Path
 from time import monotonic
@@ -156,11 +158,14 @@ class Scene(FaultEnvironment):
         """
         assert self.agent.violations == [], self.agent.violations
         rows = await super().verify()
-        told = {one["native_id"]: await self._boards(one["session_id"]) for one in await self.rows("/v1/sessions")}
-        for call in self.calls:
-            if call.tool in UPDATED and call.call_id in rows:
-                self._check_order(call, told[self._agent_of(call).agent_id], strictly=strictly)
-                self._check_words(call, rows[call.call_id])
+        for one in await self.rows("/v1/sessions"):
+            boards = await self._boards(one["session_id"])
+            agent = self.huma.agents[one["native_id"]]
+            heard = _hear(agent, boards)
+            for call in self.calls:
+                if call.tool in UPDATED and call.call_id in rows and self._agent_of(call) is agent:
+                    self._check_order(call, boards, heard, strictly=strictly)
+                    self._check_words(call, rows[call.call_id])
         return rows
 
     async def _boards(self, session_id: str) -> dict[str, int]:
@@ -176,23 +181,39 @@ class Scene(FaultEnvironment):
         if call.tool == "once" and call.reading.outcome == "failure":
             assert row["unknown"] is True
 
-    def _check_order(self, call: SimCall, boards: dict[str, int], *, strictly: bool) -> None:
-        """The state that comes with a result, or a newer one, is told before it: `s`; `o` is an older one."""
+    def _check_order(self, call: SimCall, boards: dict[str, int], heard: "_Heard", *, strictly: bool) -> None:
+        """The state that comes with a result, or a newer one, is told before it."""
         assert call.reading is not None
         if call.reading.outcome != "success":
             return
         own = boards[_report_of({"board": call.arguments})]
-        told, sequences = "", list[int | None]()
-        for frame in self._agent_of(call).received:
-            said = frame.payload.get("content", frame.payload)
-            if said.get("toolCallId") == call.call_id:
-                told += "r"
-                sequences.append(None)
-            elif "context" in said:
-                sequences.append(boards.get(_report_of(said["context"]), 0))
-                told += "s" if (sequences[-1] or 0) >= own else "o"
-        is_ordered = re.fullmatch("(o*s[so]*r)+[so]*" if strictly else "o*s[sor]*", told)
-        assert is_ordered, f"{told}: {own} was recorded, the agent received {sequences}"
+        ends = heard.results[call.call_id]
+        assert ends, f"{call.call_id}: the agent read a result that it did not receive"
+        between = pairwise([0, *ends]) if strictly else [(0, ends[0])]
+        told = [heard.states[start:end] for start, end in between]
+        is_ordered = all(max(states, default=0) >= own for states in told)
+        assert is_ordered, f"{call.call_id}: {own} was recorded, before its results the agent received {told}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """The states that an agent received, and the results among them."""
+
+    states: list[int]
+    """Their sequences; 0 for a state that is not on record."""
+    results: dict[str, list[int]]
+    """By call: how many states came before each result."""
+
+
+def _hear(agent: SimAgent, boards: dict[str, int]) -> _Heard:
+    heard = _Heard([], defaultdict(list))
+    for frame in agent.received:
+        said = frame.payload.get("content", frame.payload)
+        if (call_id := said.get("toolCallId")) is not None:
+            heard.results[call_id].append(len(heard.states))
+        elif "context" in said:
+            heard.states.append(boards.get(_report_of(said["context"]), 0))
+    return heard
 
 
 def _report_of(context: dict[str, Any]) -> str:

@@ -23,7 +23,7 @@ from tests.scenarios.environment import (
     scene as environment,
     until,
 )
-from tests.scenarios.test_process import START, Served, serving
+from tests.scenarios.served import START, Served, serving
 
 pytestmark = pytest.mark.faults
 

@@ -12,9 +12,7 @@ from pydantic import AfterValidator, BaseModel
 from dragoman.kit import Callback, CallStore, MemoryCallStore, SqliteCallStore, ToolCall, ToolFailed, Tools, Update
 from dragoman.kit.calls import Answer
 from dragoman.kit.postgres import PostgresCallStore
-
-SECRET = "whsec_dHdlbnR5LWZvdXItYnl0ZXMtb3ItbW9yZQ=="
-RUNS, DIE, STORE = "KIT_RUNS", "KIT_DIE", "KIT_STORE"
+from tests.kit.sender import DIE, RUNS, SECRET, STORE
 
 
 def _passes(point: str) -> None:

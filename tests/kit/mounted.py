@@ -10,7 +10,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from dragoman.kit import SqliteCallStore, Tools
-from tests.kit.backend import RUNS, SECRET
+from tests.kit.sender import RUNS, SECRET
 
 tools = Tools(secret=SECRET, store=SqliteCallStore(os.environ[RUNS] + ".db"), at_once=0.05, drain=0.2)
 entered: list[str] = []

@@ -13,12 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import uvicorn
 from fastapi import FastAPI, Request, Response
 from standardwebhooks import Webhook
 
 from gateway.testing.serving import Served
-from tests.kit.backend import DIE, RUNS, SECRET, STORE
+from tests.faults.process import Forked
 from tests.pace import PATIENCE
+
+SECRET = "whsec_dHdlbnR5LWZvdXItYnl0ZXMtb3ItbW9yZQ=="
+RUNS, DIE, STORE = "KIT_RUNS", "KIT_DIE", "KIT_STORE"
 
 
 def request_of(
@@ -107,7 +111,8 @@ class Backend:
 
     def __init__(self, folder: Path, store: str) -> None:
         self.runs = folder / "runs"
-        self._env = {**os.environ, RUNS: str(self.runs), STORE: store}
+        self._log = folder / "backend.log"
+        self._env = {RUNS: str(self.runs), STORE: store}
 
     def ran(self, word: str = "") -> list[str]:
         """List what was run, in order."""
@@ -115,24 +120,16 @@ class Backend:
         return [line for line in text.splitlines() if line.startswith(word)]
 
     @asynccontextmanager
-    async def worker(self, die: str = "", **env: str) -> AsyncGenerator[tuple[str, asyncio.subprocess.Process]]:
+    async def worker(self, die: str = "", **env: str) -> AsyncGenerator[tuple[str, Forked]]:
         """Run one worker on a port of its own."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
             async with self.worker_at(listener, die, **env) as process:
                 yield f"http://127.0.0.1:{listener.getsockname()[1]}", process
 
     @asynccontextmanager
-    async def worker_at(
-        self, listener: socket.socket, die: str = "", **env: str
-    ) -> AsyncGenerator[asyncio.subprocess.Process]:
+    async def worker_at(self, listener: socket.socket, die: str = "", **env: str) -> AsyncGenerator[Forked]:
         """Run one worker on a socket; connections wait in its backlog while no worker runs."""
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "uvicorn", "tests.kit.backend:app", "--fd", str(listener.fileno())),
-            *("--log-level", "warning"),
-            pass_fds=(listener.fileno(),),
-            env={**self._env, DIE: die, **env},
-            cwd=Path(__file__).parents[2],
-        )
+        process = Forked(self._log, _serve, listener, {**self._env, DIE: die, **env})
         try:
             yield process
         finally:
@@ -140,3 +137,11 @@ class Backend:
                 process.send_signal(signal.SIGTERM)
             async with asyncio.timeout(PATIENCE):
                 await process.wait()
+
+
+def _serve(listener: socket.socket, env: Mapping[str, str]) -> None:
+    os.environ.update(env)
+    # A store in memory knows the workers of its application by their command.
+    sys.argv[:] = ["backend", env[RUNS]]
+    # The application reads the environment when it is imported.
+    uvicorn.Server(uvicorn.Config("tests.kit.backend:app", log_level="warning")).run([listener])

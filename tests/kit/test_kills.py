@@ -14,8 +14,7 @@ import yaml
 
 from gateway.runtime.tuning import Tuning
 from tests.http.mcp_clients import Plain
-from tests.kit.backend import SECRET
-from tests.kit.sender import Backend
+from tests.kit.sender import SECRET, Backend
 from tests.pace import PATIENCE
 from tests.scenarios.environment import API_KEY, Running, running
 

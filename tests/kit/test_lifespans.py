@@ -17,8 +17,7 @@ import pytest
 from fastapi import FastAPI
 
 from dragoman.kit import Callback, MemoryCallStore, SqliteCallStore, Tools
-from tests.kit.backend import RUNS, SECRET
-from tests.kit.sender import Gateway, Sender, serving
+from tests.kit.sender import RUNS, SECRET, Gateway, Sender, serving
 from tests.pace import PATIENCE
 
 ROOT = Path(__file__).parents[2]

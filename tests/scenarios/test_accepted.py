@@ -11,7 +11,7 @@ from gateway.testing.runtimes.huma.calls import SimCall
 from tests.pace import PATIENCE
 from tests.scenarios.environment import Running, Scene, ended, plain_http, until
 from tests.scenarios.hooks import Asked, Said, Script, success
-from tests.scenarios.test_process import START, serving
+from tests.scenarios.served import START, serving
 
 SILENCE = 0.4
 LATER = Response(status_code=202)

@@ -15,7 +15,7 @@ from tests.scenarios.environment import API_KEY, GOOD, Running, Scene, plain_htt
 from tests.scenarios.fleet import HermEnvironment, herm_environment, message
 from tests.scenarios.hooks import Gate, success
 from tests.scenarios.replica_processes import fleet
-from tests.scenarios.test_process import START, Served, serving
+from tests.scenarios.served import START, Served, serving
 
 LONG = 60.0
 """Seconds of `limits.drain` where nothing should wait for its end."""

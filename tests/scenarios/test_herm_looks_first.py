@@ -1,6 +1,7 @@
 """A gateway killed while it posts a result to Herm: the next one looks first whether it is still waited for."""
 
 import asyncio
+import signal
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from tests.pace import PATIENCE
 from tests.scenarios.environment import GOOD, until
 from tests.scenarios.fleet import HERM_KEY, delivery, herm_environment
 from tests.scenarios.hooks import success
-from tests.scenarios.test_process import START, serving
+from tests.scenarios.served import START, serving
 
 
 class Hesitant(HermServer):
@@ -63,7 +64,7 @@ async def test_a_result_of_a_killed_gateway_is_posted_again_only_if_it_is_still_
             call = environment.agent.call("ask", GOOD)
             async with asyncio.timeout(PATIENCE):
                 await server.came.wait()
-            first.process.kill()
+            first.process.send_signal(signal.SIGKILL)
             await first.process.wait()
         server.orphaned.set()
         async with asyncio.timeout(PATIENCE):

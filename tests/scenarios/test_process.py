@@ -7,91 +7,16 @@ import pty
 import select
 import signal
 import socket
-import sys
-from collections.abc import AsyncGenerator, Generator, Mapping
-from contextlib import asynccontextmanager, contextmanager
-from pathlib import Path
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Literal
 
-import httpx
 import pytest
 
 from tests.faults import shim
-from tests.ports import free_port
 from tests.scenarios.environment import AGENT_KEY, API_KEY, GOOD, Scene, ended, plain_http, until
-from tests.scenarios.fleet import Environment
 from tests.scenarios.hooks import Gate, success
-
-ROOT = Path(__file__).parents[2]
-START = 60.0
-
-
-class Served:
-    """A gateway process and its log."""
-
-    def __init__(self, process: asyncio.subprocess.Process, log: Path, url: str) -> None:
-        self.process, self.log, self.url = process, log, url
-
-    async def ready(self) -> bool:
-        assert self.process.returncode is None, self.log.read_text()
-        try:
-            async with plain_http() as http:
-                return (await http.get(f"{self.url}/readyz")).status_code == 200
-        except httpx.TransportError:
-            return False
-
-    async def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        self.process.send_signal(number)
-        return await self.ended()
-
-    async def ended(self) -> int:
-        async with asyncio.timeout(START):
-            return await self.process.wait()
-
-    async def wait_log(self, words: str) -> None:
-        async def look() -> bool:
-            return words in self.log.read_text()
-
-        await until(look)
-
-
-@asynccontextmanager
-async def serving(
-    scene: Scene | Environment,
-    *options: str,
-    environment: Mapping[str, str] | None = None,
-    entry: tuple[str, ...] = ("gateway",),
-    out: int | None = None,
-    public: bool = True,
-) -> AsyncGenerator[Served]:
-    """Start `python -m gateway serve`, or another module in its place, and end it in any case; it is not waited for.
-
-    It writes to a file, or to the descriptor `out`.
-    """
-    if not scene.port:
-        scene.port = free_port()
-    url = f"http://127.0.0.1:{scene.port}"
-    if public:
-        scene.configure({"public_url": url})
-    log = scene.folder / "gateway.log"
-    command = [sys.executable, "-m", *entry, "serve", "--config", str(scene.config), "--port", str(scene.port)]
-    with log.open("wb") as file:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            *options,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=out or file,
-            stderr=out or file,
-            cwd=ROOT,
-            start_new_session=True,
-            env=os.environ | dict(environment or {}),
-        )
-    try:
-        yield Served(process, log, url)
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+from tests.scenarios.served import START, serving
 
 
 async def refused(scene: Scene, *options: str) -> tuple[int, str]:

@@ -14,7 +14,7 @@ from tests.faults.proxy import Proxy
 from tests.scenarios.environment import API_KEY, GOOD, Running, Scene, ended, plain_http, until
 from tests.scenarios.fleet import message
 from tests.scenarios.hooks import success
-from tests.scenarios.test_process import START, Served, serving
+from tests.scenarios.served import START, Served, serving
 
 INTERRUPT = {"kind": "turn.interrupted"}
 LEFT = 'dragoman_frames_total{direction="to_runtime",runtime="finn"}'

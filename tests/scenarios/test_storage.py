@@ -7,7 +7,7 @@ import pytest
 
 from tests.scenarios.environment import GOOD, Scene, ended, until
 from tests.scenarios.hooks import success
-from tests.scenarios.test_process import ROOT, START, serving
+from tests.scenarios.served import ROOT, START, serving
 
 
 async def dragoman(scene: Scene, *words: str) -> tuple[int, str]:
