@@ -42,6 +42,8 @@ imports: $(STAMP)
 	$(BIN)/lint-imports
 
 unit: $(STAMP) ## Run the tests only
+	@# One process compiles the tests for all workers, which would otherwise do so at the same time.
+	@$(BIN)/pytest --collect-only -q | tail -n 1
 	$(BIN)/pytest -n 6 --dist worksteal -m "not faults and not slow" --durations 5
 
 faults: $(STAMP) ## Run slow and fault tests; write tests/faults/README.md (FAULTS=tests/... for some)

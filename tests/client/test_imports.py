@@ -45,7 +45,7 @@ def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 def test_importing_it_is_cheap_and_brings_nothing_of_a_server(module: str, needless: set[str], most: float) -> None:
     """Beside FastAPI and httpx alone, which take about 0.3 s of CPU on a quick machine."""
     ratios: list[float] = []
-    for _ in range(7 if QUIET in os.environ else 1):
+    for _ in range(3 if QUIET in os.environ else 1):
         ours, *loaded = run("-c", _MEASURE.format(module=module), cwd=ROOT).stdout.split()
         alone, *_ = run("-c", _MEASURE.format(module="fastapi, httpx"), cwd=ROOT).stdout.split()
         assert needless & set(loaded) == set()

@@ -182,16 +182,21 @@ def main() -> int:
 
 
 def _run(tests: list[str], *, marks: str) -> int:
-    def pytest(*options: str, **more: str) -> int:
-        command = [sys.executable, "-m", "pytest", "-q", *(tests or ["tests"]), "-p", "tests.faults.plugin", *options]
+    def pytest(*options: str, files: Iterable[str] = ("tests",), **more: str) -> int:
+        command = [sys.executable, "-m", "pytest", "-q", *(tests or files), "-p", "tests.faults.plugin", *options]
         code = subprocess.run(command, cwd=ROOT, check=False, env=os.environ | more).returncode
         # 5: no test fits the marks, which is fine where only some were asked for.
         return 0 if code == 5 and tests else code
 
+    if not tests:
+        # One process compiles the tests for all workers, which would otherwise do so at the same time.
+        command = [sys.executable, "-m", "pytest", "--collect-only", "-qq"]
+        subprocess.run(command, cwd=ROOT, check=False, stdout=subprocess.DEVNULL)
     parallel = ["-n", "6", "--dist", "worksteal", "--durations", "5"]
     code = pytest("-m", f"{marks}not timing", *parallel, "--faults", str(FIGURES))
-    # What is measured runs alone.
-    return pytest("-m", "timing", "--faults", str(TIMED), **{QUIET: "1"}) or code
+    # What is measured runs alone; to collect all other tests as well takes longer than some of it.
+    timed = [str(file) for file in (ROOT / "tests").rglob("test_*.py") if "mark.timing" in file.read_text()]
+    return pytest("-m", "timing", "--faults", str(TIMED), files=sorted(timed), **{QUIET: "1"}) or code
 
 
 if __name__ == "__main__":
