@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+COMPILED := $(VENV)/.compiled
 MINUTES ?= 10
 # If this is set, each worker and each test process compiles all modules again, which takes half of its time.
 export PYTHONDONTWRITEBYTECODE :=
@@ -19,6 +20,11 @@ $(STAMP): pyproject.toml gateway/sdk/pyproject.toml tests/requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r tests/requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e gateway/sdk -e .
 	@touch $(STAMP)
+
+# One process compiles the tests for all workers, which would otherwise do so at the same time.
+$(COMPILED): $(STAMP)
+	@$(BIN)/pytest --collect-only -q | tail -n 1
+	@touch $@
 
 demo: $(STAMP) ## Play a scripted game through a real gateway, in every protocol
 	$(BIN)/dragoman demo
@@ -41,12 +47,10 @@ types: $(STAMP)
 imports: $(STAMP)
 	$(BIN)/lint-imports
 
-unit: $(STAMP) ## Run the tests only
-	@# One process compiles the tests for all workers, which would otherwise do so at the same time.
-	@$(BIN)/pytest --collect-only -q | tail -n 1
+unit: $(COMPILED) ## Run the tests only
 	$(BIN)/pytest -n 6 --dist worksteal -m "not faults and not slow" --durations 5
 
-faults: $(STAMP) ## Run slow and fault tests; write tests/faults/README.md (FAULTS=tests/... for some)
+faults: $(COMPILED) ## Run slow and fault tests; write tests/faults/README.md (FAULTS=tests/... for some)
 	$(BIN)/python -m tests.faults.table $(FAULTS)
 
 bench: $(STAMP) ## Run the benchmarks beside hand-written integrations; write tests/bench/README.md (BENCH="--quick --only T1,T4" for some)

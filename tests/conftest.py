@@ -42,12 +42,14 @@ def pytest_configure() -> None:
     for number in signal.valid_signals() - _OURS:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, _overhear)
-    gc.set_threshold(_ALLOCATIONS)
+    gc.disable()
 
 
 def pytest_collection_finish() -> None:
     """Look for no garbage among modules and tests, which stay until the end."""
     gc.freeze()
+    gc.set_threshold(_ALLOCATIONS)
+    gc.enable()
 
 
 def pytest_unconfigure() -> None:

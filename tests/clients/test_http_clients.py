@@ -117,7 +117,9 @@ async def told_by(command: list[str], environment: Environment, url: str) -> dic
     return {step: (status, body) for step, status, body in steps}
 
 
-@pytest.mark.parametrize("client", ["jdk", "curl", pytest.param("undici", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "client", ["curl", *(pytest.param(name, marks=pytest.mark.slow) for name in ("jdk", "undici"))]
+)
 async def test_a_client_with_its_defaults_is_served(request: pytest.FixtureRequest, client: str) -> None:
     command: list[str] = request.getfixturevalue(client)
     configuration = {"tools": {"ask_for_cards": {"parameters": {"type": "object"}}}}

@@ -188,10 +188,6 @@ def _run(tests: list[str], *, marks: str) -> int:
         # 5: no test fits the marks, which is fine where only some were asked for.
         return 0 if code == 5 and tests else code
 
-    if not tests:
-        # One process compiles the tests for all workers, which would otherwise do so at the same time.
-        command = [sys.executable, "-m", "pytest", "--collect-only", "-qq"]
-        subprocess.run(command, cwd=ROOT, check=False, stdout=subprocess.DEVNULL)
     parallel = ["-n", "6", "--dist", "worksteal", "--durations", "5"]
     code = pytest("-m", f"{marks}not timing", *parallel, "--faults", str(FIGURES))
     # What is measured runs alone; to collect all other tests as well takes longer than some of it.

@@ -468,7 +468,10 @@ _FEW = settings(
 )
 
 
-@pytest.mark.parametrize("machine", [Messages, SilentMessages], ids=["answers", "silent"])
+@pytest.mark.parametrize(
+    "machine",
+    [pytest.param(Messages, id="answers"), pytest.param(SilentMessages, id="silent", marks=pytest.mark.slow)],
+)
 def test_each_message_is_delivered_or_its_send_was_on_record(machine: type[Messages]) -> None:
     run_state_machine_as_test(machine, settings=_FEW)
 

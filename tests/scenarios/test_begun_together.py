@@ -111,13 +111,13 @@ async def test_no_link_is_begun_before_all_sessions_are_taken_up_and_then_one_ea
 
 async def test_links_that_break_together_are_begun_again_one_each_turn(tmp_path: Path) -> None:
     runtime = Watched()
-    turns = asyncio.create_task(runtime.count_turns())
     async with served(tmp_path, Watching(tmp_path, runtime), runtime) as gateway:
         for number in range(1, MANY):
             await gateway.opening.open("finn", native_id=f"room-{number}", labels={})
         await runtime.all_stand()
         broken, runtime.cut = runtime.cut, asyncio.Event()
         runtime.begun, runtime.standing = [], 0
+        turns = asyncio.create_task(runtime.count_turns())
         broken.set()
         await runtime.all_stand()
         turns.cancel()

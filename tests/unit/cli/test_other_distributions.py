@@ -112,6 +112,7 @@ def test_another_distribution_that_owns_our_packages_is_named(tmp_path: Path, py
     assert "Problems found" in told
 
 
+@pytest.mark.slow
 def test_adapters_that_are_found_before_ours_are_told_apart_from_a_broken_installation(tmp_path: Path) -> None:
     install(project(tmp_path / "made", "cloud-edge", {"adapters/__init__.py": ""}), "--target", tmp_path / "site")
     env = {"PYTHONPATH": str(tmp_path / "site")}
