@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import EntryPoint, distributions, entry_points
 from importlib.util import find_spec
 from inspect import signature
@@ -86,8 +87,11 @@ def find_adapters() -> tuple[FoundAdapter, ...]:
     return tuple(checked)
 
 
+@cache
 def installed_adapters() -> Mapping[str, Adapter]:
     """Load every installed adapter, by the name that `adapter:` in the YAML uses.
+
+    A process keeps the adapters of its first call, because a running gateway cannot use one that is installed later.
 
     Raises:
         OperatorError: at least one is broken; the text names its distribution, its line and the fix.

@@ -14,6 +14,7 @@ from gateway.testing.runtimes.huma.rules import Dialect
 from tests.scenarios.environment import AGENT_KEY, API_KEY, GOOD, Scene, ended, plain_http
 from tests.scenarios.hooks import SECRET, Gate, success
 from tests.scenarios.terminal import dragoman
+from tests.unit.cli.test_adapters import GOOD as GOOD_ADAPTER, put_adapter
 
 SERIES = {
     "dragoman_calls_total", "dragoman_call_seconds_count", "dragoman_executor_attempts_total",
@@ -245,6 +246,17 @@ async def test_a_bad_file_changes_nothing_and_says_why(newer: Scene, over: dict[
         assert words in str(problem["errors"])
         assert (await ended(await newer.agent.call("ask", GOOD))).outcome == "success"
         assert newer.agent.connections == 1
+
+
+async def test_an_adapter_that_is_installed_meanwhile_waits_for_a_restart(
+    newer: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with newer.running() as gateway:
+        put_adapter(newer.folder, GOOD_ADAPTER, monkeypatch)
+        newer.configure({"runtimes": {"other": {"adapter": "pigeon", "url": "http://127.0.0.1:9"}}})
+        problem = await gateway.post("/v1/reload", status=422)
+        assert "no adapter is called 'pigeon'" in str(problem["errors"])
+        assert (await ended(await newer.agent.call("ask", GOOD))).outcome == "success"
 
 
 @pytest.mark.requirement("A34")

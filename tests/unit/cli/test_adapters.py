@@ -2,7 +2,7 @@
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -28,24 +28,33 @@ ADAPTER = ADAPTER()
 Install = Callable[..., FoundAdapter]
 
 
-@pytest.fixture
-def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Install a distribution with one adapter for the length of a test, and say how it was found."""
+def put_adapter(
+    folder: Path, source: str, patch: pytest.MonkeyPatch, *, distribution: str = "dragoman-pigeon", name: str = "pigeon"
+) -> None:
+    """Install a distribution with one adapter for the length of a test."""
+    module = distribution.replace("-", "_")
+    folder /= distribution
+    information = folder / f"{module}-2.0.dist-info"
+    information.mkdir(parents=True)
+    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 2.0\n")
+    (information / "entry_points.txt").write_text(f"[dragoman.adapters]\n{name} = {module}:ADAPTER\n")
+    (folder / f"{module}.py").write_text(source)
+    patch.setattr(sys, "path", [str(folder), *sys.path])
+    importlib.invalidate_caches()
+    patch.delitem(sys.modules, module, raising=False)
 
-    def install_it(source: str, *, distribution: str = "dragoman-pigeon", name: str = "pigeon") -> FoundAdapter:
-        module = distribution.replace("-", "_")
-        folder = tmp_path / distribution
-        information = folder / f"{module}-2.0.dist-info"
-        information.mkdir(parents=True)
-        (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 2.0\n")
-        (information / "entry_points.txt").write_text(f"[dragoman.adapters]\n{name} = {module}:ADAPTER\n")
-        (folder / f"{module}.py").write_text(source)
-        monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
-        importlib.invalidate_caches()
-        monkeypatch.delitem(sys.modules, module, raising=False)
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Install]:
+    """Install adapters as before the start of this process, and say how the last one was found."""
+
+    def install_it(source: str, *, distribution: str = "dragoman-pigeon") -> FoundAdapter:
+        put_adapter(tmp_path, source, monkeypatch, distribution=distribution)
+        installed_adapters.cache_clear()
         return next(one for one in find_adapters() if one.distribution == distribution)
 
-    return install_it
+    yield install_it
+    installed_adapters.cache_clear()
 
 
 def test_the_adapters_of_the_project_are_found() -> None:
