@@ -29,7 +29,7 @@ $(COMPILED): $(STAMP)
 demo: $(STAMP) ## Play a scripted game through a real gateway, in every protocol
 	$(BIN)/dragoman demo
 
-test: $(STAMP) ## Run static checks and fast tests, in five to seven minutes on two cores
+test: $(STAMP) ## Run static checks and fast tests, in five minutes on two cores
 	@$(MAKE) --no-print-directory -j 2 check unit
 
 all: $(STAMP) ## Run the static checks and all tests, as CI does
