@@ -36,7 +36,7 @@ USUAL_FILES = 1_024
 @pytest.mark.parametrize(
     ("number", "many"),
     [
-        pytest.param(signal.SIGTERM, 2_000, marks=pytest.mark.fault("Gateway restarted under 2,000 followers")),
+        pytest.param(signal.SIGTERM, 1_000, marks=pytest.mark.fault("Gateway restarted under 1,000 followers")),
         pytest.param(signal.SIGKILL, 5_000, marks=pytest.mark.fault("Gateway killed under 5,000 followers")),
     ],
 )
@@ -60,10 +60,10 @@ async def test_followers_of_a_gateway_that_is_restarted_miss_nothing(
         await through(scene, followers, lambda: scene.gateway.signal(number), restart)
 
 
-@pytest.mark.fault("PostgreSQL restarted under 2,000 followers", on="postgres")
+@pytest.mark.fault("PostgreSQL restarted under 1,000 followers", on="postgres")
 async def test_followers_of_a_gateway_whose_database_is_restarted_miss_nothing(tmp_path: Path) -> None:
     with start_own_server() as server:
-        async with Scene(tmp_path, "0.2", store=postgres(server.dsn)) as scene, followers_of(scene, 2_000) as followers:
+        async with Scene(tmp_path, "0.2", store=postgres(server.dsn)) as scene, followers_of(scene, 1_000) as followers:
             seen = asyncio.Event()
             loop = asyncio.get_running_loop()
 
