@@ -190,7 +190,7 @@ def _run(tests: list[str], *, marks: str) -> int:
 
     parallel = ["-n", "6", "--dist", "worksteal", "--durations", "5"]
     code = pytest("-m", f"{marks}not timing", *parallel, "--faults", str(FIGURES))
-    # What is measured runs alone; to collect all other tests as well takes longer than some of it.
+    # Timed tests run alone. Collecting only their files saves eight seconds.
     timed = [str(file) for file in (ROOT / "tests").rglob("test_*.py") if "mark.timing" in file.read_text()]
     return pytest("-m", "timing", "--faults", str(TIMED), files=sorted(timed), **{QUIET: "1"}) or code
 

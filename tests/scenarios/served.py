@@ -11,12 +11,13 @@ from pathlib import Path
 import httpx
 
 from tests.faults.process import Forked, Process, end, run_command
+from tests.pace import PATIENCE
 from tests.ports import free_port
 from tests.scenarios.environment import Scene, plain_http, until
 from tests.scenarios.fleet import Environment
 
 ROOT = Path(__file__).parents[2]
-START = 60.0
+START = PATIENCE
 GATEWAY = ("gateway",)
 
 
@@ -74,7 +75,7 @@ async def serving(
     if environment is None and entry == GATEWAY and out is None:
         process = Forked(log, run_command, *words)
     else:
-        with log.open("wb") as file:
+        with log.open("ab") as file:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", *entry, *words),
                 stdin=asyncio.subprocess.DEVNULL,
