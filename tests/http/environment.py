@@ -19,6 +19,8 @@ from gateway.events import (
     Event,
     InteractionId,
     Loss,
+    QuestionAsked,
+    SecretAsked,
     SessionId,
     ToolRequested,
     TurnSteered,
@@ -272,6 +274,24 @@ class Environment:
         """Let a call end without an answer; returns its id."""
         self.backend.answers["lost"] = Uncertain("the connection broke")
         return await self.ask(native_call_id, "lost", state="failed")
+
+    async def fill(self) -> dict[str, str]:
+        """Make a call in each kind of state and all that waits for a person; returns their ids by name."""
+        session_id = await self.attach()
+        accepted = await self.ask("c-1")
+        lost = await self.lose_call("c-2")
+        interaction = await self.ask_person()
+        self.runtime.say(QuestionAsked(id="q-1", text="Whom shall I ask?", choices=("Alice", "Bob")))
+        self.runtime.say(SecretAsked(id="s-1", purpose="secret", name="TOKEN"))
+        await self.recorded(session_id, "secret.asked")
+        letter = await self.lose_copy(session_id)
+        return {
+            "session": session_id,
+            "accepted": accepted,
+            "lost": lost,
+            "interaction": interaction,
+            "dead letter": letter,
+        }
 
     def fail(self, method: str, exc: Exception | None) -> None:
         """Let a method of the store raise from now on, or work again."""

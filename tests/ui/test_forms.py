@@ -8,7 +8,6 @@ from playwright.async_api import Page, Route, expect
 from gateway.events import CallId, MessagePosted, QuestionAsked, SecretAsked, SessionMoved, Text
 from gateway.store.rows import Page as StorePage
 from tests.ui.conftest import KEY, Ui
-from tests.ui.test_pages import busy
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
@@ -134,7 +133,7 @@ async def test_a_dead_call_is_redriven_from_its_story(ui: Ui) -> None:
 
 
 async def test_all_dead_letters_are_dismissed_after_a_dry_run(ui: Ui) -> None:
-    ids = await busy(ui)
+    ids = await ui.environment.fill()
     page = await ui.open("/ui/dead-letters")
     await page.click("text=Dismiss all…")
     await expect(page.locator("main")).to_contain_text("2 dead letters would be dismissed")
@@ -183,16 +182,8 @@ async def test_a_live_page_interrupts_the_turn_that_it_shows(ui: Ui) -> None:
     await expect(page.locator(".timeline")).to_contain_text("turn.interrupted")
 
 
-@pytest.mark.parametrize(("key", "hidden"), [("look-only", "Cancel the call"), ("look-only", "Redrive…")])
-async def test_forms_are_hidden_without_their_scope(ui: Ui, key: str, hidden: str) -> None:
-    ids = await busy(ui)
-    page = await ui.open(f"/ui/calls/{ids['accepted' if 'Cancel' in hidden else 'lost']}", key=key)
-    await expect(page.locator("h1")).to_be_visible()
-    await expect(page.get_by_text(hidden)).to_have_count(0)
-
-
 async def test_a_post_without_the_scope_is_refused_with_its_name(ui: Ui) -> None:
-    ids = await busy(ui)
+    ids = await ui.environment.fill()
     page = await ui.open("/ui", key="look-only")
     response = await page.evaluate(
         "(path) => fetch(path, {method: 'POST', body: new URLSearchParams({seen: '999'})}).then((r) => r.text())",

@@ -89,10 +89,10 @@ async def test_a_megabyte_is_cut_and_the_page_stays_small(ui: Ui) -> None:
         assert await page.evaluate("document.documentElement.scrollWidth") <= 390, path
 
 
-@pytest.mark.parametrize("path", ["/ui/search?q=", "/ui/calls?tool=", "/ui/sessions?runtime=finn&native_id="])
-async def test_hostile_queries_are_shown_as_text(ui: Ui, path: str) -> None:
+async def test_hostile_queries_are_shown_as_text(ui: Ui) -> None:
     await ui.environment.attach()
     page = await ui.open()
-    await page.goto(f"{path}{MARKUP.replace('#', '').replace('&', '')}")
-    assert await page.evaluate("window.hacked") is None
-    await expect(page.locator("h1")).to_be_visible()
+    for path in ("/ui/search?q=", "/ui/calls?tool=", "/ui/sessions?runtime=finn&native_id="):
+        await page.goto(f"{path}{MARKUP.replace('#', '').replace('&', '')}")
+        assert await page.evaluate("window.hacked") is None, path
+        await expect(page.locator("h1")).to_be_visible()

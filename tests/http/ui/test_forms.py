@@ -285,3 +285,14 @@ async def test_a_refused_form_keeps_its_text(environment: Environment, browser: 
     refused = await browser.send(f"{path}/message", form)
     assert refused.status_code == 403
     assert "Whose turn is it?</textarea>" in refused.text
+
+
+async def test_forms_are_hidden_without_their_scope(environment: Environment, url: str) -> None:
+    ids = await environment.fill()
+    async with browsing(url) as browser:
+        for key, shown in (("all-of-it", True), ("look-only", False)):
+            await browser.sign_in(key)
+            for call, button in (("accepted", "Cancel the call"), ("lost", "Redrive…")):
+                page = await browser.open(f"/ui/calls/{ids[call]}")
+                assert page.status_code == 200
+                assert (button in page.text) is shown

@@ -207,11 +207,17 @@ async function update() {
   }
 }
 
+function isEdited(field) {
+  if (field.matches("select")) return field.selectedIndex !== Math.max(0, [...field.options].findIndex((one) => one.defaultSelected));
+  return field.value !== field.defaultValue || field.checked !== field.defaultChecked;
+}
+
 const isBusy = (element) => element.contains(document.activeElement) && document.activeElement.matches("input, textarea, select, button, summary")
+  || $$("input, textarea, select", element).some(isEdited)
   || $(".menu[open], .detail-in, .opened", element) || element.matches(":hover:active");
 
-// Each rendering of a form has its own key, which alone is no change.
-const shown = (element) => element.outerHTML.replace(/(name="once" value=")[^"]*/g, "$1");
+// Each rendering of a form has its own key, and relative times depend on the moment; neither alone is a change.
+const shown = (element) => element.outerHTML.replace(/(name="once" value=")[^"]*/g, "$1").replace(/(<time [^>]*data-rel[^>]*>)[^<]*/g, "$1");
 
 function replace(old, fresh) {
   if (isBusy(old) || shown(old) === shown(fresh)) return;
