@@ -120,9 +120,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _deal(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
-    """Give each worker files with slow tests to start with: a slow test that is the last one leaves all others idle."""
+    """Give each worker files with slow tests to start with: a slow test that is the last one leaves all others idle.
+
+    Files with few tests come first, because other workers can take over the many tests of a file one by one.
+    """
     files = [list(tests) for _, tests in groupby(items, key=lambda item: item.path)]
-    files.sort(key=lambda tests: not any(_is_slow(item) for item in tests))
+    files.sort(key=lambda tests: (not any(_is_slow(item) for item in tests), len(tests)))
     # A worker starts with its part of the list, and takes over tests of others at the end.
     return [item for worker in range(workers) for tests in files[worker::workers] for item in tests]
 

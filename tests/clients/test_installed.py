@@ -16,7 +16,7 @@ import pytest
 
 from tests.pace import PATIENCE
 from tests.ports import free_port
-from tests.unit.packaging.test_wheel import wheel_of
+from tests.unit.packaging.test_wheel import shared_wheel_of
 from tests.venvs import make_venv, pip
 
 ROOT = Path(__file__).parents[2]
@@ -93,14 +93,15 @@ def install(folder: Path, requirements: Path, *wheels: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def sdk(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return wheel_of(ROOT / "gateway/sdk", tmp_path_factory.mktemp("sdk"))
+    return shared_wheel_of(ROOT / "gateway/sdk", "sdk-wheel", tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
 def server(sdk: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The programs of an environment with the server and the libraries of the demo."""
     folder = tmp_path_factory.mktemp("server")
-    return install(folder / "venv", ROOT / "config/demo-requirements.txt", sdk, wheel_of(ROOT, folder / "wheel"))
+    wheel = shared_wheel_of(ROOT, "wheel", tmp_path_factory)
+    return install(folder / "venv", ROOT / "config/demo-requirements.txt", sdk, wheel)
 
 
 @contextmanager

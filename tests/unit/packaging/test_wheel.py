@@ -2,6 +2,7 @@
 
 import ast
 import asyncio
+import fcntl
 import os
 import re
 import socket
@@ -52,14 +53,24 @@ def wheel_of(source: Path, folder: Path) -> Path:
     return build(unpacked, folder / "wheel", "wheel")
 
 
+def shared_wheel_of(source: Path, name: str, factory: pytest.TempPathFactory) -> Path:
+    """Build a wheel once for all workers of a run."""
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        built = list(folder.glob("wheel/*.whl"))
+        return built[0] if built else wheel_of(source, folder)
+
+
 @pytest.fixture(scope="module")
 def sdk(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return wheel_of(ROOT / "gateway/sdk", tmp_path_factory.mktemp("sdk"))
+    return shared_wheel_of(ROOT / "gateway/sdk", "sdk-wheel", tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return wheel_of(ROOT, tmp_path_factory.mktemp("wheel"))
+    return shared_wheel_of(ROOT, "wheel", tmp_path_factory)
 
 
 class Environment:
