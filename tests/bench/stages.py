@@ -27,7 +27,7 @@ from tests.bench.chunks import Follower, herm_settings
 from tests.bench.figures import Workload
 from tests.bench.processes import ROOT, BenchProblem
 from tests.bench.subjects import Subject
-from tests.bench.targets import C1, C64, MANY, ONE, POSTGRES, STORES_C1, TEN_KB
+from tests.bench.targets import C1, C64, MANY, ONE, OPEN, POSTGRES, SOME, STORES_C1, TEN_KB
 
 _LOOKS = 200
 """A second."""
@@ -41,6 +41,7 @@ LOADS: Mapping[str, tuple[Workload, str]] = {
     "T5m": (C64, MANY),
     "T7": (TEN_KB, ONE),
     "T16": (STORES_C1, POSTGRES),
+    "T18": (OPEN, SOME),
 }
 """Workload and variant of the gateway, by the name of the target that they belong to."""
 CHUNKS = "T14"
@@ -49,12 +50,11 @@ STAGES: Mapping[str, Sequence[str]] = {
     "link: frames in and out": (
         "gateway/links/",
         "adapters/herm/link",
-        "adapters/herm/sse",
         "gateway/runtime/session/link",
     ),
     "translation": ("adapters/", "gateway/adapter/"),
     "decisions": ("gateway/core/", "gateway/events/"),
-    "way out": tuple(f"gateway/runtime/session/{name}" for name in ("out", "on_the_way", "results")),
+    "way out": tuple(f"gateway/runtime/session/{name}" for name in ("out", "in_flight", "results")),
     "inbox, steps, effects": ("gateway/runtime/session/",),
     "attempts: slots, breaker": ("gateway/runtime/calls/",),
     "webhook exchange": ("gateway/executors/",),
