@@ -80,6 +80,18 @@ async def test_what_an_operator_typed_and_chose_survives_an_update(ui: Ui) -> No
     assert await page.input_value("select[name=scope]") == "always"
 
 
+async def test_an_edited_card_is_dimmed_when_another_operator_answers_and_keeps_its_text(ui: Ui) -> None:
+    await ui.environment.attach()
+    interaction_id = await ui.environment.ask_person(QuestionAsked(id="q-1", text="Which rank?"))
+    page = await ui.open("/ui/inbox")
+    await ui.live(page)
+    await page.fill("input[name=answer]", "the nine of")
+    await page.locator("h1").click()
+    await ui.environment.gateway.interactions.answer(interaction_id, {"answer": "7"}, by="operator")
+    await expect(page.locator(".card.gone")).to_have_count(1, timeout=3 * SECOND)
+    assert await page.input_value("input[name=answer]") == "the nine of"
+
+
 async def test_an_update_replaces_no_row_because_time_passes(ui: Ui) -> None:
     await ui.environment.attach()
     await ui.environment.ask_person()

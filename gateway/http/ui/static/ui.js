@@ -220,7 +220,8 @@ const isBusy = (element) => element.contains(document.activeElement) && document
 const shown = (element) => element.outerHTML.replace(/(name="once" value=")[^"]*/g, "$1").replace(/(<time [^>]*data-rel[^>]*>)[^<]*/g, "$1");
 
 function replace(old, fresh) {
-  if (isBusy(old) || shown(old) === shown(fresh)) return;
+  if (isBusy(old)) { old.classList.toggle("gone", fresh.classList.contains("gone")); return; }
+  if (shown(old) === shown(fresh)) return;
   const focused = old.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
   const open = new Map($$("details[data-id]", old).map((one) => [one.dataset.id, one.open]));
   const copy = document.importNode(fresh, true);
