@@ -82,7 +82,7 @@ async def _run(names: Sequence[str], effort: Effort, folder: Path, *, old: Path 
         for series in running.series.values():
             report.add_series(series)
         report.notes.extend(f"{name} was left out: {why}" for name, why in running.absent.items())
-    report.measured_sync_again(machine.measure_sync(folder))
+    report.measured_again(sync=machine.measure_sync(folder), stalled=machine.measure_stalls())
     return report
 
 

@@ -146,7 +146,8 @@ class Load:
         """Make calls at a rate; each is timed from the moment at which it was due."""
         begun, made = time.perf_counter(), 0
         while True:
-            due = int((time.perf_counter() - begun) * rate)
+            # The first call, number 0, is due at once.
+            due = int((time.perf_counter() - begun) * rate) + 1
             for number in range(made, due):
                 self._call(begun + number / rate)
             made = due

@@ -1,4 +1,4 @@
-"""Says what machine the figures come from: cores, versions, and how fast its disk syncs."""
+"""Says what machine the figures come from: cores, versions, how fast its disk syncs, and whether its cores stall."""
 
 import os
 import platform
@@ -18,6 +18,10 @@ _LIBRARIES = (
 _SYNCS = 200
 _BLOCK = 4096
 _BLOCKS = 256
+_PACE_SECONDS = 3.0
+_PIECE = range(4_000)
+_STALL = 1.5
+"""How often longer than the median a piece of work takes in a stall."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,21 @@ def measure_sync(folder: Path) -> float:
     return statistics.median(took)
 
 
+def measure_stalls() -> float:
+    """Measure the share of three seconds that an idle core loses to other tenants of its host.
+
+    The same piece of work runs again and again; whatever a piece takes beyond the median is lost.
+    """
+    took: list[float] = []
+    ends = time.perf_counter() + _PACE_SECONDS
+    while (begun := time.perf_counter()) < ends:
+        for _ in _PIECE:
+            pass
+        took.append(time.perf_counter() - begun)
+    usual = statistics.median(took)
+    return sum(one - usual for one in took if one > _STALL * usual) / _PACE_SECONDS
+
+
 def describe(cores: Cores, *, sync: float) -> dict[str, Any]:
     """List what a reader needs to know of this machine."""
     return {
@@ -76,6 +95,7 @@ def describe(cores: Cores, *, sync: float) -> dict[str, Any]:
         "sqlite": sqlite3.sqlite_version,
         "fdatasync_p50_ms": round(sync * 1000, 4),
         "load_before": round(os.getloadavg()[0], 2),
+        "stalled_before": round(measure_stalls(), 4),
         "versions": {name: _version(name) for name in _LIBRARIES},
     }
 

@@ -11,6 +11,8 @@ from tests.bench.table import Table, show
 from tests.bench.targets import OLD, OTHER_GOALS, Goal, Row
 
 _BUSY = 1.0
+_STALLS = 0.01
+"""The share of a core's time that is lost to stalls from which p99 rows show them."""
 """Load of the machine, before the benchmark begins, that says that others are at work."""
 _TEXT = frozenset({"#", "of what", "", "workload", "subject", "what", "met"})
 
@@ -76,9 +78,10 @@ class Report:
         self.faults += series.faults
         self.rows += [series.summary(subject) for subject in series.taken]
 
-    def measured_sync_again(self, sync: float) -> None:
-        """Take note of how fast the disk was in the end."""
+    def measured_again(self, *, sync: float, stalled: float) -> None:
+        """Take note of how fast the disk was in the end, and how much of a core's time was lost."""
         self.machine["fdatasync_p50_ms_after"] = round(sync * 1000, 4)
+        self.machine["stalled_after"] = round(stalled, 4)
 
     def show(self) -> None:
         """Print everything."""
@@ -153,8 +156,15 @@ def describe(machine: dict[str, Any]) -> str:
         if machine["load_before"] > _BUSY
         else ""
     )
+    stalls = (
+        " The p99 rows show the stalls of the cores: compare them with *best* in the same run."
+        if max(machine["stalled_before"], machine["stalled_after"]) > _STALLS
+        else ""
+    )
     return (
         f"{machine['cores']} cores, {pinned}; Python {machine['python']}, SQLite {machine['sqlite']};"
         f" fdatasync p50 {machine['fdatasync_p50_ms']:.3f} ms before and"
-        f" {machine['fdatasync_p50_ms_after']:.3f} ms after; load before {machine['load_before']:g}.{busy}"
+        f" {machine['fdatasync_p50_ms_after']:.3f} ms after; load before {machine['load_before']:g};"
+        f" stalls of an idle core {machine['stalled_before']:.1%} of the time before and"
+        f" {machine['stalled_after']:.1%} after.{busy}{stalls}"
     )

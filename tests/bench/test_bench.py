@@ -4,6 +4,8 @@ import asyncio
 import json
 import os
 import re
+import subprocess
+import sys
 import time
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
@@ -91,6 +93,8 @@ async def test_an_open_loop_makes_calls_at_its_rate_and_times_them_from_when_the
         said = await Load(runtime, webhook, order).run()
     assert said["lost"] == 0
     assert 60 <= said["calls"] <= 140
+    # A call that was made an interval late would take at least as long.
+    assert said["quantiles"][0] < 1 / order.rate
 
 
 async def test_a_load_sees_every_doubled_result() -> None:
@@ -273,11 +277,26 @@ def taken(cpu: float, rate: float) -> Measurement:
     )
 
 
+@pytest.mark.slow
+def test_a_core_that_another_process_uses_stalls() -> None:
+    core = min(os.sched_getaffinity(0))
+    pinned = f"import os; os.sched_setaffinity(0, {{{core}}})"
+    other = subprocess.Popen([sys.executable, "-c", f"{pinned}\nwhile True: pass"])
+    try:
+        measure = f"{pinned}\nfrom tests.bench.machine import measure_stalls\nprint(measure_stalls())"
+        said = subprocess.run([sys.executable, "-c", measure], cwd=ROOT, check=True, capture_output=True, text=True)
+    finally:
+        other.kill()
+        other.wait()
+    assert float(said.stdout) > 0.1
+
+
 def report_of(*loads: Workload) -> Report:
     """Report loads in which a call costs the gateway a tenth of what it costs the others."""
     report = Report(
         {"cores": 2, "pinned": True, "python": "3.11", "sqlite": "3.40", "load_before": 0.0}
         | dict.fromkeys(("fdatasync_p50_ms", "fdatasync_p50_ms_after"), 0.1)
+        | {"stalled_before": 0.0, "stalled_after": 0.02}
     )
     for load_ in loads:
         series = Series(load_)
