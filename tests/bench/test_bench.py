@@ -17,6 +17,7 @@ import pytest
 
 from tests.bench import ab, load, page, pictures, soak, stages
 from tests.bench.__main__ import main
+from tests.bench.bench import copy_in_pages
 from tests.bench.figures import QUANTILES, Measurement, Series, Spread, Workload
 from tests.bench.load import Load, Order
 from tests.bench.plot import Axis, Panel, draw
@@ -27,7 +28,7 @@ from tests.bench.runtime import FakeRuntime
 from tests.bench.steady import Steady
 from tests.bench.targets import C1, C64, DELAYED, FLOORS, OTHER_GOALS, ROWS, VARIANTS
 from tests.bench.translation import Sample, measure as measure_translation, samples
-from tests.bench.usage import cpu_seconds
+from tests.bench.usage import cpu_seconds, look
 from tests.bench.webhook import Webhook
 
 HOST = "127.0.0.1"
@@ -289,6 +290,19 @@ def test_a_core_that_another_process_uses_stalls() -> None:
         other.kill()
         other.wait()
     assert float(said.stdout) > 0.1
+
+
+def test_a_write_to_a_copied_database_counts_as_one_page(tmp_path: Path) -> None:
+    stored, copied, writes = tmp_path / "stored", tmp_path / "copied", 200
+    stored.write_bytes(os.urandom(16 * 1024 * 1024))
+    copy_in_pages(stored, copied)
+    assert copied.read_bytes() == stored.read_bytes()
+    with copied.open("r+b", buffering=0) as file:
+        os.fsync(file)
+        before = look(os.getpid()).written
+        for number in range(writes):
+            os.pwrite(file.fileno(), b"x", number * 64 * 1024)
+        assert look(os.getpid()).written - before < 2 * writes * 4096
 
 
 def report_of(*loads: Workload) -> Report:
