@@ -1,4 +1,4 @@
-"""The two things that nobody may take from the environment directly: time and fresh ids. Pure."""
+"""The interfaces through which all code gets the time and fresh ids. Pure."""
 
 from datetime import datetime
 from typing import Protocol

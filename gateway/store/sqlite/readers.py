@@ -54,7 +54,7 @@ class Readers:
         except sqlite3.Error as exc:
             raise EngineUnavailable(f"the database {str(self._path)!r} cannot be read: {exc}") from exc
         except (UnicodeEncodeError, OverflowError) as exc:
-            raise InvalidRequest(f"nothing can be found by such a value: {exc}") from exc
+            raise InvalidRequest(f"the store cannot search for this value: {exc}") from exc
 
     def _connection(self) -> sqlite3.Connection:
         connection: sqlite3.Connection | None = getattr(self._mine, "connection", None)
