@@ -29,11 +29,14 @@ def page_of(page: str, report: Report) -> str:
     old, closed, after = rest.partition(END)
     assert begun, f"the page has no {BEGIN}"
     assert closed, f"the page has no {END}"
-    goals = _merge(rows_of(old, GOALS), [_goal(row) for row in report.judged])
+    judged = [_goal(row) for row in report.judged]
+    goals = _merge(rows_of(old, GOALS), judged, key=1)
     goals.sort(key=_place)
-    loads = _merge(rows_of(old, LOADS), [_load(said) for said in report.rows])
+    loads = _merge(rows_of(old, LOADS), [_load(said) for said in report.rows], key=2)
+    names = list(dict.fromkeys(row[0] for row in sorted(judged, key=_place)))
+    which = "" if len(judged) == len(goals) else f" ({', '.join(names)})"
     parts = (
-        _wrap(f"Measured last: {describe(report.machine)}"),
+        _wrap(f"Measured last{which}: {describe(report.machine)}"),
         verdict(goals),
         _table(GOALS, goals),
         "Each subject under each workload, medians of the turns:",
@@ -66,11 +69,16 @@ def rows_of(page: str, head: Cells) -> list[Cells]:
     return rows
 
 
-def _merge(old: list[Cells], new: list[Cells]) -> list[Cells]:
-    """Take the new rows, and the old ones of what was not measured now, in the order in which they stood."""
-    measured = {row[0] for row in new}
+def _merge(old: list[Cells], new: list[Cells], *, key: int) -> list[Cells]:
+    """Take the new rows, and the old ones of what was not measured now, in the order in which they stood.
+
+    The first `key` cells of a row say what was measured.
+    """
+    measured = {row[:key] for row in new}
     order = {name: place for place, name in enumerate(dict.fromkeys(row[0] for row in (*old, *new)))}
-    return sorted([row for row in old if row[0] not in measured] + new, key=lambda row: order[row[0]])
+    places = {name: place for place, name in enumerate(dict.fromkeys(row[:key] for row in (*old, *new)))}
+    kept = [row for row in old if row[:key] not in measured]
+    return sorted(kept + new, key=lambda row: (order[row[0]], places[row[:key]]))
 
 
 def _place(row: Cells) -> tuple[int, str]:

@@ -157,7 +157,7 @@ def describe(machine: dict[str, Any]) -> str:
         else ""
     )
     stalls = (
-        " The p99 rows show the stalls of the cores: compare them with *best* in the same run."
+        " The p99 figures of this run show the stalls: compare them with those of *best*."
         if max(machine["stalled_before"], machine["stalled_after"]) > _STALLS
         else ""
     )

@@ -59,10 +59,11 @@ FLOORS = ("httpx", "best", "raw", HTTPX_16, HTTPX_256, BEST_16, BEST_256)
 BESIDE: Mapping[Workload, tuple[str, ...]] = {
     C1: ("best", "raw"),
     C64: (SOME, "raw"),
+    OPEN: (BEST_16,),
     STORES_C1: (SOME,),
     STORES_C64: (SOME,),
 }
-"""Who is run as well when all rows of a workload are: for the pictures, and to see how fast the peers can be."""
+"""Who is run as well when all rows of a workload are: for the pictures, and to see how fast the peers and cores are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +171,6 @@ ROWS = (
     _p50("T4", "c1", "p50 at 1 / httpx", C1, _HTTPX, _less(1.25, 0.8)),
     Row("T18", "p99", "16 sessions, 1,200 calls/s: p99, ms", OPEN, figures.p99_ms, *_ALONE_SOME, _less(15, 6)),
     Row("T18", "p999", "16 sessions, 1,200 calls/s: p99.9, ms", OPEN, figures.p999_ms, *_ALONE_SOME, _less(30, 12)),
-    Row("T18", "best", "best, 16 sessions, 1,200 calls/s: p99, ms", OPEN, figures.p99_ms, (BEST_16,)),
     Row("T18", "httpx", "httpx, 16 sessions, 300 calls/s: p99, ms", OPEN_SLOW, figures.p99_ms, (HTTPX_16,)),
     Row("T19", "fresh", "p99 / p50 at 64, one session", C64, figures.tail, *_ALONE, _less(3, 2)),
     Row(

@@ -348,6 +348,19 @@ def test_the_page_keeps_what_was_not_measured_this_time() -> None:
     before, after = (page.rows_of(text, page.LOADS) for text in (first, second))
     assert after == [*before, *(row for row in after if row[0] == DELAYED.name)]
     assert len(after) > len(before)
+    once_more = report_of(C1)
+    once_more.rows = [row | {"p50_ms": 123.0} for row in once_more.rows if row["subject"] == "raw"]
+    (changed,) = set(page.rows_of(page.page_of(second, once_more), page.LOADS)) - set(after)
+    assert changed[:2] == (C1.name, "raw")
+    assert len(page.rows_of(page.page_of(second, once_more), page.LOADS)) == len(after)
+
+
+def test_the_page_names_what_was_measured_last() -> None:
+    blank = f"{page.BEGIN}\n{page.END}\n"
+    first = page.page_of(blank, report_of(C1, C64))
+    assert "\nMeasured last: 2 cores" in first
+    assert "stalls of an idle core 0.0% of the time before and 2.0% after." in first.replace("\n", " ")
+    assert "\nMeasured last (T4, T13): 2 cores" in page.page_of(first, report_of(C1))
 
 
 def test_the_page_is_of_the_form_that_the_benchmark_writes() -> None:
