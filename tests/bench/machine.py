@@ -18,10 +18,11 @@ _LIBRARIES = (
 _SYNCS = 200
 _BLOCK = 4096
 _BLOCKS = 256
-_PACE_SECONDS = 3.0
+_LOOK = 3.0
+"""Seconds in which stalls are looked for."""
 _PIECE = range(4_000)
 _STALL = 1.5
-"""How often longer than the median a piece of work takes in a stall."""
+"""Times the median from which a piece of work counts as stalled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +71,18 @@ def measure_sync(folder: Path) -> float:
 
 
 def measure_stalls() -> float:
-    """Measure the share of three seconds that an idle core loses to other tenants of its host.
+    """Measure the share of its time that an idle core loses to other tenants of its host.
 
-    The same piece of work runs again and again; whatever a piece takes beyond the median is lost.
+    The same piece of work runs for three seconds; what a stalled piece takes beyond the median is lost.
     """
     took: list[float] = []
-    ends = time.perf_counter() + _PACE_SECONDS
+    ends = time.perf_counter() + _LOOK
     while (begun := time.perf_counter()) < ends:
         for _ in _PIECE:
             pass
         took.append(time.perf_counter() - begun)
     usual = statistics.median(took)
-    return sum(one - usual for one in took if one > _STALL * usual) / _PACE_SECONDS
+    return sum(one - usual for one in took if one > _STALL * usual) / _LOOK
 
 
 def describe(cores: Cores, *, sync: float) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from tests.bench.table import Table, show
 from tests.bench.targets import OLD, OTHER_GOALS, Goal, Row
 
 _BUSY = 1.0
-_STALLS = 0.01
-"""The share of a core's time that is lost to stalls from which p99 rows show them."""
 """Load of the machine, before the benchmark begins, that says that others are at work."""
+_STALLS = 0.01
+"""The share of lost time from which stalls decide a p99."""
 _TEXT = frozenset({"#", "of what", "", "workload", "subject", "what", "met"})
 
 
