@@ -12,8 +12,6 @@ from tests.bench.targets import OLD, OTHER_GOALS, Goal, Row
 
 _BUSY = 1.0
 """Load of the machine, before the benchmark begins, that says that others are at work."""
-_STALLS = 0.01
-"""The share of lost time from which stalls decide a p99."""
 _TEXT = frozenset({"#", "of what", "", "workload", "subject", "what", "met"})
 
 
@@ -156,15 +154,10 @@ def describe(machine: dict[str, Any]) -> str:
         if machine["load_before"] > _BUSY
         else ""
     )
-    stalls = (
-        " The p99 figures of this run show the stalls: compare them with those of *best*."
-        if max(machine["stalled_before"], machine["stalled_after"]) > _STALLS
-        else ""
-    )
     return (
         f"{machine['cores']} cores, {pinned}; Python {machine['python']}, SQLite {machine['sqlite']};"
         f" fdatasync p50 {machine['fdatasync_p50_ms']:.3f} ms before and"
         f" {machine['fdatasync_p50_ms_after']:.3f} ms after; load before {machine['load_before']:g};"
         f" stalls of an idle core {machine['stalled_before']:.1%} of the time before and"
-        f" {machine['stalled_after']:.1%} after.{busy}{stalls}"
+        f" {machine['stalled_after']:.1%} after.{busy}"
     )
