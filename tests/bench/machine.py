@@ -71,7 +71,7 @@ def measure_sync(folder: Path) -> float:
 
 
 def measure_stalls() -> float:
-    """Measure the share of its time that an idle core loses to other tenants of its host.
+    """Measure the share of its time that an idle core loses while it runs nothing else.
 
     The same piece of work runs for three seconds; what a stalled piece takes beyond the median is lost.
     """

@@ -30,7 +30,7 @@ class Callbacks:
     def __init__(self, key: bytes) -> None:
         self.public_url: str | None = None
         """The base of all addresses."""
-        # Preparing a key costs more than the rest of a token; copying a prepared key is cheap.
+        # Copying a prepared key is cheaper than preparing it for each token.
         self._prepared = hmac.new(key, digestmod="sha256")
 
     def addresses(self, call_id: CallId) -> Addresses | None:
