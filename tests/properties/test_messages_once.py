@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import pytest
 import yaml
@@ -29,6 +29,7 @@ from gateway.store.sqlite import SqliteEngine
 from gateway.store.step import RUNTIME, Committed, Step
 from tests.engines import postgres_server
 from tests.pace import PATIENCE
+from tests.scenarios.environment import until
 from tests.scenarios.fleet import condition
 from tests.scenarios.plain_runtime import PlainRuntime
 
@@ -53,6 +54,8 @@ class Peer(PlainRuntime):
         super().__init__(capabilities=capabilities)
         self.up = True
         self.way: Way = "taken"
+        self.commits_take = 0.0
+        """Seconds before the store begins a commit."""
         self.texts: list[tuple[str, object]] = []
         """What was heard, and from which process."""
         self.running = False
@@ -151,6 +154,8 @@ class Mortal:
     async def commit(self, step: Step) -> Committed:
         if self._process not in self._peer.alive:
             raise EngineUnavailable("killed")
+        # A slow store, so that sends, frames and links meet an unfinished commit.
+        await asyncio.sleep(self._peer.commits_take)
         committed = await self._inner.commit(step)
         if self._process not in self._peer.alive:
             raise EngineUnavailable("killed")
@@ -389,10 +394,15 @@ class Messages(RuleBasedStateMachine):
     def post(self, count: int) -> None:
         self.run(lambda world: world.post(count))
 
-    @rule(way=st.sampled_from(["taken", "taken", "busy", "unsent", "broken", "silent"]))
+    @rule(way=st.sampled_from(get_args(Way)))
     def behaves(self, way: Way) -> None:
         assert self.world is not None
         self.world.peer.way = way
+
+    @rule(seconds=st.sampled_from([0.0, 0.02]))
+    def store_slows(self, seconds: float) -> None:
+        assert self.world is not None
+        self.world.peer.commits_take = seconds
 
     @rule()
     def lose_link(self) -> None:
@@ -499,3 +509,35 @@ async def test_a_link_that_comes_up_after_the_drain_starts_no_send(tmp_path: Pat
     await world.end(kill=False)
     await world.finish()
     assert {text for text, _ in world.peer.texts} == {"m0", "m1"}
+
+
+async def fate(world: World) -> str:
+    """Wait until the fate of the only message is on record."""
+
+    async def look() -> str | None:
+        [(_, row)] = await world.rows()
+        return None if row.state == "pending" else row.state
+
+    return await until(look)
+
+
+async def test_a_message_whose_response_a_reload_cuts_off_is_unknown(tmp_path: Path) -> None:
+    world = World(tmp_path, ANSWERS, None)
+    await world.start()
+    world.peer.way = "silent"
+    await world.post(1)
+    await condition(lambda: world.peer.texts)
+    await world.reload()
+    assert await fate(world) == "unknown"
+    await world.finish()
+
+
+async def test_a_message_that_is_sent_while_the_store_records_another_link_is_sent_once(tmp_path: Path) -> None:
+    world = World(tmp_path, ANSWERS, None)
+    await world.start()
+    world.peer.commits_take = 0.3
+    await world.post(1)
+    # The links change while the attempt is committed, and the message leaves while their change is.
+    await world.reload()
+    assert await fate(world) == "delivered"
+    await world.finish()

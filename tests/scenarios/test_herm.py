@@ -431,6 +431,37 @@ async def test_a_lost_answer_without_an_echo_leaves_a_message_unknown_and_unrepe
         assert len(posted(environment, "user.message")) == 1
 
 
+class Slow(HermServer):
+    """A server that answers its first post only when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__(api_key=HERM_KEY, manners=Manners(echoes=False))
+        self.posted, self.answers = asyncio.Event(), asyncio.Event()
+
+    async def _post(self, session_id: str, request: Request) -> Response:
+        answer = await super()._post(session_id, request)
+        if not self.posted.is_set():
+            self.posted.set()
+            await self.answers.wait()
+        return answer
+
+
+async def test_a_message_whose_stream_breaks_before_its_answer_is_unknown_and_unrepeated(tmp_path: Path) -> None:
+    server = Slow()
+    async with herm_environment(tmp_path, server=server) as environment, environment.running() as gateway:
+        streams = environment.agent.streams_opened
+        [sent] = await send(gateway, message("hello"))
+        await server.posted.wait()
+        environment.agent.drop_streams()
+        await environment.agent.wait_streams(streams + 1)
+        server.answers.set()
+        environment.agent.end_turn()
+        await fate(gateway, sent["sequence"], "unknown")
+        await send(gateway, message("bye"))
+        await condition(lambda: len(posted(environment, "user.message")) == 2)
+        assert [texts(one) for one in posted(environment, "user.message")] == [["hello"], ["bye"]]
+
+
 class Forgetful(HermServer):
     """A server that cannot list its events until the test says so."""
 

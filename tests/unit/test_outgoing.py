@@ -9,6 +9,7 @@ import pytest
 
 from gateway.adapter.port import Adapter, Capabilities, Receipt
 from gateway.core.effects import Transmit
+from gateway.core.resend import OVERDUE
 from gateway.core.session import SlotAccess, StepBuilder
 from gateway.core.state import SessionView
 from gateway.errors import CannotExpress, LinkLost
@@ -37,7 +38,6 @@ from gateway.runtime.session.outgoing import (
     READ,
     Attempts,
     Outgoing,
-    Overdue,
 )
 from gateway.runtime.session.results import Meaning, read_result
 from gateway.runtime.session.signals import Delivered
@@ -203,7 +203,7 @@ def more(session: Session) -> None:
         pytest.param(portion, PROVE, id="a portion of repeats is on its way"),
         pytest.param(unread, READ, id="what is pending was not read"),
         pytest.param(outdated, READ, id="what was planned no longer fits"),
-        pytest.param(late, Overdue(1), id="its runtime waits no longer"),
+        pytest.param(late, Delivered((1,), RUNTIME, "moot", OVERDUE, overdue=True), id="its runtime waits no longer"),
         pytest.param(unmarked, ATTEMPT, id="something may leave whose attempt is not on record"),
         pytest.param(free, 7, id="something may leave"),
         pytest.param(more, READ, id="nothing here, and the ledger keeps more"),
@@ -288,6 +288,66 @@ def test_what_may_have_left_without_its_answer_is_unknown_unless_somebody_asks_f
     assert session.out.resend(1)
     session.read(said(1))
     assert session.leaves() == 1
+
+
+@pytest.mark.parametrize(
+    ("delivery", "fates"), [("response", [((1,), "unknown")]), ("ack", [((1,), "unknown")]), ("silence", [])]
+)
+def test_a_message_whose_send_its_link_interrupts_is_unknown_unless_silence_means_delivery(
+    delivery: Any, fates: list[Any]
+) -> None:
+    session = Session(HUMA_0_1, delivery=delivery)
+    session.up()
+    session.step(message(1))
+    assert session.next().sequence == 1
+    session.out.link_down(interrupted=1)
+    session.up(replace(said(1), attempt=1))
+    assert [(one.sequences, one.state) for one in session.posted] == fates
+    assert (session.next() == IDLE) == bool(fates)
+
+
+def refused(session: Session) -> None:
+    session.add(1)
+    session.leaves(Receipt("refused", "no"))
+
+
+def reported(session: Session) -> None:
+    session.add(1)
+    session.leaves()
+    [code] = list(session.runtime.capabilities.rejects_with)[:1]
+    session.tell(session.out.fault(code, "no", now=0.0))
+
+
+def too_late(session: Session) -> None:
+    session.add(1, leave_before=START)
+    session.tell([session.next()])
+
+
+def planned(session: Session) -> None:
+    session.out.reread()
+    session.read(row(1, kind="weather.changed"))
+
+
+def quarantined(session: Session) -> None:
+    for _ in range(3):
+        session.tell(session.out.link_failed([1], "it failed"))
+
+
+@pytest.mark.parametrize("settle", [refused, reported, too_late, planned, quarantined])
+def test_until_a_fate_is_committed_no_page_of_another_link_has_its_event(settle: Callable[[Session], object]) -> None:
+    session = Session()
+    session.up()
+    settle(session)
+    [fate] = session.posted
+    session.out.link_down()
+    session.out.link_up()
+    reading = session.out.begin_reading()
+    assert reading.limit == PAGE + 1
+    # It is committed during the query, which still found it pending.
+    session.out.done(fate.sequences)
+    session.view = replace(session.view, last_sequence=1)
+    assert session.out.take(reading, [row(1)], {}, session.view, now=START) == []
+    assert session.next() == IDLE
 
 
 def test_the_third_time_that_an_event_makes_a_link_fail_it_is_put_aside() -> None:
@@ -459,10 +519,25 @@ def test_a_page_that_could_not_be_read_is_read_again_for_whoever_had_asked() -> 
     assert session.out.resend(1)
     session.out.reread()
     reading = session.out.begin_reading()
-    session.out.reading_failed(reading)
-    assert session.next() == READ
+    session.out.reread()
+    assert (reading.again, session.next()) == ({1}, READ)
     session.read(row(1))
     assert session.leaves() == 1
+
+
+def test_an_event_that_is_asked_for_again_is_sent_although_the_link_of_its_query_is_lost() -> None:
+    session = Session(OPENHANDS, delivery="response", starts_deaf=False)
+    session.up()
+    session.add(1, lane="new_work")
+    session.leaves(LinkLost("gone"))
+    session.out.done([1])
+    assert session.out.resend(1)
+    session.out.begin_reading()
+    session.out.link_down()
+    session.up(said(1))
+    assert (session.leaves(Receipt("delivered")), session.next()) == (1, IDLE)
+    session.out.reread()
+    assert session.out.begin_reading().again == frozenset()
 
 
 def test_an_event_of_an_unknown_kind_is_never_sent_and_holds_up_nothing() -> None:

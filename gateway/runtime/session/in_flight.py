@@ -34,7 +34,7 @@ class _Sent:
 
 
 class InFlightSends:
-    """The sends of one session that are unconfirmed, or confirmed without a mark."""
+    """The events of one session whose send is unconfirmed, or whose fate is not committed."""
 
     __slots__ = ("_confirmed", "marks", "retransmits", "sent", "settling")
 
@@ -44,7 +44,7 @@ class InFlightSends:
         self.sent: list[_Sent] = []
         """Sends in flight that a fault may still concern."""
         self.settling: dict[int, None] = {}
-        """Confirmed sends without a committed mark."""
+        """Events whose fate is known and not committed yet."""
         self.retransmits: frozenset[int] = NOTHING
         """Retransmits without a committed mark."""
         self._confirmed: list[_Sent] = []

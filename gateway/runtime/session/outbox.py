@@ -12,18 +12,17 @@ from typing import cast, get_args
 
 from structlog.typing import FilteringBoundLogger
 
-from gateway.adapter.port import Frame, Link, Receipt, ReceiptState
+from gateway.adapter.port import Link, Receipt, ReceiptState
 from gateway.core.adapt import tells_state
 from gateway.core.effects import Transmit
-from gateway.core.resend import OVERDUE
 from gateway.core.session import RuntimeContext, StepBuilder
 from gateway.core.state import SessionView
 from gateway.errors import CannotExpress, EngineUnavailable, LinkLost
 from gateway.events import Envelope
-from gateway.guard import FAULTS, guard, guard_call, in_time, is_fault, spawn
+from gateway.guard import FAULTS, guard, guard_call, in_time, is_fault, is_to_end, spawn
 from gateway.runtime.observe import excerpt
 from gateway.runtime.session.load import when_posted
-from gateway.runtime.session.outgoing import PAGE, Attempt, Attempts, Idle, Outgoing, Overdue, Read
+from gateway.runtime.session.outgoing import PAGE, Attempt, Attempts, Idle, Outgoing, Read
 from gateway.runtime.session.permit import Permit
 from gateway.runtime.session.results import SENT, read_result
 from gateway.runtime.session.shared import Shared
@@ -70,8 +69,8 @@ class Outbox:
         """Whether the inbox holds a signal for attempts."""
         self._current: int | None = None
         """The event that was taken out last; an unexpected failure concerns it."""
-        self._is_sending = False
-        """Whether the sender waits for the link."""
+        self._sending: Transmit | None = None
+        """The event whose send waits for the link."""
         self._proof_hangs: asyncio.TimerHandle | None = None
         self._ripening: asyncio.TimerHandle | None = None
         self._ripe_at = 0.0
@@ -159,7 +158,8 @@ class Outbox:
         """Stop sending; undelivered events stay pending."""
         self._link = None
         self.post_marks()
-        self.outgoing.link_down(refused=refused)
+        interrupted, self._sending = self._sending, None
+        self.outgoing.link_down(refused=refused, interrupted=None if interrupted is None else interrupted.sequence)
         if self.outgoing.attempts_due:
             self._request_attempts()
         running = (self._sender, self._proof, self._proof_hangs, self._ripening, self._patience)
@@ -192,7 +192,7 @@ class Outbox:
     @property
     def sending(self) -> bool:
         """Whether a send waits for its receipt."""
-        return self._is_sending and self._link is not None
+        return self._sending is not None and self._link is not None
 
     def oldest_wait(self) -> float:
         """Return the age of the oldest waiting event in seconds."""
@@ -243,8 +243,8 @@ class Outbox:
                     case Attempt():
                         self._request_attempts()
                         return
-                    case Overdue(sequence):
-                        self._post(Delivered((sequence,), RUNTIME, "moot", OVERDUE, overdue=True))
+                    case Delivered():
+                        self._post(following)
         except BaseException as exc:
             if not is_fault(exc):
                 raise
@@ -264,7 +264,7 @@ class Outbox:
                 for frame in item.frames:
                     about = {"channel": frame.channel, "payload": excerpt(frame.payload)}
                     self._log.debug("frame >", **about, sequence=item.sequence)
-            receipt = await self._ask_link(link, item.frames) if item.frames else _TAKEN
+            receipt = await self._ask_link(link, item) if item.frames else _TAKEN
             if not isinstance(receipt, Receipt):
                 raise TypeError(f"send_all of a link must return a Receipt, not {type(receipt).__name__}")
             if receipt.state not in _STATES:
@@ -273,16 +273,21 @@ class Outbox:
                 result = receipt
         except Exception as exc:  # noqa: BLE001 - a table interprets it, and a fault is raised below
             result = exc
+        if is_to_end():
+            # The adapter turned the cancellation into a result, but `link_down` has noted the event as interrupted.
+            raise asyncio.CancelledError
         return self._note_result(item, result)
 
-    async def _ask_link(self, link: Link, frames: Sequence[Frame]) -> object:
-        self._is_sending = True
+    async def _ask_link(self, link: Link, item: Transmit) -> object:
+        self._sending = item
         try:
             async with in_time(self._shared.tuning.adapter, "the adapter's send"):
-                answer = cast("Awaitable[object] | None", link.send_all(frames))
+                answer = cast("Awaitable[object] | None", link.send_all(item.frames))
                 return None if answer is None else await answer
         finally:
-            self._is_sending = False
+            # A send that is canceled with its link ends after `link_down`, perhaps during the next one.
+            if self._sending is item:
+                self._sending = None
 
     def _note_result(self, item: Transmit, result: Receipt | Exception) -> bool:
         """Note the result of a send; return whether the next event may leave."""
@@ -348,7 +353,7 @@ class Outbox:
             posted = await when_posted(engine, self._session_id, page)
         except EngineUnavailable as exc:
             self._log.warning("pending send query failed", reason=str(exc))
-            self.outgoing.reading_failed(reading)
+            self.outgoing.reread()
             await asyncio.sleep(_RETRY_LOAD)
             return
         self._post_all(self.outgoing.take(reading, page, posted, self.view, now=self._shared.clock.now()))

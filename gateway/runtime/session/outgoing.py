@@ -33,17 +33,28 @@ from gateway.adapter.port import Frame
 from gateway.clock import Clock
 from gateway.core.adapt import carries_state, needs_attempt, renew
 from gateway.core.effects import Transmit, answered_by
-from gateway.core.resend import Lanes, Plan, RuntimeNeeds, SendHistory, is_held, is_overdue, may_leave, plan_resend
+from gateway.core.resend import (
+    OVERDUE,
+    Lanes,
+    Plan,
+    RuntimeNeeds,
+    SendHistory,
+    is_held,
+    is_overdue,
+    may_leave,
+    plan_resend,
+)
 from gateway.core.session import RuntimeContext, StepBuilder
 from gateway.core.state import SessionView
 from gateway.errors import CannotExpress
+from gateway.events import InteractionId
 from gateway.events.frozen import frozen
 from gateway.events.weight import weight
 from gateway.runtime.session.in_flight import BATCH, NOTHING, InFlightSends
 from gateway.runtime.session.results import Meaning
 from gateway.runtime.session.signals import Delivered, Signal
 from gateway.store.rows import Send
-from gateway.store.step import RUNTIME
+from gateway.store.step import RUNTIME, SendState
 
 PAGE = 200
 FEW, MOST_QUEUED = 16, 500
@@ -70,18 +81,12 @@ class Read:
 
 
 @frozen
-class Overdue:
-    """Make the event moot: its runtime no longer waits for it."""
-
-    sequence: int
-
-
-@frozen
 class Attempt:
     """Commit the attempt of the next event first."""
 
 
-Next = Idle | Read | Overdue | Attempt | Transmit
+Next = Idle | Read | Attempt | Transmit | Delivered
+"""`Delivered` makes an event moot, because its runtime no longer waits for it."""
 
 IDLE, PROVE, READ, ATTEMPT = Idle(), Idle(prove=True), Read(), Attempt()
 
@@ -280,8 +285,10 @@ class Outgoing:
             self.lanes.add(self._first)
             self._first = None
 
-    def link_down(self, *, refused: bool = False) -> None:
-        """Stop without a link; undelivered events stay pending."""
+    def link_down(self, *, refused: bool = False, interrupted: int | None = None) -> None:
+        """Stop without a link; undelivered events stay pending. The result of the `interrupted` send is never known."""
+        if interrupted is not None and self.runtime.capabilities.delivery != "silence":
+            self._tried |= {interrupted}
         self.refused = self.refused or refused
         self.linked = False
         self._stored_work, self._stored = self.new_work, self.waiting
@@ -298,7 +305,7 @@ class Outgoing:
         for sequence in sequences:
             self._faults[sequence] = self._faults.get(sequence, 0) + 1
             if self._faults[sequence] >= FAULTS_AN_EVENT:
-                signals.append(Delivered((sequence,), RUNTIME, "dead", reason, fault=True))
+                signals.append(self._settle(sequence, "dead", reason, fault=True))
         self.linked = False
         return signals
 
@@ -319,7 +326,7 @@ class Outgoing:
             self.waiting_since = None
             return PROVE if self.in_flight.retransmits else IDLE
         if item.leave_before is not None and is_overdue(item, clock.now()):
-            return Overdue(item.sequence)
+            return self._settle(item.sequence, "moot", OVERDUE, overdue=True)
         if item.needs_attempt and item.sequence not in self._departed:
             if item.sequence not in self._marked:
                 self.lanes.add(item)
@@ -375,7 +382,21 @@ class Outgoing:
             return ()
         if item.lane == "new_work" and meaning.state in {"refused", "moot", "dead"}:
             self.awaits_turn = False
-        return (Delivered((item.sequence,), RUNTIME, meaning.state, meaning.reason, answers=item.answers),)
+        return (self._settle(item.sequence, meaning.state, meaning.reason, answers=item.answers),)
+
+    def _settle(
+        self,
+        sequence: int,
+        state: SendState,
+        reason: str | None,
+        *,
+        overdue: bool = False,
+        fault: bool = False,
+        answers: InteractionId | None = None,
+    ) -> Delivered:
+        """Return the signal for the fate of an event, whose row stays pending in the ledger until it is committed."""
+        self.in_flight.settling[sequence] = None
+        return Delivered((sequence,), RUNTIME, state, reason, overdue, fault, answers)
 
     @property
     def has_more(self) -> bool:
@@ -391,7 +412,7 @@ class Outgoing:
         if newest is None:
             return ()
         self._queued.pop(newest, None)
-        return (Delivered((newest,), RUNTIME, "refused", f"{code}: {message}"[:500]),)
+        return (self._settle(newest, "refused", f"{code}: {message}"[:500]),)
 
     def done(self, sequences: Collection[int]) -> bool:
         """Note rows with a recorded fate; return whether others may leave now."""
@@ -406,18 +427,11 @@ class Outgoing:
     # The ledger ------------------------------------------------------------------------------------------
 
     def begin_reading(self) -> Reading:
-        """Start a query of the ledger."""
+        """Start a query of the ledger; `reread` discards it if it fails."""
         self._loaded = True
-        # Sent rows stay pending until their delivery is confirmed, so each query returns them again.
-        limit = PAGE + len(self._queued)
-        # The page may still show rows as pending whose fate is committed during the query.
-        reading = Reading(limit, frozenset(self._queued), self._again, self._stored)
-        self._again = NOTHING
-        return reading
-
-    def reading_failed(self, reading: Reading) -> None:
-        """Note that the query of the ledger failed."""
-        self._loaded, self._again = False, self._again | reading.again
+        # Sent rows stay pending until their fate is committed, perhaps during the query, so the page has them again.
+        known = self._queued.keys() | (self.in_flight.settling.keys() - self._again)
+        return Reading(PAGE + len(known), frozenset(known), self._again, self._stored)
 
     def take(
         self,
@@ -433,8 +447,9 @@ class Outgoing:
         # Events that went only to the ledger meanwhile may be missing on this page.
         self._more = len(page) >= reading.limit or self._stored != reading.stored
         self._stored_work = 0
-        if self._more:
-            self._again |= reading.again - {row.sequence for row in page}
+        # Kept until a page has them, also if the link of a query is lost.
+        answered = reading.again.intersection(row.sequence for row in page) if self._more else reading.again
+        self._again = self._again.difference(answered) or NOTHING
         sent = (self.in_flight.sequences | self.in_flight.settling.keys()) - reading.again
         known = reading.known | self._queued.keys() | sent
         # The rows of a committed step that is not applied yet are added with it: their state is newer than `view`.
@@ -474,12 +489,12 @@ class Outgoing:
         answers = answered_by(envelope.session_id, envelope.event, envelope.caused_by, synthetic=envelope.synthetic)
         # An operator who redelivers an event with an unknown delivery accepts that it may arrive twice.
         if plan.fate != "send" and not (plan.fate == "unknown" and redelivered):
-            signals.append(Delivered((sequence,), RUNTIME, plan.fate, plan.reason, plan.overdue, answers=answers))
+            signals.append(self._settle(sequence, plan.fate, plan.reason, overdue=plan.overdue, answers=answers))
             return
         try:
             frames = self.runtime.codec.encode(envelope).frames
         except CannotExpress as exc:
-            signals.append(Delivered((sequence,), RUNTIME, "dead", exc.reason))
+            signals.append(self._settle(sequence, "dead", exc.reason))
             return
         needs = needs_attempt(envelope.event, self.runtime.capabilities)
         if plan.repeats and needs:
