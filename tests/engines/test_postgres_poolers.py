@@ -7,6 +7,7 @@ import pytest
 
 from gateway.errors import Repeated
 from gateway.store.postgres import PostgresEngine
+from gateway.store.postgres.tuning import PostgresTuning
 from gateway.store.step import Step
 from gateway.testing.conformance.engine_words import ALICE, BOB, FakeClock, open_session, row_of, said, texts
 from tests.engines import postgres_server
@@ -36,7 +37,9 @@ async def test_engines_share_two_connections_of_a_pooler(pooler: str, schema: st
 
 
 async def share(proxy: Proxy, schema: str) -> None:
-    engines = [PostgresEngine(proxy.dsn, FakeClock(), schema=schema) for _ in range(3)]
+    # The last of the steps and queries waits for two connections, on a slow machine longer than in production.
+    tuning = PostgresTuning(commit=PATIENCE, ask=PATIENCE)
+    engines = [PostgresEngine(proxy.dsn, FakeClock(), schema=schema, tuning=tuning) for _ in range(3)]
     await asyncio.gather(*(engine.__aenter__() for engine in engines))
     assert (await engines[0].health()).extra["pooler"] == "yes"
     for name in (ALICE, BOB):
@@ -48,7 +51,7 @@ async def share(proxy: Proxy, schema: str) -> None:
         for name in (ALICE, BOB)
     ]
     reads = [engine.read(name) for engine in engines for name in (ALICE, BOB) for _ in range(20)]
-    answers = await asyncio.wait_for(asyncio.gather(*steps, *reads, return_exceptions=True), 50)
+    answers = await asyncio.wait_for(asyncio.gather(*steps, *reads, return_exceptions=True), PATIENCE)
     # Each event is said by three engines: one has written it, the others are told that it is there.
     refused = [one for one in answers if isinstance(one, BaseException)]
     assert (len(refused), {type(one) for one in refused}) == (400, {Repeated})
