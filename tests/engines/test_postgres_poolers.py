@@ -37,7 +37,7 @@ async def test_engines_share_two_connections_of_a_pooler(pooler: str, schema: st
 
 
 async def share(proxy: Proxy, schema: str) -> None:
-    # The last of the steps and queries waits for two connections, on a slow machine longer than in production.
+    # On a slow machine, the last steps and queries wait for a connection longer than production allows.
     tuning = PostgresTuning(commit=PATIENCE, ask=PATIENCE)
     engines = [PostgresEngine(proxy.dsn, FakeClock(), schema=schema, tuning=tuning) for _ in range(3)]
     await asyncio.gather(*(engine.__aenter__() for engine in engines))

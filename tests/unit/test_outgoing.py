@@ -1,30 +1,16 @@
 """What leaves a session next, and what it means how that went: the two tables of `Outgoing`, line by line."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from gateway.adapter.port import Adapter, Capabilities, Receipt
+from gateway.adapter.port import Receipt
 from gateway.core.effects import Transmit
 from gateway.core.resend import OVERDUE
-from gateway.core.session import SlotAccess, StepBuilder
-from gateway.core.state import SessionView
 from gateway.errors import CannotExpress, LinkLost
-from gateway.events import (
-    ApprovalGiven,
-    Envelope,
-    EventId,
-    LinkChanged,
-    MessagePosted,
-    SessionId,
-    SessionMoved,
-    Text,
-    ToolFinished,
-    interaction_id,
-)
+from gateway.events import ApprovalGiven, interaction_id
 from gateway.runtime.session.in_flight import CROWD
 from gateway.runtime.session.outgoing import (
     ATTEMPT,
@@ -32,108 +18,15 @@ from gateway.runtime.session.outgoing import (
     IDLE,
     MOST_QUEUED,
     MOST_UNCONFIRMED,
-    NO_ATTEMPTS,
     PAGE,
     PROVE,
     READ,
-    Attempts,
-    Outgoing,
 )
 from gateway.runtime.session.results import Meaning, read_result
 from gateway.runtime.session.signals import Delivered
-from gateway.store.rows import Send
-from gateway.store.step import RUNTIME, Lane
-from gateway.testing.conformance.engine_words import FakeClock
-from tests.unit.core.harness import HUMA_0_1, HUMA_0_2, OPENHANDS, START, Harness
-
-WINDOW = 2.0
-"""Seconds of the delivery window."""
-
-
-class Session:
-    """An outbox without its I/O; what was said to the inbox is in `posted`."""
-
-    def __init__(self, adapter: Adapter = HUMA_0_2, **able: Any) -> None:
-        harness = Harness(adapter)
-        capabilities: Capabilities = replace(harness.runtime.capabilities, **{"replaces_context": False, **able})
-        options = harness.runtime.options.model_copy(update={"delivery_window": timedelta(seconds=WINDOW)})
-        self.runtime = replace(harness.runtime, capabilities=capabilities, options=options)
-        self.view: SessionView = harness.view
-        self.out = Outgoing(self.view, self.runtime)
-        self.now = 0.0
-        self.clock = FakeClock()
-        self.clock.turn(START - self.clock.now())
-        self.posted: list[Any] = []
-
-    def tell(self, signals: Sequence[Any]) -> None:
-        self.posted += signals
-
-    def add(self, *sequences: int, lane: Lane = "turn", **more: Any) -> None:
-        for sequence in sequences:
-            self.out.add(Transmit(sequence, lane, "x", (), **more), now=self.now)
-
-    def read(self, *rows: Send) -> None:
-        """Read the ledger, and find these pending."""
-        self.view = replace(self.view, last_sequence=max([self.view.last_sequence, *(one.sequence for one in rows)]))
-        reading = self.out.begin_reading()
-        self.tell(self.out.take(reading, rows, {}, self.view, now=START))
-
-    def up(self, *rows: Send) -> None:
-        """Let a link come up that finds these pending."""
-        self.out.link_up()
-        assert self.next() == READ
-        self.read(*rows)
-
-    def next(self) -> Any:
-        return self.out.next(self.view, self.clock)
-
-    def step(
-        self, *new: Transmit, lost: bool = False, moved: bool = False, sending: bool = False, fails: bool = False
-    ) -> Attempts:
-        """Make a step that sends these events, and put its attempts on record unless it `fails`."""
-        builder = StepBuilder(
-            self.view, START, lambda: EventId("e"), SlotAccess(lambda _: True, lambda _: None), self.runtime
-        )
-        builder.effects += new
-        if lost:
-            builder.apply(LinkChanged(state="down"), "from_runtime")
-        if moved:
-            builder.apply(SessionMoved(state="idle"), "from_runtime")
-        attempts = self.out.plan_attempts(builder, sending=sending)
-        if not fails:
-            self.out.note_attempts(attempts)
-            if moved:
-                self.out.turn_moved()
-            for item in new:
-                self.out.add(item, now=self.now)
-        return attempts
-
-    def taken(self) -> Transmit:
-        item = self.next()
-        if item == ATTEMPT:
-            self.step()
-            item = self.next()
-        assert isinstance(item, Transmit)
-        return item
-
-    def leaves(self, result: Receipt | Exception | None = None) -> int:
-        """Send what is next."""
-        item, silent = self.taken(), self.runtime.capabilities.delivery == "silence"
-        meaning = read_result(result or Receipt("sent"), silent=silent)
-        self.tell(self.out.note_result(item, meaning, now=self.now))
-        return item.sequence
-
-
-def row(sequence: int, lane: Any = "turn", *, kind: str | None = None, **more: Any) -> Send:
-    event = ToolFinished(native_call_id=str(sequence), tool="t", outcome="success")
-    envelope = Envelope(EventId(str(sequence)), SessionId("s"), sequence, START, "to_runtime", event, stored_kind=kind)
-    return replace(Send(SessionId("s"), sequence, RUNTIME, lane, "pending", 0, None, None, envelope, START), **more)
-
-
-def said(sequence: int) -> Send:
-    """A message, which no runtime may get twice."""
-    event = MessagePosted(content=(Text(text="Hello"),))
-    return replace(row(sequence, "new_work"), envelope=replace(row(sequence).envelope, event=event))
+from gateway.store.step import RUNTIME
+from tests.unit.core.harness import HUMA_0_1, OPENHANDS, START
+from tests.unit.outgoing_session import WINDOW, Session, message, outcome, row, said
 
 
 def repeats(session: Session, count: int = 1) -> None:
@@ -409,10 +302,6 @@ def test_of_a_crowd_the_older_half_is_delivered_as_soon_as_it_has_surely_come() 
     assert not session.out.in_flight.is_crowded
 
 
-def outcome(number: int) -> Transmit:
-    return Transmit(number, "turn", "tool.finished", ())
-
-
 def test_that_an_outcome_is_delivered_is_a_mark_and_until_it_is_on_record_no_page_brings_it_again() -> None:
     session = Session()
     session.up()
@@ -557,143 +446,3 @@ def test_a_decision_that_the_runtime_waits_for_no_more_names_the_question_that_i
     question = interaction_id(session="s", native_id="a-1", n=5)
     reason = "the runtime no longer waits for this decision"
     assert session.posted == [Delivered((7,), RUNTIME, "moot", reason, answers=None if synthetic else question)]
-
-
-# Attempts ------------------------------------------------------------------------------------------------
-
-
-def message(sequence: int, **more: Any) -> Transmit:
-    return Transmit(sequence, "new_work", "message.posted", (), needs_attempt=True, **more)
-
-
-def marks(started: Collection[int] = (), unstarted: Collection[int] = ()) -> Attempts:
-    return Attempts(frozenset(started), frozenset(unstarted))
-
-
-def test_a_message_that_can_be_sent_gets_its_attempt_in_the_step_that_records_it() -> None:
-    session = Session(HUMA_0_1)
-    session.up()
-    assert session.step(message(1)) == marks([1])
-    assert session.next().sequence == 1
-
-
-@pytest.mark.parametrize("why", ["no link", "not read yet", "a send is under way", "ledger", "starts", "in the step"])
-def test_a_message_that_must_wait_gets_no_attempt(why: str) -> None:
-    session = Session(starts_deaf=why == "starts")
-    if why in {"a send is under way", "ledger", "starts", "in the step"}:
-        session.up()
-    elif why == "not read yet":
-        session.out.link_up()
-    if why == "ledger":
-        session.add(*range(10, 10 + MOST_QUEUED + 1))
-    attempts = session.step(message(9_999), sending=why == "a send is under way", lost=why == "in the step")
-    assert attempts == NO_ATTEMPTS
-
-
-def test_a_message_that_waited_for_its_turn_gets_its_attempt_in_the_step_that_ends_the_turn() -> None:
-    session = Session(one_message_per_turn=True, delivery="response")
-    session.up()
-    assert session.step(message(1)) == marks([1])
-    assert session.leaves(Receipt("delivered")) == 1
-    assert session.step(message(2), message(3)) == NO_ATTEMPTS
-    assert session.next() == IDLE
-    assert session.step(moved=True) == marks([2])
-    assert session.leaves(Receipt("delivered")) == 2
-    assert session.next() == IDLE
-
-
-def test_messages_that_waited_for_a_link_get_their_attempts_in_one_step_before_the_first_leaves() -> None:
-    session = Session(HUMA_0_1)
-    session.up(said(1), said(2), said(3))
-    assert session.next() == ATTEMPT
-    assert session.next() == ATTEMPT
-    assert session.step() == marks([1, 2, 3])
-    assert [session.leaves() for _ in range(3)] == [1, 2, 3]
-
-
-def test_where_each_send_is_answered_only_the_next_message_gets_its_attempt() -> None:
-    session = Session(HUMA_0_1, delivery="ack")
-    session.up(said(1), said(2))
-    for sequence in (1, 2):
-        assert session.next() == ATTEMPT
-        assert session.step() == marks([sequence])
-        assert session.leaves(Receipt("delivered")) == sequence
-
-
-def test_busy_takes_the_attempt_back_with_the_next_step() -> None:
-    session = Session(HUMA_0_1, delivery="response")
-    session.up()
-    session.step(message(1))
-    assert session.leaves(Receipt("busy")) == 1
-    assert session.out.attempts_due
-    assert session.step(fails=True) == marks([], [1])
-    assert session.step() == marks([], [1])
-    assert session.step() == NO_ATTEMPTS
-    assert session.next() == IDLE
-    assert session.step(moved=True) == marks([1])
-    assert session.leaves(Receipt("delivered")) == 1
-
-
-@pytest.mark.parametrize("how", ["in the step", "before the send", "refused by the link"])
-def test_a_link_lost_before_the_first_byte_takes_the_attempt_back(how: str) -> None:
-    session = Session(HUMA_0_1)
-    session.up()
-    session.step(message(1))
-    if how == "in the step":
-        assert session.step(lost=True) == marks([], [1])
-        session.out.link_down()
-    elif how == "before the send":
-        session.out.link_down()
-        assert session.step() == marks([], [1])
-    else:
-        session.leaves(LinkLost("not connected", unsent=True))
-        assert session.step(lost=True) == marks([], [1])
-        session.out.link_down()
-    session.up(said(1))
-    assert session.next() == ATTEMPT
-    assert session.step() == marks([1])
-    assert session.leaves() == 1
-
-
-def test_an_attempt_that_is_being_taken_back_does_not_leave_meanwhile() -> None:
-    session = Session(HUMA_0_1)
-    session.up()
-    session.step(message(1))
-    session.step(lost=True, fails=True)
-    assert session.next() == ATTEMPT
-
-
-def test_a_message_whose_send_broke_off_keeps_its_attempt_and_is_unknown() -> None:
-    session = Session(HUMA_0_1, delivery="ack")
-    session.up()
-    session.step(message(1))
-    session.leaves(LinkLost("no answer"))
-    assert session.step(lost=True) == NO_ATTEMPTS
-    session.out.link_down()
-    session.up(replace(said(1), attempt=1))
-    assert [signal.state for signal in session.posted] == ["unknown"]
-
-
-def test_a_message_sent_on_a_lost_link_is_sent_again_by_the_same_process_without_another_step() -> None:
-    session = Session(HUMA_0_1)
-    session.up()
-    session.step(message(1))
-    session.leaves()
-    session.step(lost=True)
-    session.out.link_down()
-    session.up(replace(said(1), attempt=1))
-    assert session.next().repeats
-
-
-def test_an_attempt_of_another_process_is_unknown_and_no_attempt_is_sent() -> None:
-    session = Session(HUMA_0_1)
-    session.up(replace(said(1), attempt=1), said(2))
-    assert [(signal.sequences, signal.state) for signal in session.posted] == [((1,), "unknown")]
-    assert session.leaves() == 2
-
-
-def test_an_outcome_never_waits_for_an_attempt() -> None:
-    session = Session(HUMA_0_1)
-    session.up()
-    assert session.step(outcome(1)) == NO_ATTEMPTS
-    assert session.next().sequence == 1

@@ -34,7 +34,7 @@ class _Sent:
 
 
 class InFlightSends:
-    """The events of one session whose send is unconfirmed, or whose fate is not committed."""
+    """The unconfirmed sends of one session, and the fates that are not committed yet."""
 
     __slots__ = ("_confirmed", "marks", "retransmits", "sent", "settling")
 
@@ -44,7 +44,7 @@ class InFlightSends:
         self.sent: list[_Sent] = []
         """Sends in flight that a fault may still concern."""
         self.settling: dict[int, None] = {}
-        """Events whose fate is known and not committed yet."""
+        """Events with a known fate that is not committed yet, for every runtime."""
         self.retransmits: frozenset[int] = NOTHING
         """Retransmits without a committed mark."""
         self._confirmed: list[_Sent] = []

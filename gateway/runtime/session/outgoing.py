@@ -394,7 +394,7 @@ class Outgoing:
         fault: bool = False,
         answers: InteractionId | None = None,
     ) -> Delivered:
-        """Return the signal for the fate of an event, whose row stays pending in the ledger until it is committed."""
+        """Return the signal for the fate of an event; its row stays pending in the ledger until the commit."""
         self.in_flight.settling[sequence] = None
         return Delivered((sequence,), RUNTIME, state, reason, overdue, fault, answers)
 
