@@ -9,7 +9,7 @@ MINUTES ?= 10
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test all check format lint types imports unit faults shots bench soak walk lock schema clean
+.PHONY: help demo test all check format lint types imports weight unit faults shots bench soak simulate walk lock schema clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -35,7 +35,7 @@ test: $(STAMP) ## Run static checks and fast tests, in five minutes on two cores
 all: $(STAMP) ## Run the static checks and all tests, as CI does
 	@$(MAKE) --no-print-directory -j 2 check faults FAULTS=--all
 
-check: $(STAMP) lint types imports ## Run the static checks only
+check: $(STAMP) lint types imports weight ## Run the static checks only
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -46,6 +46,9 @@ types: $(STAMP)
 
 imports: $(STAMP)
 	$(BIN)/lint-imports
+
+weight: $(STAMP) ## Fail if a folder has more production lines than .github/weight.toml allows (WEIGHT=--write sets it)
+	$(BIN)/python -m tests.weight $(WEIGHT)
 
 unit: $(COMPILED) ## Run the tests only
 	$(BIN)/pytest -n 6 --dist worksteal -m "not faults and not slow" --durations 5
@@ -61,6 +64,9 @@ shots: $(STAMP) ## Draw every page of the UI onto contact sheets in .cache/shots
 
 soak: $(STAMP) ## Load a gateway for MINUTES=10 while links break; draw .cache/soak.png
 	$(BIN)/python -m tests.bench.soak --minutes $(MINUTES)
+
+simulate: $(STAMP) ## Run the gateway in a simulated world for MINUTES=10 of CPU (SEED=7 replays a seed)
+	PYTHONHASHSEED=0 $(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--minutes $(MINUTES))
 
 walk: $(STAMP) ## Count the functions and files of one HUMA tool call, here and in the previous release (WALK="--json FILE" names it)
 	$(BIN)/python -m tests.bench.walk $(WALK)
@@ -84,7 +90,7 @@ lock: ## Recompile the seven requirements files (needs uv)
 	  $(COMPILE) - --no-annotate -o tests/clients/requirements.txt
 	echo 'uvicorn>=0.30' | $(COMPILE) --resolution lowest-direct gateway/sdk/pyproject.toml --extra fastapi - --no-annotate \
 	  -o tests/clients/sdk/requirements.txt
-	echo 'mcp>=1.30,<2' | $(COMPILE) - --no-annotate -o tests/clients/mcp/requirements.txt
+	printf '%s\n' 'fastmcp-slim[client]>=3.4,<4' 'mcp>=1.30,<2' | $(COMPILE) - --no-annotate -o tests/clients/mcp/requirements.txt
 
 clean: ## Remove the virtual environment and all caches
 	rm -rf $(VENV) .cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage*

@@ -32,3 +32,18 @@ class Ids(Protocol):
     def token(self) -> str:
         """Mint an unguessable URL-safe text."""
         ...
+
+    def span_id(self) -> str:
+        """Mint 16 hexadecimal digits, not all zero, that differ from others but may be guessed."""
+        ...
+
+    def jitter(self) -> float:
+        """Return a random number in [0, 1), with which retries spread; it may be guessed."""
+        ...
+
+
+def describe_stall(late: float) -> str:
+    """Describe why a timer fired `late` seconds too late; empty if it was in time, so that the peer is at fault."""
+    if late < 1:
+        return ""
+    return f"this process did not run for {late:.0f} s, because it was stopped or its machine is overloaded"

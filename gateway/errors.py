@@ -37,6 +37,12 @@ DragomanError
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
+
+
+def install_line(extra: str) -> str:
+    """Return how to install the libraries of an extra. It names no distribution of ours: no index has a release."""
+    return f"in a clone of Dragoman, run pip install ./gateway/sdk '.[{extra}]'"
 
 
 class DragomanError(Exception):
@@ -97,9 +103,9 @@ class Unconfigured(Conflict):
 
 
 class Gone(PeerError):
-    """Retention removed the requested events; `first_sequence` is the oldest remaining one."""
+    """Nothing follows the requested position; a session's events continue at `first_sequence`."""
 
-    def __init__(self, detail: str, *, first_sequence: int) -> None:
+    def __init__(self, detail: str, *, first_sequence: int | None = None) -> None:
         super().__init__(detail)
         self.first_sequence = first_sequence
 
@@ -140,6 +146,10 @@ class OperatorError(DragomanError):
     """The operator must act."""
 
 
+Severity = Literal["error", "warning", "note"]
+"""A note informs, and the configuration has no fix for it."""
+
+
 @dataclass(frozen=True)
 class Problem:
     """One finding about a configuration file."""
@@ -149,8 +159,7 @@ class Problem:
     message: str
     """The problem and its fix."""
     line: int | None = None
-    severity: str = "error"
-    """`error` or `warning`."""
+    severity: Severity = "error"
 
 
 class InvalidConfiguration(OperatorError):

@@ -4,20 +4,21 @@ A fault is an exception that no other code handles. `guard` runs background work
 restarts the work. `awaited` runs work with a waiting caller, which receives the exception. `guard_call` wraps callbacks
 of the event loop. The loop's exception handler counts all other faults.
 
-Faults belong to the process, as its log does: gateways in one process share the counters.
+The faults of a gateway are those of its context, which its tasks, timers and threads inherit.
 """
 
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from concurrent.futures import Executor, Future
 from contextlib import asynccontextmanager, contextmanager, suppress
-from contextvars import Context, copy_context
+from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from random import random
 from sys import intern
 from threading import Thread
 from types import TracebackType
-from typing import Any, TypeVar, TypeVarTuple, Unpack, cast
+from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 import structlog
 
@@ -46,10 +47,12 @@ class _Failure:
 
 
 class Faults:
-    """The faults of the process, by part."""
+    """The faults of a gateway, by part."""
 
-    def __init__(self) -> None:
-        self.total: Counter[str] = Counter()
+    def __init__(self, total: Counter[str] | None = None, jitter: Callable[[], float] = random) -> None:
+        """Count into `total`; `jitter` returns a random number in [0, 1)."""
+        self.total: Counter[str] = Counter() if total is None else total
+        self._jitter = jitter
         self._failing: dict[tuple[str, object], _Failure] = {}
 
     def note(self, part: str, exc: BaseException, *, text: str = "part failed", **about: object) -> None:
@@ -65,9 +68,14 @@ class Faults:
         """Record a fault of a part that restarts; return the seconds until the restart."""
         known = self._failing.get((part, key))
         times = known.times + 1 if known is not None and now < known.healthy_at else 1
-        pause = pause_after(times)
+        pause = self.pause_after(times)
         self._failing[part, key] = _Failure(times, now + pause + _STABLE)
         return pause
+
+    def pause_after(self, times: int) -> float:
+        """Return the seconds to wait before a restart after `times` consecutive faults."""
+        ceiling = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(times, 20))
+        return max(FIRST_PAUSE, ceiling * (0.5 + 0.5 * self._jitter()))
 
     def forget(self, part: str, key: object) -> None:
         """Forget the faults of a part that has ended."""
@@ -80,7 +88,8 @@ class Faults:
         return tuple(sorted({part for (part, _), failure in self._failing.items() if failure.times >= _FAILS_ON}))
 
 
-FAULTS = Faults()
+FAULTS: ContextVar[Faults] = ContextVar("faults", default=Faults())  # noqa: B039 - what runs outside of gateways
+"""The faults of the gateway in whose context the code runs."""
 
 
 class Tasks:
@@ -92,7 +101,8 @@ class Tasks:
     __slots__ = ("_closed", "_running", "context")
 
     def __init__(self) -> None:
-        self._running: set[asyncio.Task[Any]] = set()
+        # A dict keeps the order of their starts.
+        self._running: dict[asyncio.Task[Any], None] = {}
         self._closed = False
         self.context = copy_context()
         """The log context of background tasks: a session outlives the request that opened it."""
@@ -112,21 +122,21 @@ class Tasks:
     async def close(self, *, within: float | None = None) -> None:
         """Cancel the running tasks and wait up to `within` seconds; tasks that are added later are canceled at once."""
         self._closed = True
-        for task in self._running:
+        for task in tuple(self._running):
             task.cancel()
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
                 await self._wait_all()
 
     async def _wait_all(self) -> None:
-        while others := self._running - {asyncio.current_task()}:
+        while others := self._running.keys() - {asyncio.current_task()}:
             await asyncio.wait(others)
 
     def add(self, work: Coroutine[Any, Any, T], name: str, context: Context | None = None) -> "asyncio.Task[T]":
         """Run a coroutine as a task of the group; only `guard` and `awaited` call this."""
         task = asyncio.get_running_loop().create_task(work, name=intern(f"dragoman-{name}"), context=context)
-        self._running.add(task)
-        task.add_done_callback(self._running.discard, context=self.context)
+        self._running[task] = None
+        task.add_done_callback(self._running.pop, context=self.context)
         if self._closed:
             task.cancel()
         return task
@@ -163,14 +173,14 @@ async def _guarded(
                     raise
                 faults += 1
                 is_last = most is not None and faults >= most
-                FAULTS.note(name, exc, text="part failed" if is_last else "part failed and restarts", **about)
+                FAULTS.get().note(name, exc, text="part failed" if is_last else "part failed and restarts", **about)
                 if is_last or is_to_end():
                     return
             else:
                 return
-            await asyncio.sleep(FAULTS.pause(name, key, now=loop.time()))
+            await asyncio.sleep(FAULTS.get().pause(name, key, now=loop.time()))
     finally:
-        FAULTS.forget(name, key)
+        FAULTS.get().forget(name, key)
 
 
 @contextmanager
@@ -181,12 +191,6 @@ def running(name: str, make: Callable[[], Awaitable[object]], tasks: Tasks) -> G
         yield
     finally:
         task.cancel()
-
-
-def pause_after(times: int) -> float:
-    """Return the seconds to wait before a restart after `times` consecutive faults."""
-    ceiling = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(times, 20))
-    return max(FIRST_PAUSE, ceiling * (0.5 + 0.5 * random()))  # noqa: S311 - jitter needs no secure randomness
 
 
 def is_fault(exc: BaseException) -> bool:
@@ -224,7 +228,7 @@ async def suppress_faults(name: str, work: Awaitable[object], **about: str) -> N
     except BaseException as exc:
         if not is_fault(exc):
             raise
-        FAULTS.note(name, exc, text="part failed while closing", **about)
+        FAULTS.get().note(name, exc, text="part failed while closing", **about)
 
 
 @asynccontextmanager
@@ -244,37 +248,43 @@ async def in_time(seconds: float | None, what: str) -> AsyncGenerator[asyncio.Ti
         raise TimeoutError(f"{what} took longer than {seconds:g} s") from exc
 
 
+class _DaemonThread(Executor):
+    """Runs each call in a thread of its own, which does not keep the process alive."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> "Future[T]":
+        answer: Future[T] = Future()
+        # From now on canceling it has no effect: the thread sets its result.
+        answer.set_running_or_notify_cancel()
+
+        def work() -> None:
+            try:
+                answer.set_result(fn(*args, **kwargs))
+            # The waiting caller receives it.
+            except BaseException as exc:  # noqa: BLE001
+                answer.set_exception(exc)
+
+        Thread(target=work, name=self._name, daemon=True).start()
+        return answer
+
+
+def start_thread(name: str, call: Callable[[], T]) -> "asyncio.Future[T]":
+    """Run blocking code in a thread of its own, which does not keep the process alive."""
+    # The loop starts it, because a simulated loop has no threads.
+    executor = _DaemonThread(f"dragoman-{name}")
+    return asyncio.get_running_loop().run_in_executor(executor, copy_context().run, call)
+
+
 async def in_thread(name: str, call: Callable[[], T], *, within: float, what: str) -> T:
     """Run blocking code in its own thread; after `within` seconds the thread is abandoned.
 
     Raises:
         TimeoutError: the call took longer.
     """
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[T] = loop.create_future()
-
-    def settle(result: T | None, exc: BaseException | None) -> None:
-        if answer.done():
-            return
-        if exc is not None:
-            answer.set_exception(exc)
-        else:
-            answer.set_result(cast("T", result))
-
-    def work() -> None:
-        result, fault = None, None
-        try:
-            result = call()
-        # The waiting caller receives it, in the loop's thread.
-        except BaseException as exc:  # noqa: BLE001
-            fault = exc
-        # The loop was closed meanwhile.
-        with suppress(RuntimeError):
-            loop.call_soon_threadsafe(guard_call(name, settle), result, fault)
-
-    Thread(target=work, name=f"dragoman-{name}", daemon=True).start()
     async with in_time(within, what):
-        return await answer
+        return await start_thread(name, call)
 
 
 def guard_call(name: str, call: Callable[[*Args], object]) -> Callable[[*Args], None]:
@@ -288,18 +298,25 @@ def guard_call(name: str, call: Callable[[*Args], object]) -> Callable[[*Args], 
             raise
         # The boundary of a part: its exceptions must not reach the loop.
         except BaseException as exc:  # noqa: BLE001
-            FAULTS.note(name, exc)
+            FAULTS.get().note(name, exc)
 
     return guarded
 
 
-def count_loop_faults() -> None:
-    """Log and count faults that only the running loop's exception handler receives."""
-    loop = asyncio.get_running_loop()
-    if loop.get_exception_handler() is None:
-        loop.set_exception_handler(_note_unhandled)
+@contextmanager
+def loop_faults() -> Generator[None]:
+    """Log and count faults that only the running loop's exception handler receives, unless somebody else does."""
+    loop, faults = asyncio.get_running_loop(), FAULTS.get()
 
+    def note(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        exc = context.get("exception") or RuntimeError(context.get("message", "no reason was given"))
+        faults.note(_LOOP, exc, text="unhandled failure in the event loop", message=context.get("message"))
 
-def _note_unhandled(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    exc = context.get("exception") or RuntimeError(context.get("message", "no reason was given"))
-    FAULTS.note(_LOOP, exc, text="unhandled failure in the event loop", message=context.get("message"))
+    is_free = loop.get_exception_handler() is None
+    if is_free:
+        loop.set_exception_handler(note)
+    try:
+        yield
+    finally:
+        if is_free:
+            loop.set_exception_handler(None)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Hashable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,5 +75,10 @@ class LogLimit:
         loop.call_later(self._window, guard_call("log limit", self._close), key, text, loop)
 
 
-limited = LogLimit()
-"""The limit of this process."""
+LIMIT: ContextVar[LogLimit] = ContextVar("log_limit", default=LogLimit())  # noqa: B039 - what runs outside of gateways
+"""The limit of the gateway in whose context the code runs."""
+
+
+def limited(write: Write, text: str, *, per: Hashable, **facts: Any) -> None:
+    """Log a line by the limit of this context, as `LogLimit` does."""
+    LIMIT.get()(write, text, per=per, **facts)

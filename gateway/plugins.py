@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from gateway.adapter.port import PORTS_VERSION, Adapter, RuntimeOptions
-from gateway.errors import OperatorError
+from gateway.settings.load import Loaded, load
 
 ADAPTER_GROUP = "dragoman.adapters"
 
@@ -28,7 +28,7 @@ _MOVED = {
 _CHANGED = (
     "`def connector(self, options)` for `def connector(self, options, tools)`, and"
     " `async def create(self, order)` for `async def create(self, labels)`: the order has `labels`, `tools`, `name`,"
-    " `instructions` and `mcp`, and `told` and `losses` of the result account for them; add"
+    " `instructions` and `mcp`, and `tools` and `losses` of the result account for them; add"
     " `async def declared(self, native_id)`, which returns None if the runtime has no query for its tools, and"
     " `takes_tools` to the capabilities"
 )
@@ -50,12 +50,6 @@ _WRONG_CONNECTOR = (
 )
 
 APART = "install Dragoman in its own environment (python -m venv), or use its image"
-
-# Exceptions of a foreign module's import; the operator must see any bug in a plug-in.
-_IMPORT_FAULTS = (
-    ImportError, AttributeError, SyntaxError, TypeError, ValueError, NameError, LookupError, RuntimeError, OSError,
-    AssertionError, ArithmeticError,
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,30 +82,36 @@ def find_adapters() -> tuple[FoundAdapter, ...]:
 
 
 @cache
-def installed_adapters() -> Mapping[str, Adapter]:
-    """Load every installed adapter, by the name that `adapter:` in the YAML uses.
+def found_at_start() -> tuple[FoundAdapter, ...]:
+    """A process keeps the adapters of its first call: a running gateway cannot use one that is installed later."""
+    return find_adapters()
 
-    A process keeps the adapters of its first call, because a running gateway cannot use one that is installed later.
+
+def installed_adapters() -> Mapping[str, Adapter]:
+    """Return every usable adapter, by the name that `adapter:` in the YAML uses."""
+    broken = broken_adapters()
+    return {one.name: one.adapter for one in found_at_start() if one.adapter is not None and one.name not in broken}
+
+
+def broken_adapters() -> Mapping[str, str]:
+    """Return the fault and the fix of each installed adapter that no runtime can use, by name."""
+    found = {
+        one.name: f"adapter {one.name!r} cannot be used: {one.fault} (installed by {one.distribution} {one.version},"
+        f" line `{one.line}` in [{ADAPTER_GROUP}])"
+        for one in found_at_start()
+        if one.fault is not None
+    }
+    also = "".join(f"; {one}; {APART}" for one in find_intruders()) if found else ""
+    return {name: text + also for name, text in found.items()}
+
+
+def load_configuration(path: Path, env: Mapping[str, str]) -> Loaded:
+    """Load a configuration with the adapters of this environment.
 
     Raises:
-        OperatorError: at least one is broken; the text names its distribution, its line and the fix.
+        InvalidConfiguration: contains all errors, among them each runtime of a broken adapter.
     """
-    found = find_adapters()
-    broken = [one for one in found if one.fault is not None]
-    if broken:
-        raise OperatorError(
-            "\n".join(
-                (
-                    *(
-                        f"adapter {one.name!r} cannot be used: {one.fault} (installed by {one.distribution}"
-                        f" {one.version}, line `{one.line}` in [{ADAPTER_GROUP}])"
-                        for one in broken
-                    ),
-                    *(f"{one}; {APART}" for one in find_intruders()),
-                )
-            )
-        )
-    return {one.name: one.adapter for one in found if one.adapter is not None}
+    return load(path, adapters=installed_adapters(), broken=broken_adapters(), env=env)
 
 
 def find_intruders() -> tuple[str, ...]:
@@ -150,12 +150,13 @@ def _load_all() -> Iterator[FoundAdapter]:
 def _load(point: EntryPoint, distribution: str) -> tuple[Adapter | None, str | None]:
     try:
         loaded = point.load()
-    except _IMPORT_FAULTS as exc:
+        fault = _fault_of(loaded, point.name)
+    # The import runs a foreign module, which may raise anything, and the operator must see any bug of it.
+    except (Exception, SystemExit) as exc:  # noqa: BLE001
         if isinstance(exc, ModuleNotFoundError) and _has_moved(exc.name or ""):
             return None, f"{_PORTS_1}; upgrade or uninstall {distribution}"
         reason = f"{type(exc).__name__}: {exc}".splitlines()[0][:300]
         return None, f"loading it failed with {reason}; reinstall or uninstall {distribution}"
-    fault = _fault_of(loaded, point.name)
     return (None, f"{fault}; upgrade or uninstall {distribution}") if fault else (cast("Adapter", loaded), None)
 
 

@@ -1,13 +1,17 @@
 """Creates and connects the concrete parts; only this module names them."""
 
 import asyncio
+import ctypes
 import gc
 import os
 import resource
 import signal
 import socket
 import sys
+from collections import Counter
 from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from importlib.metadata import version
@@ -17,7 +21,7 @@ from pathlib import Path
 import structlog
 
 from gateway.clock import Clock
-from gateway.errors import DragomanError, OperatorError
+from gateway.errors import DragomanError, OperatorError, install_line
 from gateway.executors.port import Executor
 from gateway.executors.python import PythonExecutor
 from gateway.executors.static import StaticExecutor
@@ -25,15 +29,17 @@ from gateway.executors.webhook.destination import WebhookDestination
 from gateway.executors.webhook.executor import WebhookExecutor
 from gateway.guard import Tasks, guard, guard_call, spawn
 from gateway.http.app import build_app
+from gateway.http.prefix import prefix_of
 from gateway.http.server import make_server, most_connections
-from gateway.plugins import installed_adapters
+from gateway.http.starting import StartingApp
+from gateway.plugins import installed_adapters, load_configuration
 from gateway.runtime import log as log_setup
 from gateway.runtime.app import Gateway, Parts
 from gateway.runtime.masking import mask_text
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.system_clock import SystemClock, SystemIds
 from gateway.runtime.tuning import Tuning
-from gateway.settings.load import Loaded, can_export_traces, load
+from gateway.settings.load import COLLECTOR_VARIABLES, Loaded, can_export_traces
 from gateway.settings.model import (
     ExecutorSpec,
     Limits,
@@ -47,7 +53,7 @@ from gateway.settings.model import (
     TracesSpec,
     WebhookSpec,
 )
-from gateway.store.port import Engine
+from gateway.store.port import Engine, Report, report_nothing
 from gateway.store.sqlite import SqliteEngine, TemporaryEngine
 from gateway.traces.queue import Traces
 
@@ -58,11 +64,13 @@ DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8080
 
 _OWN_FILES = 1_000
 """Files and sockets besides requests and links: the store, executors, destinations."""
+_M_MMAP_THRESHOLD = -3
+_LARGE_BLOCK = 256 * 1024
 
 _ALONE = frozenset({"sqlite", "memory"})
 """Stores of a single process."""
 
-_ENABLE_TRACES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+_DISABLE_TRACES = (("OTEL_TRACES_EXPORTER", "none"), ("OTEL_SDK_DISABLED", "true"))
 
 _SHUTDOWN = timedelta(seconds=7)
 """Time limit of the shutdown after the drain; with the default drain below `stop_grace_period` of compose."""
@@ -76,7 +84,7 @@ async def serve(
     stopping: Callable[[timedelta], object] = lambda _: None,
     tuning: Tuning | None = None,
 ) -> int:
-    """Run the gateway until SIGTERM or SIGINT; SIGHUP reloads the configuration.
+    """Run the gateway until SIGTERM or SIGINT, which also end its start; SIGHUP reloads the configuration.
 
     `stopping` is called at the signal with the time limit of the shutdown.
 
@@ -88,33 +96,48 @@ async def serve(
     settings = loaded.settings
     log_setup.configure(level=settings.logging.level, format=settings.logging.format)
     for problem in loaded.problems:
-        log.warning("configuration", path=problem.path, line=problem.line, problem=problem.message)
+        write = log.info if problem.severity == "note" else log.warning
+        write("configuration", path=problem.path, line=problem.line, problem=problem.message)
     _allow_files(settings.limits)
     listener = _listen(host or DEFAULT_HOST, DEFAULT_PORT if port is None else port, guarded=bool(settings.api.keys))
     # With the default interval, a thread waits 5 ms for its turn after every disk access.
     sys.setswitchinterval(0.0003)
+    _return_blocks()
     with listener:
         url = own_url(settings, listener)
-        parts = parts_for(
-            settings,
-            reread=lambda: read_configuration(config).settings,
-            url=url,
-            local_url=_local_url(listener),
-            tuning=tuning,
-        )
-        async with Gateway.running(settings, parts) as gateway, Tasks() as tasks:
-            server = make_server(build_app(gateway), settings.limits, settings.http)
+        app = StartingApp(prefix_of(settings))
+        server = make_server(app, settings.limits, settings.http)
+        parts = parts_for(settings, reread=partial(_reread, config), file=config, url=url, report=app.report)
+        parts = replace(parts, local_url=_local_url(listener), tuning=tuning or parts.tuning)
+        start, patience = asyncio.timeout(None), settings.limits.drain
+        async with Tasks() as tasks, AsyncExitStack() as stack:
+            # Before the server answers: a supervisor may stop a process that it sees alive.
+            stop = _handle_stops(lambda: _end_start(start, app, lambda: stopping(patience + _SHUTDOWN)))
+            # Before the gateway, so that its supervisor sees that the process is alive.
+            serving = spawn("server", server.serve(sockets=[listener]), tasks)
+            try:
+                async with start:
+                    gateway = await stack.enter_async_context(Gateway.running(settings, parts))
+            except TimeoutError:
+                if not start.expired():
+                    raise
+                log.info("gateway stopped", reason="it was told to stop before its start was complete")
+                server.stop(within=timedelta(0))
+                await serving
+                return 0
+            app.app = build_app(gateway)
 
             def fit(settings: Settings) -> None:
                 _allow_files(settings.limits)
                 server.fit(settings)
 
             gateway.call_when_reloaded(fit)
-            stop = _handle_signals(gateway, tasks, hung_up)
-            # Classes and configuration live as long as the process: collecting them again and again takes a tenth of
-            # the CPU of a busy gateway, and causes most of its slowest calls.
+            # In the context of the gateway, which counts their faults.
+            reloads = await stack.enter_async_context(Tasks())
+            _handle_hang_ups(gateway, reloads, hung_up, stop)
+            # Classes and configuration live as long as the process: collecting them again and again takes a tenth
+            # of the CPU of a busy gateway, and causes most of its slowest calls.
             gc.freeze()
-            serving = spawn("server", server.serve(sockets=[listener]), tasks)
             where, at = listener.getsockname()[:2]
             log.info("listening", url=f"http://{f'[{where}]' if ':' in where else where}:{at}", pid=os.getpid())
             await asyncio.wait({serving, spawn("server", stop.wait(), tasks)}, return_when=asyncio.FIRST_COMPLETED)
@@ -124,13 +147,14 @@ async def serve(
             await gateway.drain()
             server.stop(within=patience - timedelta(seconds=parts.clock.monotonic() - began))
             await serving
+            await reloads.close()
             await tasks.close()
     return 0
 
 
 def read_configuration(config: Path) -> Loaded:
     """Load a configuration with this machine's adapters and environment, and mask its secrets in the log."""
-    loaded = load(config, adapters=installed_adapters(), env=os.environ)
+    loaded = load_configuration(config, os.environ)
     for secret in loaded.secrets:
         log_setup.register_secret(secret)
     return loaded
@@ -140,37 +164,45 @@ def parts_for(
     settings: Settings,
     *,
     reread: Callable[[], Settings],
+    file: Path | None = None,
     url: str = "http://127.0.0.1",
-    local_url: str | None = None,
     clock: Clock | None = None,
-    tuning: Tuning | None = None,
+    report: Report = report_nothing,
 ) -> Parts:
     """Create the parts of a configuration; `url` is this instance's address for other instances."""
-    clock = clock or SystemClock()
+    clock, metrics = clock or SystemClock(), Metrics(version=VERSION)
     return Parts(
-        engine=make_engine(settings.engine, clock),
+        engine=make_engine(settings.engine, clock, report),
         adapters=installed_adapters(),
         make_executor=lambda spec: make_executor(spec, clock),
         make_destination=lambda spec: WebhookDestination(spec, clock=clock),
         clock=clock,
         ids=SystemIds(clock),
-        metrics=Metrics(version=VERSION),
+        metrics=metrics,
         reread=reread,
+        file=file,
         version=VERSION,
         url=url,
         shared=settings.engine.type not in _ALONE,
-        local_url=local_url,
-        tuning=tuning or Tuning(),
-        traces=make_traces(settings.traces, url),
+        report=report,
+        traces=make_traces(settings.traces, url, metrics.spans_dropped),
     )
 
 
-def make_traces(spec: TracesSpec | None, instance: str) -> Traces | None:
-    """Start the export of spans if the configuration or the environment enables it."""
-    if spec is None and not any(os.environ.get(name) for name in _ENABLE_TRACES):
+def _reread(config: Path) -> Settings:
+    return read_configuration(config).settings
+
+
+def make_traces(spec: TracesSpec | None, instance: str, dropped: Counter[str]) -> Traces | None:
+    """Start the export of spans if the configuration or the environment enables it, and no variable disables it."""
+    if spec is None and not any(os.environ.get(name) for name in COLLECTOR_VARIABLES):
         return None
+    for name, off in _DISABLE_TRACES:
+        if os.environ.get(name, "").strip().lower() == off:
+            log.info("traces are off", reason=f"{name}={off}")
+            return None
     if not can_export_traces():
-        log.warning("traces are off: their libraries are not installed", fix="pip install 'dragoman[otel]'")
+        log.warning("traces are off: their libraries are not installed", fix=install_line("otel"))
         return None
     from gateway.traces.otlp import OtlpExporter
 
@@ -180,26 +212,27 @@ def make_traces(spec: TracesSpec | None, instance: str) -> Traces | None:
         headers={name: value.get_secret_value() for name, value in spec.headers.items()},
         version=VERSION,
         instance=instance,
-        mask=mask_text,
     )
-    return Traces(exporter.export, exporter.shutdown, content=spec.content)
+    return Traces(exporter.export, exporter.shutdown, content=spec.content, mask=mask_text, dropped=dropped)
 
 
-def make_engine(spec: Store, clock: Clock) -> Engine:
+def make_engine(spec: Store, clock: Clock, report: Report = report_nothing) -> Engine:
     """Make the store."""
     match spec:
         case SqliteStore(path=path):
-            return SqliteEngine(path, clock)
+            return SqliteEngine(path, clock, report=report)
         case PostgresStore():
             from gateway.store.postgres import PostgresEngine
 
-            return PostgresEngine(
+            engine = PostgresEngine(
                 spec.dsn.get_secret_value(),
                 clock,
                 direct_dsn=spec.direct_dsn.get_secret_value() if spec.direct_dsn else None,
                 schema=spec.schema_name,
                 connections=spec.connections,
             )
+            engine.report = report
+            return engine
         case MemoryStore():
             return TemporaryEngine(clock)
 
@@ -213,6 +246,15 @@ def make_executor(spec: ExecutorSpec, clock: Clock) -> Executor:
             return StaticExecutor(spec)
         case PythonSpec():
             return PythonExecutor(spec)
+
+
+def _return_blocks() -> None:
+    """Let glibc give large blocks back to the system at once.
+
+    By default it soon keeps them in its heap: after lists and streams of events of 3.9 MB that are 150 MiB.
+    """
+    with suppress(AttributeError):
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK)
 
 
 def _allow_files(limits: Limits) -> None:
@@ -276,9 +318,32 @@ def _catch_hang_ups() -> asyncio.Event:
     return hung_up
 
 
-def _handle_signals(gateway: Gateway, tasks: Tasks, hung_up: asyncio.Event) -> asyncio.Event:
-    """Stop on SIGTERM and SIGINT, reload on SIGHUP; `hung_up` is an earlier SIGHUP."""
+def _handle_stops(end_start: Callable[[], object]) -> asyncio.Event:
+    """Return an event that the first SIGTERM or SIGINT sets; that signal also ends a start."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
+
+    def end() -> None:
+        if stop.is_set():
+            log.warning("already stopping; SIGKILL ends the process at once")
+            return
+        stop.set()
+        end_start()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, guard_call("signal", end))
+    return stop
+
+
+def _end_start(start: asyncio.Timeout, app: StartingApp, stopping: Callable[[], object]) -> None:
+    """Cancel a start that is not complete."""
+    if app.app is None:
+        log.info("stopping before the start is complete")
+        stopping()
+        start.reschedule(asyncio.get_running_loop().time())
+
+
+def _handle_hang_ups(gateway: Gateway, tasks: Tasks, hung_up: asyncio.Event, stop: asyncio.Event) -> None:
+    """Reload on SIGHUP; `hung_up` is an earlier one."""
 
     def reload() -> None:
         if stop.is_set():
@@ -286,17 +351,9 @@ def _handle_signals(gateway: Gateway, tasks: Tasks, hung_up: asyncio.Event) -> a
         else:
             guard("reload", partial(_reload, gateway), tasks, again=False)
 
-    def end() -> None:
-        if stop.is_set():
-            log.warning("already draining; SIGKILL ends the process at once")
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, guard_call("signal", end))
-    loop.add_signal_handler(signal.SIGHUP, guard_call("signal", reload))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, guard_call("signal", reload))
     if hung_up.is_set():
         reload()
-    return stop
 
 
 async def _reload(gateway: Gateway) -> None:

@@ -6,7 +6,9 @@ beyond 64 bits, no NaN, no infinity, no lone surrogate. The size of a value is t
 
 import json
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Literal, TypeVar, cast
@@ -28,6 +30,7 @@ _LARGE = 2 * 1024 * 1024
 """Bytes of a text from which its memory is allocated first as a test; untouched memory costs nothing."""
 _EXPANSION = 20
 """Times the length of a text that orjson may reserve: up to 14 to parse it, and 17 to write it again."""
+_MARK = "\N{ZERO WIDTH NO-BREAK SPACE}"
 _LONG_INTEGER = re.compile(rb"[0-9]{19}")
 _PLAIN = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 _NO_KEYS: frozenset[str] = frozenset()
@@ -47,7 +50,8 @@ class Members:
         return f"more than {self.most} members in all (limits.members)"
 
 
-MEMBERS = Members()
+MEMBERS: ContextVar[Members] = ContextVar("members", default=Members())  # noqa: B039 - for code without a gateway
+"""The limit of the gateway in whose context the code runs."""
 
 
 class Unreadable(ValueError):
@@ -108,11 +112,16 @@ def parse(text: str | bytes) -> Any:
         if len(text) >= _LARGE:
             # orjson crashes the process if an allocation fails (`ulimit -v`).
             len(bytes(_EXPANSION * len(text)))
-        return orjson.loads(text)
+        return orjson.loads(without_mark(text) if isinstance(text, bytes) else text.removeprefix(_MARK))
     except MemoryError as exc:
         raise Unreadable("memory", "needs more memory than the process has") from exc
     except orjson.JSONDecodeError as exc:
         raise Unreadable("syntax", exc.msg) from exc
+
+
+def without_mark(text: bytes) -> bytes:
+    """Skip a byte order mark, which a reader of JSON may ignore (RFC 8259, 8.1)."""
+    return text.removeprefix(BOM_UTF8)
 
 
 def write_strictly(value: object, *, most: int) -> bytes:
@@ -136,12 +145,13 @@ def _check_size(value: object, max_depth: int) -> None:
     Raises:
         Unreadable: a limit is exceeded.
     """
-    remaining = MEMBERS.most
+    members = MEMBERS.get()
+    remaining = members.most
     level: list[Any] = [value] if isinstance(value, dict | list) else []
     for _ in range(max_depth):
         remaining -= sum(map(len, level))
         if remaining < 0:
-            raise Unreadable("members", MEMBERS.explain())
+            raise Unreadable("members", members.explain())
         level = [
             inner
             for outer in level
@@ -196,7 +206,8 @@ def find_fault(
 
 
 def _locate(value: object, path: str, forbidden: frozenset[str], max_depth: int) -> Fault | None:
-    remaining = MEMBERS.most
+    limit = MEMBERS.get()
+    remaining = limit.most
     waiting: list[tuple[object, _Place]] = [(value, _Place(None, "", 1))]
     while waiting:
         current, place = waiting.pop()
@@ -210,7 +221,7 @@ def _locate(value: object, path: str, forbidden: frozenset[str], max_depth: int)
                 members = cast("dict[object, object] | list[object] | tuple[object, ...]", current)
                 remaining -= len(members)
                 if remaining < 0:
-                    return Fault(f"has {MEMBERS.explain()}", path)
+                    return Fault(f"has {limit.explain()}", path)
                 if place.depth > max_depth:
                     reason = f"is nested deeper than {max_depth} levels"
                 elif isinstance(members, dict):

@@ -55,6 +55,8 @@ async def read_history(
     cursor: str | None = None
     for _ in range(options.list_pages):
         page = await _read_page(client, path, _query(options, after, cursor), options)
+        for payload in page.events:
+            wire.check_protocol(payload)
         places = [wire.place_of(payload) for payload in page.events]
         ids.extend(place.event_id for place in places if place.event_id is not None)
         highest = max(highest, *(place.sequence or -1 for place in places), -1)

@@ -47,7 +47,7 @@ async def open_link(
         headers=headers,
         within=options.connect_timeout,
         idle=options.idle_timeout,
-        largest=min(tuning.event_bytes, FRAMES.largest),
+        largest=min(tuning.event_bytes, FRAMES.get().largest),
     ) as stream:
         link = HermLink(client, receiver, events_path=events_path, options=options, tuning=tuning, after=after)
         async with Tasks() as tasks:
@@ -89,6 +89,7 @@ class HermLink:
         self._ids_in_order: deque[str] = deque()
         self._early: deque[Event] = deque()
         self._early_bytes = 0
+        self._memory = FRAMES.get()
         self._is_live = asyncio.Event()
         self._has_checked = False
         self._sending = asyncio.Lock()
@@ -123,7 +124,7 @@ class HermLink:
     def release_early(self) -> None:
         """Release the memory of the events that arrived before the history was read."""
         held, self._early_bytes = self._early_bytes, 0
-        FRAMES.release(held)
+        self._memory.release(held)
 
     async def _read_history(self, after: int | None) -> History:
         largest = self._tuning.history_bytes
@@ -137,14 +138,15 @@ class HermLink:
                 event = _read_event(text, is_cut=stream.is_cut)
                 if event is None:
                     continue
+                wire.check_protocol(event.payload)
                 if self._is_live.is_set():
                     await self._handle_event(event)
                     continue
                 self._early.append(event)
                 self._early_bytes += len(text)
-                FRAMES.hold(len(text))
+                self._memory.hold(len(text))
                 full = len(self._early) >= tuning.buffered or self._early_bytes >= tuning.buffered_bytes
-                if full or not FRAMES.has_capacity(FRAMES.largest):
+                if full or not self._memory.has_capacity(self._memory.largest):
                     await self._is_live.wait()
 
     async def _handle_event(self, event: Event) -> None:
@@ -270,7 +272,7 @@ class HermLink:
             case LinkLost() | LinkRefused():
                 self.end(str(failure))
             case _:
-                FAULTS.note("herm link", failure)
+                FAULTS.get().note("herm link", failure)
                 self.end(f"reading failed: {type(failure).__name__}")
 
 
@@ -279,7 +281,7 @@ def _read_event(text: str, *, is_cut: bool) -> Event | None:
     if text.strip() in _IGNORED:
         return None
     if is_cut:
-        reason = f"the frame has more than {FRAMES.largest:,} bytes (limits.frame)"
+        reason = f"the frame has more than {FRAMES.get().largest:,} bytes (limits.frame)"
         payload, written = Malformed(reason, json.excerpt(text)), None
     else:
         payload, written = json.read_frame(text)

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from gateway.adapter.duration import Duration
-from gateway.adapter.options import ApiKey, NativeId, base_url, check_header
+from gateway.adapter.options import ApiKey, NativeId, base_url, check_header, is_sendable
 from gateway.adapter.port import RuntimeOptions
 
 
@@ -73,7 +73,12 @@ class HermOptions(RuntimeOptions):
     @field_validator("events_path", "stream_path", "create_path")
     @classmethod
     def _names_its_place(cls, path: str) -> str:
-        if not path.startswith("/") or path.count("{") != 1 or not ("{session_id}" in path or "{agent_id}" in path):
+        if (
+            not path.startswith("/")
+            or not is_sendable(path)
+            or path.count("{") != 1
+            or not ("{session_id}" in path or "{agent_id}" in path)
+        ):
             raise ValueError("write a path such as /v1/sessions/{session_id}/events")
         return path
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.adapter.checks import ID_LENGTH
+from gateway.errors import LinkRefused
 from gateway.events import SessionState
 from gateway.events.frozen import frozen
 
@@ -230,6 +231,23 @@ def place_of(payload: object) -> Place:
     kind = _type_of(envelope, inside)
     delta = kind in _STREAMED and inside.get("delta") is True
     return Place(event_id_of(envelope), sequence_of(envelope), delta or kind == TITLE, delta)
+
+
+def check_protocol(payload: object) -> None:
+    """Refuse the flat events of Claude Managed Agents, whose paths and lists are those of Herm.
+
+    Raises:
+        LinkRefused: the event has `processed_at` and no payload; Herm has payloads and writes `processedAt`.
+    """
+    match payload:
+        case {"payload": object()}:
+            pass
+        case {"type": str(kind), "processed_at": str() | None} if "." in kind:
+            looks = "this looks like Claude Managed Agents, which needs its own adapter"
+            detail = f"{looks}: the event {kind[:100]!r} has no payload; set url to a Herm server"
+            raise LinkRefused("WRONG_PROTOCOL", detail, terminal=True)
+        case _:
+            pass
 
 
 def _inside_of(envelope: dict[str, Any]) -> dict[str, Any]:

@@ -59,11 +59,10 @@ class Huma02Adapter:
         return CAPABILITIES
 
     def codec(self, options: Any = None) -> Codec:
-        """Make the codec; it has no options."""
+        """Make the codec; it uses the option `message`."""
         from adapters.huma.v0_2 import Huma02Codec
 
-        del options
-        return Huma02Codec()
+        return Huma02Codec(options.message_key) if isinstance(options, Huma02Options) else Huma02Codec()
 
     def connector(self, options: Huma02Options) -> AbstractAsyncContextManager[Connector]:
         """Make the connector of one runtime."""

@@ -51,7 +51,7 @@ class HumaConnector:
         answer = await self._rest.post(wire.AGENTS_PATH, body, within=options.connect_timeout, most=MAX_SHORT)
         match answer.read_object(self._rest.mask).get("id"):
             case str(agent_id) if agent_id:
-                return Created(agent_id, losses, told=tuple(tool.name for tool in order.tools))
+                return Created(agent_id, losses, tools=tuple(tool.name for tool in order.tools))
             case _:
                 raise LinkLost("the response to the new agent has no id")
 

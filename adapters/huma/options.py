@@ -4,11 +4,10 @@ from datetime import timedelta
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, field_validator, model_validator
-from pydantic.json_schema import SkipJsonSchema
 
 from gateway.adapter.duration import Duration
-from gateway.adapter.options import ApiKey, NativeId, RestUrl, SocketPath, base_url, refusal
-from gateway.adapter.port import RuntimeOptions
+from gateway.adapter.options import ApiKey, NativeId, RestUrl, SocketPath, base_url
+from gateway.adapter.port import ConfirmationRule, Confirmer, RuntimeOptions
 
 MAX_FRAME = 900_000
 """Bytes. A Socket.IO server with default settings disconnects on a message of 1,000,000 (L74)."""
@@ -18,11 +17,15 @@ HISTORY_KEY = "conversationHistory"
 FORBIDDEN_KEYS = frozenset({"__proto__", "constructor", "prototype"})
 """Keys that 0.2.0 forbids at any depth of a client's record (Client Events, Validation; Validation Limits)."""
 
+MESSAGE_KEY = "message"
+"""The key of a chat message in a context, as in HUMA's connection guide (events)."""
+_MESSAGING = "messaging"
+"""The addon whose messages wait for confirmations."""
+# Excludes characters that a JSON pointer would escape.
+ContextKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
 HistoryKey = Annotated[
-    str,
+    ContextKey,
     Field(
-        # Excludes characters that a JSON pointer would escape.
-        pattern=r"^[A-Za-z0-9_.-]{1,128}$",
         description="Key under which the gateway adds the conversation to a context that lacks it; `off` adds none.",
         examples=["conversationHistory", "off"],
     ),
@@ -64,8 +67,6 @@ class HumaOptions(RuntimeOptions):
     agent_id: NativeId | None = Field(default=None, description="Attach to this agent.")
     agent: AgentOptions | None = Field(default=None, description="Create an agent like this.")
     rest_url: RestUrl = None
-    transports: SkipJsonSchema[None] = None
-    """A removed option, refused with the reason."""
 
     _are_base_urls = field_validator("url", "rest_url")(
         base_url("http", "https", "ws", "wss", example="https://api.example.com", key="api_key")
@@ -87,13 +88,6 @@ class HumaOptions(RuntimeOptions):
     def creates(self) -> bool:
         """Whether to create an agent."""
         return self.agent is not None
-
-    @field_validator("transports", mode="before")
-    @classmethod
-    def _refuse_transports(cls, _transports: object) -> None:
-        raise refusal(
-            "this option was removed, because the gateway connects to HUMA by WebSocket only; delete the line"
-        )
 
     @model_validator(mode="after")
     def _names_one_agent(self) -> "HumaOptions":
@@ -124,13 +118,48 @@ class Huma02Options(HumaOptions):
     """A HUMA 0.2.0 runtime: an existing agent (`agent_id`) or a new one (`agent`)."""
 
     refusal_grace: RefusalGrace = _REFUSAL_GRACE
+    confirm: Confirmer | None = Field(
+        default=None,
+        description="What confirms an agent's message: `executor` (its reply), `copied` (the delivery of its copy),"
+        " `client` (a posted `message.confirmed`) or `recorded` (nothing: nobody has delivered it yet). Default:"
+        " `executor` if a route takes `message.posted` to one, `copied` if a route that names `message.posted` copies"
+        " it to exactly one destination, otherwise `recorded`.",
+    )
+    confirm_by: str | None = Field(default=None, description="The destination whose copy counts, with `copied`.")
+    message: ContextKey = Field(
+        default=MESSAGE_KEY,
+        description="Key under which a context carries a posted message; `off` only puts its text in the description.",
+        examples=[MESSAGE_KEY, "off"],
+    )
 
-    @field_validator("history")
+    @property
+    def confirmation(self) -> ConfirmationRule | None:
+        """Who confirms an agent's message; None if the gateway creates an agent that sends none."""
+        if self.confirm is None and self.agent is not None:
+            enabled = (self.agent.addons or {}).get("enabled")
+            if not isinstance(enabled, list) or _MESSAGING not in enabled:
+                return None
+        return ConfirmationRule(self.confirm, self.confirm_by)
+
+    @property
+    def message_key(self) -> str | None:
+        """The context key of a posted message."""
+        return None if self.message == "off" else self.message
+
+    @field_validator("history", "message")
     @classmethod
-    def _may_be_a_key(cls, history: str) -> str:
-        if history in FORBIDDEN_KEYS or history == "message":
-            raise ValueError(f"HUMA 0.2.0 reserves the key {history!r}; use another key, or off")
-        return history
+    def _may_be_a_key(cls, key: str) -> str:
+        if key in FORBIDDEN_KEYS:
+            raise ValueError(f"HUMA 0.2.0 reserves the key {key!r}; use another key, or off")
+        return key
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "Huma02Options":
+        if self.history_key is not None and self.history_key == self.message_key:
+            raise ValueError(f"history and message have the same key {self.message_key!r}; use another for one")
+        if self.confirm_by is not None and self.confirm != "copied":
+            raise ValueError("confirm_by applies only to `confirm: copied`; add that, or remove this")
+        return self
 
 
 AnyHumaOptions = Huma01Options | Huma02Options

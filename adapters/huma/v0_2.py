@@ -8,7 +8,7 @@ from pydantic import Field
 from adapters.huma import wire
 from adapters.huma.chat import read_chat_message, write_chat_message
 from adapters.huma.codec import HumaCodec
-from adapters.huma.options import FORBIDDEN_KEYS
+from adapters.huma.options import FORBIDDEN_KEYS, MESSAGE_KEY
 from adapters.huma.reading import refuse_invalid, settle
 from adapters.huma.writing import check_context, dropped, is_chat, make_frame, wakes
 from gateway.adapter.checks import check_id, check_json, check_text
@@ -83,13 +83,16 @@ class _Confirmation(wire.Part):
 
 
 class Huma02Codec(HumaCodec):
-    """The codec of HUMA 0.2.0."""
+    """The codec of HUMA 0.2.0. A context carries a chat message under `message_key`; with None it carries none."""
 
     protocol: ClassVar[str] = "HUMA 0.2.0"
     client_types: ClassVar[frozenset[str]] = frozenset({CONTEXT_UPDATE, wire.TOOL_RESULT, ADDON_TOOL_EVENT})
     faults_on: ClassVar[str] = wire.ERRORS
     client_records: ClassVar[tuple[str, ...]] = ("context", "data")
     forbidden_keys: ClassVar[frozenset[str]] = FORBIDDEN_KEYS
+
+    def __init__(self, message_key: str | None = MESSAGE_KEY) -> None:
+        self._message_key = message_key
 
     def read_client_message(self, payload: dict[str, Any]) -> Draft | None:
         """Decode a client message; None for an unknown type."""
@@ -102,7 +105,7 @@ class Huma02Codec(HumaCodec):
             case wire.TOOL_RESULT:
                 return _read_result(read_model(_ToolResult, payload))
             case kind if kind == CONTEXT_UPDATE:
-                return _read_context(read_model(_ContextUpdate, payload))
+                return _read_context(read_model(_ContextUpdate, payload), self._message_key)
             case _:
                 return _read_addon_answer(read_model(_AddonToolEvent, payload))
 
@@ -114,7 +117,7 @@ class Huma02Codec(HumaCodec):
             case ToolFinished():
                 return _write_result(event, item.written)
             case ContextUpdated():
-                return _write_context(event, item)
+                return _write_context(event, item, self._message_key)
             case MessageConfirmed():
                 return _write_confirmation(event)
             case AddonAnswered():
@@ -127,13 +130,13 @@ class Huma02Codec(HumaCodec):
                 return None
 
 
-def _read_context(update: _ContextUpdate) -> Draft:
+def _read_context(update: _ContextUpdate, message_key: str | None) -> Draft:
     if utf16_length(update.name) > wire.NAME_LENGTH:
         raise MalformedFrame(f"is longer than {wire.NAME_LENGTH} characters", path="/name")
     context = update.context
-    message = _extract_message(context.get("message"))
+    message = None if message_key is None else _extract_message(context.get(message_key))
     if message is not None:
-        context = {key: value for key, value in context.items() if key != "message"}
+        context = {key: value for key, value in context.items() if key != message_key}
     event = ContextUpdated(
         name=update.name,
         context=context,
@@ -190,16 +193,21 @@ def _read_addon_answer(native: _AddonToolEvent) -> Draft:
     return Draft(event, losses=losses)
 
 
-def _write_context(event: ContextUpdated, item: Draft | Envelope) -> Encoded:
+def _write_context(event: ContextUpdated, item: Draft | Envelope, message_key: str | None) -> Encoded:
     check_context(event, forbidden=FORBIDDEN_KEYS)
     context = event.context
     losses: tuple[Loss, ...] = ()
-    if event.message is not None and "message" in context:
-        losses = (Loss(how="dropped", path="/message", note="the context already has a message"),)
+    if event.message is not None and message_key is None:
+        losses = (Loss(how="dropped", path="/message", note="`message` is off; the description has its text"),)
     elif event.message is not None:
         written = write_chat_message(event.message, item, "/message")
-        context = {**context, "message": written.message}
-        losses = written.losses
+        path = f"/context/{message_key}"
+        if message_key in context:
+            losses = (Loss(how="dropped", path=path, note="replaced by the message"),)
+        else:
+            losses = (Loss(how="invented", path=path, note="the document of 0.2.0 has no member for a message"),)
+        context = {**context, message_key: written.message}
+        losses += written.losses
     update = {
         "type": CONTEXT_UPDATE,
         "triggering": event.wakes_agent,

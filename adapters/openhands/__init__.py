@@ -34,12 +34,14 @@ class OpenHandsAdapter:
         return CAPABILITIES
 
     def codec(self, options: Any = None) -> Codec:
-        """Make the codec; it uses the options `action_event` and `keep_system_prompt`."""
+        """Make the codec; it uses the options `action_event`, `keep_system_prompt` and `unsafe_orders`."""
         from adapters.openhands.codec import OpenHandsCodec
 
         if not isinstance(options, OpenHandsOptions):
             return OpenHandsCodec()
-        return OpenHandsCodec(options.action_event, keep_prompt=options.keep_system_prompt)
+        return OpenHandsCodec(
+            options.action_event, keep_prompt=options.keep_system_prompt, unsafe_orders=options.unsafe_orders
+        )
 
     def connector(self, options: OpenHandsOptions) -> AbstractAsyncContextManager[Connector]:
         """Make the connector of one runtime."""

@@ -19,8 +19,11 @@ from gateway.events import Draft, Envelope, Opaque
 class OpenHandsCodec:
     """The codec of OpenHands; the channel gives the direction."""
 
-    def __init__(self, action_event: str = wire.ACTIONS, *, keep_prompt: bool = False) -> None:
+    def __init__(
+        self, action_event: str = wire.ACTIONS, *, keep_prompt: bool = False, unsafe_orders: bool = False
+    ) -> None:
         self._action_event = action_event
+        self._unsafe_orders = unsafe_orders
         self._keep_prompt = keep_prompt
 
     def decode(self, frame: Frame) -> tuple[Draft, ...]:
@@ -43,7 +46,7 @@ class OpenHandsCodec:
         if isinstance(item.event, Opaque):
             return self._opaque(item.event)
         if speaks_as_client(item):
-            message, losses = write_client_action(item.event)
+            message, losses = write_client_action(item.event, unsafe_orders=self._unsafe_orders)
             return Encoded((Frame(self._action_event, message),), losses)
         message = write_server_message(item)
         # `write_server_message` has already checked the JSON.

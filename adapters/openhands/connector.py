@@ -29,6 +29,7 @@ _REGISTERED = timedelta(seconds=30)
 _IDENTIFY = timedelta(seconds=3)
 """Time limit for a server that refuses us to report its protocol."""
 _LARGEST_INFO = 64 * 1024
+_LARGEST_DOCUMENT = 4 * 1024**2
 _STATE_WAIT = timedelta(seconds=1)
 """Time for a server without REST to start the agent of a conversation that we have joined."""
 _OWN_CODES = frozenset({"ADDRESS_REFUSED", "REDIRECT_REFUSED", "BAD_CONVERSATION_ID", "NO_CONVERSATION"})
@@ -235,22 +236,36 @@ class OpenHandsConnector:
         is_starting = status == "STARTING" and tracker.newest_state == shown
         return True if is_starting else False if status == "RUNNING" else None
 
-    async def _identify(self, refusal: LinkRefused) -> LinkRefused:
+    async def _identify(self, refusal: LinkLost | LinkRefused) -> LinkLost | LinkRefused:
         """Explain a refusal by a V1 server, which has neither the socket nor the paths of V0."""
-        if refusal.code in _OWN_CODES:
+        code = refusal.code if isinstance(refusal, LinkRefused) else None
+        if code in _OWN_CODES:
             return refusal
-        within = min(_IDENTIFY, self._options.connect_timeout)
         try:
-            answer = await self._rest.get(wire.SERVER_INFO_PATH, {}, within=within, most=_LARGEST_INFO)
+            if (version := wire.v1_version(await self._look(wire.SERVER_INFO_PATH))) is not None:
+                server = f"agent-server {version}"
+            elif (version := wire.app_server(await self._look(wire.OPENAPI_PATH, most=_LARGEST_DOCUMENT))) is not None:
+                server = f"app server {version}"
+            elif code != "UNAUTHORIZED" and type(await self._look(wire.COUNT_PATH)) is int:
+                # A server of both protocols has not refused the path.
+                server = "app server"
+            else:
+                return refusal
         except (LinkLost, LinkRefused):
             return refusal
-        version = wire.v1_version(answer.body) if answer.status == HTTPStatus.OK else None
-        if version is None:
-            return refusal
-        server = f"this is an OpenHands V1 server (agent-server {version}); adapter openhands speaks V0"
         return LinkRefused(
-            "WRONG_PROTOCOL", f"{server}, the protocol of servers from 0.17 to 1.6 (response: {refusal})", terminal=True
+            "WRONG_PROTOCOL",
+            f"this is an OpenHands V1 server ({server}); adapter openhands speaks V0, the protocol of servers from 0.17"
+            " to 1.6. Set url to such a server; agents of V1 can call the tools as clients of a runtime with"
+            " `adapter: mcp`, whose address and token belong in the MCP settings of OpenHands"
+            f" (response: {refusal})",
+            terminal=True,
         )
+
+    async def _look(self, path: str, *, most: int = _LARGEST_INFO) -> object:
+        """Read a page that may identify the server; None without one."""
+        answer = await self._rest.get(path, {}, within=min(_IDENTIFY, self._options.connect_timeout), most=most)
+        return answer.body if answer.status == HTTPStatus.OK else None
 
     def _target(self, native_id: str, latest: int) -> Target:
         options = self._options
@@ -289,7 +304,8 @@ class OpenHandsConnector:
             return newest_state((await self._read_events(native_id, 0, newest_first=True)).events) == wire.STOPPED
         except NoStore:
             return False
-        except LinkRefused as exc:
+        except (LinkLost, LinkRefused) as exc:
+            # A server with web pages answers every path.
             raise await self._identify(exc) from None
 
     async def _status(self, native_id: str, *, again: bool = True) -> str | None:

@@ -67,6 +67,11 @@ class OpenHandsOptions(RuntimeOptions):
         description="Socket.IO event for messages and orders to the server. The documented name is"
         " oh_action; servers since March 2025 also accept oh_user_action.",
     )
+    unsafe_orders: bool = Field(
+        default=False,
+        description="Accept orders that are documented and spoil a conversation on 0.62: `write`, after which the agent"
+        " fails, and a `confirmation_state` other than `confirmed`, which rejects the order or waits forever.",
+    )
     keep_system_prompt: bool = Field(
         default=False,
         description="Store the whole system prompt and tools of each conversation (some 30 KB), not only a hash.",

@@ -10,6 +10,8 @@ from gateway.events import ActionOrdered, ApprovalGiven, Event, Loss, TurnInterr
 from gateway.strict_json import pointer, read_model, unknown_fields
 
 Risk = Annotated[int, Field(ge=-1, le=2)]
+ConfirmationState = Literal["confirmed", "rejected", "awaiting_confirmation"]
+"""The server rejects a `rejected` order at once, and one that is `awaiting_confirmation` waits forever (OH54)."""
 
 
 class ActionOrder(BaseModel):
@@ -27,8 +29,7 @@ class RunOrder(ActionOrder):
     is_static: bool = False
     cwd: str | None = None
     hidden: bool = False
-    confirmation_state: Literal["confirmed"] = "confirmed"
-    """Any other value is rejected at once or waits forever (OH54)."""
+    confirmation_state: ConfirmationState = "confirmed"
     security_risk: Risk = -1
 
 
@@ -36,7 +37,7 @@ class PythonOrder(ActionOrder):
     code: str
     include_extra: bool = True
     kernel_init_code: str = ""
-    confirmation_state: Literal["confirmed"] = "confirmed"
+    confirmation_state: ConfirmationState = "confirmed"
     security_risk: Risk = -1
 
 
@@ -47,6 +48,14 @@ class ReadOrder(ActionOrder):
     security_risk: Risk = -1
     impl_source: Literal["default", "oh_aci"] = "default"
     view_range: list[int] | None = None
+
+
+class WriteOrder(ActionOrder):
+    path: str = Field(min_length=1)
+    content: str
+    start: int = 0
+    end: int = -1
+    security_risk: Risk = -1
 
 
 class EditOrder(ActionOrder):
@@ -90,6 +99,7 @@ ORDERS: dict[str, type[ActionOrder]] = {
     "change_agent_state": StateOrder,
 }
 """The actions that `action.ordered` may name."""
+_UNSAFE_ORDERS = {**ORDERS, "write": WriteOrder}
 
 _OTHER_KINDS = {
     wire.STOPPED: "send turn.interrupted to stop the agent",
@@ -98,7 +108,7 @@ _OTHER_KINDS = {
 }
 WRITE_REASON = (
     "OpenHands must not be ordered to `write`: the agent cannot read its observation, and every later step of the"
-    " conversation fails; order `edit` with command `create` or `str_replace` instead"
+    " conversation fails; order `edit` with command `create` or `str_replace` instead, or set `unsafe_orders`"
 )
 
 
@@ -119,19 +129,22 @@ def read_order(name: str, args: dict[str, Any]) -> tuple[Event, tuple[Loss, ...]
             return ActionOrdered(action=name, arguments=args), ()
 
 
-def check_order(event: ActionOrdered) -> None:
-    """Check that the server will accept an order.
+def check_order(event: ActionOrdered, *, unsafe: bool) -> None:
+    """Check that the server will accept an order; `unsafe` also allows those that can spoil a conversation.
 
     Raises:
         CannotExpress: the server would reject it without an error, or it would break the conversation.
     """
-    if event.action == "write":
-        raise CannotExpress(WRITE_REASON, path="/action")
-    order = ORDERS.get(event.action)
+    orders = _UNSAFE_ORDERS if unsafe else ORDERS
+    order = orders.get(event.action)
     if order is None:
-        raise CannotExpress(
-            f"OpenHands cannot be ordered to {event.action[:100]!r}; orders are {', '.join(ORDERS)}", path="/action"
+        known = f"OpenHands cannot be ordered to {event.action[:100]!r}; orders are {', '.join(orders)}"
+        raise CannotExpress(WRITE_REASON if event.action == "write" else known, path="/action")
+    if not unsafe and event.arguments.get("confirmation_state", "confirmed") != "confirmed":
+        reason = (
+            "only 'confirmed' runs; another state rejects the order or waits forever, unless `unsafe_orders` is set"
         )
+        raise CannotExpress(reason, path="/arguments/confirmation_state")
     match event.arguments.get("agent_state"):
         case str(state) if order is StateOrder and state in _OTHER_KINDS:
             raise CannotExpress(_OTHER_KINDS[state], path="/arguments/agent_state")

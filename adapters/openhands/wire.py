@@ -5,7 +5,7 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -33,7 +33,11 @@ USUAL_MCP_TIMEOUT, LONGEST_MCP_TIMEOUT = 60, 3_600
 """The default and the maximum time limit of an MCP tool call in seconds."""
 
 SERVER_INFO_PATH = "/server_info"
-"""Open without a key in V0 and V1; only V1 reports a version (OV2, OV4)."""
+"""Open without a key in V0 and V1; only an agent-server of V1 reports a version (OV2, OV4)."""
+OPENAPI_PATH = "/openapi.json"
+"""Open without a key (OV72)."""
+COUNT_PATH = "/api/v1/app-conversations/count"
+"""A number, or 401, of the app server of V1 (OV72)."""
 CONVERSATIONS_PATH = "/api/conversations"
 SETTINGS_PATH = "/api/settings"
 SHOWN_SETTINGS = frozenset({"provider_tokens_set", "llm_api_key_set", "search_api_key_set", "secrets_store"})
@@ -394,6 +398,21 @@ def v1_version(info: object) -> str | None:
             return None
 
 
+def app_server(openapi: object) -> str | None:
+    """Return the version of a V1 app server from its OpenAPI document; None for every other server (OV72).
+
+    Servers from 1.0 to 1.6 have the paths of both protocols.
+    """
+    match openapi:
+        case {"info": {"version": str(version)}, "paths": dict()}:
+            paths = cast("dict[str, dict[str, object]]", openapi)["paths"]
+        case _:
+            return None
+    if COUNT_PATH not in paths or CONVERSATIONS_PATH in paths:
+        return None
+    return version if _VERSION.fullmatch(version) else "of an unknown version"
+
+
 def unacknowledged(action_event: str) -> str:
     """Explain a missing acknowledgement (OH2, OH8)."""
     other = USER_ACTIONS if action_event == ACTIONS else ACTIONS
@@ -417,6 +436,10 @@ def connection_query(
 
 def action_message(name: str, args: dict[str, Any]) -> dict[str, Any]:
     return {"action": name, "args": args}
+
+
+def user_message(args: dict[str, Any]) -> dict[str, Any]:
+    return {"action": "message", "source": "user", "args": args}
 
 
 def status_update(kind: str, *, status: str, message: str) -> dict[str, Any]:

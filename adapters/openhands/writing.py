@@ -51,7 +51,7 @@ def _is_agents(event: MessagePosted) -> bool:
     return event.author.role == "agent"
 
 
-def write_client_action(event: Event) -> tuple[dict[str, Any], tuple[Loss, ...]]:
+def write_client_action(event: Event, *, unsafe_orders: bool) -> tuple[dict[str, Any], tuple[Loss, ...]]:
     """Encode a client message and list its losses.
 
     Raises:
@@ -61,7 +61,7 @@ def write_client_action(event: Event) -> tuple[dict[str, Any], tuple[Loss, ...]]
     match event:
         case MessagePosted():
             args, losses = _client_message(event)
-            message = wire.action_message("message", args)
+            message = wire.user_message(args)
             if event.extra_args is None and not args["image_urls"] and args["content"].isascii():
                 # Fast path for a plain ASCII text, which needs no check.
                 return _check_size(message), losses
@@ -75,7 +75,7 @@ def write_client_action(event: Event) -> tuple[dict[str, Any], tuple[Loss, ...]]
             if event.reason == "":
                 losses = (_lost("dropped", "/reason"),)
         case ActionOrdered():
-            check_order(event)
+            check_order(event, unsafe=unsafe_orders)
             message = wire.action_message(event.action, event.arguments)
         case _:
             raise CannotExpress(f"OpenHands has no equivalent of {event.kind}")

@@ -25,7 +25,7 @@ _CONNECTION_HEADERS = frozenset(
 )
 """Headers that describe the connection or the body."""
 
-SocketPath = Annotated[str, Field(pattern="^/", description="Path of the Socket.IO endpoint.")]
+SocketPath = Annotated[str, Field(pattern=r'^/[!"$->@-~]*$', description="Path of the Socket.IO endpoint.")]
 
 
 def is_sendable(text: str) -> bool:
@@ -92,6 +92,11 @@ class McpClient(BaseModel):
     )
     labels: dict[str, str] = Field(
         default={}, description="Labels of the client's session; they override the runtime's labels."
+    )
+    progress: bool = Field(
+        default=False,
+        description="Whether the client gets progress, in an event stream, also before protocol version 2026-07-28."
+        " Such a client may wait for minutes for the rest of a stream that a crash has cut.",
     )
 
 

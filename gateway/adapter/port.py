@@ -139,6 +139,20 @@ class Capabilities:
     """Documented numbers of the protocol, for `GET /v1/capabilities`."""
 
 
+Confirmer = Literal["recorded", "client", "executor", "copied"]
+"""What confirms an agent's message: its record, a client's `message.confirmed`, the reply of an executor, or the
+delivery of a copy to a destination."""
+
+
+@frozen
+class ConfirmationRule:
+    """The configured confirmer of an agent's messages; None: the one that the routes imply."""
+
+    by: Confirmer | None = None
+    destination: str | None = None
+    """The destination whose copy counts, with `copied`; None: the only one that a route for messages names."""
+
+
 class RuntimeOptions(BaseModel):
     """The options that every runtime in the YAML has; an adapter adds its own in a subclass."""
 
@@ -162,7 +176,7 @@ class RuntimeOptions(BaseModel):
     )
     confirm_timeout: Duration = Field(
         default=timedelta(seconds=20),
-        description="Time limit for the backend to deliver an agent's message.",
+        description="Time limit for the delivery of an agent's message; then it counts as not delivered.",
     )
     connect_timeout: Duration = Field(default=timedelta(seconds=10), description="Time limit for a connection attempt.")
     start_wait: Duration = Field(
@@ -186,6 +200,11 @@ class RuntimeOptions(BaseModel):
     def creates(self) -> bool:
         """Whether the options describe a native session to create."""
         return False
+
+    @property
+    def confirmation(self) -> ConfirmationRule | None:
+        """Who confirms an agent's message; None if the runtime waits for no confirmations."""
+        return None
 
     @property
     def history_key(self) -> str | None:
@@ -264,21 +283,21 @@ class Order:
 class Created:
     """A new native session.
 
-    Each tool of the order is in `told`, or `dropped` by a loss at `/tools` or `/tools/<name>`. Any other member of the
+    Each tool of the order is in `tools`, or `dropped` by a loss at `/tools` or `/tools/<name>`. Any other member of the
     order that was not sent has a loss.
     """
 
     native_id: str
     losses: tuple[Loss, ...] = ()
-    told: tuple[str, ...] = ()
+    tools: tuple[str, ...] = ()
     """Names of the tools that the runtime received."""
 
     def unaccounted(self, order: Order) -> tuple[str, ...]:
-        """Return the tools of the order that are neither in `told` nor a loss."""
+        """Return the tools of the order that are neither in `tools` nor a loss."""
         dropped = {loss.path for loss in self.losses if loss.how == "dropped"}
         if "/tools" in dropped:
             return ()
-        names = [tool.name for tool in order.tools if tool.name not in self.told]
+        names = [tool.name for tool in order.tools if tool.name not in self.tools]
         return tuple(name for name in names if pointer("/tools", name) not in dropped)
 
 

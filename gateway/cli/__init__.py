@@ -1,7 +1,8 @@
 """The command line; `dragoman` and `python -m gateway` both enter at `main`.
 
-May import `adapter`, `addresses`, `core`, `dragoman.client`, `errors`, `events`, `http`, `links`, `plugins`,
-`runtime`, `settings`, `store`, `testing`.
+May import `adapter`, `addresses`, `core`, `dragoman.client`, `dragoman.models`, `errors`, `events`,
+`executors`, `http`, `links`, `plugins`,
+`runtime`, `settings`, `store`, `testing`, `visible`.
 """
 
 from gateway.cli.commands import main as main

@@ -27,10 +27,8 @@ class BulkOrder:
 
     noun: str
     """The name of one item, in the singular."""
-    member: str
-    """The member of the JSON report that counts successes."""
     done: str
-    """The action as a past participle, such as `redriven`."""
+    """The action as a past participle, such as `redriven`; also the member of the JSON report that counts successes."""
     act: Callable[[str], Coroutine[Any, Any, object]]
     dry_run: bool = False
     confirmed: bool = False
@@ -48,7 +46,7 @@ def run_order(
         Refusal: the user declined. OperatorError: there is no terminal to ask in.
         ClientError: the gateway became unreachable; the remaining items are unchanged.
     """
-    report = {"found": len(ids), order.member: 0, "failed": [], "more": more, "dry_run": order.dry_run, "ids": [*ids]}
+    report = {"found": len(ids), order.done: 0, "failed": [], "more": more, "dry_run": order.dry_run, "ids": [*ids]}
     ended: BaseException | None = None
     warning = f"{unknown} of {len(ids)} may have run already: their outcome is unknown" if unknown else ""
     if ids and not order.dry_run:
@@ -86,7 +84,7 @@ def _act_on_each(
             progress.update(order.done, number, len(ids))
             try:
                 gateway.run(order.act(one))
-                report[order.member] += 1
+                report[order.done] += 1
             except RequestRefused as exc:
                 if exc.type == "unavailable":
                     return exc
@@ -105,7 +103,7 @@ def _show_report(order: BulkOrder, report: dict[str, Any]) -> None:
             typer.echo(clean(one))
         text = f"{report['found']} would be {order.done}"
     else:
-        text = f"{report[order.member]} of {report['found']} {order.done}"
+        text = f"{report[order.done]} of {report['found']} {order.done}"
     err = Output(stderr=True)
     for one in report["failed"]:
         err.say(Text(f"{clean(one['id'])}: {clean(one['reason'])}", "yellow"))

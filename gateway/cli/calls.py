@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -12,9 +13,26 @@ from gateway.cli.completion import complete_call
 from gateway.cli.errors import Misused, report_errors
 from gateway.cli.help import SHORT_IDS, examples
 from gateway.cli.lines import clean
-from gateway.cli.options import KEY, LIMIT, RUNTIME, SESSION, URL, YES, JsonOption, RowsOption, argument, flag, option
+from gateway.cli.options import (
+    EXECUTOR,
+    KEY,
+    LABEL,
+    LIMIT,
+    RUNTIME,
+    SESSION,
+    SINCE,
+    URL,
+    YES,
+    JsonOption,
+    RowsOption,
+    argument,
+    flag,
+    option,
+    parse_labels,
+    time_of,
+)
 from gateway.cli.tables import TABLE, Cell, Column, RowTable, show_members, show_rows, state_cell
-from gateway.cli.terminal import SHORT, age_of, note, say_json, to_row
+from gateway.cli.terminal import SHORT, Output, age_of, note, say_json, say_row, to_row
 
 if TYPE_CHECKING:
     from dragoman.client import Call
@@ -23,8 +41,6 @@ if TYPE_CHECKING:
 _WHOLE = re.compile(r"[0-9A-Za-z-]{32,64}")
 _SEARCHED = 2_000
 """How many of the newest calls are searched for an abbreviated ID."""
-_TURNED_AWAY = re.compile(r"executor answered (3[0-9]{2}|40[1345]|41[35])\b")
-"""The error of a call whose executor rejected the request with a bare status."""
 
 CALL = argument("ID", "ID of the call, or a prefix of it.", autocompletion=complete_call)
 NEW_KEY = flag("--new-key", "Give calls a new idempotency key.")
@@ -52,6 +68,7 @@ group = typer.Typer(
     epilog=examples(
         "dragoman calls",
         "dragoman calls --session finn/agent-7",
+        "dragoman calls --executor cards --since 2h --label game=go-fish",
         "dragoman calls --state queued --state dispatched",
         "dragoman calls show b1d5781e",
         "dragoman calls --failed",
@@ -59,7 +76,7 @@ group = typer.Typer(
         "dragoman calls --unknown --json | jq -r .call_id",
         more=f"{TABLE}\n\n--redrive selects failed calls that certainly did not run: no request arrived, or the "
         "executor rejected it (401, 404 …). With --unknown it selects calls that may have run instead. To redrive a "
-        "failure that the executor itself reported, give its ID.",
+        "failure that the executor itself reported, or a call that was redriven before, give its ID.",
     ),
 )
 
@@ -71,6 +88,9 @@ def list_calls(
     session: str | None = SESSION,
     runtime: str | None = RUNTIME,
     tool: str | None = option("--tool", "NAME", "Only calls of this tool."),
+    executor: str | None = EXECUTOR,
+    label: list[str] | None = LABEL,
+    since: str | None = SINCE,
     state: list[CallStanding] | None = option("--state", "STATE", _STATES),
     failed: bool = flag("--failed", "Only failed and expired calls."),
     unknown: bool = flag("--unknown", "Only calls with an unknown outcome."),
@@ -96,23 +116,30 @@ def list_calls(
             raise Misused("--dry-run and --yes require --redrive")
         if redrive and limit > MOST:
             raise Misused(f"--redrive accepts at most {MOST} calls at a time")
+        labels, opened = parse_labels(label), time_of(since)
     states = ["failed", "expired"] if failed else [one.value for one in state or ()]
     with connect(url, key) as gateway:
         found = gateway.client.calls(
             session=None if session is None else gateway.find_session(session),
             runtime=runtime,
             tool=tool,
+            executor=executor,
+            labels=labels,
+            since=opened,
             state=states,  # pyright: ignore[reportArgumentType] -- their names
             unknown=unknown or (False if redrive else None),
         )
         rows, more = gateway.take(found, limit)
         if not redrive:
             show_rows(rows, _CALLS, as_json=as_json, more=more)
+            if Output().is_terminal and (took := sorted(filter(None, map(_took, rows)))):
+                half, most = (_span(took[len(took) * part // 100]) for part in (50, 95))
+                note(f"{len(took)} ended calls took: median {half}, 95th percentile {most}")
             return
-        ids = [row.call_id for row in rows if unknown or certainly_did_not_run(row)]
-        order = BulkOrder("call", "redriven", "redriven", gateway.client.redrive_call, dry_run, yes, as_json)
+        ids = [row.call_id for row in rows if _may_redrive(gateway, row)]
+        order = BulkOrder("call", "redriven", gateway.client.redrive_call, dry_run, yes, as_json)
         if skipped := len(rows) - len(ids):
-            note(f"{skipped} skipped: their executor reported the failure, so they may have run (`calls redrive ID`)")
+            note(f"{skipped} skipped: they may have run, or were redriven before; redrive each with `calls redrive ID`")
         run_order(gateway, order, ids, unknown=len(ids) if unknown else 0, more=more)
 
 
@@ -151,10 +178,7 @@ def cancel(
 
     with connect(url, key) as gateway:
         row = gateway.run(gateway.client.cancel_call(find_call(gateway, call), reason=reason))
-        if as_json:
-            say_json(to_row(row))
-        else:
-            typer.echo(f"{'canceled' if row.finished_at else 'canceling'}: call {clean(row.call_id)}")
+        say_row(row, f"{'canceled' if row.finished_at else 'canceling'}: call {clean(row.call_id)}", as_json=as_json)
 
 
 @group.command(
@@ -180,10 +204,7 @@ def redrive(
     with connect(url, key) as gateway:
         whole = find_call(gateway, call)
         row = gateway.run(gateway.client.redrive_call(whole, new_key=new_key, deliver=deliver))
-        if as_json:
-            say_json(to_row(row))
-        else:
-            typer.echo(f"redriven as call {clean(row.call_id)}")
+        say_row(row, f"redriven as call {clean(row.call_id)}", as_json=as_json)
 
 
 def find_call(gateway: "GatewayConnection", given: str) -> str:
@@ -204,21 +225,30 @@ def find_call(gateway: "GatewayConnection", given: str) -> str:
     return match_id(given, known, noun="call", listing="dragoman calls")
 
 
-def certainly_did_not_run(call: "Call") -> bool:
-    """Return whether a failed call's tool certainly did not run, because no executor accepted its request."""
-    if call.unknown:
-        return False
-    if call.dead or call.attempt == 0:
-        return True
-    # An earlier attempt may have run; 400, 409 and 422 may come from the tool itself.
-    return call.attempt == 1 and _TURNED_AWAY.match(call.error or "") is not None
+def _may_redrive(gateway: "GatewayConnection", call: "Call") -> bool:
+    from gateway.http.ui.story import redriven_as
+    from gateway.store.call import certainly_did_not_run
+
+    facts = call.model_dump(include={"unknown", "dead", "attempt", "error"})
+    wanted = call.unknown or certainly_did_not_run(**facts)
+    return wanted and not redriven_as(to_row(gateway.run(gateway.client.call_history(call.call_id))))
 
 
 def _state_of(call: "Call") -> Cell:
     return state_cell("unknown" if call.unknown else call.state)
 
 
+def _took(call: "Call") -> timedelta | None:
+    return None if call.finished_at is None else call.finished_at - call.created_at
+
+
+def _span(span: timedelta) -> str:
+    seconds = span.total_seconds()
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
+
+
 def _call_cells(row: "Call") -> Sequence[Cell]:
+    took = _took(row)
     return (
         Cell(row.call_id, row.call_id[:SHORT], "bold"),
         Cell(row.tool),
@@ -228,6 +258,7 @@ def _call_cells(row: "Call") -> Sequence[Cell]:
         Cell(row.executor or "", row.executor or "–"),
         Cell(str(row.attempt)),
         Cell(row.error or ""),
+        Cell("") if took is None else Cell(f"{took.total_seconds():.3f}", _span(took)),
     )
 
 
@@ -241,6 +272,7 @@ _CALLS = RowTable(
         Column("executor", least=8, spare=2),
         Column("tries", spare=3),
         Column("why", apart=True),
+        Column("took", spare=1),
     ),
     _call_cells,
     "no calls",

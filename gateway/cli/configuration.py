@@ -14,7 +14,7 @@ from gateway.cli.errors import report_errors
 from gateway.cli.help import examples
 from gateway.cli.lines import clean
 from gateway.cli.options import KEY, URL, JsonOption, argument, flag
-from gateway.cli.terminal import count_problems, plural, show_problems
+from gateway.cli.terminal import count_problems, note, plural, show_problems
 
 if TYPE_CHECKING:
     from gateway.errors import Problem
@@ -37,7 +37,7 @@ class Format(StrEnum):
         "dragoman check config/gateway.yaml --strict",
         "dragoman check --format github      annotates the lines of a pull request",
         "dragoman check --format json | jq .problems",
-        more="Exit code 0: the file is usable; it may have warnings. 1: it has errors.",
+        more="Exit code 0: the file is usable; it may have warnings and notes. 1: it has errors.",
     )
 )
 def check(
@@ -51,7 +51,7 @@ def check(
         readable=False,
     ),
     *,
-    strict: bool = flag("--strict", "Also fail on warnings."),
+    strict: bool = flag("--strict", "Also fail on warnings, not on notes."),
     format: Format = typer.Option(  # noqa: A002 -- the name of the option
         Format.TEXT, "--format", help="text for people, json for programs, github for workflows."
     ),
@@ -59,17 +59,16 @@ def check(
 ) -> None:
     """Validate a configuration file."""
     from gateway.errors import InvalidConfiguration
-    from gateway.plugins import installed_adapters
-    from gateway.settings.load import load
+    from gateway.plugins import load_configuration
 
     with report_errors():
         path, loaded = choose(file), None
         try:
-            loaded = load(path, adapters=installed_adapters(), env=os.environ)
+            loaded = load_configuration(path, os.environ)
             problems = loaded.problems
         except InvalidConfiguration as exc:
             problems = exc.problems
-        failed = loaded is None or (strict and bool(problems))
+        failed = loaded is None or (strict and any(one.severity == "warning" for one in problems))
         match Format.JSON if as_json else format:
             case Format.JSON:
                 report = {"file": str(path), "ok": not failed, "problems": list_problems(problems)}
@@ -120,10 +119,12 @@ def reload(
 @commands.command(epilog=examples("dragoman schema > gateway.schema.json"))
 def schema() -> None:
     """Print the JSON Schema of the configuration, for editors."""
-    from gateway.plugins import installed_adapters
+    from gateway.plugins import broken_adapters, installed_adapters
     from gateway.settings.schema import build_schema
 
     with report_errors():
+        for text in broken_adapters().values():
+            note(f"left out: {text}")
         typer.echo(json.dumps(build_schema(installed_adapters()), indent=2, ensure_ascii=False))
 
 
@@ -156,7 +157,7 @@ def _write_annotations(file: Path, problems: "Sequence[Problem]") -> Iterator[st
     for one in problems:
         title = escape_property(one.path or "(top)")
         place = f"file={escape_property(str(file))},line={one.line or 1},title={title}"
-        yield f"::{one.severity} {place}::{escape(one.message)}"
+        yield f"::{'notice' if one.severity == 'note' else one.severity} {place}::{escape(one.message)}"
 
 
 def _summarize(loaded: "Loaded") -> str:

@@ -17,9 +17,24 @@ _LONGEST = 1_000
 _MOST_NAMED = 10
 _NAMES = "pass its ID or RUNTIME/NATIVE_ID; `dragoman sessions` lists them"
 _FIXES = {
+    **dict.fromkeys(
+        ("foreign-origin", "method-not-allowed", "unsupported-media-type"),
+        "check --url or DRAGOMAN_URL: a proxy in front changes the requests, or it is not a gateway of this release",
+    ),
     "not-found": "list them with `dragoman sessions`, `calls`, `inbox` or `dead-letters list`",
     "invalid-request": "see the options with `--help`",
     "invalid-event": "see the schema of each kind with `dragoman openapi`",
+    "invalid-configuration": "fix the lines above, then run `dragoman reload` again; nothing was changed",
+    "conflict": "",
+    "call-over": "the call has its outcome: `dragoman calls show ID`",
+    "gone": "start later, with a larger --after",
+    "inexpressible": "see what this runtime accepts with `dragoman explain`, or send another kind of event",
+    "invalid-arguments": "compare the arguments with the tool's `parameters` in the configuration",
+    "unavailable": "try again later; `dragoman doctor` checks the store",
+    "session-owner-unavailable": "try again in a few seconds",
+    "starting": "try again in a few seconds: this gateway is starting",
+    "draining": "try again in a few seconds: this gateway is stopping",
+    "internal": "report it with the lines of the gateway's log of that time",
     "unauthorized": "pass a key from `api.keys` with --key or DRAGOMAN_KEY",
 }
 """Fixes for a terminal, by problem type; the gateway's own fixes address callers of its API."""
@@ -33,6 +48,7 @@ class GatewayConnection:
             self.client = Client(url, key or None, timeout=timeout, retries=0)
         except ValueError as exc:
             raise Misused(str(exc)) from exc
+        self.url = url.rstrip("/")
         self._runner = asyncio.Runner()
 
     def __enter__(self) -> "GatewayConnection":

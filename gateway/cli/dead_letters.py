@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -12,9 +12,22 @@ from gateway.cli.calls import DELIVER, NEW_KEY
 from gateway.cli.errors import Misused, Refusal
 from gateway.cli.help import SHORT_IDS, examples
 from gateway.cli.lines import clean
-from gateway.cli.options import KEY, RUNTIME, URL, YES, JsonOption, RowsOption, argument, flag, option
+from gateway.cli.options import (
+    EXECUTOR,
+    KEY,
+    RUNTIME,
+    SINCE,
+    URL,
+    YES,
+    JsonOption,
+    RowsOption,
+    argument,
+    flag,
+    option,
+    time_of,
+)
 from gateway.cli.tables import Cell, Column, RowTable, show_members, show_rows, state_cell
-from gateway.cli.terminal import age_of, say_json, to_row
+from gateway.cli.terminal import age_of, say_json, say_row, to_row
 
 if TYPE_CHECKING:
     from dragoman.client import DeadCall, DeadDelivery
@@ -26,9 +39,7 @@ _SESSION_AND_EVENT = re.compile(r"[^:]+:[0-9]+")
 
 LETTER = argument("ID", "ID or prefix; without one, all that match the filters.", default=None)
 KIND = option("--kind", "KIND", "Only `call` or only `delivery`.")
-EXECUTOR = option("--executor", "NAME", "Only calls to this executor.")
 TARGET = option("--target", "TARGET", "Only deliveries to this target: runtime, or destination:NAME.")
-SINCE = option("--since", "TIME", "Only those since TIME: a duration such as 2h, or a time such as 2026-11-20T12:00Z.")
 UNKNOWN = typer.Option(
     None, "--unknown/--known", help="Only calls that may have run, or only those that certainly did not."
 )
@@ -139,27 +150,19 @@ def redrive(
     key: str | None = KEY,
 ) -> None:
     """Redrive dead letters: one by its ID, or many by filters."""
-    from dragoman.client import RedrivenCall
     from gateway.cli.connection import connect
 
+    def say(done: Any) -> str:
+        if done.type == "call":
+            return f"redriven as call {clean(done.call_id)}"
+        return f"queued again: event {done.sequence} to {clean(done.target)}"
+
+    given = (kind, runtime, executor, target, since, unknown)
     with connect(url, key) as gateway:
-
-        def act(one: str) -> Coroutine[Any, Any, Any]:
-            return gateway.client.redrive_dead_letter(one, new_key=new_key, deliver=deliver)
-
-        which = _filters(kind, runtime, executor, target, since, unknown)
-        _check_choice(letter, which, everything=everything, dry_run=dry_run)
-        if letter is None:
-            order = BulkOrder("dead letter", "redriven", "redriven", act, dry_run, yes, as_json)
-            _order_many(gateway, order, which, limit, warns=True)
-            return
-        done = _ask(gateway, act, letter)
-        if as_json:
-            say_json(to_row(done))
-        elif isinstance(done, RedrivenCall):
-            typer.echo(f"redriven as call {clean(done.call_id)}")
-        else:
-            typer.echo(f"queued again: event {done.sequence} to {clean(done.target)}")
+        act = partial(gateway.client.redrive_dead_letter, new_key=new_key, deliver=deliver)
+        order = BulkOrder("dead letter", "redriven", act, dry_run, yes, as_json)
+        which = _filters(*given)
+        _carry_out(gateway, order, letter, which if which or everything else None, say, limit=limit)
 
 
 @group.command(
@@ -191,20 +194,16 @@ def dismiss(
     """Dismiss dead letters: one by its ID, or many by filters."""
     from gateway.cli.connection import connect
 
+    def say(done: Any) -> str:
+        is_call = done.type == "call"
+        return f"dismissed: {clean(done.call_id if is_call else f'{done.session_id}:{done.sequence}:{done.target}')}"
+
+    given = (kind, runtime, executor, target, since, unknown)
     with connect(url, key) as gateway:
         act = gateway.client.dismiss_dead_letter
-        which = _filters(kind, runtime, executor, target, since, unknown)
-        _check_choice(letter, which, everything=everything, dry_run=dry_run)
-        if letter is None:
-            order = BulkOrder("dead letter", "dismissed", "dismissed", act, dry_run, yes, as_json)
-            _order_many(gateway, order, which, limit, warns=False)
-            return
-        done = _ask(gateway, act, letter)
-        if as_json:
-            say_json(to_row(done))
-        else:
-            name = getattr(done, "call_id", None) or f"{done.session_id}:{done.sequence}:{done.target}"
-            typer.echo(f"dismissed: {clean(name)}")
+        order = BulkOrder("dead letter", "dismissed", act, dry_run, yes, as_json)
+        which = _filters(*given)
+        _carry_out(gateway, order, letter, which if which or everything else None, say, limit=limit)
 
 
 def _filters(
@@ -217,40 +216,30 @@ def _filters(
         Misused: `since` is not a time.
     """
     given = {"kind": kind, "runtime": runtime, "executor": executor, "target": target,
-             "since": None if since is None else _time_of(since), "unknown": unknown}  # fmt: skip
+             "since": time_of(since), "unknown": unknown}  # fmt: skip
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _time_of(since: str) -> datetime:
-    from pydantic import TypeAdapter, ValidationError
-
-    from gateway.adapter.duration import Duration
-
-    span: TypeAdapter[timedelta] = TypeAdapter(Duration)
-    try:
-        return datetime.now(UTC) - span.validate_python(since)
-    except ValidationError:
-        pass
-    try:
-        # A time without a zone is in the zone of this machine.
-        return datetime.fromisoformat(since).astimezone()
-    except ValueError as exc:
-        text = f"--since: {clean(since, 50)!r} is neither a duration such as 2h nor a time such as 2026-11-20T12:00Z"
-        raise Misused(text) from exc
-
-
-def _check_choice(letter: str | None, which: dict[str, Any], *, everything: bool, dry_run: bool) -> None:
-    if letter is not None and (which or everything or dry_run):
-        raise Misused("an ID cannot be combined with filters, --all or --dry-run")
-    if letter is None and not which and not everything:
-        raise Misused("pass an ID, a filter, or --all")
-
-
-def _order_many(
-    gateway: "GatewayConnection", order: BulkOrder, which: dict[str, Any], limit: int, *, warns: bool
+def _carry_out(
+    gateway: "GatewayConnection",
+    order: BulkOrder,
+    letter: str | None,
+    which: dict[str, Any] | None,
+    say: Callable[[Any], str],
+    *,
+    limit: int,
 ) -> None:
+    """Act on the dead letter with an ID, or on those that match the filters; None: no filter was given."""
+    if letter is not None:
+        if which is not None or order.dry_run:
+            raise Misused("an ID cannot be combined with filters, --all or --dry-run")
+        done = _ask(gateway, order.act, letter)
+        say_row(done, say(done), as_json=order.as_json)
+        return
+    if which is None:
+        raise Misused("pass an ID, a filter, or --all")
     rows, more = gateway.take(gateway.client.dead_letters(**which), limit)
-    unknown = sum(bool(getattr(row, "unknown", False)) for row in rows) if warns else 0
+    unknown = sum(bool(getattr(row, "unknown", False)) for row in rows) if order.done == "redriven" else 0
     run_order(gateway, order, [row.id for row in rows], unknown=unknown, more=more)
 
 

@@ -53,7 +53,7 @@ def _run_checks(config: Path | None, *, env: Mapping[str, str], as_json: bool) -
     adapters, report = find_adapters(), _Report(as_json=as_json)
     report.show("Installation", _check_installation())
     report.show("Adapters", _check_adapters(adapters))
-    loaded = _check_configuration(config, adapters, env, report)
+    loaded = _check_configuration(config, env, report)
     if loaded is not None:
         from gateway.cli.doctor_store import check_store
 
@@ -62,7 +62,7 @@ def _run_checks(config: Path | None, *, env: Mapping[str, str], as_json: bool) -
         own = loaded.settings.public_url
         report.show("Links", check_links(env, str(own).rstrip("/") if own else DEFAULT_URL))
     if not as_json:
-        show_heading("No problems found." if report.well else "Problems found: see the marked lines above.")
+        show_heading(report.summary)
     return report.well
 
 
@@ -71,7 +71,14 @@ class _Report:
 
     def __init__(self, *, as_json: bool) -> None:
         self.well = True
+        self._warned = False
         self._as_json = as_json
+
+    @property
+    def summary(self) -> str:
+        if not self.well:
+            return "Problems found: see the marked lines above."
+        return "No errors, but warnings: see the marked lines above." if self._warned else "No problems found."
 
     def show(self, about: str, checks: Iterable[Check], file: str = "", problems: "Sequence[Problem]" = ()) -> None:
         """Print the checks of one section, then the problems of a file."""
@@ -79,6 +86,7 @@ class _Report:
             show_heading(about)
         for check in checks:
             self.well &= check.state != "broken"
+            self._warned |= check.state == "warning"
             if self._as_json:
                 say_json({"about": about, **asdict(check)})
             else:
@@ -127,30 +135,28 @@ def _check_adapters(found: "tuple[FoundAdapter, ...]") -> Iterator[Check]:
     for one in found:
         origin = f"from {one.distribution} {one.version}"
         if one.adapter is None:
-            yield Check("broken", f"{one.name} {origin}, line `{one.line}`", one.fault or "")
+            # The configuration is refused if a runtime names it.
+            yield Check("warning", f"{one.name} {origin}, line `{one.line}`", one.fault or "")
         else:
             yield Check("ok", f"{one.name} speaks {one.adapter.protocol}, ports {PORTS_VERSION}, {origin}")
 
 
-def _check_configuration(
-    config: Path | None, found: "tuple[FoundAdapter, ...]", env: Mapping[str, str], report: _Report
-) -> "Loaded | None":
+def _check_configuration(config: Path | None, env: Mapping[str, str], report: _Report) -> "Loaded | None":
     from gateway.errors import InvalidConfiguration
-    from gateway.settings.load import load
+    from gateway.plugins import load_configuration
 
     about = "Configuration"
     if config is None:
         report.show(about, [Check("note", "no configuration was named or found", "dragoman doctor --config FILE")])
         return None
-    usable = {one.name: one.adapter for one in found if one.adapter is not None}
     try:
-        loaded = load(config, adapters=usable, env=env)
+        loaded = load_configuration(config, env)
     except InvalidConfiguration as exc:
         summary = Check("broken", f"{config}: {count_problems(exc.problems)}", "see the lines below")
         report.show(about, [summary], exc.file, exc.problems)
         return None
-    state = "warning" if loaded.problems else "ok"
-    summary = Check(state, f"{config}: usable{', see the warnings below' if loaded.problems else ''}")
+    state = "warning" if any(one.severity == "warning" for one in loaded.problems) else "ok"
+    summary = Check(state, f"{config}: usable{f', {count_problems(loaded.problems)}' if loaded.problems else ''}")
     report.show(about, [summary], str(config), loaded.problems)
     return loaded
 
@@ -176,7 +182,7 @@ def _check_network(settings: "Settings") -> Iterator[Check]:
 
 
 def check_links(env: Mapping[str, str], default: str = DEFAULT_URL) -> Iterator[Check]:
-    """Ask the running gateway for the sessions without a link, and the reasons."""
+    """Ask the running gateway for the sessions without a link and the failing executors, with the reasons."""
     from dragoman.client import ClientError
     from gateway.cli.connection import GatewayConnection, explain_error
 
@@ -184,6 +190,7 @@ def check_links(env: Mapping[str, str], default: str = DEFAULT_URL) -> Iterator[
     try:
         with GatewayConnection(url, env.get("DRAGOMAN_KEY")) as gateway:
             runtimes = gateway.run(gateway.client.runtimes())
+            conditions = gateway.run(gateway.client.activity()).conditions
     except ClientError as exc:
         refusal = explain_error(exc, url)
         yield Check("note", f"not checked: {refusal}", refusal.fix)
@@ -192,25 +199,21 @@ def check_links(env: Mapping[str, str], default: str = DEFAULT_URL) -> Iterator[
         yield Check("note", f"not checked: {exc}", "check DRAGOMAN_URL and DRAGOMAN_KEY")
         return
     yield from _describe_links(runtimes, url)
+    for one in conditions:
+        yield Check("warning", f"{one.kind} {clean(one.name)}: {clean(one.reason or 'fails', 700)}")
 
 
 def _describe_links(runtimes: "Sequence[Runtime]", url: str) -> Iterator[Check]:
     links = [(f"{runtime.name}/{clean(link.native_id)}", link) for runtime in runtimes for link in runtime.links]
-    down = [(name, link) for name, link in links if link.state != "up"]
-    unstarted = [(runtime.name, runtime.autostart) for runtime in runtimes if runtime.autostart]
-    up, total = len(links) - len(down), len(links) + len(unstarted)
-    yield Check("warning" if unstarted and not up else "ok", f"{up} of {total} up at {url}")
-    for name, failing in unstarted:
-        text = f"runtime {clean(name)}: autostart has failed {failing.attempts} times: {clean(failing.reason, 300)}"
-        yield Check("warning", text, f"next attempt at {failing.next_at.isoformat()}")
-    for runtime in runtimes:
-        if runtime.reason:
-            yield Check("warning", f"runtime {clean(runtime.name)}: {clean(runtime.reason, 300)}")
-    for name, link in down[:_MOST_LINKS]:
+    up = sum(link.state == "up" for _, link in links)
+    total = len(links) + sum(runtime.autostart is not None for runtime in runtimes)
+    yield Check("ok" if up or not total else "warning", f"{up} of {total} up at {url}")
+    waiting = [(name, link) for name, link in links if link.state in {"asleep", "connecting"}]
+    for name, link in waiting[:_MOST_LINKS]:
         why = f": {clean(link.reason, 300)}" if link.reason else ""
-        yield Check("note" if link.state == "asleep" else "warning", f"{name} is {link.state}{why}")
-    if len(down) > _MOST_LINKS:
-        yield Check("note", f"and {len(down) - _MOST_LINKS} more", "GET /v1/runtimes lists all")
+        yield Check("note", f"{name} is {link.state}{why}")
+    if len(waiting) > _MOST_LINKS:
+        yield Check("note", f"and {len(waiting) - _MOST_LINKS} more", "GET /v1/runtimes lists all")
     lacking = [(name, link) for name, link in links if link.lacks_tools]
     for name, link in lacking[:_MOST_LINKS]:
         why = clean(link.lacks_tools_reason or "the runtime has not listed them", 500)

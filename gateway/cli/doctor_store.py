@@ -11,7 +11,9 @@ from gateway.cli.probes import free_bytes, write_bytes
 from gateway.cli.terminal import Check
 from gateway.errors import DragomanError, OperatorError
 from gateway.settings.model import PostgresStore, SqliteStore, Store
+from gateway.store.sqlite.backup import schema_of
 from gateway.store.sqlite.lock import check_place
+from gateway.store.sqlite.schema import NEWEST
 
 if TYPE_CHECKING:
     from gateway.store.postgres.operations import Examined
@@ -40,7 +42,10 @@ def _check_sqlite(path: Path) -> Iterator[Check]:
     except OperatorError as exc:
         yield Check("broken", f"sqlite {path}", str(exc))
         return
-    yield _check_file(path)
+    file = _check_file(path)
+    yield file
+    if file.state == "ok":
+        yield _check_number(path)
     yield _check_lock(path.with_name(path.name + ".lock"))
     free = free_bytes(path.parent)
     if free is None:
@@ -73,6 +78,13 @@ def _check_file(path: Path) -> Check:
     return Check("ok", f"sqlite {path}: {write_bytes(size)}")
 
 
+def _check_number(path: Path) -> Check:
+    try:
+        return _check_schema("schema", schema_of(path), NEWEST)
+    except OperatorError as exc:
+        return Check("broken", f"sqlite {path} cannot be opened by this release", str(exc))
+
+
 def _check_lock(path: Path) -> Check:
     try:
         with path.open(encoding="ascii", errors="replace") as file:
@@ -92,6 +104,7 @@ def check_postgres(store: PostgresStore, tuning: "PostgresTuning | None" = None)
     """Check the server's settings, the schema and the instances; connect as a gateway does."""
     from gateway.store.postgres.connection import Address
     from gateway.store.postgres.operations import examine
+    from gateway.store.postgres.tables import NEWEST as POSTGRES_NEWEST
     from gateway.store.postgres.tuning import PRODUCTION
 
     address = Address(store.dsn.get_secret_value(), store.schema_name, tuning or PRODUCTION)
@@ -113,19 +126,17 @@ def check_postgres(store: PostgresStore, tuning: "PostgresTuning | None" = None)
     for name, doubt in seen.found.items():
         if name.startswith(_WARNING):
             yield Check("warning", name.removeprefix(_WARNING), doubt)
-    yield _check_schema(address.schema, seen.number)
+    yield _check_schema(f"schema {address.schema}", seen.number, POSTGRES_NEWEST)
     yield from _check_instances(seen)
 
 
-def _check_schema(name: str, number: int) -> Check:
-    from gateway.store.postgres.tables import MIGRATIONS
-
+def _check_schema(name: str, number: int, newest: int) -> Check:
     if not number:
-        return Check("ok", f"schema {name}: will be created on first start")
-    if number < len(MIGRATIONS):
-        text = f"schema {name} is at {number}, this release requires {len(MIGRATIONS)}"
+        return Check("ok", f"{name}: will be created on first start")
+    if number < newest:
+        text = f"{name} is at {number}, this release requires {newest}"
         return Check("note", text, "run `dragoman migrate`, or let the first start migrate it")
-    return Check("ok", f"schema {name} is at {number}")
+    return Check("ok", f"{name} is at {number}")
 
 
 def _check_instances(seen: "Examined") -> Iterator[Check]:

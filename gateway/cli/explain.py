@@ -12,7 +12,7 @@ from gateway.cli.errors import Misused, report_errors
 from gateway.cli.help import examples
 from gateway.cli.inputs import parse_object, read_source
 from gateway.cli.lines import clean, clean_line
-from gateway.cli.options import JsonOption, flag, option
+from gateway.cli.options import JsonOption, flag, option, parse_labels
 from gateway.cli.terminal import Output, say_json
 from gateway.errors import OperatorError
 
@@ -54,7 +54,7 @@ def explain(
             raise Misused("pass either --tool or --event")
         if arguments is not None and tool is None:
             raise Misused("--arguments requires --tool")
-        case, mask = _read_case(choose(config), runtime, labels=_parse_labels(label or []), running=running)
+        case, mask = _read_case(choose(config), runtime, labels=parse_labels(label), running=running)
         if tool is not None:
             reasons = _explain_call(case, tool, arguments or "{}")
         else:
@@ -75,14 +75,12 @@ def _read_case(config: Path, runtime: str, *, labels: dict[str, str], running: b
     """Read the configuration and find the runtime; return also a mask for the configured secrets."""
     from gateway.cli.reasons import Case
     from gateway.links.masking import Mask
-    from gateway.plugins import installed_adapters
+    from gateway.plugins import installed_adapters, load_configuration
     from gateway.runtime.policy import policy_of
-    from gateway.settings.load import load
     from gateway.settings.place import suggest
     from gateway.settings.source import read_source as read_yaml
 
-    adapters = installed_adapters()
-    loaded = load(config, adapters=adapters, env=os.environ)
+    adapters, loaded = installed_adapters(), load_configuration(config, os.environ)
     settings = loaded.settings
     options = settings.runtimes.get(runtime)
     if options is None:
@@ -148,13 +146,6 @@ def _read_event(given: dict[str, Any]) -> "Event":
         ) from exc
     # The frames are printed, so they must not contain the secret.
     return event.model_copy(update={"value": SecretStr("<secret>")}) if isinstance(event, SecretSupplied) else event
-
-
-def _parse_labels(given: list[str]) -> dict[str, str]:
-    wrong = next((one for one in given if "=" not in one), None)
-    if wrong is not None:
-        raise Misused(f"--label {wrong!r}: write NAME=VALUE")
-    return {name: value for name, _, value in (one.partition("=") for one in given)}
 
 
 def _read_option(given: str) -> str:

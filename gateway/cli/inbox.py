@@ -20,6 +20,7 @@ from gateway.cli.options import KEY, LIMIT, SESSION, URL, JsonOption, RowsOption
 from gateway.cli.send import show_losses
 from gateway.cli.terminal import SHORT, Output, complain, note, say_json, to_row
 from gateway.errors import OperatorError
+from gateway.visible import LONGEST_DECISION, length_of
 
 if TYPE_CHECKING:
     from dragoman.client import Interaction
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 _WHOLE = re.compile(r"[0-9A-Za-z-]{32,64}")
 _MOST_WAITING = 20_000
 _MOST_NAMES = 50
+_SHOWN = 500
+"""How much of each part of a request is shown that is too long for a decision."""
 _FORMS = "--allow, --deny, --text or --secret"
 _LISTS = "`dragoman inbox` lists the waiting requests"
 
@@ -156,12 +159,26 @@ class WaitingQuestion:
         scopes = f" [--scope {' | '.join(self.scopes)}]" if len(self.scopes) > 1 else ""
         return _OPTIONS.get(self.row.kind, "").format(scopes=scopes)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether `show` prints all of it."""
+        return length_of(self.event) <= LONGEST_DECISION
+
+    @property
+    def facts(self) -> Text:
+        """All of the request, since a human decides about it; a cut one says so."""
+        if self.is_whole:
+            # An escape of a hidden character is longer than the character.
+            return facts_of(dict(self.event), 10 * LONGEST_DECISION)
+        cut = f"only the beginning of {length_of(self.event):,} characters; the page of the event shows all of it"
+        return Text.assemble(facts_of(dict(self.event), _SHOWN), (f"  [{cut}]", "yellow"))
+
     def show(self, out: Output) -> None:
-        """Print all of it, since a human decides about it."""
+        """Print it."""
         time_left = "" if self.row.expires_at is None else f"  {_remaining(self.row.expires_at)} left"
         kind = (clean(self.row.kind, 40), "yellow")
         out.say(Text.assemble((self.short, "bold"), "  ", kind, f"  {clean(self.session, 200)}{time_left}"))
-        out.say(Text.assemble("    ", facts_of(dict(self.event))))
+        out.say(Text.assemble("    ", self.facts))
 
 
 def _remaining(moment: datetime) -> str:
@@ -195,8 +212,8 @@ def _show_questions(found: Sequence[WaitingQuestion]) -> None:
             out.say(Text(f"    dragoman answer {one.short} {one.options}", "dim"))
         else:
             until = one.row.expires_at.isoformat() if one.row.expires_at else ""
-            cells = (one.row.interaction_id, one.row.kind, one.session, until, facts_of(dict(one.event)).plain)
-            typer.echo("\t".join(map(clean, cells)))
+            cells = (one.row.interaction_id, one.row.kind, one.session, until)
+            typer.echo("\t".join([*map(clean, cells), one.facts.plain]))
     if not found:
         note("no waiting requests")
 
@@ -275,6 +292,9 @@ def _ask_about_all(gateway: "GatewayConnection", *, as_json: bool) -> None:
 
 def _ask_about(gateway: "GatewayConnection", one: WaitingQuestion, *, as_json: bool) -> None:
     """Prompt for the answer to one request; an empty line leaves it waiting."""
+    if not one.is_whole:
+        page = f"/ui/sessions/{one.row.session_id}/events/{one.row.sequence}?interaction={one.row.interaction_id}"
+        raise Refusal("this request is too long to decide on here", f"read all of it and decide at {gateway.url}{page}")
     match one.row.kind:
         case "approval.asked":
             body = _ask_decision(one)
@@ -313,7 +333,7 @@ def _ask_one_of(question: str, words: Sequence[str]) -> str | None:
 def _ask_text(one: WaitingQuestion) -> dict[str, Any] | None:
     choices = [str(choice) for choice in one.event.get("choices") or ()]
     for number, choice in enumerate(choices, 1):
-        Output(stderr=True).say(f"    {number}  {clean(choice)}")
+        Output(stderr=True).say(f"    {number}  {clean(choice, LONGEST_DECISION)}")
     reply = _prompt(f"Answer ({'number or ' if choices else ''}text; - skips the question, Enter leaves it waiting): ")
     by_number = reply.isdecimal() and reply.isascii() and reply not in choices and 1 <= int(reply[:9]) <= len(choices)
     return {"answer": "" if reply == "-" else choices[int(reply) - 1] if by_number else reply} if reply else None

@@ -17,12 +17,13 @@ from gateway.cli.errors import report_errors
 from gateway.cli.help import examples
 from gateway.cli.options import argument, option
 from gateway.cli.terminal import Output
+from gateway.errors import OperatorError, install_line
 
 if TYPE_CHECKING:
     from gateway.cli.starter import StartCommand, StarterFile
 
 DEMO_LIBRARIES = ("mcp", "standardwebhooks", "websockets")
-"""The libraries of `dragoman[demo]`."""
+"""The libraries of the extra `demo`."""
 
 
 commands = typer.Typer()
@@ -78,8 +79,6 @@ def _init_adapter(folder: Path, name: str) -> None:
 
 
 def _check_absent(folder: Path, made: "Mapping[str, StarterFile]", command: str) -> None:
-    from gateway.errors import OperatorError
-
     if taken := [name for name in made if os.path.lexists(folder / name)]:
         existing = f"{' and '.join(taken)} {'exists' if len(taken) == 1 else 'exist'} already"
         raise OperatorError(f"{existing}; nothing was written; use a new folder: {command}")
@@ -147,9 +146,9 @@ def _show(folder: Path, made: "Mapping[str, StarterFile]", commands: "Sequence[S
     if ".gitignore" not in made and not _ignores_secrets(folder / ".gitignore"):
         _print("Before you commit: add .env to your .gitignore.", "yellow")
     if all(map(find_spec, DEMO_LIBRARIES)):
-        _print("The simulator's libraries (dragoman[demo]) are installed.")
+        _print("The simulator's libraries (the extra `demo`) are installed.")
     else:
-        _print("The simulator needs more libraries than a gateway: pip install 'dragoman[demo]'", "yellow")
+        _print(f"The simulator needs more libraries than a gateway:\n{install_line('demo')}", "yellow")
 
 
 def _ignores_secrets(file: Path) -> bool:

@@ -7,7 +7,9 @@ from typing import Any, cast
 
 from rich.text import Text
 
-_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
+from gateway.visible import show_hidden
+
+_BREAKS = re.compile(r"[\t-\r\x85\u2028\u2029]+")
 _LONGEST = 4_000
 _KIND_WIDTH = 18
 
@@ -29,19 +31,19 @@ _OUTCOMES = {"success": "green", "failure": "red", "expired": "red", "canceled":
 
 
 def clean(text: object, longest: int = _LONGEST) -> str:
-    """Make an untrusted text safe for a terminal: one bounded line without control characters."""
-    line = _UNPRINTABLE.sub(" ", str(text)[: 2 * longest]).strip()
+    """Make an untrusted text safe for a terminal: one bounded line that shows hidden characters as escapes."""
+    line = show_hidden(_BREAKS.sub(" ", str(text)[: 2 * longest]).strip())
     return line if len(line) <= longest else line[: longest - 1] + "…"
 
 
 def clean_line(line: str) -> str:
     """Make one line of an untrusted text safe for a terminal; keep its indentation and length."""
-    return _UNPRINTABLE.sub(" ", line)
+    return show_hidden(line)
 
 
-def compact(value: Any) -> str:
+def compact(value: Any, longest: int = _LONGEST) -> str:
     """Write JSON on one line."""
-    return clean(json.dumps(value, ensure_ascii=False))
+    return clean(json.dumps(value, ensure_ascii=False), longest)
 
 
 def event_line(item: dict[str, Any], *, plain: bool, narrow: bool = False) -> Text:
@@ -84,7 +86,10 @@ def attempt_line(attempt: dict[str, Any]) -> Text:
         "may have run" if attempt.get("unsure") else "",
         f"next at {_clock(attempt['due_at'])}" if attempt.get("due_at") else "",
     ]
-    return Text.assemble((_clock(attempt.get("started_at")), "dim"), " ", "; ".join(filter(None, facts)))
+    line = Text.assemble((_clock(attempt.get("started_at")), "dim"), " ", "; ".join(filter(None, facts)))
+    if body := attempt.get("body"):
+        line.append(f"\n  {clean(attempt.get('content_type') or 'body', 80)}: {clean(body, 2_048)}", "dim")
+    return line
 
 
 def _duration(start: object, end: object) -> str:
@@ -103,8 +108,8 @@ def _direction(item: dict[str, Any], kind: str) -> str:
     return "own" if inferred or kind in OURS else "in"
 
 
-def facts_of(event: dict[str, Any]) -> Text:
-    """Format the most important members of an event; all members of an unknown kind."""
+def facts_of(event: dict[str, Any], longest: int = _LONGEST) -> Text:
+    """Format the most important members of an event, all of an unknown kind; each request has `longest` characters."""
     match event:
         case {"kind": "message.posted", "content": content}:
             author = _members(event.get("author"))
@@ -119,7 +124,9 @@ def facts_of(event: dict[str, Any]) -> Text:
             known = {"kind", "tool", "action", "arguments", "call_id", "native_call_id", "id", "preview"}
             ran = " (done by the runtime)" if event.get("runs_in") == "runtime" else ""
             rest = _rest(event, known | {"runs_in", "needs_approval", "scopes"})
-            return Text.assemble((clean(name), "bold"), f" {compact(event.get('arguments') or {})}{ran}", rest)
+            return Text.assemble(
+                (clean(name, longest), "bold"), f" {compact(event.get('arguments') or {}, longest)}{ran}", rest
+            )
         case {"kind": "tool.finished", "outcome": outcome}:
             text = event.get("error") if outcome != "success" else compact(event.get("result"))
             style = _OUTCOMES.get(str(outcome), "")
@@ -134,14 +141,14 @@ def facts_of(event: dict[str, Any]) -> Text:
         case {"kind": "session.moved", "state": state}:
             return Text.assemble((clean(state), "bold"), _rest(event, {"kind", "state", "native_state"}))
         case {"kind": "question.asked", "text": text}:
-            choices = ", ".join(clean(choice, 80) for choice in _elements(event.get("choices")))
-            return Text(clean(text) + (f" [{choices}]" if choices else ""))
+            choices = ", ".join(clean(choice, longest) for choice in _elements(event.get("choices")))
+            return Text(clean(text, longest) + (f" [{choices}]" if choices else ""))
         case {"kind": "secret.supplied"}:
             return Text(f"{clean(event.get('purpose', ''))} ***")
         case {"kind": "message.streamed" | "thought.shared" | "turn.steered", "text": text}:
             return Text(clean(text))
         case _:
-            return Text(_rest(event, {"kind"}).strip())
+            return Text(_rest(event, {"kind"}, longest).strip())
 
 
 def _write_text(content: Any) -> str:
@@ -159,10 +166,11 @@ def _elements(value: object) -> list[Any]:
     return cast("list[Any]", value) if isinstance(value, list) else []
 
 
-def _rest(event: dict[str, Any], known: set[str]) -> str:
+def _rest(event: dict[str, Any], known: set[str], longest: int = _LONGEST) -> str:
     shown = {name: value for name, value in event.items() if name not in known and value not in (None, "", [], {})}
     return "".join(
-        f" {clean(name)}={clean(value) if isinstance(value, str) else compact(value)}" for name, value in shown.items()
+        f" {clean(name)}={clean(value, longest) if isinstance(value, str) else compact(value, longest)}"
+        for name, value in shown.items()
     )
 
 

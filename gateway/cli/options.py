@@ -1,5 +1,6 @@
 """Options and arguments that commands share."""
 
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -7,7 +8,9 @@ import typer
 
 from gateway.addresses import find_url_fault
 from gateway.cli.completion import complete_runtime, complete_session
+from gateway.cli.errors import Misused
 from gateway.cli.help import DEFAULT_URL
+from gateway.cli.lines import clean
 
 
 def flag(name: str, text: str, *names: str) -> Any:
@@ -41,12 +44,48 @@ def check_key(given: str | None) -> str | None:
     """Check and return an API key; the error does not quote it.
 
     Raises:
-        typer.BadParameter: it is not printable ASCII.
+        typer.BadParameter: it is not printable.
     """
     given = given.strip() if given else given
-    if given and not (given.isascii() and given.isprintable()):
-        raise typer.BadParameter("a key must be printable ASCII on one line")
+    if given and not given.isprintable():
+        raise typer.BadParameter("a key must be printable text on one line")
     return given
+
+
+def parse_labels(given: list[str] | None) -> dict[str, str]:
+    """Read the values of `--label`.
+
+    Raises:
+        Misused: one is not NAME=VALUE.
+    """
+    if (wrong := next((one for one in given or () if "=" not in one), None)) is not None:
+        raise Misused(f"--label {wrong!r}: write NAME=VALUE")
+    return {name: value for name, _, value in (one.partition("=") for one in given or ())}
+
+
+def time_of(since: str | None) -> datetime | None:
+    """Read the value of `--since`.
+
+    Raises:
+        Misused: it is neither a duration nor a time.
+    """
+    if since is None:
+        return None
+    from pydantic import TypeAdapter, ValidationError
+
+    from gateway.adapter.duration import Duration
+
+    span: TypeAdapter[timedelta] = TypeAdapter(Duration)
+    try:
+        return datetime.now(UTC) - span.validate_python(since)
+    except ValidationError:
+        pass
+    try:
+        # A time without a zone is in the zone of this machine.
+        return datetime.fromisoformat(since).astimezone()
+    except ValueError as exc:
+        text = f"--since: {clean(since, 50)!r} is neither a duration such as 2h nor a time such as 2026-11-20T12:00Z"
+        raise Misused(text) from exc
 
 
 URL = option("--url", "URL", "Gateway URL.", default=DEFAULT_URL, envvar="DRAGOMAN_URL", callback=check_url)
@@ -54,6 +93,9 @@ KEY = option("--key", "KEY", "API key.", envvar="DRAGOMAN_KEY", callback=check_k
 SESSION_HELP = "Session ID, or RUNTIME/NATIVE_ID, e.g. finn/agent-7."
 SESSION_FILTER = "Only this session: its ID, or RUNTIME/NATIVE_ID."
 SESSION = option("--session", "SESSION", SESSION_FILTER, autocompletion=complete_session)
+EXECUTOR = option("--executor", "NAME", "Only calls to this executor.")
+LABEL = option("--label", "NAME=VALUE", "Only sessions with this label; may be repeated.")
+SINCE = option("--since", "TIME", "Only those since TIME: a duration such as 2h, or a time such as 2026-11-20T12:00Z.")
 RUNTIME = option("--runtime", "NAME", "Only this runtime.", autocompletion=complete_runtime)
 LIMIT = typer.Option(50, "--limit", "-n", metavar="N", min=1, max=100_000, help="Show at most N.")
 YES = flag("--yes", "Do not ask for confirmation.", "-y")

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 from gateway.adapter.port import Adapter, Codec, RuntimeOptions
 from gateway.core.adapt import adapt, expressible_outcome
 from gateway.core.calls import fit_call
+from gateway.core.confirmations import find_confirmer
 from gateway.core.effects import ask_data, call_data
 from gateway.core.session import Policy, RuntimeContext
 from gateway.core.state import Remembered, SessionView
@@ -33,6 +34,11 @@ from gateway.store.call import Call
 
 Tone = Literal["plain", "good", "doubtful", "bad"]
 
+_CONFIRMERS = {
+    "recorded": "the gateway confirms the message when it is recorded, before anybody delivered it",
+    "client": "a client confirms the message with `message.confirmed`",
+    "copied": "the delivery of the copy to {name} confirms the message",
+}
 # Placeholders replace every time before it is printed.
 _THEN = datetime(2000, 1, 1, tzinfo=UTC)
 
@@ -296,14 +302,15 @@ def _add_answer(reasons: Reasons, case: Case, event: Event) -> None:
     """Add the executor or human that answers an event of the runtime."""
     if isinstance(event, MessagePosted):
         reasons.add("received", "if the agent sends it, the runtime expects a confirmation:")
+        by, name = find_confirmer(
+            case.options.confirmation, case.policy.routes, runtime=case.runtime, labels=case.labels
+        )
+        if by != "executor":
+            reasons.add("answer", _CONFIRMERS[by].format(name=name), "doubtful" if by == "recorded" else "good")
+            return
     executor = _add_route(reasons, case, event.kind, getattr(event, "tool", None))
     if executor is None:
-        text = (
-            "the gateway confirms the message when it is recorded"
-            if isinstance(event, MessagePosted)
-            else f"a human answers within {_span(case.policy.interaction_timeout)} (`dragoman answer`)"
-        )
-        reasons.add("answer", text)
+        reasons.add("answer", f"a human answers within {_span(case.policy.interaction_timeout)} (`dragoman answer`)")
         return
     view = case.view
     members = ask_data(view, event, protocol=case.adapter.protocol, labels=view.memory.labels, deadline_at=_THEN)

@@ -70,9 +70,9 @@ def send(
         else:
             events = _read_events(event_file)
         found = gateway.find_session(session)
-        last = 0
+        last = "0"
         for envelope in gateway.run(gateway.client.post(found, *events)):
-            last = envelope.sequence
+            last = envelope.position or str(envelope.sequence)
             if as_json:
                 say_json(to_row(envelope))
             else:
@@ -86,7 +86,7 @@ def send(
             _show_message(answer, as_json=as_json)
 
 
-async def _next_message(client: "Client", session: "Session", *, after: int, within: float) -> "Envelope | None":
+async def _next_message(client: "Client", session: "Session", *, after: str, within: float) -> "Envelope | None":
     """Return the agent's first message after a sequence; None if there is none in time."""
     import asyncio
 
@@ -115,10 +115,15 @@ def _show_message(envelope: "Envelope", *, as_json: bool) -> None:
 
 
 def show_losses(losses: "Iterable[Loss]") -> None:
-    """Print losses on stderr, with their reasons."""
-    err = Output(stderr=True)
+    """Print on stderr what a runtime's protocol lacks, with reasons, and what it requires in addition, in one line."""
+    err, added = Output(stderr=True), list[str]()
     for loss in losses:
-        err.say(Text(f"  {clean(loss.how)}: {clean(loss.note or loss.path)}", "yellow"))
+        if loss.how == "invented":
+            added.append(clean(loss.path))
+        else:
+            err.say(Text(f"  {clean(loss.how)}: {clean(loss.note or loss.path)}", "yellow"))
+    if added:
+        err.say(Text(f"  added for the runtime: {', '.join(added)}", "dim"))
 
 
 def _make_event(

@@ -16,7 +16,7 @@ from gateway.cli.help import examples
 from gateway.cli.init import DEMO_LIBRARIES
 from gateway.cli.options import flag, option
 from gateway.cli.version import find_sdk_fault
-from gateway.errors import OperatorError
+from gateway.errors import OperatorError, install_line
 
 _HERE = "127.0.0.1"
 
@@ -80,7 +80,7 @@ def demo(
     """Play a scripted game through a real gateway."""
     with report_errors():
         if not all(map(find_spec, DEMO_LIBRARIES)):
-            raise OperatorError("the demo needs extra libraries: pip install 'dragoman[demo]'")
+            raise OperatorError(f"the demo needs extra libraries; {install_line('demo')}")
         from gateway.testing.demo import game
 
         show = "json" if as_json else "verbose" if verbose else "brief"

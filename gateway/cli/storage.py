@@ -71,7 +71,8 @@ def restore(
     ] = None,
     *,
     bump_fences: Annotated[
-        bool, typer.Option("--bump-fences", help="Only bump the fencing tokens, after a restore by other means.")
+        bool,
+        typer.Option("--bump-fences", help="Only renew fencing tokens and generation, after a restore by other means."),
     ] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,

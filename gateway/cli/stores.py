@@ -15,13 +15,11 @@ from gateway.cli.probes import write_bytes
 from gateway.cli.progress import Progress
 from gateway.cli.terminal import complain, plural, say_json
 from gateway.errors import OperatorError
-from gateway.plugins import installed_adapters
-from gateway.settings.load import load
+from gateway.plugins import load_configuration
 from gateway.settings.model import MemoryStore, PostgresStore, SqliteStore, Store
 from gateway.store.copy import Moved, Sum, TransferSide, move
 from gateway.store.sqlite import backup as sqlite
 from gateway.store.sqlite.lock import locate
-from gateway.store.sqlite.migrate_0_2 import COPY, estimate, is_old
 from gateway.store.sqlite.schema import NEWEST
 from gateway.store.sqlite.transfer import sqlite_source, sqlite_target
 
@@ -33,8 +31,8 @@ def migrate(config: Path | None, *, check: bool, as_json: bool) -> bool:
     """Migrate the database, or only report its schema; return whether migrations are needed."""
     store = _store(config)
     place, before, after = _migrate(store, check=check)
-    note = _note(store, check=check) if 0 < before < after else ""
     waits = check and before != after
+    note = f"Stop every gateway and make a copy first: {_copy_command(store)}" if waits and before else ""
     if as_json:
         say_json({"database": place, "before": before, "after": after, "waits": waits, "note": note})
     else:
@@ -44,28 +42,12 @@ def migrate(config: Path | None, *, check: bool, as_json: bool) -> bool:
     return waits
 
 
-def _note(store: Store, *, check: bool) -> str:
-    """Describe the copy that a SQLite migration keeps and its cost, or the dump to make before a PostgreSQL one."""
-    match store:
-        case SqliteStore(path=path):
-            path = locate(path)
-            copy = path.with_name(path.name + COPY)
-            if not check:
-                return f"{copy}: the database before the migration" if copy.exists() else ""
-            if not is_old(path):
-                return ""
-            cost = estimate(path)
-            return (
-                f"The migration needs about {write_bytes(cost.size)} of free disk space and {cost.seconds:.0f} s, with "
-                f"every gateway stopped. It keeps a copy as {copy}"
-            )
-        case PostgresStore() as store if check:
-            from gateway.store.postgres import operations as postgres
+def _copy_command(store: Store) -> str:
+    if isinstance(store, PostgresStore):
+        from gateway.store.postgres import operations as postgres
 
-            command = postgres.dump_command(_address(store), Path("before-0.3.dump"))
-            return f"Stop every gateway and make a copy first: {command}"
-        case _:
-            return ""
+        return postgres.dump_command(_address(store), Path("before-migration.dump"))
+    return "dragoman backup before-migration.db"
 
 
 def _migrate(store: Store, *, check: bool) -> tuple[str, int, int]:
@@ -79,10 +61,10 @@ def _migrate(store: Store, *, check: bool) -> tuple[str, int, int]:
                 before, after = sqlite.migrate(locate(path))
         case PostgresStore() as store:
             from gateway.store.postgres import operations as postgres
-            from gateway.store.postgres.tables import MIGRATIONS as POSTGRES_MIGRATIONS
+            from gateway.store.postgres.tables import NEWEST as POSTGRES_NEWEST
 
             address = _address(store)
-            place, newest = _name(address), len(POSTGRES_MIGRATIONS)
+            place, newest = _name(address), POSTGRES_NEWEST
             if check:
                 before, after = asyncio.run(postgres.schema_of(address)), newest
             else:
@@ -196,7 +178,7 @@ def _side(store: Store, *, filled: bool) -> AbstractAsyncContextManager[Transfer
 
 
 def _store(config: Path | None) -> Store:
-    return load(choose(config), adapters=installed_adapters(), env=os.environ).settings.engine
+    return load_configuration(choose(config), os.environ).settings.engine
 
 
 def _address(store: PostgresStore) -> "Address":

@@ -49,7 +49,9 @@ def tail(
     session: str | None = argument("SESSION", _SESSION, default=None, autocompletion=complete_session),
     *,
     everything: bool = flag("--all", "Follow all sessions, including new ones."),
-    after: int | None = option("--after", "N", "Start after sequence N; 0 replays everything. Default: now.", min=0),
+    after: str | None = option(
+        "--after", "POSITION", "Start after this `position`, or a sequence; 0 replays everything. Default: now."
+    ),
     kind: list[str] | None = option("--kind", "GLOB", "With --all, only these kinds of events; may be repeated."),
     as_json: bool = flag("--json", "Print one JSON object per event."),
     url: str = URL,
@@ -75,13 +77,15 @@ def tail(
             raise typer.Exit(0) from None
 
 
-def _tail_one(gateway: "GatewayConnection", given: str | None, after: int | None, printer: "_Printer") -> None:
+def _tail_one(gateway: "GatewayConnection", given: str | None, after: str | None, printer: "_Printer") -> None:
+    from dragoman.models.stream import sequence_of
     from gateway.cli.connection import name_session
 
     found = _newest(gateway) if given is None else gateway.find_session(given)
-    place = found.last_sequence if after is None else after
+    place = found.position or str(found.last_sequence) if after is None else after
     if printer.out.is_terminal and not printer.as_json:
-        before = f"; skipped {place} earlier events (--after 0 shows them)" if place else ""
+        skipped = sequence_of(place)
+        before = f"; skipped {skipped} earlier events (--after 0 shows them)" if skipped else ""
         note(f"following {clean(name_session(found))}, {clean(found.state)}{before}; Ctrl-C to stop")
     elif given is None:
         note(f"following {clean(name_session(found))}")
@@ -149,7 +153,7 @@ class _Printer:
         elif "first_sequence" not in row:
             line = Text("some events are missing: they were removed by retention, or the store was restored", "yellow")
         else:
-            line = Text(f"events before {row['first_sequence']} were removed by retention", "yellow")
+            line = Text(f"events before {row['first_sequence']} were removed, or the store was restored", "yellow")
         if session is not None:
             line = Text.assemble(self._name(session), line)
         if self.out.is_terminal and not self._narrow:

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from gateway.errors import Problem
+from gateway.errors import Problem, Severity
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -40,6 +41,14 @@ class Output(Console):
 def say_json(value: Any) -> None:
     """Print JSON on one line; in ASCII, so that it contains no control character of a terminal."""
     typer.echo(json.dumps(value))
+
+
+def say_row(row: "BaseModel", text: str, *, as_json: bool) -> None:
+    """Print the result of an action as JSON or as a text."""
+    if as_json:
+        say_json(to_row(row))
+    else:
+        typer.echo(text)
 
 
 def to_row(value: "BaseModel") -> dict[str, Any]:
@@ -96,6 +105,14 @@ _MARKS: dict[State, tuple[str, str, str]] = {
 }
 
 
+_SEVERITIES: dict[Severity, tuple[str, str]] = {
+    "error": ("", "red"),
+    "warning": ("warning: ", "yellow"),
+    "note": ("note: ", "dim"),
+}
+"""The first word and the color of a problem."""
+
+
 def complain(message: str, fix: str = "") -> None:
     """Print an error and its fix on stderr."""
     text = Text.assemble(("dragoman: ", "bold"), ("error: ", "bold red"), message)
@@ -108,14 +125,14 @@ def show_problems(file: str, problems: Sequence[Problem]) -> None:
     """Print each problem on its own line on stderr, then the count."""
     console = _stderr()
     for problem in problems:
-        warning = problem.severity == "warning"
+        word, style = _SEVERITIES[problem.severity]
         # A problem of the file itself has no line.
         inside = problem.line is not None
         line = Text.assemble(
             (f"{file}:{problem.line}: " if inside else f"{file}: ", "bold"),
-            ("warning: ", "yellow") if warning else ("", ""),
+            (word, style),
             (f"{problem.path or '(top)'}: " if inside else "", "cyan"),
-            (problem.message, "" if warning else "red"),
+            (problem.message, "" if word else style),
         )
         console.print(line, soft_wrap=True)
     if problems:
@@ -123,9 +140,9 @@ def show_problems(file: str, problems: Sequence[Problem]) -> None:
 
 
 def count_problems(problems: Sequence[Problem]) -> str:
-    """Write the numbers of errors and warnings, such as `1 error, 2 warnings`."""
-    warnings = sum(problem.severity == "warning" for problem in problems)
-    return ", ".join(filter(None, (plural(len(problems) - warnings, "error"), plural(warnings, "warning"))))
+    """Write the numbers of errors, warnings and notes, such as `1 error, 2 warnings`."""
+    found = Counter(problem.severity for problem in problems)
+    return ", ".join(filter(None, (plural(found[severity], severity) for severity in _SEVERITIES)))
 
 
 def plural(number: int, noun: str) -> str:

@@ -77,7 +77,13 @@ def import_tools(place: str) -> dict[str, Any]:
     if not callable(declarations):
         text = f"{module_name}.{attribute} is not a Tools object of dragoman.kit"
         raise Refusal(text, "name the variable that holds `Tools(…)`")
-    return cast("dict[str, Any]", declarations())
+    declared = cast("dict[str, Any]", declarations())
+    if not declared:
+        raise Refusal(
+            f"{module_name}.{attribute} declares no tools",
+            'import the modules that have the functions of @tools.tool("name")',
+        )
+    return declared
 
 
 def dump_section(declared: Mapping[str, Any]) -> str:

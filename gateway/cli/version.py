@@ -45,4 +45,5 @@ def find_sdk_fault() -> tuple[str, str] | None:
     if own is None or sdk == own:
         return None
     found = "is not installed" if sdk is None else f"{sdk} is installed"
-    return f"dragoman {own} requires dragoman-sdk {own}, but dragoman-sdk {found}", f"pip install dragoman-sdk=={own}"
+    fix = f"in a clone of Dragoman {own}, run pip install ./gateway/sdk ."
+    return f"dragoman {own} requires dragoman-sdk {own}, but dragoman-sdk {found}", fix

@@ -6,6 +6,7 @@ from typing import Any
 import orjson
 
 from gateway.adapter.port import Capabilities, Codec, Encoded
+from gateway.core.bounds import with_held
 from gateway.core.effects import Place, Transmit
 from gateway.core.state import HELD, Remembered
 from gateway.errors import CannotExpress
@@ -91,7 +92,8 @@ def adapt(event: Event, memory: Remembered, capabilities: Capabilities, *, histo
             note = "the runtime has no context; the description was given as a hint"
             return Adapted(TurnSteered(text=_describe(event)), (Loss(how="narrowed", path="", note=note),))
         case ContextUpdated(wakes_agent=False) if "message.posted" in accepts:
-            return Adapted(event, (Loss(how="narrowed", path="", note=HELD),), holds=True)
+            held = Loss(how="narrowed", path="", note=HELD)
+            return Adapted(event, (held, *_displaced(event, memory)), holds=True)
         case ContextUpdated() if "message.posted" in accepts:
             note = "the runtime has no context; it was posted as a message"
             message = MessagePosted(content=(Text(text=_describe(event)),), wakes_agent=event.wakes_agent)
@@ -186,6 +188,12 @@ def _with_held(event: MessagePosted, memory: Remembered, losses: tuple[Loss, ...
     facts = orjson.dumps(dict(memory.context)).decode() if memory.context else ""
     words = "\n".join(part for part in (*memory.held, facts) if part)
     return Adapted(event.model_copy(update={"content": (Text(text=words), *event.content)}), losses)
+
+
+def _displaced(event: ContextUpdated, memory: Remembered) -> Sequence[Loss]:
+    """Return the loss of older contexts, which no longer fit beside this one until the next message."""
+    count = len(memory.held) + 1 - len(with_held(memory.held, event.description or event.name))
+    return [Loss(how="dropped", path="", note=f"older contexts that waited with this one: {count}")] if count else []
 
 
 def _describe(event: ContextUpdated) -> str:
@@ -287,17 +295,12 @@ def renew(item: Transmit, memory: Remembered, codec: Codec, history: str | None)
     return replace(item, frames=codec.encode(said).frames, state=said, renewed=True)
 
 
-def tells_state(rows: Sequence[Send]) -> bool:
-    """Return whether one of these rows sends the context over a fresh link without waking the agent."""
-    return any(_is_plain(row.envelope.event) for row in rows)
-
-
 def replaced(rows: Sequence[Send], *, asked_again: Collection[int]) -> frozenset[int]:
     """Return the rows that a newer one replaces: all but the newest silent context and the newest bare wake.
 
     Contexts of clients take precedence over those that the gateway made.
     """
-    plain = [row for row in rows if _is_plain(row.envelope.event)]
+    plain = [row for row in rows if is_plain(row.envelope.event)]
     wakes = [row for row in rows if _is_bare(row.envelope.event) and _wakes(row.envelope.event)]
     given = [row for row in plain if not _is_ours(row)] or plain
     kept = {max(row.sequence for row in group) for group in (given, wakes) if group}
@@ -319,7 +322,8 @@ def _is_bare(event: Event) -> bool:
     return isinstance(event, ContextUpdated) and event.call_id is None and event.message is None
 
 
-def _is_plain(event: Event) -> bool:
+def is_plain(event: Event) -> bool:
+    """Return whether an event sends the context over a fresh link without waking the agent."""
     return _is_bare(event) and not _wakes(event)
 
 

@@ -12,6 +12,7 @@ import jsonschema_rs
 
 from gateway.adapter.port import Tool
 from gateway.core.nulls import Fitted, find_nulls, losses_of, missed_in, without
+from gateway.visible import show_hidden
 
 _MAX_PROBLEMS = 5
 _MAX_TEXT = 1_000
@@ -276,7 +277,7 @@ def _json(value: Any) -> str:
     except (TypeError, ValueError):
         # Numbers of a schema may come back as Decimal, and an int may be too long to be written.
         text = str(value) if not isinstance(value, int) else "a number too long to show"
-    return _cut(_plain(text), _MAX_VALUE)
+    return _cut(show_hidden(text), _MAX_VALUE)
 
 
 def _quote(text: str) -> str:
@@ -287,11 +288,7 @@ def _pointer(path: list[str | int]) -> str:
     if not path:
         return "the top"
     steps = (_cut(str(step), _MAX_POINTER).replace("~", "~0").replace("/", "~1") for step in path)
-    return _cut(_plain("/" + "/".join(steps)), _MAX_POINTER)
-
-
-def _plain(text: str) -> str:
-    return text if text.isprintable() else repr(text)[1:-1]
+    return _cut(show_hidden("/" + "/".join(steps)), _MAX_POINTER)
 
 
 def _cut(text: str, limit: int) -> str:

@@ -5,9 +5,11 @@ from datetime import datetime
 from typing import Protocol, TypeVar
 
 KEPT_BYTES = 4 * 1024 * 1024
-"""Most bytes of each: questions, actions, unanswered calls, unechoed events; the newest entry always fits."""
+"""Most bytes of each: questions, actions, unanswered calls, unconfirmed messages, unechoed events; one always fits."""
 HISTORY_LINES = 200
 HISTORY_BYTES = 32 * 1024
+_MOST_HELD = 20
+_HELD_BYTES = 256 * 1024
 LINE = HISTORY_BYTES // 4
 """Characters of one line."""
 
@@ -44,6 +46,11 @@ def with_entry(entries: Mapping[str, SizedEntry], native: str, entry: SizedEntry
     return kept
 
 
+def has_room(entries: Mapping[str, SizedEntry], native: str, most: int) -> bool:
+    """Return whether an entry of the size of its id fits without dropping another one."""
+    return native in entries or (len(entries) < most and Bounded(entries).size + len(native) <= KEPT_BYTES)
+
+
 def without(entries: Mapping[str, SizedEntry], native: str) -> Mapping[str, SizedEntry]:
     """Return the entries without one; the same object if it has no such entry."""
     if native not in entries:
@@ -63,6 +70,11 @@ def newest_texts(texts: tuple[str, ...], most_bytes: int) -> tuple[str, ...]:
     """Keep the newest texts that fit."""
     sizes = [len(text.encode()) + 1 for text in texts]
     return texts[_surplus(sizes, most_bytes) :]
+
+
+def with_held(held: tuple[str, ...], text: str) -> tuple[str, ...]:
+    """Add a context to those that wait for the next message, and drop the oldest ones beyond the bounds."""
+    return newest_texts((*held, text)[-_MOST_HELD:], _HELD_BYTES)
 
 
 def with_line(history: tuple[str, ...], at: datetime, name: str, text: str) -> tuple[str, ...]:

@@ -18,6 +18,8 @@ from gateway.events.frozen import frozen
 from gateway.events.weight import weight
 from gateway.store.call import CALLER, Call
 
+BY_ITS_CALLER = "Canceled by its caller."
+
 
 @frozen
 class CallRequest:

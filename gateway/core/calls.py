@@ -27,6 +27,7 @@ from gateway.events import (
     call_id as name_call,
 )
 from gateway.events.frozen import frozen
+from gateway.events.response import Response
 from gateway.events.weight import weight
 from gateway.executors.port import Accepted, Answer, Answered, NeverSent, NotProcessed, Replied, Uncertain
 from gateway.store.call import (
@@ -105,8 +106,7 @@ class Retry:
     reason: str
     unsure: bool
     """Whether this attempt may have done the work."""
-    status: int | None = None
-    """The HTTP status of the response, if there was one."""
+    response: Response | None = None
 
 
 @frozen
@@ -114,13 +114,16 @@ class Wait:
     """The executor accepted; its outcome comes by callback."""
 
     deadline_at: datetime
-    status: int | None = None
-    """The HTTP status of the response, if there was one."""
+    response: Response | None = None
 
 
-def failure(error: str, *, unknown: bool = False, status: int | None = None) -> Answered:
-    """Make a failure that the agent can read; `status` is that of the response that caused it."""
-    return Answered(outcome=Outcome(outcome="failure", error=error, unknown=unknown), synthetic=True, status=status)
+def failure(error: str, *, unknown: bool = False, response: Response | None = None) -> Answered:
+    """Make a failure that the agent can read, because of a response if there was one."""
+    return Answered(outcome=Outcome(outcome="failure", error=error, unknown=unknown), synthetic=True, response=response)
+
+
+CANCELED = "Canceled by an operator."
+"""The error of a call that an operator cancels without a reason."""
 
 
 def cancellation(error: str) -> Answered:
@@ -143,24 +146,25 @@ def no_executor(name: str | None, *, unknown: bool) -> Answered:
 def judge(answer: Unanswered, call: Call, policy: RetryPolicy, *, now: datetime, jitter: float) -> End | Retry | Wait:
     """Decide the result of a response without an outcome (gateway/executors/README.md#answers)."""
     match answer:
-        case Replied():
-            return End(failure(_NO_OUTCOME))
-        case Accepted(status):
-            return Wait(now + policy.accepted_deadline, status)
-        case NotProcessed(reason, retry_after, status=status):
+        case Accepted(response):
+            return Wait(now + policy.accepted_deadline, response)
+        case NotProcessed(reason, retry_after, response=response):
             wait, unknown, again = retry_after or policy.delay(call.attempt, jitter), False, True
-        case Uncertain(reason, status=status):
+        case Uncertain(reason, response=response):
+            wait, unknown, again = policy.delay(call.attempt, jitter), True, policy.idempotent
+        case Replied():
+            reason, response = _NO_OUTCOME, None
             wait, unknown, again = policy.delay(call.attempt, jitter), True, policy.idempotent
     if not again:
         text = f"{reason}; the tool may have run and was not tried again"
-        return End(failure(text, unknown=True, status=status), dead=True)
+        return End(failure(text, unknown=True, response=response), dead=True)
     if call.attempt >= policy.attempts:
         text = f"{reason} (after {call.attempt} attempts)"
-        return End(failure(text, unknown=unknown or call.unknown, status=status), dead=True)
+        return End(failure(text, unknown=unknown or call.unknown, response=response), dead=True)
     if now + wait >= call.deadline_at:
         text = f"{reason} (no time left for another attempt)"
-        return End(failure(text, unknown=unknown or call.unknown, status=status), dead=True)
-    return Retry(now + wait, reason, unknown, status)
+        return End(failure(text, unknown=unknown or call.unknown, response=response), dead=True)
+    return Retry(now + wait, reason, unknown, response)
 
 
 def silent_from(policy: RetryPolicy, call: Call, now: datetime) -> datetime | None:
@@ -194,9 +198,9 @@ def _repeated(builder: StepBuilder, call: Call, answer: Answer) -> None:
     match answer:
         case Answered(without_outcome=False):
             settle(builder, call, answer, under_way=False)
-        case Accepted(status):
+        case Accepted(response):
             due_at = silent_from(policy, call, builder.now)
-            builder.change_call(Accept(call.call_id, call.deadline_at, due_at, status=status))
+            builder.change_call(Accept(call.call_id, call.deadline_at, due_at, response=response))
         case NeverSent(reason):
             due_at = builder.now + min(_LOOK_AGAIN, policy.accepted_silence)
             builder.change_call(Accept(call.call_id, call.deadline_at, due_at, sent=False, reason=reason))
@@ -208,15 +212,15 @@ def _repeated(builder: StepBuilder, call: Call, answer: Answer) -> None:
 def _note_repeat(builder: StepBuilder, call: Call, answer: Answered | Replied | NotProcessed | Uncertain) -> None:
     """Record the response to a repeat of an accepted call that brought nothing new."""
     match answer:
-        case Answered(outcome=Outcome(error=reason), status=status):
+        case Answered(outcome=Outcome(error=reason), response=response):
             pass
-        case NotProcessed(reason, status=status) | Uncertain(reason, status=status):
+        case NotProcessed(reason, response=response) | Uncertain(reason, response=response):
             pass
         case Replied():
-            reason, status = _NO_OUTCOME, None
-    unsure = isinstance(answer, Uncertain)
+            reason, response = _NO_OUTCOME, None
+    unsure = isinstance(answer, Uncertain | Replied)
     builder.change_call(
-        Accept(call.call_id, call.deadline_at, call.due_at, status=status, reason=reason, unsure=unsure)
+        Accept(call.call_id, call.deadline_at, call.due_at, response=response, reason=reason, unsure=unsure)
     )
 
 
@@ -268,14 +272,13 @@ def answered(builder: StepBuilder, call_id: CallId, attempt: int, answer: Answer
     match judge(answer, call, policy, now=builder.now, jitter=jitter):
         case End(result, dead):
             settle(builder, call, result, ended_as="dead" if dead else "answered", under_way=False)
-        case Wait(deadline_at, status):
+        case Wait(deadline_at, response):
             due_at = silent_from(policy, call, builder.now)
-            builder.change_call(Accept(call_id, deadline_at, due_at, status=status))
+            builder.change_call(Accept(call_id, deadline_at, due_at, response=response))
         case Retry() if call.canceling_until is not None:
-            canceled = cancellation("Canceled by an operator.")
-            settle(builder, call, canceled, under_way=False)
-        case Retry(due_at, reason, unsure, status):
-            builder.change_call(Requeue(call_id, due_at, reason, unsure=unsure, status=status))
+            settle(builder, call, cancellation(call.error or CANCELED), under_way=False)
+        case Retry(due_at, reason, unsure, response):
+            builder.change_call(Requeue(call_id, due_at, reason, unsure=unsure, response=response))
             builder.effects.append(Queue(call_id, call.executor or "", due_at))
     return True
 
@@ -283,10 +286,11 @@ def answered(builder: StepBuilder, call_id: CallId, attempt: int, answer: Answer
 def _not_sent(builder: StepBuilder, call: Call, reason: str, *, pause: timedelta) -> None:
     """Requeue a call whose attempt was certainly not sent: it does not count, and the call waits for its executor."""
     executor, due_at = call.executor or "", builder.now + pause
+    canceled = cancellation(call.error or CANCELED)
     builder.change_call(Requeue(call.call_id, due_at, reason, sent=False))
     call, missing = builder.calls[call.call_id], builder.refusal(executor)
     if call.canceling_until is not None:
-        settle(builder, call, cancellation("Canceled by an operator."), under_way=False)
+        settle(builder, call, canceled, under_way=False)
     elif executor not in builder.runtime.policy.executors:
         settle(builder, call, no_executor(executor, unknown=call.unknown), ended_as="dead", under_way=False)
     elif missing is not None:
@@ -379,15 +383,15 @@ def turn_away(builder: StepBuilder, call_id: CallId, reason: str) -> None:
 
 
 def cancel(builder: StepBuilder, call_id: CallId, *, reason: str | None) -> bool:
-    """Cancel a call for an operator: notify the executor, whose response still counts for a grace period."""
+    """Cancel a call from outside: notify the executor, whose response still counts for a grace period."""
     call = builder.calls.get(call_id)
     if call is None:
         return False
-    text = reason or "Canceled by an operator."
+    text = reason or CANCELED
     if call.state == "queued":
         settle(builder, call, cancellation(text), tell_reason=text)
     elif call.canceling_until is None:
-        builder.change_call(MarkCanceling(call_id, builder.now + builder.runtime.policy.cancel_grace))
+        builder.change_call(MarkCanceling(call_id, builder.now + builder.runtime.policy.cancel_grace, text))
         _release(builder, call, canceled_data(builder.base, call, reason=text), stop=False)
     return True
 
@@ -527,7 +531,7 @@ def settle(
             outcome.error,
             # An operator decides about an unknown outcome, whatever its source.
             ended_as == "dead" or outcome.unknown,
-            answered.status,
+            answered.response,
         )
     )
     if sends:

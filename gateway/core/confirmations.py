@@ -1,18 +1,35 @@
-"""Messages of a burst: the backend delivers each, then each is confirmed to the runtime within its time. Pure."""
+"""Messages of a burst: each is delivered, then confirmed to the runtime within its time. Pure."""
 
+from collections.abc import Mapping
 from typing import Any, cast
 
+from gateway.adapter.port import ConfirmationRule, Confirmer
 from gateway.core.adapt import CORRECTION, full_context
+from gateway.core.bounds import KEPT_BYTES
 from gateway.core.calls import OVERLOADED, failure
-from gateway.core.effects import Ask, ask_data
+from gateway.core.effects import Ask, AwaitCopy, ask_data
 from gateway.core.fold import fold
+from gateway.core.routing import Routes
 from gateway.core.session import TURN, Priority, StepBuilder, begin_turn, send
-from gateway.core.state import MOST_CONFIRMATIONS, Confirmation
+from gateway.core.state import MOST_CONFIRMATIONS, Confirmation, Remembered
 from gateway.errors import CannotExpress, Conflict
-from gateway.events import ContextUpdated, Draft, Envelope, Event, EventId, Loss, MessageConfirmed, MessagePosted
+from gateway.events import (
+    ContextUpdated,
+    Draft,
+    Envelope,
+    Event,
+    EventId,
+    Loss,
+    MessageConfirmed,
+    MessagePosted,
+    ToolCanceled,
+    TypingChanged,
+)
+from gateway.events.weight import weight
 from gateway.executors.port import Answer, Answered, Replied
 
 _EXCERPT = 500
+MESSAGE = "message.posted"
 
 
 def burst_message(builder: StepBuilder, draft: Draft, event: MessagePosted) -> None:
@@ -25,32 +42,98 @@ def burst_message(builder: StepBuilder, draft: Draft, event: MessagePosted) -> N
             _confirm_again(builder, event, delivered=delivered)
             return
     begin_turn(builder)
-    full = len(builder.memory.confirmations) >= MOST_CONFIRMATIONS - 1
+    others = builder.memory.confirmations
+    size = sum([other.size for other in others]) + weight(event)
+    full = len(others) >= MOST_CONFIRMATIONS - 1 or (bool(others) and size > KEPT_BYTES)
     new = builder.apply(event, "from_runtime", draft=draft)
-    route = builder.runtime.policy.routes.executor_for(
-        runtime=builder.runtime.name, kind=event.kind, labels=builder.memory.labels
-    )
     waiting = builder.memory.confirmation(event.burst.call, event.burst.index)
     assert waiting is not None
     if full:
         confirm(builder, waiting, failure(OVERLOADED))
-    elif route is not None:
-        _ask(builder, waiting, event, executor=route.executor, key=new.event_id)
-    else:
-        confirm(builder, waiting, Replied({}), synthetic=True)
+        return
+    match _confirmer(builder):
+        case "executor", str(name):
+            _ask(builder, waiting, event, executor=name, key=new.event_id)
+        case "copied", str(name):
+            _await_copy(builder, waiting, name)
+        case "client", _:
+            pass
+        case "recorded", _:
+            confirm(builder, waiting, Replied({}), synthetic=True)
+        case by, _:
+            confirm(builder, waiting, failure(f"no route leads the message to what confirms it (`confirm: {by}`)"))
+
+
+def find_confirmer(
+    rule: ConfirmationRule | None, routes: Routes, *, runtime: str, labels: Mapping[str, str]
+) -> tuple[Confirmer, str | None]:
+    """Find what confirms an agent's messages, and the name of the executor or destination.
+
+    The name is None if no route leads to one.
+    """
+    by = None if rule is None else rule.by
+    if by in {None, "executor"}:
+        route = routes.executor_for(runtime=runtime, kind=MESSAGE, labels=labels)
+        if route is not None or by is not None:
+            return "executor", None if route is None else route.executor
+    if rule is not None and by in {None, "copied"}:
+        # A glob also matches in the route of an audit log, which delivers nothing to people.
+        named = routes.copies_by_name(runtime=runtime, kind=MESSAGE, labels=labels)
+        name = rule.destination or (named[0] if len(named) == 1 else None)
+        if name is not None or by is not None:
+            return "copied", name
+    return by or "recorded", None
+
+
+def _confirmer(builder: StepBuilder) -> tuple[Confirmer, str | None]:
+    runtime = builder.runtime
+    return find_confirmer(
+        runtime.options.confirmation, runtime.policy.routes, runtime=runtime.name, labels=builder.memory.labels
+    )
 
 
 def recover(builder: StepBuilder, waiting: Confirmation, message: Envelope | None) -> None:
-    """After a restart, route a message again if a repeat is harmless; otherwise its delivery is unknown."""
-    route = builder.runtime.policy.routes.executor_for(
-        runtime=builder.runtime.name, kind="message.posted", labels=builder.memory.labels
-    )
-    policy = builder.runtime.policy.executors.get(route.executor) if route is not None else None
-    if message is not None and route is not None and policy is not None and policy.idempotent:
-        _ask(builder, waiting, message.event, executor=route.executor, key=message.event_id)
-    else:
-        text = "unknown: the gateway restarted before the delivery was known"
-        confirm(builder, waiting, failure(text, unknown=True))
+    """After a restart, wait on for a client or a copy, and route a message again if a repeat is harmless.
+
+    Otherwise its delivery is unknown.
+    """
+    match _confirmer(builder):
+        case "client", _:
+            return
+        case "copied", str(name):
+            _await_copy(builder, waiting, name)
+            return
+        case "executor", str(name) if message is not None:
+            policy = builder.runtime.policy.executors.get(name)
+            if policy is not None and policy.idempotent:
+                _ask(builder, waiting, message.event, executor=name, key=message.event_id)
+                return
+        case _:
+            pass
+    text = "unknown: the gateway restarted before the delivery was known"
+    confirm(builder, waiting, failure(text, unknown=True))
+
+
+def aborted(memory: Remembered, event: Event) -> tuple[Confirmation, ...]:
+    """Return the unconfirmed messages of the burst that the agent aborts with this event."""
+    match event:
+        case ToolCanceled(native_call_id=call) | TypingChanged(reason="canceled", native_call_id=call):
+            # A typing event without a call concerns the only burst.
+            return tuple(waiting for waiting in memory.confirmations if call in {None, waiting.call})
+        case _:
+            return ()
+
+
+def end_burst(builder: StepBuilder, event: Event) -> None:
+    """End the wait for a client or a copy if the agent aborts the burst.
+
+    The reply of an executor is still recorded, since the executor delivers the message itself.
+    """
+    if (waits := aborted(builder.memory, event)) and _confirmer(builder)[0] != "executor":
+        for waiting in waits:
+            reason = "the agent aborted the burst"
+            event = MessageConfirmed(native_call_id=waiting.call, index=waiting.index, delivered=False, error=reason)
+            _record_unsent(builder, waiting, event, f"not sent: {reason}", synthetic=True)
 
 
 def _confirm_again(builder: StepBuilder, event: MessagePosted, *, delivered: bool) -> None:
@@ -80,10 +163,17 @@ def replied(builder: StepBuilder, sequence: int, answer: Answer) -> None:
 def confirmed_by_client(builder: StepBuilder, event: MessageConfirmed) -> int:
     waiting = builder.memory.confirmation(event.native_call_id, event.index)
     if waiting is None:
-        raise Conflict(f"no message {event.index} of call {event.native_call_id!r} waits for a confirmation")
+        reason = f"no message {event.index} of call {event.native_call_id!r} waits for a confirmation"
+        by = _confirmer(builder)[0]
+        raise Conflict(reason if by == "client" else f"{reason}; the runtime has `confirm: {by}`, not `client`")
     reply: dict[str, Any] = {"delivered": event.delivered, "error": event.error, "context": event.context}
     confirm(builder, waiting, Replied({key: value for key, value in reply.items() if value is not None}))
     return builder.last_sequence
+
+
+def _await_copy(builder: StepBuilder, waiting: Confirmation, destination: str) -> None:
+    deadline_at = waiting.posted_at + builder.runtime.options.confirm_timeout
+    builder.effects.append(AwaitCopy(builder.base.session_id, waiting.sequence, destination, deadline_at))
 
 
 def _ask(builder: StepBuilder, waiting: Confirmation, event: Event, *, executor: str, key: str) -> None:
@@ -110,14 +200,12 @@ def confirm(builder: StepBuilder, waiting: Confirmation, answer: Answer, *, synt
     limit = builder.runtime.capabilities.confirms_messages
     if limit is None:
         note = "not sent: this protocol takes no confirmations"
-        loss = Loss(how="dropped", path="", note=note)
-        builder.apply(event, "to_runtime", caused_by=waiting.sequence, losses=(loss,), synthetic=synthetic)
+        _record_unsent(builder, waiting, event, note, synthetic=synthetic)
         return
     if builder.now - waiting.posted_at >= limit:
         # The runtime has stopped waiting and assumes delivery; only the true context can still be sent.
         note = f"not sent: the runtime waits {limit.total_seconds():g} s at most"
-        loss = Loss(how="dropped", path="", note=note)
-        builder.apply(event, "to_runtime", caused_by=waiting.sequence, losses=(loss,), synthetic=synthetic)
+        _record_unsent(builder, waiting, event, note, synthetic=synthetic)
         correct(builder, caused_by=waiting.sequence)
         return
     if delivered:
@@ -134,6 +222,13 @@ def confirm(builder: StepBuilder, waiting: Confirmation, answer: Answer, *, synt
         loss = Loss(how="dropped", path="/context", note=exc.reason)
         losses = (loss,)
         send(builder, bare, priority, caused_by=waiting.sequence, losses=losses, synthetic=synthetic)
+
+
+def _record_unsent(
+    builder: StepBuilder, waiting: Confirmation, event: MessageConfirmed, note: str, *, synthetic: bool
+) -> None:
+    loss = Loss(how="dropped", path="", note=note)
+    builder.apply(event, "to_runtime", caused_by=waiting.sequence, losses=(loss,), synthetic=synthetic)
 
 
 def correct(builder: StepBuilder, *, caused_by: int) -> None:

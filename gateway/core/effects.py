@@ -109,6 +109,16 @@ class Ask:
 
 
 @frozen
+class AwaitCopy:
+    """Report when the copy of a message to a destination is delivered, or never will be."""
+
+    session_id: SessionId
+    sequence: int
+    destination: str
+    deadline_at: datetime
+
+
+@frozen
 class Tell:
     """Show followers a live event, after the recorded event that it followed."""
 
@@ -123,7 +133,14 @@ class Resend:
     sequence: int
 
 
-Effect = Dispatch | Queue | Release | Transmit | Ask | Tell | Resend
+@frozen
+class OpenWanted:
+    """Read the recorded requests after a sequence that have neither a call nor an outcome, and open their calls."""
+
+    after: int
+
+
+Effect = Dispatch | Queue | Release | Transmit | Ask | AwaitCopy | Tell | Resend | OpenWanted
 
 
 @frozen

@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from gateway.core.bounds import LINE, newest, newest_texts, with_entry, with_line, without
+from gateway.core.bounds import LINE, has_room, newest, with_entry, with_held, with_line, without
 from gateway.core.state import (
     HELD,
     MOST_ASKED,
     MOST_CONFIRMATIONS,
+    MOST_WANTED,
     Action,
     Asked,
     Confirmation,
@@ -68,10 +69,7 @@ _MOST_RECENT = 256
 _MOST_UNECHOED = 64
 _MOST_ACTIONS = 64
 _MOST_UNLINKED = 64
-_MOST_WANTED = 1_000
-_MOST_HELD = 20
 _MOST_TASKS = 16
-_HELD_BYTES = 256 * 1024
 _NAME = 256
 
 Changes = dict[str, Any]
@@ -123,6 +121,7 @@ def _spoke(memory: Remembered, recorded: Envelope, event: MessagePosted) -> Chan
         posted_at=now,
         author=author,
         text=text,
+        size=weight(event),
     )
     others = tuple(c for c in memory.confirmations if (c.call, c.index) != (waiting.call, waiting.index))
     return {"active_at": now, "quiet_at": None, "confirmations": (*others, waiting)[-MOST_CONFIRMATIONS:]}
@@ -218,9 +217,11 @@ def _requested(memory: Remembered, recorded: Envelope, event: ToolRequested) -> 
         return changes | _acted(memory, recorded, event)
     if origin is not None and origin.native_id is not None:
         native = event.native_call_id
-        wanted = PendingHostCall(event, recorded.sequence, weight(event))
         hosted = Hosted(native, size=len(native))
-        changes["wanted"] = with_entry(memory.wanted, native, wanted, _MOST_WANTED)
+        if has_room(memory.wanted, native, MOST_WANTED):
+            # The core opens a call for each one that does not fit.
+            wanted = PendingHostCall(recorded.sequence, len(native))
+            changes["wanted"] = with_entry(memory.wanted, native, wanted, MOST_WANTED)
         changes["hosted"] = with_entry(without(memory.hosted, native), native, hosted, _MOST_RECENT)
     return changes
 
@@ -285,8 +286,7 @@ def _closed(_memory: Remembered, _recorded: Envelope, _event: SessionClosed) -> 
 def _fold_context(memory: Remembered, recorded: Envelope, event: ContextUpdated) -> Changes:
     changes = _awake(recorded.recorded_at, wakes=event.wakes_agent)
     if any(loss.note == HELD for loss in recorded.losses):
-        told = event.description or event.name
-        held = newest_texts((*memory.held, told)[-_MOST_HELD:], _HELD_BYTES)
+        held = with_held(memory.held, event.description or event.name)
         return {**changes, "context": event.context, "held": held}
     invented = {loss.path.removeprefix("/context/") for loss in recorded.losses if loss.how == "invented"}
     given = {key: value for key, value in event.context.items() if key not in invented}

@@ -1,9 +1,10 @@
 """Decides about native messages: calls, cancels, messages, echoes, and events that are only recorded. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.adapter.port import Frame
+from gateway.core.bounds import has_room
 from gateway.core.calls import (
     OVERLOADED,
     cancellation,
@@ -15,15 +16,16 @@ from gateway.core.calls import (
     settle,
     turned_away,
 )
-from gateway.core.confirmations import burst_message
-from gateway.core.effects import Dispatch, Queue, Resend
+from gateway.core.confirmations import burst_message, end_burst
+from gateway.core.effects import Dispatch, OpenWanted, Queue, Resend
 from gateway.core.fold import ENDED, is_task
 from gateway.core.interactions import ask_again, close_unasked, derive_approval, end_oldest, open_asked
 from gateway.core.live import show
 from gateway.core.nulls import Fitted
-from gateway.core.own_actions import runtime_acts, runtime_finished, withdraw_all
+from gateway.core.own_actions import runtime_acts, runtime_finished
 from gateway.core.session import USUAL_RETRY, StepBuilder, begin_turn
 from gateway.core.state import (
+    MOST_WANTED,
     QUESTIONS,
     Start,
     Streamed,
@@ -105,6 +107,7 @@ def _draft(builder: StepBuilder, draft: Draft, *, overloaded: bool) -> None:
         return
     if draft.live:
         show(builder, draft.event)
+        end_burst(builder, draft.event)
         return
     if draft.echo:
         if confirm_echo(builder, draft):
@@ -112,7 +115,7 @@ def _draft(builder: StepBuilder, draft: Draft, *, overloaded: bool) -> None:
         if isinstance(draft.event, MessagePosted) and is_task(builder.memory, draft.event):
             draft = _task(draft, draft.event)
     # Compares the kind, because a failing `isinstance` takes several times as long.
-    if builder.live and draft.event.kind in QUESTIONS:
+    if draft.event.kind in QUESTIONS:
         end_oldest(builder, draft.event)
     before = builder.memory.asked
     if draft.event.kind == "message.posted" and not draft.echo:
@@ -135,8 +138,10 @@ def _task(draft: Draft, event: MessagePosted) -> Draft:
 def _place(builder: StepBuilder, draft: Draft, *, overloaded: bool) -> None:
     """Decide about a draft by its kind."""
     match draft.event:
-        case ToolRequested(runs_in="host") if builder.live:
-            _requested(builder, draft.event, draft=draft, overloaded=overloaded)
+        case ToolRequested(runs_in="host", native_call_id=native) if builder.live or not has_room(
+            builder.memory.wanted, native, MOST_WANTED
+        ):
+            _requested(builder, draft.event, draft=draft, overloaded=overloaded or not builder.live)
         case ToolRequested(runs_in="host", problem=None):
             fitted = builder.runtime.policy.fit_arguments(draft.event.tool, draft.event.arguments)
             builder.apply(draft.event, "from_runtime", draft=_with_losses(draft, fitted))
@@ -210,13 +215,25 @@ def caught_up(builder: StepBuilder, *, is_starting: bool | None = None) -> None:
     """Start to act after the replayed history: run open calls and ask open questions."""
     builder.live = True
     builder.start = start_caught_up(builder.start, is_starting=is_starting)
-    for wanted in list(builder.memory.wanted.values()):
-        if _open_call(builder, wanted.event.native_call_id) is None:
-            _requested(builder, wanted.event, sequence=wanted.sequence)
-    withdraw_all(builder)
+    if builder.memory.wanted:
+        builder.effects.append(OpenWanted(after=0))
     ask_again(builder)
     if builder.runtime.capabilities.approvals == "by_state":
         derive_approval(builder)
+
+
+def open_wanted(builder: StepBuilder, requests: Sequence[tuple[int, ToolRequested]]) -> None:
+    """Open the calls of some recorded requests, by sequence, that have neither a call nor an outcome.
+
+    The next ones follow, unless another link replays history meanwhile.
+    """
+    if not builder.live or not requests:
+        return
+    for sequence, event in requests:
+        wanted = builder.memory.wanted.get(event.native_call_id)
+        if wanted is not None and wanted.sequence == sequence and _open_call(builder, event.native_call_id) is None:
+            _requested(builder, event, sequence=sequence)
+    builder.effects.append(OpenWanted(after=requests[-1][0]))
 
 
 def connecting(builder: StepBuilder) -> None:
@@ -373,6 +390,7 @@ def _canceled(builder: StepBuilder, draft: Draft, event: ToolCanceled) -> None:
     known = {"call_id": call.call_id if call else None, "tool": call.tool if call else event.tool}
     builder.apply(event.model_copy(update=known), "from_runtime", draft=draft)
     if call is None:
+        end_burst(builder, event)
         return
     reason = event.reason or "Canceled by the agent."
     canceled = cancellation(reason)
@@ -390,10 +408,11 @@ def _open_call(builder: StepBuilder, native_call_id: str) -> Call | None:
 def confirm_echo(builder: StepBuilder, draft: Draft) -> bool:
     """Return whether an echo is of an event that the gateway sent, and confirm that event."""
     if isinstance(draft.event, ToolFinished):
-        # A call with an answer is no longer wanted: this is our own answer, or a repeat of another client's.
-        if draft.event.native_call_id in builder.memory.wanted:
+        native = draft.event.native_call_id
+        if native in builder.memory.wanted or _open_call(builder, native) is not None:
             return False
-        call = builder.memory.hosted.get(draft.event.native_call_id)
+        # The call has an answer: this is our own, or a repeat of another client's.
+        call = builder.memory.hosted.get(native)
         if call is not None and call.answer is not None:
             # If the response to our own request never arrives, this echo proves its delivery.
             reason = None if builder.live else HAS_ANSWER

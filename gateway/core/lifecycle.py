@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from gateway.core.adapt import hydration, place_of
-from gateway.core.calls import cancellation, failure, no_executor, send_again, settle, silent_from
+from gateway.core.calls import CANCELED, cancellation, failure, no_executor, send_again, settle, silent_from
 from gateway.core.confirmations import confirm, recover as recover_message
 from gateway.core.effects import Queue, Transmit
 from gateway.core.interactions import expire
@@ -99,7 +99,7 @@ def tick(builder: StepBuilder) -> None:
     now = builder.now
     for call in list(builder.calls.values()):
         if call.canceling_until is not None and call.canceling_until <= now:
-            settle(builder, call, cancellation("Canceled by an operator."))
+            settle(builder, call, cancellation(call.error or CANCELED))
         elif call.deadline_at <= now:
             waited = (now - call.created_at).total_seconds()
             why = f" ({call.error})" if call.state == "queued" and call.error else ""
@@ -111,7 +111,8 @@ def tick(builder: StepBuilder) -> None:
             send_again(builder, call)
     for waiting in builder.memory.confirmations:
         if waiting.posted_at + runtime.options.confirm_timeout <= now:
-            confirm(builder, waiting, failure("not confirmed in time"))
+            waited = runtime.options.confirm_timeout.total_seconds()
+            confirm(builder, waiting, failure(f"delivery not known: nothing confirmed it within {waited:g} s"))
     expire(builder)
     overdue = overdue_at(builder.start, runtime.options.start_wait) if runtime.capabilities.starts_deaf else None
     if overdue is not None and overdue <= now:

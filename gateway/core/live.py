@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from gateway.adapter.port import Frame
+from gateway.core.confirmations import aborted
 from gateway.core.effects import Tell
 from gateway.core.session import RuntimeContext, StepBuilder
 from gateway.core.state import SessionView, Streamed
@@ -35,7 +36,7 @@ def only_live(
     shown: list[Live] = []
     partial = view.partial
     for draft in drafts:
-        if not draft.live:
+        if not draft.live or aborted(view.memory, draft.event):
             return None
         if draft.native_id not in view.memory.recent:
             partial = _with_piece(partial, draft.event)

@@ -22,7 +22,7 @@ MOST_NULLS = 100
 _LONGEST_STEP = 200
 """Letters of a member's name that a pointer keeps; nothing below a longer one is dropped."""
 _ROOT = "/arguments"
-_NOTE = "null for an optional argument; the executor's request omits it"
+NULL_NOTE = "null for an optional argument; the executor's request omits it"
 _MOVES = frozenset(
     {
         "additionalItems", "additionalProperties", "contains", "items", "patternProperties", "prefixItems",
@@ -61,7 +61,7 @@ def missed_in(errors: "Iterable[jsonschema_rs.ValidationError]") -> frozenset[Pa
 def losses_of(dropped: Iterable[Path]) -> tuple[Loss, ...]:
     """Name the dropped nulls, in the order of their places."""
     places = sorted(pointer(_ROOT, *path) for path in dropped)
-    return tuple(Loss(how="dropped", path=place, note=_NOTE) for place in places)
+    return tuple(Loss(how="dropped", path=place, note=NULL_NOTE) for place in places)
 
 
 def without(arguments: Mapping[str, Any], dropped: Iterable[Path]) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def sent_arguments(recorded: Envelope, request: ToolRequested) -> dict[str, Any]
     """Return the arguments of a recorded request as its executor gets them: without the nulls among its losses."""
     dropped: list[Path] = []
     for loss in recorded.losses:
-        if loss.how == "dropped" and loss.note == _NOTE and loss.path.startswith(f"{_ROOT}/"):
+        if loss.how == "dropped" and loss.note == NULL_NOTE and loss.path.startswith(f"{_ROOT}/"):
             path = _read_pointer(loss.path, request.arguments)
             if path is not None:
                 dropped.append(path)

@@ -86,7 +86,8 @@ def runtime_finished(builder: StepBuilder, draft: Draft, event: ToolFinished) ->
         linked_to = _link_at_last(builder, action, withdrawn=event.outcome == "canceled")
     cause = action.sequence if action is not None else order
     builder.apply(event, "from_runtime", draft=draft, caused_by=cause, linked_to=linked_to)
-    if event.outcome == "canceled" and builder.live:
+    if event.outcome == "canceled":
+        # Also in a replay: the memory may drop the action before its end.
         withdraw(builder, linked_to, event.error)
 
 
@@ -158,13 +159,6 @@ def withdraw(builder: StepBuilder, call_id: CallId | None, reason: str | None) -
     if call is not None:
         text = reason or WITHDRAWN
         settle(builder, call, cancellation(text), tell_reason=text)
-
-
-def withdraw_all(builder: StepBuilder) -> None:
-    """End the calls of all actions that the replayed history showed as withdrawn."""
-    for action in builder.memory.actions:
-        if action.withdrawn:
-            withdraw(builder, action.linked_to, None)
 
 
 def _is_near(builder: StepBuilder, call: Unlinked) -> bool:

@@ -79,6 +79,16 @@ class Routes:
                 found.update(dict.fromkeys(route.copy_to))
         return tuple(found)
 
+    def copies_by_name(self, *, runtime: str, kind: str, labels: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the destinations of the rules that name a kind without a glob, each once."""
+        named = [
+            name
+            for route in self.copying
+            if route.event == kind and route.matches(runtime=runtime, kind=kind, tool=None, labels=labels)
+            for name in route.copy_to
+        ]
+        return tuple(dict.fromkeys(named))
+
     @cached_property
     def copying(self) -> tuple[Route, ...]:
         """The rules that copy events."""

@@ -35,6 +35,8 @@ HELD = "held"
 """Note of the loss on a context that waits for the next message."""
 MOST_CONFIRMATIONS = 1_000
 """Agent messages that may wait to be confirmed; the next is refused at once."""
+MOST_WANTED = 1_000
+"""Calls without an outcome that a session remembers; the history's next one ends as overloaded."""
 MOST_ASKED = 100
 """Questions that may wait for a person; for the next, the oldest is denied or skipped."""
 UNSTARTED = "sent although the runtime had not said that it has started"
@@ -52,6 +54,7 @@ class Confirmation:
     posted_at: datetime
     author: str
     text: str
+    size: int = 0
 
     @property
     def last(self) -> bool:
@@ -140,9 +143,8 @@ class Gate:
 
 @frozen
 class PendingHostCall:
-    """A recorded host call without an outcome, for protocols with history."""
+    """A recorded host call without an outcome, for protocols with history; the journal has its request."""
 
-    event: ToolRequested
     sequence: int
     size: int = 0
 
@@ -395,6 +397,8 @@ class SessionView:
     """False while a link replays history: nothing of it is acted on."""
     start: Start = Start()
     """Whether the runtime has started, as reported over this link; not recorded."""
+    is_unsaved: bool = False
+    """Whether loading it folded more than one page of events behind its snapshot."""
 
 
 def first_state(capabilities: Capabilities) -> str:

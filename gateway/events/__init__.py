@@ -71,6 +71,7 @@ from gateway.events.envelope import (
     to_copy as to_copy,
     to_json as to_json,
     to_live_json as to_live_json,
+    write_position as write_position,
 )
 from gateway.events.ids import (
     CallId as CallId,
@@ -78,6 +79,7 @@ from gateway.events.ids import (
     InteractionId as InteractionId,
     SessionId as SessionId,
     call_id as call_id,
+    instance_id as instance_id,
     interaction_id as interaction_id,
     session_id as session_id,
     ulid_entropy as ulid_entropy,

@@ -117,14 +117,20 @@ def to_json(envelope: Envelope) -> dict[str, Any]:
     }
 
 
-def to_copy(envelope: Envelope) -> tuple[str, dict[str, Any]]:
-    """Return the kind and the JSON of an event copy.
+def write_position(sequence: int, generation: str) -> str:
+    """Write the position of an event in its session, which names the event in this history of the store only."""
+    return f"{sequence}.{generation}"
+
+
+def to_copy(envelope: Envelope, generation: str) -> tuple[str, dict[str, Any]]:
+    """Return the kind and the JSON of an event copy from a store of this generation.
 
     An event that this release cannot read has its stored kind and content.
     """
+    data = {**to_json(envelope), "position": write_position(envelope.sequence, generation)}
     if envelope.stored_kind is None:
-        return envelope.event.kind, to_json(envelope)
-    return envelope.stored_kind, {**to_json(envelope), "event": getattr(envelope.event, "payload", None)}
+        return envelope.event.kind, data
+    return envelope.stored_kind, {**data, "event": getattr(envelope.event, "payload", None)}
 
 
 def to_live_json(live: Live) -> dict[str, Any]:

@@ -3,14 +3,13 @@
 from functools import lru_cache
 from hashlib import sha1
 from typing import Any, NewType
-from uuid import UUID
 
 SessionId = NewType("SessionId", str)
 CallId = NewType("CallId", str)
 EventId = NewType("EventId", str)
 InteractionId = NewType("InteractionId", str)
 
-_NAMESPACE = UUID("6d3f1c7e-5b0a-5d8e-9c55-9f0b3a1d7e42").bytes
+_NAMESPACE = bytes.fromhex("6d3f1c7e5b0a5d8e9c559f0b3a1d7e42")
 
 _VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 """Each hex digit with its two upper bits replaced by the UUID variant."""
@@ -34,6 +33,11 @@ def session_id(*, runtime: str, native_session_id: str) -> SessionId:
 def interaction_id(*, session: str, native_id: str, n: int) -> InteractionId:
     """Return the id of an interaction; `n` is the sequence of the event that asked."""
     return InteractionId(_uuid_of("interaction", session, native_id, str(n)))
+
+
+def instance_id(token: str) -> str:
+    """Return the id of a process's lease, from a random token."""
+    return _uuid_of("instance", token)
 
 
 # Any: the standard library has no public type of a hash.

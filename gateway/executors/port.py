@@ -11,6 +11,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from dragoman.models.described import Described
 from gateway.events import ContextUpdate, Outcome
 from gateway.events.frozen import frozen
+from gateway.events.response import Response
 from gateway.strict_json import json_type
 
 
@@ -96,8 +97,26 @@ class Answered:
     """Whether the executor rejected the request or sent an invalid response, most likely due to a wrong setup."""
     without_outcome: bool = field(default=False, compare=False)
     """Whether the response contained no outcome, so that its status or format alone makes this a failure."""
-    status: int | None = field(default=None, compare=False)
-    """The HTTP status of the response, if there was one; also below."""
+    response: Response | None = field(default=None, compare=False)
+    """The HTTP response, if there was one; also below."""
+
+
+_UNAUTHORIZED = frozenset({401, 403, 407})
+REFUSALS = _UNAUTHORIZED | {405, 415}
+"""Statuses with which a server rejects the request itself, whatever its body says."""
+
+
+def refusal_of(answer: "Answer") -> str | None:
+    """Return the reason of a response that shows a wrong setup, and the fix; None for any other answer."""
+    match answer:
+        case Answered(refused=True, outcome=Outcome(error=reason), response=response):
+            pass
+        case Uncertain(refused=True, reason=reason, response=response):
+            pass
+        case _:
+            return None
+    what = "secret" if response is not None and response.status in _UNAUTHORIZED else "url"
+    return f"{reason}; compare the {what} of the executor with the backend's"
 
 
 @frozen
@@ -111,7 +130,7 @@ class Replied:
 class Accepted:
     """The outcome will arrive later at the callback."""
 
-    status: int | None = field(default=None, compare=False)
+    response: Response | None = field(default=None, compare=False)
 
 
 @frozen
@@ -129,7 +148,7 @@ class NotProcessed:
     retry_after: timedelta | None = None
     by_choice: bool = False
     """Whether the executor itself decided so (4xx); then it is available, and its breaker stays closed."""
-    status: int | None = field(default=None, compare=False)
+    response: Response | None = field(default=None, compare=False)
 
 
 @frozen
@@ -139,7 +158,9 @@ class Uncertain:
     reason: str
     by_choice: bool = False
     """As for NotProcessed."""
-    status: int | None = field(default=None, compare=False)
+    refused: bool = field(default=False, compare=False)
+    """As for Answered: the response cannot be read, although the work may be done."""
+    response: Response | None = field(default=None, compare=False)
 
 
 Answer = Answered | Replied | Accepted | NeverSent | NotProcessed | Uncertain

@@ -14,7 +14,7 @@ import structlog
 
 from gateway.events import Outcome
 from gateway.executors.port import Answer, Answered, Cancellation, Replied, Request, Uncertain, outcome_from
-from gateway.executors.webhook.answers import clean, failure
+from gateway.executors.webhook.answers import clean, failure, unreadable
 from gateway.executors.webhook.json_body import read_json
 from gateway.guard import Tasks, spawn
 from gateway.log_limit import limited
@@ -83,7 +83,7 @@ class PythonExecutor:
         except ValueError as exc:
             facts = {"call": self._path, "key": request.key, "reason": str(exc)}
             limited(_log.warning, "python executor returned an invalid outcome", per=self._path, **facts)
-            return failure(clean(f"the tool answered {exc}"))
+            return unreadable(clean(f"the tool answered {exc}"))
 
 
 def _read(answer: object, kind: str) -> Answer:

@@ -28,7 +28,8 @@ def build_app(gateway: Gateway) -> FastAPI:
     app.state.mcp = McpHandler(gateway)
     app.router.routes.extend(UI_ROUTES)
     app.add_middleware(BodyLimits, gateway=gateway)
-    app.add_middleware(RequestMiddleware, gateway=gateway)
+    roots = {str(getattr(route, "path", "")).split("/", 2)[1] for route in app.routes}
+    app.add_middleware(RequestMiddleware, gateway=gateway, roots=roots)
     for raised in (DragomanError, Refused, HTTPException):
         app.add_exception_handler(raised, _tell)
     return app

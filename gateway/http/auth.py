@@ -109,6 +109,11 @@ class Caller:
     digest: bytes | None = field(default=None, repr=False)
     """The digest of the API key, if it is a configured one."""
 
+    @property
+    def has_tool_token(self) -> bool:
+        """Whether a tool token, ticket or client token authenticates it, so that it cancels only calls of its own."""
+        return self.digest is None and self.scopes is _OF_TOOLS
+
 
 ANONYMOUS = Caller("-", frozenset())
 CALLBACK = Caller("callback", frozenset({"answer"}))
@@ -247,11 +252,14 @@ class Authenticator:
         Raises:
             Unauthorized, Refused: names the required credential.
         """
-        given, options = self._given(request), self._gateway.settings.runtimes.get(runtime)
-        shares = options is not None and options.shares_tools
-        if given is None or not shares or not await self._gateway.tickets.opens_shared(runtime, given):
+        given = self._given(request)
+        if given is None or not await self._is_shared(runtime, given):
             raise Unauthorized("send the ticket from this runtime's settings: `Authorization: Bearer dtt_…`")
         request.state.caller = TOOLS[TICKET]
+
+    async def _is_shared(self, runtime: str, given: bytes) -> bool:
+        options = self._gateway.settings.runtimes.get(runtime)
+        return options is not None and options.shares_tools and await self._gateway.tickets.opens_shared(runtime, given)
 
     def _given(self, request: Request) -> bytes | None:
         """Return the key that an MCP client sent, after checking the request's origin and host."""
@@ -304,12 +312,14 @@ class Authenticator:
 
     async def _holder(self, session_id: SessionId, given: bytes) -> tuple[TokenKind | None, Caller]:
         """Identify a caller of a session's tools by its tool token, ticket or client token."""
+        session = await self._gateway.opening.find(session_id)
         kind = await self._gateway.tool_tokens.kind_of(session_id, given)
-        if kind is None and await self._gateway.tickets.opens(session_id, given):
+        if kind is None and (
+            await self._gateway.tickets.opens(session_id, given) or await self._is_shared(session.runtime, given)
+        ):
             kind = TICKET
         if kind is not None:
             return kind, TOOLS[kind]
-        session = await self._gateway.opening.find(session_id)
         keyring = self._keyring_of(session.runtime)
         client = None if keyring is None else keyring.find(given)
         if client is None or client.name != session.native_id:

@@ -152,9 +152,9 @@ _ROWS = (
         "gone",
         410,
         "No history at this position",
-        "Retention removed the events after the requested sequence, or the session ends before it, which happens after "
-        "its store was restored.",
-        "Continue at `first_sequence`: set `after` to one less.",
+        "Retention removed the events after the requested position, or the store was restored since, so that other "
+        "rows are there.",
+        "Continue at `first_sequence`: set `after` to one less. Without it, list again from the first page.",
     ),
     ProblemKind(
         "too-large",
@@ -237,7 +237,7 @@ _ROWS = (
         detail="the store is unavailable",
     ),
     ProblemKind(
-        "elsewhere",
+        "session-owner-unavailable",
         503,
         "Session owner unavailable",
         "No live instance owns the session, its owner is unreachable, or the owner changed during the request. "
@@ -247,10 +247,19 @@ _ROWS = (
         retry_after=2,
     ),
     ProblemKind(
+        "starting",
+        503,
+        "The gateway is starting",
+        "The process opens its store or loads sessions. Nothing was recorded.",
+        "Send the request again after `Retry-After` seconds; GET /readyz names the current step.",
+        retry_after=2,
+    ),
+    ProblemKind(
         "draining",
         503,
         "The gateway is stopping",
-        "The process finishes its current work and accepts no new sessions, messages or calls. Nothing was recorded.",
+        "The process finishes its current work and accepts no new sessions, messages or calls. Nothing was recorded, "
+        "unless `detail` says otherwise.",
         "Send the request again after `Retry-After` seconds; the next process or another replica accepts it.",
         retry_after=2,
     ),
@@ -298,7 +307,7 @@ EXCEPTIONS: dict[type[BaseException], str] = {
     errors.LinkRefused: "runtime-refused",
     errors.LinkLost: "runtime-unreachable",
     errors.EngineUnavailable: "unavailable",
-    errors.Elsewhere: "elsewhere",
+    errors.Elsewhere: "session-owner-unavailable",
     errors.Draining: "draining",
     errors.Overloaded: "overloaded",
     errors.Stale: "busy",
@@ -366,7 +375,7 @@ def _members(exc: BaseException) -> dict[str, Any]:
             return {"pointer": "/arguments" + place[1].replace("the top", "")}
         case errors.CannotExpress(path=path) | errors.Inexpressible(path=path) if path:
             return {"pointer": path}
-        case errors.Gone() | errors.Truncated():
+        case errors.Gone(first_sequence=int()) | errors.Truncated():
             return {"first_sequence": exc.first_sequence}
         case errors.InvalidConfiguration():
             return {

@@ -99,9 +99,11 @@ class Forwarding:
 
     def _headers(self, request: Request) -> list[tuple[str, str]]:
         named = {name.strip().lower() for name in request.headers.get("connection", "").split(",")}
+        # The client encodes headers as UTF-8, the encoding of keys with letters beyond ASCII.
+        given = ((name.decode("latin-1"), value.decode("utf-8", "replace")) for name, value in request.headers.raw)
         kept = [
             (name, value)
-            for name, value in request.headers.items()
+            for name, value in given
             if name not in _OF_A_HOP and name not in _CHECKED_HERE and name not in named
         ]
         return [*kept, (FORWARDED, self._gateway.forwarder.instance)]

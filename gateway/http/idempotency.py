@@ -18,6 +18,7 @@ from gateway.errors import EngineUnavailable, InvalidRequest
 from gateway.http.body import refuse_two_keys
 from gateway.http.errors import Refused
 from gateway.http.reply import dump
+from gateway.log_limit import limited
 from gateway.runtime.app import Gateway
 from gateway.store.step import Keep
 
@@ -119,7 +120,7 @@ class IdempotentRequests:
             )
         except EngineUnavailable as exc:
             # The request itself succeeded: an error would cause the repeat that the key must prevent.
-            log.warning("idempotent response not stored", reason=str(exc))
+            limited(log.warning, "idempotent response not stored", per=None, reason=str(exc))
 
     async def _recall_or_hold(self, place: "_Place") -> bytes | None:
         """Wait for the response of another instance; None once this instance holds the key."""
@@ -136,7 +137,7 @@ class IdempotentRequests:
             await self._gateway.release_name(place.name)
         except EngineUnavailable as exc:
             # This instance can take it again at once, others when this instance's lease expires.
-            log.warning("idempotency key not released", reason=str(exc))
+            limited(log.warning, "idempotency key not released", per=None, reason=str(exc))
 
     @asynccontextmanager
     async def _turn(self, place: "_Place") -> AsyncGenerator[None]:

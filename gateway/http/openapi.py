@@ -152,7 +152,7 @@ def document(route: APIRoute) -> None:
     names = [*_named(route.responses.values()), "internal"]
     if access.scope is not None:
         # Health and the problem pages read no store.
-        names += ["unavailable", "unauthorized", "forbidden", "foreign-origin"]
+        names += ["unavailable", "starting", "unauthorized", "forbidden", "foreign-origin"]
     if "POST" in (route.methods or ()):
         names += ["invalid-request", "invalid-json", "request-timeout", "too-large", "unsupported-media-type"]
     if route.dependant.query_params or "GET" not in (route.methods or ()):

@@ -1,10 +1,21 @@
-"""HTTP/1.1 that ignores every offer to upgrade the connection (RFC 9110, 7.8)."""
+"""HTTP/1.1 with bounded heads, half-open connections, and no upgrades (RFC 9110, 7.8; RFC 9112, 9.6)."""
 
 import asyncio
+import logging
+from itertools import chain
+from math import inf
 from typing import cast
 
+import structlog
 from httptools import HttpParserUpgrade, HttpRequestParser
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from gateway.log_limit import limited
+
+MAX_HEAD = 64 * 1024
+"""Maximum bytes of a request head, and of everything else around a body; the parser copies them with each segment."""
+WATCH = "dragoman.watch"
+"""An extension of the scope: a function that a request calls to end with the sending side of its client."""
 
 
 class _Parser(HttpRequestParser):
@@ -23,8 +34,23 @@ class _Parser(HttpRequestParser):
             self.rest = memoryview(data)[exc.args[0] :]
 
 
+class _Logger(logging.Logger):
+    """Uvicorn's logger with its warnings limited, because every stranger can cause them."""
+
+    def warning(self, msg: object, *args: object, **kwargs: object) -> None:
+        del args, kwargs
+        limited(_log.warning, str(msg), per=None)
+
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+_LOGGER = _Logger("uvicorn.error")
+_LOGGER.parent = logging.getLogger("uvicorn.error")
+
+
 class PlainHttp(HttpToolsProtocol):
-    """Uvicorn's protocol over httptools, which parses a head with an `Upgrade` header again without that header.
+    """Uvicorn's protocol over httptools; it limits heads, and answers a client that has closed its sending side.
+
+    It parses a head with an `Upgrade` header again without that header.
 
     The JDK's HttpClient offers `h2c` with each request. httptools treats such a request as complete after its head, so
     it would parse the body as the next request on the connection.
@@ -32,10 +58,31 @@ class PlainHttp(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
+        self.logger = _LOGGER
         self.parser = _Parser(self)
+        self._unread: float = -inf
+        """Bytes since the last part of the message that the parser has passed on; not counted between messages."""
+        self._is_watched = self._has_ended = False
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Keep the connection until the response of a whole request, unless that request ends with its client."""
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        if cycle is None or cycle.response_complete or cycle.more_body or self._is_watched:
+            return False
+        self._has_ended, cycle.keep_alive = True, False
+        return True
+
+    def _watch(self) -> None:
+        self._is_watched = True
+        if self._has_ended:
+            self.transport.close()
 
     def data_received(self, data: bytes) -> None:
+        self._unread += len(data)
         super().data_received(data)
+        if self._unread > MAX_HEAD and not self.transport.is_closing():
+            self.send_400_response(f"The request head is over {MAX_HEAD} bytes.")
+            return
         # A loop: a segment may hold many requests with offers. Without a parser the connection is lost.
         while (parser := cast("_Parser | None", self.parser)) is not None and parser.rest is not None:
             head = self._head_without_offer()
@@ -43,7 +90,19 @@ class PlainHttp(HttpToolsProtocol):
             for piece in (head, parser.rest):
                 super().data_received(cast("bytes", piece))
 
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._unread, self._is_watched = 0, False
+        self.scope["extensions"] = {WATCH: cast("dict[object, object]", self._watch)}
+
+    def on_body(self, body: bytes) -> None:
+        self._unread = 0
+        super().on_body(body)
+
     def on_headers_complete(self) -> None:
+        self._unread = 0
+        if len(self.url) + sum(map(len, chain.from_iterable(self.headers))) > MAX_HEAD:
+            raise ValueError("the request head is too large")
         if not self.parser.should_upgrade():
             super().on_headers_complete()
         elif self.parser.get_method() == b"CONNECT":
@@ -51,6 +110,7 @@ class PlainHttp(HttpToolsProtocol):
             raise ValueError("CONNECT is not supported")
 
     def on_message_complete(self) -> None:
+        self._unread = -inf
         if not self.parser.should_upgrade():
             super().on_message_complete()
 

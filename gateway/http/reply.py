@@ -42,6 +42,6 @@ class Reply(Response):
         return dump(content)
 
 
-def listing(rows: list[Any], after: str | int | None) -> Reply:
+def listing(rows: list[Any], after: str | None) -> Reply:
     """Return one page of a list; `after` is the cursor of the next page."""
     return Reply({"data": rows, "next": after})

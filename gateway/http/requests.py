@@ -17,14 +17,17 @@ from pydantic import (
 
 from dragoman.models.described import Described
 from gateway.events import KINDS, OutcomeKind, SessionId
+from gateway.http.positions import read_in_list
 from gateway.runtime.calls.dead_letters import Which
 from gateway.store.call import SETTLED, CallState
-from gateway.store.rows import CallFilter, EventFilter, SessionFilter
+from gateway.store.rows import CallFilter, EventFilter, Generation, Page, SessionFilter
 from gateway.store.step import InteractionState
 
 Label = Annotated[str, Field(max_length=256)]
 TARGET = r"^(runtime|destination:[A-Za-z0-9][A-Za-z0-9._-]{0,63})$"
 LONGEST_CALL_KEY = 200
+MOST_SESSIONS = 100
+"""The maximum number of sessions that a request names."""
 _LABEL = "label."
 CALL_KEY = rf"^[ -~]{{1,{LONGEST_CALL_KEY}}}$"
 
@@ -36,6 +39,8 @@ def _without_nul(given: str) -> str:
 
 
 NativeId = Annotated[str, Field(min_length=1, max_length=512), AfterValidator(_without_nul)]
+SearchText = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_without_nul)]
+SessionPosition = Annotated[str, Field(min_length=1, max_length=256)]
 LabelName = Annotated[str, Field(min_length=1, max_length=64)]
 
 
@@ -111,10 +116,14 @@ class Letters(BaseModel):
     """Only calls and events since this time, for example 2026-11-20T12:00:00Z."""
     unknown: bool | None = None
     """Only calls that may have run (true), or that did not run (false)."""
+    tool: Annotated[str, Field(max_length=256)] | None = None
+    """Only calls of this tool."""
+    cause: Annotated[str, Field(max_length=1_000)] | None = None
+    """Only those whose error or reason is this text, with or without details after `: `, `; ` or ` (`."""
 
     @model_validator(mode="after")
     def _not_both(self) -> Self:
-        for member in ("executor", "unknown"):
+        for member in ("executor", "unknown", "tool"):
             if getattr(self, member) is not None and (self.target is not None or self.kind == "delivery"):
                 raise Misplaced(member, f"`{member}` filters calls, which have no `target`")
         if self.target is not None and self.kind == "call":
@@ -123,7 +132,9 @@ class Letters(BaseModel):
 
     def which(self) -> Which:
         """Return the filter for the store."""
-        return Which(self.kind, self.runtime, self.executor, self.target, self.since, self.unknown)
+        return Which(
+            self.kind, self.runtime, self.executor, self.target, self.since, self.unknown, self.tool, self.cause
+        )
 
 
 class RedriveMany(Letters, RedriveCall):
@@ -186,8 +197,12 @@ def _split(given: object) -> object:
 class ListQuery(Query):
     limit: Annotated[int, Field(ge=1, le=500)] = 50
     """The maximum number of rows."""
-    after: Annotated[str, Field(min_length=1, max_length=512)] | None = None
+    after: Annotated[str, Field(min_length=1, max_length=600)] | None = None
     """The `next` of the previous page."""
+
+    def page(self, own: Generation) -> Page:
+        """Return the page for the store, whose generation is `own`."""
+        return Page(self.limit, None if self.after is None else read_in_list(self.after, own))
 
 
 class LabelQuery(Query):
@@ -235,7 +250,14 @@ class DeadLettersQuery(Letters, ListQuery):
     pass
 
 
+SessionIds = Annotated[
+    list[Annotated[str, Field(max_length=128)]], BeforeValidator(_split), Field(max_length=MOST_SESSIONS)
+]
+
+
 class SessionsQuery(ListQuery, LabelQuery):
+    session_id: SessionIds = []
+    """Only sessions with these ids, repeated or separated by commas."""
     runtime: Annotated[str, Field(max_length=64)] | None = None
     """Only sessions of this runtime."""
     native_id: NativeId | None = None
@@ -248,14 +270,29 @@ class SessionsQuery(ListQuery, LabelQuery):
     """Only sessions opened at this time or later, for example 2026-11-20T12:00:00Z."""
     until: AwareDatetime | None = None
     """Only sessions opened before this time."""
+    text: SearchText | None = None
+    """Only sessions whose id begins with this text, or whose `RUNTIME/NATIVE_ID` or labels contain it."""
     order: Literal["oldest", "newest"] = "oldest"
     """The order by time of opening."""
 
     def which(self) -> SessionFilter:
         """Return the filter for the store."""
         return SessionFilter(
-            self.runtime, self.native_id, self.open, frozenset(self.state), self.labels, self.since, self.until
+            self.runtime,
+            self.native_id,
+            self.open,
+            frozenset(self.state),
+            self.labels,
+            self.since,
+            self.until,
+            self.text,
+            frozenset(self.session_id),
         )
+
+
+class RuntimesQuery(Query):
+    session_id: SessionIds = []
+    """Only the links of these sessions, repeated or separated by commas; without it all links."""
 
 
 class CloseQuery(Query):
@@ -278,19 +315,22 @@ class ReloadQuery(Query):
 
 
 class EventsQuery(Query):
-    after: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    """Return events after this sequence."""
+    after: SessionPosition = "0"
+    """Return events after this `position`, `next` or sequence."""
     kind: KindPatterns = []
     """Only events of these kinds: one or more globs, repeated or separated by commas, for example `tool.*`."""
     limit: Annotated[int, Field(ge=1, le=1_000)] = 100
     """The maximum number of events."""
     native: bool = False
     """Whether each event comes with its native frames; then a page has at most 100 events."""
+    excerpts: bool = False
+    """Whether an event above 8 KiB is `cut`: `opaque`, with its first members and texts in `payload`."""
 
 
 class StreamQuery(Query):
-    after: Annotated[int, Field(ge=0, lt=2**63)] | None = None
-    """Start after this sequence. Without it and without `Last-Event-ID`, the stream starts with new events."""
+    after: SessionPosition | None = None
+    """Start after this `id`, or after a sequence. Without it and without `Last-Event-ID`, the stream starts with new
+    events."""
 
 
 class AllEventsQuery(LabelQuery):
@@ -331,6 +371,11 @@ class CallsQuery(ListQuery, LabelQuery):
     """Only calls opened at this time or later, for example 2026-11-20T12:00:00Z."""
     until: AwareDatetime | None = None
     """Only calls opened before this time."""
+    text: SearchText | None = None
+    """Only calls with an id or idempotency key that begins with this text, whose error contains it, or whose request of
+    at most 16 KiB contains it with the same case."""
+    arguments: bool = False
+    """Whether each call has an `arguments_excerpt`."""
 
     @model_validator(mode="after")
     def _state_or_outcome(self) -> Self:
@@ -351,6 +396,7 @@ class CallsQuery(ListQuery, LabelQuery):
             until=self.until,
             labels=self.labels,
             trace_id=self.trace_id,
+            text=self.text,
         )
 
 

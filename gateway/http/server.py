@@ -11,6 +11,8 @@ from fastapi import FastAPI
 
 from gateway.http.app import followers_of
 from gateway.http.plain_http import PlainHttp
+from gateway.http.sse import Followers
+from gateway.http.starting import StartingApp
 from gateway.settings.model import HttpSpec, Limits, Settings
 
 _UNREAD = timedelta(seconds=30)
@@ -25,9 +27,15 @@ _BESIDE_FOLLOWERS = 3_192
 class Server(uvicorn.Server):
     """A uvicorn server that first ends the open streams when it stops, because they would delay it."""
 
-    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
+    def __init__(self, config: uvicorn.Config, app: FastAPI | StartingApp) -> None:
         super().__init__(config)
-        self.followers = followers_of(app)
+        self._app = app
+
+    @property
+    def followers(self) -> Followers:
+        """The open streams."""
+        app = self._app.app if isinstance(self._app, StartingApp) else self._app
+        return Followers() if app is None else followers_of(app)
 
     def fit(self, settings: Settings) -> None:
         """Apply the limits of a configuration to new connections."""
@@ -59,7 +67,7 @@ def most_connections(limits: Limits) -> int:
     return max(_MOST_CONNECTIONS, limits.followers + _BESIDE_FOLLOWERS)
 
 
-def make_server(app: FastAPI, limits: Limits, http: HttpSpec | None = None) -> Server:
+def make_server(app: FastAPI | StartingApp, limits: Limits, http: HttpSpec | None = None) -> Server:
     """Make the server for bound sockets."""
     connections = most_connections(limits)
     options: dict[str, Any] = {

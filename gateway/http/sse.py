@@ -9,18 +9,20 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
+from traceback import clear_frames
 
 import structlog
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from gateway.errors import DragomanError, Overloaded
-from gateway.events import Envelope, Gap, Live, Missed, to_json, to_live_json
+from gateway.events import Envelope, Gap, Live, Missed, to_live_json, write_position
 from gateway.http.reply import dump
-from gateway.http.views import show_interaction
+from gateway.http.views import show_event, show_interaction
+from gateway.log_limit import limited
 from gateway.runtime.views import Heartbeat, InteractionItem, InteractionShown, News, StreamItem
 
-_LARGEST_PIECE = 64 * 1024
+LARGEST_PIECE = 64 * 1024
 """Bytes passed to the server at once, so that a client that does not read holds no large event in memory."""
 _RETRY = b"retry: 1000\n"
 """A line of the first event: as a separate block some clients (httpx-sse) would read an empty event."""
@@ -35,23 +37,25 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Beyond(Gap):
-    """The session ends before the client's position, which happens after its store was restored."""
+    """The client's position is of another history, which happens after the store was restored."""
 
 
-def encode(item: StreamItem | InteractionItem | bytes) -> bytes:
+def encode(item: StreamItem | InteractionItem | bytes, generation: str) -> bytes:
     """Encode one item; JSON contains no raw newline, so `data` is one line."""
     match item:
         case bytes():
             return item
         case News():
             if item.encoded is None:
-                item.encoded = b"".join(map(_encode_event, item.items))
+                item.encoded = b"".join([_encode_event(one, generation) for one in item.items])
             return item.encoded
         case Heartbeat():
-            return _HEARTBEAT
+            return b": %b\n" % item.note.encode() if item.note else _HEARTBEAT
         case Beyond():
             # With an id: a client that reconnects before the next event continues here, not at its own position.
-            return b"id: %d\n%b" % (item.first_sequence - 1, encode(Gap(item.first_sequence)))
+            place = write_position(item.first_sequence - 1, generation)
+            data = dump({"first_sequence": item.first_sequence, "position": place})
+            return b"id: %b\nevent: gap\ndata: %b\n\n" % (place.encode(), data)
         case Gap():
             return b"event: gap\ndata: %s\n\n" % dump({"first_sequence": item.first_sequence})
         case InteractionShown():
@@ -60,10 +64,11 @@ def encode(item: StreamItem | InteractionItem | bytes) -> bytes:
             return b"event: gap\ndata: {}\n\n"
 
 
-def _encode_event(item: Envelope | Live) -> bytes:
+def _encode_event(item: Envelope | Live, generation: str) -> bytes:
     kind = item.event.kind.encode()
     if isinstance(item, Envelope):
-        return b"id: %d\nevent: %s\ndata: %s\n\n" % (item.sequence, kind, dump(to_json(item)))
+        data = show_event(item, generation)
+        return b"id: %b\nevent: %b\ndata: %b\n\n" % (data["position"].encode(), kind, dump(data))
     return b"event: %s\ndata: %s\n\n" % (kind, dump(to_live_json(item)))
 
 
@@ -126,10 +131,15 @@ class EventStream(StreamingResponse):
         followers: Followers,
         *,
         subject: str,
+        generation: str = "",
         is_allowed: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Make the response; `is_allowed` checks whether the client's key still permits it."""
+        """Make the response; `is_allowed` checks whether the client's key still permits it.
+
+        `generation` is that of the store, for a stream of events.
+        """
         self.subject = subject
+        self._generation = generation
         self.is_allowed = is_allowed
         self._items = items
         self._followers = followers
@@ -157,7 +167,13 @@ class EventStream(StreamingResponse):
                     if not self.is_allowed():
                         # The configuration changed after the request was admitted.
                         self.end()
-                    await super().stream_response(send)
+                    try:
+                        await super().stream_response(send)
+                    except BaseException as exc:
+                        # The task group of the response keeps the exception until the next collection of garbage, and
+                        # the frames of its traceback would keep what was to be sent.
+                        clear_frames(exc.__traceback__)
+                        raise
             except TimeoutError:
                 await send({"type": "http.response.body", "body": b""})
 
@@ -168,13 +184,14 @@ class EventStream(StreamingResponse):
         try:
             async with aclosing(self._items):
                 async for item in self._items:
-                    encoded = encode(item)
-                    if prefix and not isinstance(item, Heartbeat):
-                        encoded, prefix = prefix + encoded, b""
-                    if len(encoded) <= _LARGEST_PIECE:
+                    encoded = encode(item, self._generation)
+                    if prefix and encoded is not _HEARTBEAT:
+                        yield prefix
+                        prefix = b""
+                    if len(encoded) <= LARGEST_PIECE:
                         yield encoded
                         continue
-                    for start in range(0, len(encoded), _LARGEST_PIECE):
-                        yield encoded[start : start + _LARGEST_PIECE]
+                    for start in range(0, len(encoded), LARGEST_PIECE):
+                        yield encoded[start : start + LARGEST_PIECE]
         except DragomanError as exc:
-            log.warning("event stream ended", subject=self.subject, reason=str(exc))
+            limited(log.warning, "event stream ended", per=str(exc), subject=self.subject, reason=str(exc))

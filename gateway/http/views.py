@@ -6,11 +6,21 @@ from typing import Any
 
 from dragoman.models import responses
 from gateway.core.adapt import equivalent_kind
-from gateway.events import CLIENT_KINDS, Envelope, Loss, Outcome, SessionId, ToolFinished, dump_event, to_json
+from gateway.events import (
+    CLIENT_KINDS,
+    Envelope,
+    Loss,
+    Outcome,
+    SessionId,
+    ToolFinished,
+    dump_event,
+    to_json,
+    write_position,
+)
 from gateway.runtime.calls.dead_letters import advise, id_of
 from gateway.runtime.views import ActivityStatus, CallHistory, RuntimeStatus, UnconnectedRuntime
 from gateway.store.call import Call, attempts_of
-from gateway.store.rows import InteractionRow, Send
+from gateway.store.rows import Generation, InteractionRow, Send, SessionRow
 
 
 def show(model: type[responses.Shape], row: object, **more: Any) -> dict[str, Any]:
@@ -23,6 +33,16 @@ def show(model: type[responses.Shape], row: object, **more: Any) -> dict[str, An
 def _members_of_row(model: type[responses.Shape], apart: tuple[str, ...]) -> tuple[str, ...]:
     """List the members of a model that come from its row."""
     return tuple(name for name, field in model.model_fields.items() if field.is_required() and name not in apart)
+
+
+def show_session(model: type[responses.Session], row: SessionRow, own: Generation, **more: Any) -> dict[str, Any]:
+    """Convert a session with its position."""
+    return show(model, row, position=write_position(row.last_sequence, own.name), **more)
+
+
+def show_event(envelope: Envelope, generation: str) -> dict[str, Any]:
+    """Convert an event with its position in the session."""
+    return {**to_json(envelope), "position": write_position(envelope.sequence, generation)}
 
 
 def show_history(history: CallHistory) -> dict[str, Any]:
@@ -70,7 +90,8 @@ def show_activity(status: ActivityStatus) -> dict[str, Any]:
     """Convert the activity of this instance."""
     minutes = [show(responses.Minute, minute) for minute in status.minutes]
     executors = [show(responses.Executor, executor) for executor in status.executors]
-    return show(responses.Activity, status, minutes=minutes, executors=executors)
+    conditions = [show(responses.Condition, condition) for condition in status.conditions]
+    return show(responses.Activity, status, minutes=minutes, executors=executors, conditions=conditions)
 
 
 def show_runtime(status: RuntimeStatus, lacking: Mapping[SessionId, str]) -> dict[str, Any]:

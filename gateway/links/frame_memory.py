@@ -1,7 +1,8 @@
-"""The size of one frame, and one memory budget for the frames that wait in all sessions of the process."""
+"""The size of one frame, and one memory budget for the frames that wait in all sessions of a gateway."""
 
 import asyncio
 from collections import deque
+from contextvars import ContextVar
 
 from gateway.guard import guard_call
 
@@ -62,4 +63,5 @@ class FrameMemory:
             self._waiting[0].set_result(None)
 
 
-FRAMES = FrameMemory()
+FRAMES: ContextVar[FrameMemory] = ContextVar("frames", default=FrameMemory())  # noqa: B039 - for links without a gateway
+"""The limit and the budget of the gateway in whose context the code runs."""

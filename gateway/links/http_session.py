@@ -1,5 +1,7 @@
 """The HTTP session that links share, without cookies, redirects and forbidden addresses."""
 
+import os
+
 import aiohttp
 
 from gateway.errors import LinkRefused
@@ -39,6 +41,21 @@ async def _refuse_redirect(
         response.close()
         raise RedirectRefused(f"{request.method} {request.url.with_query(None)}: HTTP {response.status}")
     return response
+
+
+def describe(exc: BaseException) -> str:
+    """Describe an exception by address and cause; aiohttp's own texts name `ssl` for an address without TLS too."""
+    match exc:
+        case aiohttp.ClientConnectorCertificateError():
+            reason: object = exc.certificate_error
+        case aiohttp.ClientConnectorError(os_error=OSError(errno=int(number), strerror=str(text))):
+            # asyncio repeats the address instead of the cause.
+            reason = os.strerror(number) if text.startswith("Connect call failed") else text
+        case aiohttp.ClientConnectorError():
+            reason = str(exc.os_error) or type(exc.os_error).__name__
+        case _:
+            return f"{type(exc).__name__}: {exc}"
+    return f"cannot connect to {exc.host}:{exc.port}: {reason}"
 
 
 def refusal_of(exc: BaseException) -> LinkRefused | None:

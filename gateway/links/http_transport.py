@@ -16,6 +16,7 @@ from yarl import URL
 
 from gateway.guard import guard_call
 from gateway.links.addresses import AddressRefused, guarded_socket
+from gateway.links.http_session import describe
 from gateway.links.keep_alive import IDLE_SECONDS, reuse_seconds
 from gateway.links.names import Resolver
 
@@ -142,8 +143,8 @@ def _translate_errors() -> Generator[None]:
     except aiohttp.ClientConnectorError as exc:
         if isinstance(exc.os_error, AddressRefused):
             raise exc.os_error from None
-        raise httpx.ConnectError(str(exc)) from exc
+        raise httpx.ConnectError(describe(exc)) from exc
     except aiohttp.ClientError as exc:
-        raise httpx.RemoteProtocolError(f"{type(exc).__name__}: {exc}") from exc
+        raise httpx.RemoteProtocolError(describe(exc)) from exc
     except OSError as exc:
         raise httpx.ReadError(str(exc)) from exc

@@ -10,7 +10,7 @@ import orjson
 
 from gateway.errors import CannotExpress
 from gateway.links.frame_memory import FRAMES
-from gateway.strict_json import Malformed, Unreadable, find_fault, parse, read_and_write
+from gateway.strict_json import Malformed, Unreadable, find_fault, parse, read_and_write, without_mark
 
 EXCERPT = 256
 AT_ONCE = 8 * 1024 * 1024
@@ -46,6 +46,7 @@ async def read_answer(content: bytes) -> Any:
 
     A response over 8 MiB is parsed event by event. Other tasks get their turn between two events.
     """
+    content = without_mark(content)
     if len(content) > AT_ONCE:
         return await _read_long(content.decode("utf-8", "replace"))
     answer: Any
@@ -112,7 +113,7 @@ async def _read_long(text: str) -> Any:
 
 def _read_part(text: str, start: int, end: int) -> Any:
     """Parse a part of a long response; a part over the limits is `Malformed`."""
-    if end - start > max(AT_ONCE, FRAMES.largest):
+    if end - start > max(AT_ONCE, FRAMES.get().largest):
         return Malformed(f"has {end - start:,} characters; {AT_ONCE:,} are allowed")
     return loads(text[start:end])
 

@@ -5,19 +5,22 @@ The loop's own lookups share a few threads. With uvloop every connection does, e
 
 import asyncio
 import socket
-from threading import Thread
+from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from gateway.guard import guard_call
+from gateway.guard import guard_call, start_thread
 
 AddressInfo = tuple[Any, ...]
 """One result of `socket.getaddrinfo`."""
 _Lookup = tuple[asyncio.AbstractEventLoop, str, int, int, int]
 
-_pending: dict[_Lookup, asyncio.Future[list[AddressInfo]]] = {}
+Lookups = dict[_Lookup, asyncio.Future[list[AddressInfo]]]
 """Pending lookups; equal lookups share one thread and its result."""
+LOOKUPS: ContextVar[Lookups] = ContextVar("lookups", default={})  # noqa: B039 - for links without a gateway
+"""The pending lookups of the gateway in whose context the code runs."""
 
 
 async def look_up(host: str, port: int, *, family: int = 0, flags: int = 0) -> list[AddressInfo]:
@@ -32,12 +35,11 @@ async def look_up(host: str, port: int, *, family: int = 0, flags: int = 0) -> l
         return _find(host, port, family, flags | socket.AI_NUMERICHOST)
     except socket.gaierror:
         loop = asyncio.get_running_loop()
-    lookup = loop, host, port, family, flags
-    answer = _pending.get(lookup)
+    lookup, pending = (loop, host, port, family, flags), LOOKUPS.get()
+    answer = pending.get(lookup)
     if answer is None:
-        answer = loop.create_future()
-        Thread(target=_resolve, args=(lookup, answer), name="dragoman-name", daemon=True).start()
-        _pending[lookup] = answer
+        answer = pending[lookup] = start_thread("name", partial(_find, host, port, family, flags))
+        answer.add_done_callback(guard_call("names", lambda _: pending.pop(lookup, None)))
     return await asyncio.shield(answer)
 
 
@@ -60,28 +62,3 @@ class Resolver(AbstractResolver):
 
 def _find(host: str, port: int, family: int, flags: int) -> list[AddressInfo]:
     return [*socket.getaddrinfo(host, port, family, socket.SOCK_STREAM, 0, flags)]
-
-
-def _resolve(lookup: _Lookup, answer: asyncio.Future[list[AddressInfo]]) -> None:
-    loop, host, port, family, flags = lookup
-    found: list[AddressInfo] | Exception
-    try:
-        found = _find(host, port, family, flags)
-    # Any exception is passed to the caller.
-    except Exception as exc:  # noqa: BLE001
-        found = exc
-    try:
-        loop.call_soon_threadsafe(guard_call("names", _settle), lookup, answer, found)
-    except RuntimeError:
-        # The loop is closed.
-        del _pending[lookup]
-
-
-def _settle(lookup: _Lookup, answer: asyncio.Future[list[AddressInfo]], found: list[AddressInfo] | Exception) -> None:
-    del _pending[lookup]
-    if not isinstance(found, Exception):
-        answer.set_result(found)
-        return
-    answer.set_exception(found)
-    # Mark the exception as retrieved: the callers may be gone.
-    answer.exception()

@@ -1,12 +1,12 @@
 """The gateway as one object, used by the HTTP API and the command line."""
 
 import asyncio
-import random
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 
 import aiohttp
 import structlog
@@ -21,7 +21,8 @@ from gateway.errors import (
 )
 from gateway.events import FINISHING_KINDS, Envelope, Event, SessionId
 from gateway.executors.port import Destination, Executor
-from gateway.guard import Tasks, count_loop_faults, guard_call, in_thread, suppress_faults
+from gateway.guard import Faults, Tasks, guard_call, in_thread, loop_faults, suppress_faults
+from gateway.runtime.ambient import Ambient
 from gateway.runtime.bounds import breaker_rules, executor_limits, session_limit
 from gateway.runtime.calls.breaker import Breakers
 from gateway.runtime.calls.callbacks import Callbacks, keep_key
@@ -50,6 +51,7 @@ from gateway.runtime.feeds.all_sessions import EVERY_SESSION, AllSessionsFeed
 from gateway.runtime.feeds.follow import PAGES, JournalReader, follow
 from gateway.runtime.feeds.interactions import InteractionFeed
 from gateway.runtime.feeds.linked import with_links
+from gateway.runtime.feeds.room import Room
 from gateway.runtime.interactions import Interactions
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.native_frames import NativeReader
@@ -75,10 +77,11 @@ from gateway.runtime.views import (
 )
 from gateway.settings.model import DestinationSpec, ExecutorSpec, Settings, WebhookSpec
 from gateway.store.encoding import is_erased
-from gateway.store.port import Engine
+from gateway.store.port import Engine, Report, report_nothing
 from gateway.store.rows import (
     ANY_SESSION,
     EventFilter,
+    Generation,
     Instance,
     Page,
     Position,
@@ -120,6 +123,10 @@ class Parts:
     local_url: str | None = None
     """The URL for backends on this machine, if the gateway listens on a loopback address only."""
     tuning: Tuning = field(default_factory=Tuning)
+    file: Path | None = None
+    """The configuration file, for errors."""
+    report: Report = report_nothing
+    """Takes the progress of the start."""
     traces: Traces | None = None
     """Takes spans and is closed with the gateway; None if traces are off."""
 
@@ -133,18 +140,19 @@ class Gateway:
 
     def __init__(self, settings: Settings, parts: Parts, *, key: bytes, client: aiohttp.ClientSession) -> None:
         """Assemble the parts; `key` signs tokens, `client` sends requests to other instances."""
+        self.clock, self.ids, self.traces = parts.clock, parts.ids, parts.traces
+        self.ambient = Ambient.here()
         self.version = parts.version
         self.tuning = parts.tuning
         self._parts = parts
         self._engine = parts.engine
         self.draining = Drain()
         """The progress of this gateway's stop."""
-        self._history = JournalReader(parts.engine, asyncio.Semaphore(PAGES))
-        # For jitter only, so it need not be unpredictable.
-        jitter = random.random
+        room = Room()
+        self._history = JournalReader(parts.engine, asyncio.Semaphore(PAGES), room)
         engine, clock, ids, metrics, tuning = parts.engine, parts.clock, parts.ids, parts.metrics, parts.tuning
         self._tasks = Tasks()
-        services = Services(engine, clock, ids, metrics, tuning, jitter, self._tasks, self.draining, parts.traces)
+        services = Services(engine, clock, ids, metrics, tuning, ids.jitter, self._tasks, self.draining, parts.traces)
         self._notifications = Notifications(engine)
         self._keeper = LeaseKeeper(
             services,
@@ -155,7 +163,12 @@ class Gateway:
         )
         self._interaction_feed = InteractionFeed(lambda changed: self._notifications.tell("interaction", changed))
         self._all_sessions = AllSessionsFeed(
-            engine, self._tasks, tuning, ask_others=lambda: self._notifications.tell("follow", [EVERY_SESSION])
+            engine,
+            self._tasks,
+            tuning,
+            room,
+            metrics,
+            ask_others=lambda: self._notifications.tell("follow", [EVERY_SESSION]),
         )
         self._backends = Backends(
             services,
@@ -164,7 +177,7 @@ class Gateway:
             keeper=self._keeper,
             notifications=self._notifications,
         )
-        breakers = Breakers(clock, metrics, jitter, rules=breaker_rules(settings), specs=settings.executors)
+        breakers = Breakers(clock, metrics, ids.jitter, rules=breaker_rules(settings), specs=settings.executors)
         self._slots = Slots(breakers, executor_limits(settings), session=session_limit(settings))
         self._callbacks = Callbacks(key)
         self.tool_tokens = ToolTokens(engine, ids, key=key, shared=parts.shared)
@@ -186,7 +199,7 @@ class Gateway:
             metrics=metrics,
             slots=self._slots,
             dispatcher=self._dispatcher,
-            jitter=jitter,
+            jitter=ids.jitter,
             backends=self._backends,
             keeper=self._keeper,
             notifications=self._notifications,
@@ -243,12 +256,13 @@ class Gateway:
             beat=tuning.beat,
             drain=self.draining,
         )
-        self.deduplicator = CallDeduplicator(engine, self._directory, ids, self._keeper)
+        self.deduplicator = CallDeduplicator(engine, self._directory, clock, ids, self._keeper)
         self._configuration = Configuration(
             settings,
             self._reread,
             Configured(
                 adapters=parts.adapters,
+                ambient=self.ambient,
                 metrics=metrics,
                 backends=self._backends,
                 scanner=scanner,
@@ -261,6 +275,7 @@ class Gateway:
                 takeover=self._member.takeover,
                 tasks=self._tasks,
                 local_url=parts.local_url,
+                file=parts.file,
                 reread_within=tuning.reread,
             ),
         )
@@ -272,19 +287,14 @@ class Gateway:
         )
 
     @property
-    def clock(self) -> Clock:
-        """The clock of events and spans."""
-        return self._parts.clock
-
-    @property
-    def traces(self) -> Traces | None:
-        """Takes spans; None if traces are off."""
-        return self._parts.traces
-
-    @property
     def settings(self) -> Settings:
         """The configuration in force."""
         return self._configuration.settings
+
+    @property
+    def generation(self) -> Generation:
+        """The name of the store's history, which is part of every position in it."""
+        return self._engine.generation
 
     # Lifecycle --------------------------------------------------------------------------------------------
 
@@ -297,9 +307,11 @@ class Gateway:
             EngineUnavailable: the store does not respond, or grants no lease.
             EngineUnusable: the store cannot be used.
         """
-        count_loop_faults()
         # If a part cannot start, the parts before it are closed in reverse order.
         async with AsyncExitStack() as stack:
+            stack.callback(Ambient.here().bind)
+            Ambient(Faults(parts.metrics.faults, parts.ids.jitter)).bind()
+            stack.enter_context(loop_faults())
             if (traces := parts.traces) is not None:
                 closing = partial(in_thread, "traces", traces.close, within=_CLOSE_TRACES, what="exporting spans")
                 stack.push_async_callback(lambda: suppress_faults("traces", closing()))
@@ -323,7 +335,7 @@ class Gateway:
         stack.push_async_callback(lambda: suppress_faults("sessions", self._sessions.end()))
         for name in settings.runtimes:
             await self._configuration.start_runtime(name)
-        await _enter(stack, "cluster member", self._member.taking_over())
+        await _enter(stack, "cluster member", self._member.taking_over(self._parts.report))
         stack.enter_context(self._maintenance.running(self._tasks, lambda: self.settings.retention))
         stack.push_async_callback(lambda: suppress_faults("drain", self._stop()))
 
@@ -470,30 +482,25 @@ class Gateway:
             self.draining.refuse_new()
         return await self._directory.ask(worker, Post(events, reply_slot(), by, keep))
 
-    async def read(self, session_id: SessionId, *, after: int, limit: int) -> Sequence[Envelope]:
-        try:
-            page = await self._engine.read(session_id, after=after, limit=limit)
-            return await with_links(self._engine, session_id, page, more=len(page) == limit)
-        except Truncated as exc:
-            raise _removed(after, exc) from exc
-
     async def page_of_events(
-        self, session_id: SessionId, kinds: Collection[str] = (), *, after: int, limit: int
+        self, session_id: SessionId, kinds: Collection[str] = (), *, after: int, limit: int, excerpts: bool = False
     ) -> tuple[Sequence[Envelope], int | None]:
         """List events, all or those of some kinds; return the sequence after which the next page starts as well.
 
         Raises:
             Gone: retention removed events right after `after`, or the session ends before it.
         """
-        if kinds:
-            try:
-                found, following = await self._engine.read_kinds(session_id, kinds, after=after, limit=limit)
-                page = await with_links(self._engine, session_id, found, more=True)
-            except Truncated as exc:
-                raise _removed(after, exc) from exc
-        else:
-            page = await self.read(session_id, after=after, limit=limit)
-            following = page[-1].sequence if len(page) == limit else None
+        try:
+            if kinds:
+                found, following = await self._engine.read_kinds(
+                    session_id, kinds, after=after, limit=limit, excerpts=excerpts
+                )
+            else:
+                found = await self._engine.read(session_id, after=after, limit=limit, excerpts=excerpts)
+                following = found[-1].sequence if found.more else None
+            page = await with_links(self._engine, session_id, found, more=bool(kinds) or following is not None)
+        except Truncated as exc:
+            raise _removed(after, exc) from exc
         if not page and following is None and after > (last := (await self.session(session_id)).last_sequence):
             text = f"the session ends at {last}, before {after}: was its store restored? Continue with `after={last}`"
             raise Gone(text, first_sequence=last + 1)
@@ -526,10 +533,15 @@ class Gateway:
             ended=self.draining.over,
         )
 
-    def follow_all(self, which: EventFilter, *, after: Position | None) -> AsyncGenerator[SessionItem]:
-        """Yield the matching events of all sessions after a position, then new ones; None starts with new events."""
+    def follow_all(
+        self, which: EventFilter, *, after: Position | None, is_gap: bool = False
+    ) -> AsyncGenerator[SessionItem]:
+        """Yield the matching events of all sessions after a position, then new ones; None starts with new events.
+
+        With `is_gap`, the first item says that events are missing.
+        """
         heartbeat, ended = self._heartbeat(), self.draining.over
-        return self._all_sessions.follow(which, after=after, heartbeat=heartbeat, ended=ended)
+        return self._all_sessions.follow(which, after=after, is_gap=is_gap, heartbeat=heartbeat, ended=ended)
 
     def _heartbeat(self) -> float:
         return self.settings.api.heartbeat.total_seconds()

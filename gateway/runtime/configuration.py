@@ -1,9 +1,10 @@
 """Applies the configuration to the parts of a gateway, at the start and on reload."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -11,7 +12,8 @@ import structlog
 from gateway.adapter.port import Adapter
 from gateway.errors import Conflict, DragomanError, InvalidConfiguration, Problem
 from gateway.guard import FAULTS, Tasks, guard, guard_call, in_thread, is_fault, spawn
-from gateway.links.frame_memory import FRAMES
+from gateway.log_limit import limited
+from gateway.runtime.ambient import Ambient
 from gateway.runtime.bounds import breaker_rules, executor_limits, session_limit
 from gateway.runtime.calls.breaker import Breakers
 from gateway.runtime.calls.callbacks import Callbacks
@@ -26,8 +28,9 @@ from gateway.runtime.policy import changed_paths, declared_tools, policy_of
 from gateway.runtime.session.runtimes import AdapterFailed, Runtimes
 from gateway.runtime.session.sessions import Sessions
 from gateway.runtime.views import Reloaded
-from gateway.settings.model import Settings
-from gateway.strict_json import MEMBERS
+from gateway.settings.model import Section, Settings
+from gateway.settings.place import Finding, Place, report
+from gateway.settings.source import read_source
 
 log = structlog.get_logger(__name__)
 
@@ -37,6 +40,7 @@ class Configured:
     """The parts of a gateway that a reload changes."""
 
     adapters: Mapping[str, Adapter]
+    ambient: Ambient
     metrics: Metrics
     backends: Backends
     scanner: SecretScanner
@@ -50,6 +54,8 @@ class Configured:
     tasks: Tasks
     local_url: str | None
     """The base of callback URLs without a `public_url`."""
+    file: Path | None
+    """The configuration file, for errors; None if the configuration is not from a file."""
     reread_within: float
     """Seconds that reading the file may take."""
 
@@ -84,9 +90,10 @@ class Configuration:
             adapters=tuple({options.adapter for options in settings.runtimes.values()}),
             destinations=tuple(settings.destinations),
         )
-        MEMBERS.most = settings.limits.members
-        FRAMES.largest, FRAMES.most = settings.limits.frame, settings.limits.frame_memory
-        parts.sessions.configure(settings.limits)
+        limits, frames = settings.limits, parts.ambient.frames
+        parts.ambient.members.most = limits.members
+        frames.largest, frames.most = limits.frame, limits.frame_memory
+        parts.sessions.configure(limits)
         public_url = None if settings.public_url is None else str(settings.public_url)
         parts.callbacks.public_url = public_url or parts.local_url
         parts.tickets.public_url = public_url
@@ -120,7 +127,6 @@ class Configuration:
     async def _reload(self, *, force: bool, dry_run: bool) -> Reloaded:
         async with self._reloading:
             old, new = self.settings, await self._read()
-            _check_fixed_settings(old, new)
             restarted = self._restarted_by(new)
             if dry_run:
                 return Reloaded(changed_paths(old, new), restarted)
@@ -170,10 +176,22 @@ class Configuration:
     async def _read(self) -> Settings:
         """Read the file in a thread: it may be long, and a disk may hang."""
         try:
-            return await in_thread("reload", self._reread, within=self._parts.reread_within, what="reading it")
+            return await in_thread("reload", self._reread_checked, within=self._parts.reread_within, what="reading it")
         except TimeoutError as exc:
             fault = Problem(path="", message=f"{exc}; does a disk or a folder of secrets hang?")
-            raise InvalidConfiguration("reload", (fault,)) from exc
+            raise InvalidConfiguration(str(self._parts.file or "configuration"), (fault,)) from exc
+
+    def _reread_checked(self) -> Settings:
+        """Read the file, and refuse changes that need a restart, with their lines.
+
+        Raises:
+            InvalidConfiguration: the file has errors, or changes such a setting.
+        """
+        new, file = self._reread(), self._parts.file
+        if found := [*_find_fixed_changes(self.settings, new)]:
+            problems = report(found, read_source(file).lines if file is not None else dict[Place, int]())
+            raise InvalidConfiguration(str(file or "configuration"), problems)
+        return new
 
     async def _attempt(self, name: str | None) -> BaseException | None:
         """Apply a runtime's configuration, or take sessions over if `name` is None; return the error for the reload."""
@@ -191,21 +209,36 @@ class Configuration:
         """Log a failure and retry in a task until it succeeds."""
         about: dict[str, Any] = {} if name is None else {"runtime": name}
         if isinstance(exc, DragomanError):
-            log.warning("configuration cannot be applied yet; retrying", reason=str(exc), **about)
+            self._warn(name, exc)
         else:
-            FAULTS.note("runtime", exc, text="runtime cannot be connected; retrying", **about)
+            FAULTS.get().note("runtime", exc, text="runtime cannot be connected; retrying", **about)
         if name not in self._retrying:
             self._retrying.add(name)
             guard("runtime", partial(self._apply_again, name), self._parts.tasks, **about)
 
     async def _apply_again(self, name: str | None) -> None:
-        """Apply the configuration of a runtime again and take over its sessions."""
+        """Apply the configuration of a runtime again and take over its sessions, until that succeeds."""
+        times = 0
+        while not await self._is_applied(name):
+            await asyncio.sleep(FAULTS.get().pause_after(times))
+            times += 1
+
+    async def _is_applied(self, name: str | None) -> bool:
         async with self._reloading:
-            if not self._parts.sessions.leaving:
-                if name is not None:
-                    await self._apply_runtime(name)
-                await self._parts.takeover.take_all()
+            try:
+                if not self._parts.sessions.leaving:
+                    if name is not None:
+                        await self._apply_runtime(name)
+                    await self._parts.takeover.take_all()
+            except DragomanError as exc:
+                self._warn(name, exc)
+                return False
             self._retrying.discard(name)
+            return True
+
+    def _warn(self, name: str | None, exc: DragomanError) -> None:
+        about = {} if name is None else {"runtime": name}
+        limited(log.warning, "configuration cannot be applied yet; retrying", per=name, reason=str(exc), **about)
 
     async def _apply_runtime(self, name: str) -> None:
         """Connect, reconnect or stop a runtime as the configuration requires."""
@@ -242,20 +275,23 @@ class Configuration:
         self.use(settings)
 
 
-def _check_fixed_settings(old: Settings, new: Settings) -> None:
-    """Compare the settings that cannot change while the gateway runs.
-
-    Raises:
-        InvalidConfiguration: one of them differs.
-    """
-    for fixed in ("engine", "instance", "traces"):
-        if getattr(new, fixed) != getattr(old, fixed):
-            fault = Problem(path=fixed, message="cannot change while the gateway runs; restart it")
-            raise InvalidConfiguration("reload", (fault,))
+def _find_fixed_changes(old: Settings, new: Settings) -> Iterator[Finding]:
+    """Compare the settings that cannot change while the gateway runs."""
+    for section in ("engine", "instance", "traces"):
+        before: Section | None = getattr(old, section)
+        after: Section | None = getattr(new, section)
+        if before == after:
+            continue
+        places: list[Place] = []
+        if after is not None and type(before) is type(after):
+            for name, field in type(after).model_fields.items():
+                if getattr(before, name) != getattr(after, name):
+                    places.append((section, field.alias or name))
+        for place in places or [(section,)]:
+            yield Finding(place, "cannot change while the gateway runs; restart it to apply this")
     if old.api.keys and not new.api.keys:
         # The listener may be reachable from other machines, and an API without keys would be open to all of them.
-        fault = Problem(path="api.keys", message="cannot all be removed while the gateway runs; restart it")
-        raise InvalidConfiguration("reload", (fault,))
+        yield Finding(("api", "keys"), "cannot all be removed while the gateway runs; restart it to apply this")
 
 
 def _log_unreported(work: "asyncio.Task[Reloaded]") -> None:

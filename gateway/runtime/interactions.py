@@ -38,9 +38,8 @@ class Interactions:
         self, page: Page, *, session_id: SessionId | None, state: InteractionState | None
     ) -> tuple[Sequence[tuple[InteractionRow, Envelope]], str | None]:
         """Return a page of interactions with their request events, and the start of the next page."""
-        rows, following = await self._engine.interactions(page, session_id=session_id, state=state)
-        shown = [await show(self._engine, row) for row in rows]
-        return [(one.row, one.asked) for one in shown if one is not None], following
+        rows, following = await self._engine.interactions_with_events(page, session_id=session_id, state=state)
+        return [(row, asked) for row, asked in rows if asked is not None], following
 
     async def find(self, interaction_id: InteractionId) -> InteractionShown:
         """Return an interaction with its request event.

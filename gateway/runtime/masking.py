@@ -1,6 +1,5 @@
 """Converts the facts of a log line to plain JSON of bounded size without registered secrets."""
 
-import re
 import traceback
 from collections.abc import Iterable, Mapping
 from itertools import islice
@@ -10,6 +9,7 @@ from typing import Any, cast
 import orjson
 
 from dragoman.hidden import MASK, NOTHING, Hidden
+from gateway.visible import show_hidden
 
 _LONGEST = 2_000
 _LONGEST_TRACEBACK = 8_000
@@ -20,8 +20,6 @@ _SHORTEST_SECRET = 4
 """Shorter values would blank out half of every line."""
 _TOKENS = (b"whsec_", b"dtt_")
 """The beginnings of the tokens that every mask finds."""
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
-"""Characters that steer terminals, end lines for some readers, or turn the direction of text."""
 
 _registered = [NOTHING]
 
@@ -62,7 +60,7 @@ def _mask_value(value: Any, masks: Iterable[Hidden]) -> Any:
 
 
 def clean_text(text: str) -> str:
-    """Mask a text, escape its control characters, and cut it to 2,000 characters."""
+    """Mask a text, show its hidden characters, and cut it to 2,000 characters."""
     text = mask_text(text[:_LONGEST_READ], is_cut=len(text) > _LONGEST_READ)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
@@ -108,7 +106,7 @@ def clean(value: Any, depth: int = 0) -> Any:
 
 
 def mask_text(text: str, *, is_cut: bool = False) -> str:
-    """Mask registered secrets in a text, and escape its control characters; `is_cut` if the end of it is missing."""
+    """Mask registered secrets in a text, and show its hidden characters; `is_cut` if the end of it is missing."""
     if not text.isascii():
         text = text.encode("utf-8", "backslashreplace").decode()
     text = _registered[0].mask(text)
@@ -116,8 +114,4 @@ def mask_text(text: str, *, is_cut: bool = False) -> str:
         # The cut may leave a part of a secret; no encoded form is longer than this.
         longest = max((len(secret) for secret in _registered[0].texts), default=0)
         text = text[: len(text) - 12 * longest]
-    return text if text.isprintable() else _CONTROL.sub(_escape, text)
-
-
-def _escape(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape").decode()
+    return show_hidden(text, keep="\t\n")

@@ -4,19 +4,20 @@ Each method records one occurrence. Label values are configured names; all other
 cannot create series.
 """
 
-from collections.abc import Callable, Collection
+import collections
+from collections.abc import Callable, Collection, Mapping
 from math import nan
 from typing import Literal, get_args
 
 from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, disable_created_metrics, generate_latest
 
 from gateway.events import OutcomeKind
-from gateway.guard import FAULTS
 from gateway.runtime.activity import Activity
 from gateway.runtime.counters import Buckets, Counter, ExternalCounter
 from gateway.runtime.log_queue import DROPPED
+from gateway.runtime.views import ConditionKind
 from gateway.settings.model import UNDECLARED as OTHER
-from gateway.traces.queue import DROPPED as SPANS_DROPPED
+from gateway.store.rows import Holder
 
 AttemptResult = Literal["answered", "accepted", "refused", "never_sent", "not_processed", "uncertain", "canceled"]
 """The result of one attempt at an executor; all but the last are answers of `gateway.executors.port`."""
@@ -49,6 +50,10 @@ class Metrics:
         self.registry = CollectorRegistry(auto_describe=True)
         # Memory, CPU and open files, under the standard names of Prometheus client libraries.
         ProcessCollector(registry=self.registry)
+        self.faults: collections.Counter[str] = collections.Counter()
+        """Unexpected exceptions, by part."""
+        self.spans_dropped: collections.Counter[str] = collections.Counter()
+        """Spans that were not exported, by reason."""
         self._create()
         self._create_for_cluster()
         self.activity = Activity()
@@ -80,6 +85,13 @@ class Metrics:
         )  # fmt: skip
         self._dead_letters = Gauge(
             "dragoman_dead_letters", "Failed calls and deliveries that wait for an operator.", registry=here
+        )
+        self._conditions = Gauge(
+            "dragoman_conditions", "Conditions that need an operator; `GET /v1/activity` lists them.", ("condition",),
+            registry=here,
+        )  # fmt: skip
+        self._interactions = Gauge(
+            "dragoman_interactions_waiting", "Requests for human input that wait for an answer.", registry=here
         )
         self._unknown = Counter("dragoman_unknown_outcomes", "Calls with an unknown outcome.", registry=here)
         self._late = Counter(
@@ -116,6 +128,11 @@ class Metrics:
             "dragoman_live_copies_lost", "Live events that a destination did not get.",
             ("destination",), registry=here,
         )  # fmt: skip
+        self._held_back = Gauge(
+            "dragoman_events_held_back_seconds",
+            "Seconds for which events of the stream over all sessions wait for an earlier transaction.",
+            ("pid", "database"), registry=here,
+        )  # fmt: skip
         self._disk_free = Gauge("dragoman_disk_free_bytes", "Free bytes on the disk of the store.", registry=here)
         self._tasks = Gauge("dragoman_tasks", "Tasks of the event loop, including waiting ones.", registry=here)
         self._build_info = Gauge(
@@ -135,7 +152,7 @@ class Metrics:
         )
         ExternalCounter(
             "dragoman_faults", "Unexpected exceptions, by part of the gateway; each is logged.",
-            "part", FAULTS.total, registry=here,
+            "part", self.faults, registry=here,
         )  # fmt: skip
         ExternalCounter(
             "dragoman_log_lines_dropped", "Log lines dropped because the reader of the log is too slow.",
@@ -143,7 +160,7 @@ class Metrics:
         )  # fmt: skip
         ExternalCounter(
             "dragoman_spans_dropped", "Spans that were not exported to the collector, by reason.",
-            "reason", SPANS_DROPPED, registry=here,
+            "reason", self.spans_dropped, registry=here,
         )  # fmt: skip
 
     def _create_for_cluster(self) -> None:
@@ -186,6 +203,10 @@ class Metrics:
         self._tools = frozenset(tools)
         self._executors = frozenset(executors)
         self._destinations = frozenset(destinations)
+        for executor in executors:
+            for result in get_args(AttemptResult):
+                # An alert must see the first attempt as an increase.
+                self._attempts.add(executor, result, by=0)
         for gauge in (self._link_up, self._links_asleep, self._outbox_oldest, self._sessions, self._without_tools):
             for runtime in removed:
                 gauge.remove_by_labels({"runtime": runtime})
@@ -279,6 +300,13 @@ class Metrics:
     def dead_letters(self, count: int) -> None:
         self._dead_letters.set(count)
 
+    def conditions(self, counts: Mapping[ConditionKind, int]) -> None:
+        for kind in get_args(ConditionKind):
+            self._conditions.labels(kind).set(counts.get(kind, 0))
+
+    def interactions_waiting(self, count: int) -> None:
+        self._interactions.set(count)
+
     def copies_lost(self, destination: str, count: int) -> None:
         """Count copies that retention removed undelivered."""
         self._copies_lost.add(destination if destination in self._destinations else OTHER, by=count)
@@ -292,6 +320,12 @@ class Metrics:
 
     def tasks(self, count: int) -> None:
         self._tasks.set(count)
+
+    def held_back(self, holder: Holder | None, seconds: float) -> None:
+        """Record how long events wait for a transaction; None if they do not."""
+        self._held_back.clear()
+        if holder is not None:
+            self._held_back.labels(pid=holder.pid, database=holder.database).set(seconds)
 
     def disk_free(self, count: int) -> None:
         self._disk_free.set(count)

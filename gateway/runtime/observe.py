@@ -79,12 +79,13 @@ def note(
                     page=f"/ui/calls/{event.call_id}" if level == WARNING and event.call_id else None,
                 )
                 call = before.calls.get(CallId(event.call_id or ""))
-                seconds = (envelope.recorded_at - call.created_at).total_seconds() if call else 0.0
-                metrics.call_settled(before.runtime, event.tool or "", outcome=event.outcome, seconds=seconds)
+                seconds = (envelope.recorded_at - call.created_at).total_seconds() if call else None
+                metrics.call_settled(before.runtime, event.tool or "", outcome=event.outcome, seconds=seconds or 0.0)
                 if event.unknown:
                     metrics.unknown_outcome()
                 if event.call_id is not None:
-                    metrics.activity.ended(envelope.recorded_at, event.outcome, unknown=event.unknown)
+                    at = envelope.recorded_at
+                    metrics.activity.ended(at, event.outcome, unknown=event.unknown, seconds=seconds)
             case "outcome.ignored":
                 metrics.late_outcome()
                 limited(log.warning, "late outcome ignored", per=session, call_id=event.call_id, reason=event.reason)

@@ -1,19 +1,32 @@
 """Reports the state of the gateway: its runtimes, their links, its calls per minute, and its readiness."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from gateway.adapter.port import Adapter, ToolRegistry
 from gateway.errors import EngineUnavailable
 from gateway.events import SessionId
 from gateway.guard import FAULTS
 from gateway.runtime.calls.offered import OfferedTool
+from gateway.runtime.session.owned_session import OwnedSession
 from gateway.runtime.session.runtimes import Runtimes
 from gateway.runtime.session.sessions import Sessions
 from gateway.runtime.session.shared import Shared
-from gateway.runtime.views import ActivityStatus, LinkStatus, Readiness, RuntimeStatus, UnconnectedRuntime
+from gateway.runtime.views import (
+    ActivityStatus,
+    Condition,
+    LinkStatus,
+    Readiness,
+    RuntimeStatus,
+    UnconnectedRuntime,
+)
 from gateway.settings.model import Settings
 
+_MOST_LINKS = 20
+"""Links of one runtime that are listed as conditions."""
+TROUBLED = frozenset({"down", "refused"})
+"""The states of a link that need an operator."""
+_LOGGED = "keeps failing after restarts; the log has the reason"
 _UNCONNECTED = "not connected yet; connecting is retried, and the log has the reason"
 
 
@@ -44,8 +57,11 @@ class Status:
         self._slots = shared.slots
         self._drain = shared.drain
 
-    async def sessions_without_tools(self) -> Mapping[str, Mapping[SessionId, str]]:
-        """Return the owned sessions whose agents have not listed the tools in time, by runtime, with the reasons."""
+    async def sessions_without_tools(self, only: Collection[SessionId] = ()) -> Mapping[str, Mapping[SessionId, str]]:
+        """Return the owned sessions whose agents have not listed the tools in time, by runtime, with the reasons.
+
+        `only` are the sessions to consider; by default all.
+        """
         found: dict[str, dict[SessionId, str]] = {}
         for name, runtime in list(self._sessions.runtimes.items()):
             if not runtime.options.takes_mcp:
@@ -53,7 +69,7 @@ class Status:
             found[name] = {}
             registry: object = runtime.connector
             problem = registry.tools_problem if isinstance(registry, ToolRegistry) else None
-            for one in list(self._sessions.of_runtime(name)):
+            for one in self._owned(name, only):
                 view = one.worker.view
                 shares = runtime.options.shares_tools and bool(self._offer(name, view.memory.labels))
                 why = await self._tool_watch.why_lacking(
@@ -63,8 +79,17 @@ class Status:
                     found[name][view.session_id] = why
         return found
 
-    def runtimes(self) -> Sequence[RuntimeStatus]:
-        """Return the connected runtimes; `unconnected` returns the others."""
+    def _owned(self, runtime: str, only: Collection[SessionId]) -> Sequence[OwnedSession]:
+        if not only:
+            return list(self._sessions.of_runtime(runtime))
+        found = map(self._sessions.owned, only)
+        return [one for one in found if one is not None and one.runtime.name == runtime]
+
+    def runtimes(self, only: Collection[SessionId] = (), *, troubled: bool = False) -> Sequence[RuntimeStatus]:
+        """Return the connected runtimes; `unconnected` returns the others.
+
+        `only` are the sessions whose links are included, by default all; with `troubled`, only those in trouble.
+        """
         shown: list[RuntimeStatus] = []
         for name, runtime in self._sessions.runtimes.items():
             links = tuple(
@@ -75,8 +100,8 @@ class Status:
                     since=c.supervisor.since,
                     reason=c.supervisor.reason,
                 )
-                for c in self._sessions.of_runtime(name)
-                if c.supervisor is not None
+                for c in self._owned(name, only)
+                if c.supervisor is not None and (not troubled or c.supervisor.state in TROUBLED)
             )
             adapter = runtime.adapter
             failing = self._runtimes.failing_autostarts.get(name)
@@ -95,8 +120,37 @@ class Status:
 
     def activity(self) -> ActivityStatus:
         """Return the calls per minute of this instance since its start, for at most an hour, and its executors."""
-        minutes = self._activity.last(since=self._since, now=self._clock.now())
-        return ActivityStatus(self._since, minutes, self._slots.executors())
+        now = self._clock.now()
+        minutes, (p50, p95) = self._activity.last(since=self._since, now=now), self._activity.percentiles(now)
+        return ActivityStatus(self._since, minutes, p50, p95, self._slots.executors(), self.conditions())
+
+    async def count_waiting(self, most: int) -> tuple[int, int]:
+        """Count the interactions and the dead letters that wait for a person, each at most `most`.
+
+        Raises:
+            EngineUnavailable: the store cannot be read.
+        """
+        return await self._engine.count_waiting(most), min(most, await self._engine.count_dead(most))
+
+    def conditions(self) -> Sequence[Condition]:
+        """Return all conditions that need an operator, of links those of the first sessions of each runtime."""
+        found = [Condition("part", name, _LOGGED) for name in FAULTS.get().failing(asyncio.get_running_loop().time())]
+        found += [Condition("runtime", one.name, one.reason) for one in self.unconnected()]
+        for name, failing in sorted(self._runtimes.failing_autostarts.items()):
+            reason = f"has failed {failing.attempts} times: {failing.reason}"
+            found.append(Condition("autostart", name, reason, failing.since))
+        for runtime in self.runtimes(troubled=True):
+            for link in runtime.links[:_MOST_LINKS]:
+                name = f"{runtime.name}/{link.native_id}"
+                reason = f"is {link.state}: {link.reason}" if link.reason else f"is {link.state}"
+                found.append(Condition("link", name, reason, link.since, link.session_id))
+            if (more := len(runtime.links) - _MOST_LINKS) > 0:
+                found.append(Condition("link", f"{runtime.name}/…", f"{more} more are down or refused"))
+        for one in self._slots.executors():
+            if one.breaker != "closed" or one.refuses:
+                what = "refuses requests" if one.refuses else "does not respond"
+                found.append(Condition("executor", one.name, f"{what}: {one.reason}", one.since or one.failed_at))
+        return found
 
     async def ready(self) -> Readiness:
         """Query the store and check whether this instance can accept work."""
@@ -115,8 +169,5 @@ class Status:
             checks=checks,
             sessions=self._sessions.count,
             instance_id=None if lease is None else lease.instance,
-            failing=(
-                *FAULTS.failing(asyncio.get_running_loop().time()),
-                *(f"autostart of {name}" for name in sorted(self._runtimes.failing_autostarts)),
-            ),
+            failing=tuple(str(condition) for condition in self.conditions()),
         )

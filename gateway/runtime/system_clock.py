@@ -1,11 +1,12 @@
 """The system clock and the generator of ids."""
 
-import secrets
 import time
+from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from itertools import pairwise
+from random import Random, SystemRandom
 from threading import Lock
 
 from gateway.clock import Clock
@@ -41,14 +42,17 @@ class SystemClock:
 class SystemIds:
     """Generates ids that sort in the order of creation, even within one millisecond or while the clock stops."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, random: Random | None = None) -> None:
         self._clock = clock
+        self._random = random or SystemRandom()
+        # For what may be guessed: a system call for each would release the interpreter lock in every decision.
+        self._guessable = Random(self._random.getrandbits(128))  # noqa: S311
+        self.jitter = self._guessable.random
         self._lock = Lock()
         self._milliseconds = -1
         self._time = ""
-        # Read once: a system call for each id would release the interpreter lock in every decision, and ids need not be
-        # secret. The top bit stays free, so that counting up cannot overflow.
-        self._entropy = secrets.randbits(_ENTROPY_BITS - 1)
+        # Read once, because ids may be guessed. The top bit stays free, so that counting up cannot overflow.
+        self._entropy = self._random.getrandbits(_ENTROPY_BITS - 1)
         self._written = ""
 
     def event_id(self) -> EventId:
@@ -64,4 +68,7 @@ class SystemIds:
             return EventId(self._time + self._written)
 
     def token(self) -> str:
-        return secrets.token_urlsafe(32)
+        return urlsafe_b64encode(self._random.randbytes(32)).rstrip(b"=").decode()
+
+    def span_id(self) -> str:
+        return f"{self._guessable.getrandbits(63) + 1:016x}"

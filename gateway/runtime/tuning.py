@@ -56,4 +56,5 @@ class Tuning:
     late: timedelta = timedelta(minutes=10)
     """How long the callback addresses of a call respond after its end."""
     snapshot_every: int = 500
-    """The number of events between snapshots of a session's memory."""
+    snapshot_bytes: int = 4 * 1024 * 1024
+    """The number of events, or of their bytes, between snapshots of a session's memory."""

@@ -21,6 +21,9 @@ NEWS_BYTES = 80 * 1024
 class Heartbeat:
     """No event occurred for a while, and the stream is alive."""
 
+    note: str = ""
+    """Why recorded events are not shown yet."""
+
 
 class Batch(Protocol):
     """A batch of consecutive items, as a log of news keeps it."""
@@ -148,6 +151,9 @@ class InteractionShown:
     asked: Envelope
 
 
+ConditionKind = Literal["part", "runtime", "autostart", "link", "executor"]
+"""A part of the process that keeps failing after restarts, a runtime that is not connected, an autostart that fails, a
+link that is down or refused, an executor that does not respond or refuses requests."""
 InteractionItem = InteractionShown | Missed | Heartbeat
 
 
@@ -216,6 +222,7 @@ class ExecutorStatus:
     breaker: Literal["closed", "half_open", "open"]
     since: datetime | None
     """When the failures began that opened the breaker."""
+    refuses: bool
     failed_at: datetime | None
     reason: str | None
     running: int
@@ -223,12 +230,33 @@ class ExecutorStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class Condition:
+    """Something of this instance that needs an operator."""
+
+    kind: ConditionKind
+    name: str
+    """The part, runtime or executor; a link's is `RUNTIME/NATIVE_ID`."""
+    reason: str | None
+    since: datetime | None = None
+    session_id: SessionId | None = None
+    """The session of a link."""
+
+    def __str__(self) -> str:
+        """Name it without its reason, which may contain addresses."""
+        return self.name if self.kind == "part" else f"{self.kind} of {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
 class ActivityStatus:
-    """The calls per minute of one instance, oldest first, and its executors."""
+    """The calls per minute of one instance, oldest first, its executors, and the conditions that need an operator."""
 
     instance_since: datetime
     minutes: Sequence[Minute]
+    p50: float | None
+    p95: float | None
+    """The seconds that half, and 95 % of the calls took at most."""
     executors: Sequence[ExecutorStatus]
+    conditions: Sequence[Condition]
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +271,7 @@ class Readiness:
     instance_id: str | None = None
     """The instance that owns them; None without a lease, or if none is needed."""
     failing: tuple[str, ...] = ()
-    """The parts of the process that keep failing after restarts; all other parts work."""
+    """The names of all conditions that need an operator; everything else works."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ _LABEL_LENGTH = 128
 
 
 def lint(settings: Settings) -> tuple[Finding, ...]:
-    """List errors and warnings, in the order of the checks."""
+    """List all findings, in the order of the checks."""
     return (
         *_access(settings),
         *_store(settings),
@@ -111,13 +111,11 @@ def _runtimes(settings: Settings) -> Iterator[Finding]:
                 (*place, "autostart"), "autostart needs options that say what to create; see the adapter's README"
             )
         elif not options.creates and options.mcp_clients is None:
-            yield _warn(
-                place,
-                "has no native_id and creates no session; it stays idle until POST /v1/sessions passes a native_id",
-            )
+            text = "has no native_id and creates no session; it stays idle until POST /v1/sessions passes a native_id"
+            yield Finding(place, text, "note")
         for field in type(options).model_fields:
             if (field == "url" or field.endswith("_url")) and isinstance(url := getattr(options, field), str) and url:
-                yield from _url((*place, field), url)
+                yield from lint_url((*place, field), url)
         for label, value in options.labels.items():
             yield from _label((*place, "labels", label), label, value)
         for number, client in enumerate(options.mcp_clients or ()):
@@ -128,16 +126,18 @@ def _runtimes(settings: Settings) -> Iterator[Finding]:
             yield from _label(("routes", index, "match", "label", label), label, value)
 
 
-def _url(place: Place, url: str) -> Iterator[Finding]:
+def lint_url(place: Place, url: str, *, of: str = "") -> Iterator[Finding]:
+    """Check that the gateway may connect to a URL; `of` names a source other than the place."""
     if (fault := find_url_fault(url)) is not None:
-        yield Finding(place, f"{fault}; write the base URL of your service")
+        yield Finding(place, f"{of}{fault}; write the base URL of your service")
     else:
-        yield from _address(place, urlsplit(url).hostname or "")
+        yield from _address(place, urlsplit(url).hostname or "", of=of)
 
 
-def _address(place: Place, host: str) -> Iterator[Finding]:
+def _address(place: Place, host: str, *, of: str = "") -> Iterator[Finding]:
     if (fault := why_refused(host)) is not None:
-        yield Finding(place, f"{host} is {fault}; the gateway never connects to it; write the address of your service")
+        text = f"{of}{host} is {fault}; the gateway never connects to it; write the address of your service"
+        yield Finding(place, text)
 
 
 def _label(place: Place, name: str, value: str) -> Iterator[Finding]:
@@ -200,6 +200,12 @@ def _targets(settings: Settings) -> Iterator[Finding]:
                 (*place, "url"), "contains a user name or password, which may appear in logs; use `headers` instead"
             )
         yield from _address((*place, "url"), url.host or "")
+    for place, url in (
+        (("traces", "endpoint"), settings.traces and settings.traces.endpoint),
+        (("instance", "url"), settings.instance.url),
+    ):
+        if url is not None:
+            yield from _address(place, url.host or "")
     for name, spec in settings.destinations.items():
         yield from _secrets(("destinations", name), spec.secret)
         if not spec.secret:

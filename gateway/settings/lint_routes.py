@@ -4,8 +4,10 @@ from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 
 from dragoman.models.events import KINDS
+from gateway.core.confirmations import MESSAGE, find_confirmer
 from gateway.settings.model import MatchSpec, RouteSpec, Settings
 from gateway.settings.place import Finding, Place, suggest
+from gateway.settings.routing import routes_of
 
 ANSWERED = frozenset({"tool.requested", "message.posted", "approval.asked", "question.asked"})
 """Kinds that an executor can answer."""
@@ -30,6 +32,7 @@ def lint_routes(settings: Settings) -> Iterator[Finding]:
                     f"never reached: routes[{above}] takes everything this one matches; move it up",
                     "warning",
                 )
+    yield from _confirmations(settings)
     yield from _unrouted_tools(settings)
     yield from _unused_targets(settings)
 
@@ -73,6 +76,38 @@ def _match(settings: Settings, route: RouteSpec, place: Place) -> Iterator[Findi
         yield Finding((*where, "event"), f"{match.event!r} cannot go `to` an executor, only {kinds} can; use copy_to")
     elif route.copy_to and matched <= LIVE and not route.live:
         yield _warn((*where, "event"), f"{match.event!r} is not recorded, so nothing is copied; add `live: true`")
+
+
+def _confirmations(settings: Settings) -> Iterator[Finding]:
+    """Check that what confirms the agents' messages of each runtime gets these messages."""
+    routes = routes_of(settings)
+    for runtime, options in settings.runtimes.items():
+        rule = options.confirmation
+        if rule is None:
+            continue
+        place = ("runtimes", runtime)
+        by, name = find_confirmer(rule, routes, runtime=runtime, labels=options.labels)
+        copies = routes.copies_for(runtime=runtime, kind=MESSAGE, labels=options.labels)
+        match by, name:
+            case "recorded", _ if rule.by is None:
+                text = (
+                    "each agent message is confirmed before anybody delivered it; set `confirm` to what delivers it:"
+                    " client, executor or copied, or to recorded to keep this"
+                )
+                yield _warn(place, text)
+            case "executor", None:
+                yield Finding((*place, "confirm"), f"no route takes {MESSAGE} `to` an executor; add one")
+            case "copied", None:
+                text = f"not exactly one destination is named by a route for {MESSAGE}; set `confirm_by` to one"
+                yield Finding((*place, "confirm"), text)
+            case "copied", str() if name not in copies:
+                text = f"no route copies {MESSAGE} to {name!r}; {suggest(name, copies)}"
+                yield Finding((*place, "confirm_by"), text)
+            case _:
+                pass
+        if by != "executor" and routes.executor_for(runtime=runtime, kind=MESSAGE, labels=options.labels) is not None:
+            text = f"with `confirm: {by}` no executor gets {MESSAGE}, although a route takes it `to` one"
+            yield _warn((*place, "confirm"), text)
 
 
 def _unrouted_tools(settings: Settings) -> Iterator[Finding]:

@@ -2,11 +2,10 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from fnmatch import fnmatchcase
 from typing import Any
 
 from gateway.core.arguments import problems_in_schema
-from gateway.settings.model import UNDECLARED, RouteSpec, Settings
+from gateway.settings.model import UNDECLARED, Settings
 from gateway.settings.place import Finding, Place
 
 GET_RESULT = "get_result"
@@ -53,22 +52,14 @@ def _unknown_addresses(settings: Settings) -> Iterator[Finding]:
 
 
 def _uncovered_approvals(settings: Settings) -> Iterator[Finding]:
-    """Warn if a route answers approvals for agents that call our tools without requesting any."""
+    """Note that agents call our tools without an approval; only their server knows whether they ask for any."""
     for name, options in settings.runtimes.items():
-        if not (options.takes_mcp and options.calls_unasked and settings.tools):
-            continue
-        if any(_answers_approvals(route, name) for route in settings.routes):
+        if options.takes_mcp and options.calls_unasked and settings.tools:
             text = (
                 "its confirmation mode does not cover the tools declared here: its agents call them without an"
                 " approval; executors of tools that need one must request it themselves"
             )
-            yield Finding(("runtimes", name), text, "warning")
-
-
-def _answers_approvals(route: RouteSpec, runtime: str) -> bool:
-    match = route.match
-    is_for_approvals = match.tool is None and fnmatchcase("approval.asked", match.event or "*")
-    return route.to is not None and is_for_approvals and fnmatchcase(runtime, match.runtime)
+            yield Finding(("runtimes", name), text, "note")
 
 
 def _inner(problem: str) -> Place:

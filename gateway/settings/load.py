@@ -10,34 +10,38 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 from pydantic import ValidationError
 
 from dragoman.postgres_dsn import files_of, needs_root_certificate
 from gateway.adapter.port import Adapter, RuntimeOptions
-from gateway.errors import InvalidConfiguration, OperatorError, Problem
+from gateway.errors import InvalidConfiguration, OperatorError, Problem, install_line
 from gateway.settings.expand import expand
 from gateway.settings.explain import SettingFault, explain, faults
 from gateway.settings.functions import find_function
-from gateway.settings.lint import lint
+from gateway.settings.lint import lint, lint_url
 from gateway.settings.model import PostgresStore, PythonSpec, Settings
 from gateway.settings.place import Finding, Place, overlap, report, suggest
 from gateway.settings.schema import build_schema
 from gateway.settings.secret_values import secrets_from_outside, secrets_in
 from gateway.settings.source import read_source
 
+COLLECTOR_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+"""Variables that name a collector and enable the export of traces."""
 _ROOT_CERTIFICATE = Path("~/.postgresql/root.crt")
+_NONE: Mapping[str, str] = MappingProxyType({})
 _NAMED = frozenset({"runtimes", "executors", "destinations"})
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A usable configuration and its warnings."""
+    """A usable configuration, its warnings and notes."""
 
     settings: Settings
     problems: tuple[Problem, ...]
-    """Warnings only; errors raise."""
+    """Warnings and notes; errors raise."""
     source: Path
     secrets: tuple[str, ...] = field(repr=False)
     """Texts to mask in all output."""
@@ -50,8 +54,10 @@ class _Validated:
     faults: list[SettingFault]
 
 
-def load(path: Path, *, adapters: Mapping[str, Adapter], env: Mapping[str, str]) -> Loaded:
-    """Load a file; `env` provides the values of `${VAR}`.
+def load(
+    path: Path, *, adapters: Mapping[str, Adapter], env: Mapping[str, str], broken: Mapping[str, str] = _NONE
+) -> Loaded:
+    """Load a file; `env` provides the values of `${VAR}`, `broken` the faults of the adapters that cannot be used.
 
     Raises:
         InvalidConfiguration: contains all errors, not only the first.
@@ -59,7 +65,7 @@ def load(path: Path, *, adapters: Mapping[str, Adapter], env: Mapping[str, str])
     source = read_source(path)
     expanded = expand(_without_extensions(source.values), env=env, folder=path.parent)
     early = [*source.findings, *expanded.findings]
-    checked = _validate(expanded.values, adapters)
+    checked = _validate(expanded.values, adapters, broken)
     known = [*early, *checked.findings]
     # One message per cause: a value that could not be read or expanded is not reported as invalid too.
     fresh = [fault for fault in checked.faults if not any(overlap(fault.place, other.place) for other in known)]
@@ -70,7 +76,7 @@ def load(path: Path, *, adapters: Mapping[str, Adapter], env: Mapping[str, str])
             written=source.values,
             outside=expanded.outside,
             empty=expanded.empty,
-            unexpanded=lambda: _validate(_without_extensions(source.values), adapters).faults,
+            unexpanded=lambda: _validate(_without_extensions(source.values), adapters, broken).faults,
             # Building it takes longer than loading a file, and the texts of most faults need none.
             schema=cache(lambda: build_schema(adapters)),
         )
@@ -79,9 +85,17 @@ def load(path: Path, *, adapters: Mapping[str, Adapter], env: Mapping[str, str])
         wrong = [finding.place for finding in findings]
         findings = findings + [
             finding
-            for finding in (*lint(settings), *_libraries(settings), *_certificates(settings), *_functions(settings))
+            for finding in (
+                *lint(settings),
+                *_libraries(settings),
+                *_variables(settings, env),
+                *_certificates(settings),
+                *_functions(settings),
+            )
             if not any(overlap(finding.place, place) for place in wrong)
         ]
+    named = {finding.message for finding in findings}
+    findings = findings + [Finding(("runtimes",), text, "warning") for text in broken.values() if text not in named]
     hidden = [Finding(finding.place, expanded.hide(finding.message), finding.severity) for finding in findings]
     problems = report(hidden, source.lines)
     if settings is None or any(problem.severity == "error" for problem in problems):
@@ -97,7 +111,7 @@ def _without_extensions(values: Any) -> Any:
     return {key: value for key, value in cast("dict[str, Any]", values).items() if not key.startswith("x-")}
 
 
-def _validate(values: Any, adapters: Mapping[str, Adapter]) -> _Validated:
+def _validate(values: Any, adapters: Mapping[str, Adapter], broken: Mapping[str, str] = _NONE) -> _Validated:
     if not isinstance(values, dict):
         wrong = "the file must be a mapping: lines of `key: value`, beginning with e.g. `runtimes:`"
         return _Validated(None, (Finding((), wrong),), [])
@@ -109,7 +123,7 @@ def _validate(values: Any, adapters: Mapping[str, Adapter]) -> _Validated:
     if isinstance(given.get("runtimes"), dict):
         for name, options in cast("dict[str, Any]", given["runtimes"]).items():
             place = ("runtimes", name)
-            adapter = _choose(options, place, adapters)
+            adapter = _choose(options, place, adapters, broken)
             if isinstance(adapter, Finding):
                 findings.append(adapter)
                 continue
@@ -125,11 +139,15 @@ def _validate(values: Any, adapters: Mapping[str, Adapter]) -> _Validated:
     return _Validated(None if found or findings else settings, tuple(findings), found)
 
 
-def _choose(options: Any, place: Place, adapters: Mapping[str, Adapter]) -> Adapter | Finding:
+def _choose(
+    options: Any, place: Place, adapters: Mapping[str, Adapter], broken: Mapping[str, str]
+) -> Adapter | Finding:
     if not isinstance(options, dict):
         return Finding(place, "a runtime must be a mapping with at least `adapter:` and `url:`")
     given = cast("dict[str, Any]", options)
     name = given.get("adapter")
+    if isinstance(name, str) and name in broken:
+        return Finding((*place, "adapter"), broken[name])
     if not adapters:
         return Finding(place, "no adapter is installed; `dragoman doctor` shows how to fix that")
     if name is None:
@@ -147,18 +165,27 @@ def _choose(options: Any, place: Place, adapters: Mapping[str, Adapter]) -> Adap
 def _libraries(settings: Settings) -> Iterator[Finding]:
     """Check the optional libraries of the PostgreSQL store, of traces and of MCP."""
     if isinstance(settings.engine, PostgresStore) and find_spec("asyncpg") is None:
-        yield Finding(("engine", "type"), "its library is not installed: pip install 'dragoman[postgres]'")
+        yield Finding(("engine", "type"), f"its library is not installed; {install_line('postgres')}")
     if settings.traces is not None and not can_export_traces():
-        yield Finding(("traces",), "its libraries are not installed: pip install 'dragoman[otel]'")
+        yield Finding(("traces",), f"its libraries are not installed; {install_line('otel')}")
     if "mcp" in settings.model_fields_set and find_spec("mcp") is None:
-        text = "no MCP client can be served: its library is not installed: pip install 'dragoman[mcp]'"
+        text = f"no MCP client can be served: its library is not installed; {install_line('mcp')}"
         yield Finding(("mcp",), text, "warning")
     for name, options in settings.runtimes.items():
         if options.mcp_clients is not None and find_spec("mcp") is None:
-            yield Finding(("runtimes", name), "its library is not installed: pip install 'dragoman[mcp]'")
+            yield Finding(("runtimes", name), f"its library is not installed; {install_line('mcp')}")
         if options.takes_mcp and settings.tools and find_spec("mcp") is None:
-            text = "its sessions get no tools: the library is not installed: pip install 'dragoman[mcp]'"
+            text = f"its sessions get no tools: the library is not installed; {install_line('mcp')}"
             yield Finding(("runtimes", name), text, "warning")
+
+
+def _variables(settings: Settings, env: Mapping[str, str]) -> Iterator[Finding]:
+    """Check the collector that the environment names by the rules of `traces.endpoint`."""
+    if settings.traces is not None and settings.traces.endpoint is not None:
+        return
+    for name in COLLECTOR_VARIABLES:
+        if url := env.get(name):
+            yield from lint_url(("traces",), url, of=f"{name}: ")
 
 
 def can_export_traces() -> bool:

@@ -30,8 +30,8 @@ from dragoman.webhook_secret import decode_secret
 from gateway.adapter.duration import Duration
 from gateway.adapter.options import check_header, refusal
 from gateway.adapter.port import LARGEST_FRAME, RuntimeOptions
-from gateway.addresses import read_origin
 from gateway.settings.functions import PATH
+from gateway.settings.urls import PlainBase, PlainOrigin, TracePage, WebOrigin, WebUrl
 
 _CONTRACT_HEADERS = frozenset({
     "dragoman-attempt", "idempotency-key", "traceparent", "tracestate",
@@ -81,23 +81,10 @@ def _some_time(span: timedelta) -> timedelta:
     return span
 
 
-def _plain_origin(url: AnyHttpUrl) -> AnyHttpUrl:
-    if url.username or url.password or url.query or url.fragment or (url.path or "/") != "/":
-        raise ValueError("must be scheme, host and port only, e.g. http://10.0.0.7:8080")
-    return url
-
-
-def _plain_base(url: AnyHttpUrl) -> AnyHttpUrl:
-    if url.username or url.password or url.query or url.fragment:
-        raise ValueError("must have no credentials, query or fragment; set `headers` for credentials")
-    return url
-
-
-def _web_origin(text: str) -> str:
-    origin = read_origin(text.removesuffix("/"))
-    if origin is None:
-        raise ValueError("must be the origin of a web page: scheme, host and port only, e.g. https://app.example.com")
-    return origin
+def _file_path(path: Path) -> Path:
+    if "\0" in str(path):
+        raise ValueError("must be a path without a NUL character")
+    return path
 
 
 def _lease_time(span: timedelta) -> timedelta:
@@ -210,7 +197,7 @@ class Api(Section):
     """The API keys. Without keys, `serve` binds loopback addresses only."""
     open: frozenset[Literal["metrics", "version", "openapi"]] = frozenset()
     """Pages that need no key."""
-    origins: tuple[Annotated[str, AfterValidator(_web_origin)], ...] = ()
+    origins: tuple[WebOrigin, ...] = ()
     """Origins of web pages that may use the API: scheme, host and port. Loopback origins and that of `public_url` are
     always allowed, as are requests without an `Origin`."""
     max_body: Size = ByteSize(4 * 1024**2)
@@ -242,7 +229,7 @@ class SqliteStore(Section):
 
     type: Literal["sqlite"] = "sqlite"
     """`sqlite`: one file, no server."""
-    path: Path = Path("dragoman.db")
+    path: Annotated[Path, AfterValidator(_file_path)] = Path("dragoman.db")
     """The database file; its folder must exist and be on a local disk."""
 
 
@@ -284,7 +271,7 @@ Store = Annotated[
 class InstanceSpec(Section):
     """This process as one of several on a PostgreSQL store; a single process needs no settings here."""
 
-    url: Annotated[AnyHttpUrl, AfterValidator(_plain_origin)] | None = None
+    url: PlainOrigin | None = None
     """The URL of this instance for the other instances; by default http, this machine's host name and the port."""
     lease: Annotated[Duration, AfterValidator(_lease_time)] = timedelta(seconds=6)
     """How long after its last heartbeat other instances take over its sessions, 1s to 60s; the same for all.
@@ -311,7 +298,7 @@ class McpSpec(Section):
 
     hold: Annotated[Patience, AfterValidator(_hold_time)] = timedelta(seconds=50)
     """How long a request waits for its call to end, up to 80s; then the response explains how to keep waiting."""
-    on_disconnect: Literal["auto", "go_on", "cancel"] = "auto"
+    on_disconnect: Literal["auto", "continue", "cancel"] = "auto"
     """Whether a closed connection cancels the call of its request.
 
     `auto` follows the client's protocol version: 2026-07-28 cancels, earlier versions do not.
@@ -344,7 +331,7 @@ class WebhookSpec(Section):
 
     type: Literal["webhook"]
     """`webhook`: calls go to a backend over HTTP."""
-    url: AnyHttpUrl
+    url: WebUrl
     """The URL to which calls are POSTed."""
     secret: Secrets = ()
     """Signs each request (Standard Webhooks); [new, old] while rotating. Without one, requests are unsigned."""
@@ -443,7 +430,7 @@ ExecutorSpec = Annotated[WebhookSpec | StaticSpec | PythonSpec, Field(discrimina
 class DestinationSpec(Section):
     """Receives one-way copies of events, at least once, on a slow schedule."""
 
-    url: AnyHttpUrl
+    url: WebUrl
     """The URL to which copies of events are POSTed."""
     secret: Secrets = ()
     """Signs each copy, as for executors."""
@@ -563,7 +550,7 @@ class Logging(Section):
 class TracesSpec(Section):
     """The export of traces to an OpenTelemetry collector."""
 
-    endpoint: Annotated[AnyHttpUrl, AfterValidator(_plain_base)] | None = None
+    endpoint: PlainBase | None = None
     """The collector's base URL, to which `/v1/traces` is appended; by default that of `OTEL_EXPORTER_OTLP_ENDPOINT`,
     else `http://localhost:4318`."""
     headers: dict[str, SecretStr] = {}
@@ -572,6 +559,9 @@ class TracesSpec(Section):
     """The fraction of traces that are exported, unless the caller of a call has decided."""
     content: bool = False
     """Whether spans contain the arguments and results of calls, up to 16 KiB each, with configured secrets masked."""
+    ui: TracePage | None = None
+    """The URL of a page about one trace, with `{id}` in place of its id, such as `https://traces.example.com/trace/{id}`;
+    pages of calls link to it."""
 
     @field_validator("headers", mode="after")
     @classmethod
@@ -584,7 +574,7 @@ class TracesSpec(Section):
 class Settings(Section):
     """A whole configuration file."""
 
-    public_url: AnyHttpUrl | None = None
+    public_url: WebUrl | None = None
     """The gateway's URL for callbacks of executors after a 202; by default its address, if that is loopback."""
     api: Api = Api()
     """The HTTP API: keys and limits."""

@@ -5,9 +5,8 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
 
-from gateway.errors import Problem
+from gateway.errors import Problem, Severity
 
 Place = tuple[str | int, ...]
 """Keys and list positions from the top of the file, e.g. ("routes", 2, "match", "tool")."""
@@ -19,11 +18,11 @@ _PLAIN_KEY = re.compile(r"[A-Za-z0-9_*-]+")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """An error or warning at a place."""
+    """An error, a warning or a note at a place; a note has no fix in the configuration."""
 
     place: Place
     message: str
-    severity: Literal["error", "warning"] = "error"
+    severity: Severity = "error"
 
 
 def write_place(place: Place) -> str:

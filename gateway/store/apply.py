@@ -129,7 +129,7 @@ def decide(step: Step, events: Sequence[EventRecord], *, known: Known, writes: W
     writes.interactions += interactions
     writes.send_changes += changes
     writes.answers += answers
-    return Committed(envelopes, sequence)
+    return Committed(envelopes, sequence, size)
 
 
 def begin(first: Envelope, session_id: SessionId, state: str) -> Step:

@@ -1,11 +1,13 @@
 """The recorded attempts of a call, as the compact JSON of their column. Pure."""
 
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
 import orjson
 
 from gateway.events.frozen import frozen
+from gateway.events.response import Response
 
 OLDEST = 10
 """The number of first attempts that are kept; of the others only the `NEWEST`."""
@@ -30,6 +32,9 @@ class CallAttempt:
     sent: bool = True
     due_at: datetime | None = None
     """When the next attempt was due."""
+    content_type: str | None = None
+    body: str | None = None
+    """The beginning of the response, unless it brought the outcome."""
 
 
 _TIMES = ("started_at", "ended_at", "due_at")
@@ -44,7 +49,9 @@ def begin(written: str | None, n: int, at: datetime) -> str:
     return _write(attempts)
 
 
-def end(written: str, at: datetime, *, reason: str | None, **facts: int | datetime | None) -> str:
+def end(
+    written: str, at: datetime, *, reason: str | None, response: Response | None, **facts: int | datetime | None
+) -> str:
     """Add the end of the last attempt, unless it is known already; `facts` are further members of `CallAttempt`."""
     attempts: list[dict[str, Any]] = orjson.loads(written)
     last = attempts[-1]
@@ -54,6 +61,8 @@ def end(written: str, at: datetime, *, reason: str | None, **facts: int | dateti
     if reason is not None:
         # No engine stores a lone surrogate.
         last["reason"] = reason[:LONGEST_REASON].encode(errors="replace").decode()
+    if response is not None:
+        last.update({name: value for name, value in asdict(response).items() if value})
     last.update({name: fact for name, fact in facts.items() if fact is not None})
     return _write(attempts)
 

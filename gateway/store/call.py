@@ -3,6 +3,7 @@
 The core applies the table before a commit and every store during it; nothing else changes a call.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from datetime import datetime
@@ -12,6 +13,7 @@ from dragoman.models.states import AnswerTo as AnswerTo, CallState as CallState
 from gateway.errors import InvalidRequest, Stale
 from gateway.events import CallId, Origin, OutcomeKind, SessionId
 from gateway.events.frozen import frozen, replace
+from gateway.events.response import Response
 from gateway.store.attempts import CallAttempt, begin, end, read
 
 CALLER = "caller"
@@ -79,10 +81,10 @@ class Call:
 
     @property
     def answer_to(self) -> AnswerTo:
-        """The recipient of the outcome: the runtime, the caller from outside, or `nobody` for a silent redrive."""
+        """The recipient of the outcome: the runtime, the caller from outside, or `none` for a silent redrive."""
         if self.deliver:
             return "runtime"
-        return "caller" if self.redrive_of is None else "nobody"
+        return "caller" if self.redrive_of is None else "none"
 
     @property
     def is_the_runtimes(self) -> bool:
@@ -139,8 +141,7 @@ class Accept:
     """False: the attempt to send it again was certainly not sent, and its number is used again."""
     ended: bool = True
     """Whether an attempt ended; False if only the times of an accepted call change."""
-    status: int | None = None
-    """The HTTP status of the response to the attempt."""
+    response: Response | None = None
     reason: str | None = None
     """Why an attempt to send it again brought nothing new."""
     unsure: bool = False
@@ -158,16 +159,17 @@ class Requeue:
     """Whether the executor may have done the work already; once so, it stays so until the call ends."""
     sent: bool = True
     """False: the attempt was certainly not sent, and its number is used again."""
-    status: int | None = None
-    """The HTTP status of the response, if there was one."""
+    response: Response | None = None
 
 
 @frozen
 class MarkCanceling:
-    """An operator canceled: first answer wins until `until`."""
+    """Somebody canceled: first answer wins until `until`."""
 
     call_id: CallId
     until: datetime
+    reason: str | None = None
+    """Why, with who canceled: the error of the call if no answer comes."""
 
 
 @frozen
@@ -182,8 +184,7 @@ class Settle:
     error: str | None = None
     dead: bool = False
     """Whether it ended without an answer of its executor, so that it waits for an operator."""
-    status: int | None = None
-    """The HTTP status of the response with which its last attempt ended, if there was one."""
+    response: Response | None = None
 
 
 @frozen
@@ -282,11 +283,13 @@ TRANSITIONS: Mapping[str, Mapping[Signal, frozenset[CallState]]] = {
 The core and the stores change a call only through `changed`.
 """
 
-_USUAL = frozenset({None, 200, 204})
-"""The statuses of a response that contains the outcome, and none."""
+_USUAL = frozenset({None, Response(200), Response(204)})
+"""The responses that contain the outcome, and none."""
+
+_TURNED_AWAY = re.compile(r"executor answered (3[0-9]{2}|40[1345]|41[35])\b")
+"""The error of a call whose executor rejected the request with a bare status."""
 
 OPEN_STATES: tuple[str, ...] = tuple(state for state, ways in TRANSITIONS.items() if "settle" in ways)
-ENDED_STATES: tuple[str, ...] = tuple(state for state, ways in TRANSITIONS.items() if "settle" not in ways)
 
 
 def changed(call: Call | None, change: CallChange, *, now: datetime, numbers: Sequence[int]) -> Call:
@@ -339,7 +342,7 @@ def changed(call: Call | None, change: CallChange, *, now: datetime, numbers: Se
                 attempts=_attempts_after(call, change, now),
             )
         case MarkCanceling():
-            return replace(call, state=after, canceling_until=change.until)
+            return replace(call, state=after, canceling_until=change.until, error=change.reason or call.error)
         case Progressed():
             due_at = change.due_at or call.due_at
             return replace(call, state=after, progressed=call.progressed + change.size, due_at=due_at)
@@ -359,18 +362,18 @@ def _attempts_after(call: Call, change: Accept | Requeue | Settle, now: datetime
     if written is None:
         if call.state != "dispatched" or call.attempt != 1:
             return None
-        if isinstance(change, Settle) and change.status in _USUAL:
+        if isinstance(change, Settle) and change.response in _USUAL:
             return None
         # It left when it was opened.
         written = begin(None, 1, call.created_at)
     match change:
         case Settle():
-            return end(written, now, status=change.status, reason=change.error, unsure=change.unknown)
+            return end(written, now, response=change.response, reason=change.error, unsure=change.unknown)
         case Accept() | Requeue():
             return end(
                 written,
                 now,
-                status=change.status,
+                response=change.response,
                 reason=change.reason,
                 unsure=change.unsure,
                 sent=change.sent,
@@ -387,7 +390,17 @@ def attempts_of(call: Call) -> tuple[CallAttempt, ...]:
         return read(call.attempts)
     if call.attempt != 1:
         return ()
-    return (CallAttempt(1, call.created_at, call.finished_at, None, call.error, call.unknown),)
+    return (CallAttempt(1, call.created_at, call.finished_at, reason=call.error, unsure=call.unknown),)
+
+
+def certainly_did_not_run(*, unknown: bool, dead: bool, attempt: int, error: str | None) -> bool:
+    """Return whether a failed call's tool certainly did not run, because no executor accepted its request."""
+    if unknown:
+        return False
+    if dead or attempt == 0:
+        return True
+    # An earlier attempt may have run; 400, 409 and 422 may come from the tool itself.
+    return attempt == 1 and _TURNED_AWAY.match(error or "") is not None
 
 
 def state_after(call: Call, change: CallChange) -> CallState:

@@ -17,7 +17,7 @@ from gateway.store.records import (
 )
 
 PAGE = 200
-"""The number of rows in memory at once; a row is at most as large as one event."""
+"""The most rows in memory at once."""
 
 Value = int | str | bytes | None
 Row = Sequence[Value]
@@ -31,6 +31,8 @@ class Table:
     columns: tuple[str, ...]
     key: tuple[str, ...]
     """The columns that sort its rows."""
+    sized: tuple[str, ...] = ()
+    """The columns of any length, whose sum ends a page."""
 
 
 SESSIONS = (
@@ -40,13 +42,13 @@ SESSIONS = (
 
 TABLES = (
     Table("sessions", SESSIONS, ("id",)),
-    Table("snapshots", SnapshotRecord._fields, ("session_id",)),
-    Table("events", EventRecord._fields, ("session_id", "seq")),
-    Table("calls", ("id", *CALL_COLUMNS), ("id",)),
+    Table("snapshots", SnapshotRecord._fields, ("session_id",), ("snapshot",)),
+    Table("events", EventRecord._fields, ("session_id", "seq"), ("body", "about")),
+    Table("calls", ("id", *CALL_COLUMNS), ("id",), ("attempts", "error")),
     Table("outbound", SEND_COLUMNS, ("session_id", "seq", "target")),
     Table("interactions", ("id", *InteractionRecord._fields), ("id",)),
-    Table("idempotency", AnswerRecord._fields, ("scope", "key")),
-    Table("notes", ("name", "value"), ("name",)),
+    Table("idempotency", AnswerRecord._fields, ("scope", "key"), ("response",)),
+    Table("notes", ("name", "value"), ("name",), ("value",)),
 )
 """The copied tables. Leases and owners are omitted, because their instances have stopped."""
 
@@ -61,15 +63,16 @@ class TransferSide(Protocol):
 
     async def count(self, table: Table) -> int: ...
     def pages(self, table: Table) -> AsyncIterator[Sequence[Row]]:
-        """Read all rows in order of the key, at most `PAGE` per page."""
+        """Read all rows in order of the key, at most `PAGE` and about 1 MiB per page."""
         ...
 
     async def put(self, table: Table, rows: Sequence[Row]) -> None:
         """Write rows unchanged, including their ids."""
         ...
 
-    async def keep(self) -> None:
-        """Commit all rows; otherwise they are rolled back."""
+    async def generation(self) -> str: ...
+    async def keep(self, generation: str) -> None:
+        """Commit all rows as a continuation of the other store's generation; otherwise they are rolled back."""
         ...
 
 
@@ -130,7 +133,7 @@ async def move(source: TransferSide, target: TransferSide) -> list[Moved]:
     wrong = [one.table for one in moved if one.source != one.target]
     if wrong:
         raise EngineUnusable(f"{target.place} returns other rows than were written ({', '.join(wrong)}): rolled back")
-    await target.keep()
+    await target.keep(await source.generation())
     return moved
 
 

@@ -15,15 +15,20 @@ from typing import Any, Literal, cast
 import orjson
 from orjson import Fragment
 from pydantic import ValidationError
-from pydantic_core import PydanticSerializationError
+from pydantic_core import PydanticSerializationError, from_json
 
 from gateway.errors import InvalidRequest
 from gateway.events import EVENT, UNKNOWN_KIND, CallId, Envelope, Event, Loss, Opaque, Origin
 from gateway.events.envelope import is_own, write_around
+from gateway.events.frozen import replace
 from gateway.store.records import EventRecord, micros, moment
 
 ERASED = "erased"
 """The channel of the opaque event that replaces an erased one."""
+OWN_CHANNELS = frozenset({ERASED, UNKNOWN_KIND})
+"""The channels of opaque events that only the gateway makes; readers recognize them by it."""
+EXCERPT = 8 * 1024
+"""The bytes of a body or its facts that an excerpt contains."""
 NOTHING_LEFT = "the session was erased"
 """The reason on outbound rows whose event was erased before it was sent."""
 
@@ -40,7 +45,7 @@ _MARKS: dict[ListName, bytes] = {"sessions": b" ", "calls": b"\t", "sends": b"\r
 
 JSON ignores white space, and so do releases that named no list, so a client may page across replicas of both.
 """
-_FOREIGN = "the cursor is not one that this list gave out"
+FOREIGN_CURSOR = "the cursor is not one that this list gave out"
 
 
 def encode_event(new: Envelope) -> EventRecord:
@@ -142,6 +147,31 @@ def decode_envelope(record: EventRecord) -> Envelope:
     )
 
 
+def decode_excerpt(record: EventRecord) -> Envelope:
+    """Decode an event whose columns were cut after `EXCERPT` bytes.
+
+    A cut event becomes opaque; its payload has the members and the beginning of the text before the cut.
+    """
+    body, about = record.body or b"", record.about or b""
+    if len(about) == EXCERPT:
+        facts = read_part(about)
+        facts.pop("native", None)
+        record = record._replace(about=json.dumps(facts).encode())
+    if len(body) == EXCERPT:
+        cut = Opaque(channel=UNKNOWN_KIND, payload={**read_part(body), "kind": record.kind})
+        return replace(decode_envelope(record._replace(body=None)), event=cut, stored_kind=record.kind)
+    return decode_envelope(record)
+
+
+def read_part(written: bytes) -> dict[str, Any]:
+    """Read the beginning of a JSON object."""
+    try:
+        found = from_json(written, allow_partial="trailing-strings")
+    except ValueError:
+        return {}
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+
 def _decode_event(record: EventRecord) -> tuple[Any, str | None]:
     if record.body is None:
         return Opaque(channel=ERASED, payload={"kind": record.kind}), None
@@ -224,9 +254,9 @@ def read_cursor(cursor: str, of: ListName, *types: type) -> tuple[Any, ...]:
         written = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
         position: Any = orjson.loads(written)
     except ValueError as exc:
-        raise InvalidRequest(_FOREIGN, pointer="after") from exc
+        raise InvalidRequest(FOREIGN_CURSOR, pointer="after") from exc
     is_of_list = written[len(written.rstrip()) :] in {b"", _MARKS[of]}
     fits = isinstance(position, list) and [type(part) for part in cast("list[Any]", position)] == list(types)
     if not (is_of_list and fits):
-        raise InvalidRequest(_FOREIGN, pointer="after")
+        raise InvalidRequest(FOREIGN_CURSOR, pointer="after")
     return tuple(cast("list[Any]", position))

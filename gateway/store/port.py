@@ -1,5 +1,6 @@
 """The port of a store: commit a Step completely or not at all, and answer narrow queries. Pure.
 
+Every page of rows ends at its limit or at about 1 MiB, whichever comes first; it has at least one row if there is one.
 Only `commit` writes session data. All engines return the same results; `gateway.testing.conformance.engine` is the
 contract as tests.
 """
@@ -12,6 +13,7 @@ from typing import Protocol
 from gateway.events import CallId, Envelope, InteractionId, SessionId
 from gateway.events.frozen import frozen
 from gateway.store.call import Call
+from gateway.store.outage import StoreOutage
 from gateway.store.rows import (
     ANY_DEAD,
     ANY_SESSION,
@@ -19,6 +21,8 @@ from gateway.store.rows import (
     DeadFilter,
     EngineHealth,
     EventFilter,
+    Generation,
+    Holder,
     Instance,
     InteractionRow,
     Page,
@@ -26,6 +30,7 @@ from gateway.store.rows import (
     Position,
     Regained,
     RetentionPolicy,
+    Rows,
     Send,
     SessionFilter,
     SessionRow,
@@ -33,6 +38,14 @@ from gateway.store.rows import (
     Swept,
 )
 from gateway.store.step import Committed, InteractionState, Step
+
+Report = Callable[[str, float], None]
+"""Takes the current step of a start and its completed share, from any thread."""
+
+
+def report_nothing(step: str, share: float) -> None:
+    """Take a report that nobody reads."""
+    del step, share
 
 
 class Journal(Protocol):
@@ -49,8 +62,12 @@ class Journal(Protocol):
         """
         ...
 
-    async def read(self, session_id: SessionId, *, after: int = 0, limit: int = 500) -> Sequence[Envelope]:
-        """Read events behind a sequence, in order.
+    async def read(
+        self, session_id: SessionId, *, after: int = 0, limit: int = 500, excerpts: bool = False
+    ) -> Rows[Envelope]:
+        """Read events behind a sequence, in order; the next page starts behind the last one.
+
+        With `excerpts`, an event above 8 KiB is opaque: its payload has the first members and texts.
 
         Raises:
             Truncated: events right behind `after` were removed by retention.
@@ -59,7 +76,13 @@ class Journal(Protocol):
         ...
 
     async def read_kinds(
-        self, session_id: SessionId, kinds: Collection[str], *, after: int = 0, limit: int = 500
+        self,
+        session_id: SessionId,
+        kinds: Collection[str],
+        *,
+        after: int = 0,
+        limit: int = 500,
+        excerpts: bool = False,
     ) -> tuple[Sequence[Envelope], int | None]:
         """Read events of some kinds behind a sequence, in order, and the sequence behind which the next page starts.
 
@@ -107,12 +130,17 @@ class Registry(Protocol):
         ...
 
     async def session(self, session_id: SessionId) -> SessionRow | None: ...
+    async def snapshot(self, session_id: SessionId) -> bytes | None:
+        """Return the encoded memory of a session that was committed last."""
+        ...
+
     async def sessions(
         self, page: Page, which: SessionFilter = ANY_SESSION, *, newest_first: bool = False
     ) -> tuple[Sequence[SessionRow], str | None]:
         """List sessions in the order in which they were first opened, and the cursor of the next page."""
         ...
 
+    async def count_open_sessions(self) -> int: ...
     async def erase(self, session_id: SessionId) -> None:
         """Remove the bodies of a closed session's events (their kinds and sequences stay) and its snapshot.
 
@@ -128,12 +156,21 @@ class EventOrder(Protocol):
     before it, whatever transactions committed meanwhile.
     """
 
+    @property
+    def generation(self) -> Generation:
+        """The name of this history; a position of another one means nothing here."""
+        ...
+
     async def end(self) -> Position:
         """Return the position behind all events that can be read."""
         ...
 
     async def read_all(self, after: Position, which: EventFilter, *, limit: int, searched: int) -> PlacedPage:
         """Read the matching events behind a position, at most `limit`; searches about `searched` events."""
+        ...
+
+    async def held_back_by(self) -> Holder | None:
+        """Find the transaction that pages which are `held_back` wait for; None if there is none by now."""
         ...
 
 
@@ -153,6 +190,13 @@ class Ledger(Protocol):
         """List calls, newest first. A page may be short, or empty, though more follow: the cursor says so."""
         ...
 
+    async def argument_excerpts(self, call_ids: Collection[CallId]) -> Mapping[CallId, str]:
+        """Read the first 200 characters of the arguments of calls as JSON; of a request above 16 KiB only its size.
+
+        A call whose request was erased or removed, or is unreadable, is left out.
+        """
+        ...
+
     async def open_calls(self, session_id: SessionId) -> Sequence[Call]: ...
     async def count_open_calls(self) -> Mapping[str, int]:
         """Count the open calls by runtime, in time proportional to their number."""
@@ -163,12 +207,14 @@ class Ledger(Protocol):
         *,
         session_id: SessionId | None = None,
         target: str,
+        after: int = 0,
         due_before: datetime | None = None,
         limit: int = 500,
-    ) -> Sequence[Send]:
+    ) -> Rows[Send]:
         """List pending rows of a target, session by session in order of sequence; only due ones if a time is given.
 
-        A row that is not due holds back the later ones of its session, so that none overtakes it.
+        A row that is not due holds back the later ones of its session, so that none overtakes it. Of one session, the
+        rows behind the sequence `after` can be listed.
         """
         ...
 
@@ -189,9 +235,23 @@ class Ledger(Protocol):
         """List rows that are refused, unknown or dead, newest first."""
         ...
 
+    async def count_dead(self, most: int) -> int:
+        """Count the dead calls, at most `most`, and the rows that are refused, unknown or dead, at most `most`."""
+        ...
+
+    async def count_waiting(self, most: int) -> int:
+        """Count the interactions that wait for a person, at most `most`."""
+        ...
+
     async def interactions(
         self, page: Page, *, session_id: SessionId | None = None, state: InteractionState | None = None
     ) -> tuple[Sequence[InteractionRow], str | None]: ...
+    async def interactions_with_events(
+        self, page: Page, *, session_id: SessionId | None = None, state: InteractionState | None = None
+    ) -> tuple[Sequence[tuple[InteractionRow, Envelope | None]], str | None]:
+        """List interactions with their request events; None for an event that retention removed."""
+        ...
+
     async def interaction(self, interaction_id: InteractionId) -> InteractionRow | None: ...
 
 
@@ -282,6 +342,9 @@ class Notifier(Protocol):
 
 class Engine(Journal, Registry, EventOrder, Ledger, Memory, Leases, Notifier, Protocol):
     """All of them; an async context manager: entering opens, migrates and locks, leaving flushes and closes."""
+
+    outage: StoreOutage
+    """The log of failed attempts, which the callers report."""
 
     async def sweep(self, policy: RetentionPolicy, *, budget: int = 2_000) -> Swept:
         """Remove at most `budget` rows that the policy lets go; never of an open call, never a pending send's event."""

@@ -1,13 +1,28 @@
 """The values that engines return, and the filters and policies that they accept. Pure."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from gateway.events import Envelope, InteractionId, SessionId
 from gateway.events.frozen import frozen
 from gateway.store.step import InteractionState, Lane, SendState
+
+T = TypeVar("T")
+
+PAGE_BYTES = 1024 * 1024
+"""The size at which a page of rows ends; only its first row may be larger."""
+
+
+class Rows(list[T]):
+    """A page of rows in order; it ends at its limit or at about `PAGE_BYTES`."""
+
+    def __init__(self, rows: Iterable[T] = (), *, more: bool = False) -> None:
+        super().__init__(rows)
+        self.more = more
+        """Whether further rows may follow the last one."""
 
 
 @frozen
@@ -31,8 +46,9 @@ class SessionRow:
     """The instance that owns it, or owned it last; None if it was released."""
     previous_owner: str | None = field(default=None, compare=False)
     """The owner with an expired lease that `take` or `take_over` replaced; only a shared store knows it."""
+    shared_sequence: int = 0
+    """The generation before the last restore has the same events up to this one."""
     cursor: str | None = None
-    snapshot: bytes | None = None
 
 
 @frozen
@@ -93,6 +109,30 @@ FROM_THE_START: Position = (0, 0, 0)
 
 
 @frozen
+class Generation:
+    """The history of a store; a position of another one names other events."""
+
+    name: str
+    """Random, and new after each restore."""
+    previous: str | None
+    """The generation that the last restore replaced."""
+    shared: int
+    """The previous generation has the same events up to this major number of positions."""
+
+    def is_own(self, name: str | None) -> bool:
+        """Return whether a position belongs to this history; one without a generation counts as its own."""
+        return name is None or name == self.name
+
+    def place_in_all(self, name: str, position: Position) -> Position:
+        """Return the position up to which the events before a foreign position are the same here."""
+        return min(position, (self.shared, 0, 0)) if name == self.previous else FROM_THE_START
+
+    def place_in(self, row: SessionRow, name: str | None, sequence: int) -> int:
+        """Return the sequence up to which the events before a foreign position are the same here."""
+        return min(sequence, row.shared_sequence) if name == self.previous else 0
+
+
+@frozen
 class EventFilter:
     """A filter for events of all sessions; empty members match everything."""
 
@@ -131,6 +171,25 @@ class SessionName:
             "native_id": self.native_id,
             "labels": dict(self.labels),
         }
+
+
+@frozen
+class Holder:
+    """The transaction that events of later transactions wait for."""
+
+    pid: int | None
+    """None for a prepared transaction."""
+    database: str
+    application: str | None
+    role: str | None
+    state: str | None
+    seconds: int | None
+
+    def __str__(self) -> str:
+        return (
+            f"process {self.pid} of database {self.database!r} (application {self.application!r}, role {self.role!r},"
+            f" {self.state}), which has written for {self.seconds} s and not committed"
+        )
 
 
 @frozen
@@ -179,6 +238,9 @@ class SessionFilter:
     """Only sessions opened at this time or later."""
     until: datetime | None = None
     """Only sessions opened before this time."""
+    text: str | None = None
+    """Only sessions whose id begins with this text, or whose name or labels contain it."""
+    session_ids: frozenset[str] = frozenset()
 
 
 ANY_SESSION = SessionFilter()
@@ -202,6 +264,10 @@ class CallFilter:
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     """Only calls of sessions with all these labels."""
     trace_id: str | None = None
+    text: str | None = None
+    """Only calls with an id that begins with this text, or whose error or arguments contain it."""
+    cause: str | None = None
+    """Only calls whose error has this cause."""
 
 
 @frozen
@@ -212,6 +278,20 @@ class DeadFilter:
     target: str | None = None
     since: datetime | None = None
     """Only sends recorded at this time or later."""
+    cause: str | None = None
+    """Only sends whose reason has this cause."""
+
+
+CAUSE_ENDS = (": ", "; ", " (")
+"""The ends of the cause in an error or a reason; details follow."""
+_UNSURE = "outcome unknown: "
+_CAUSE_END = re.compile("|".join(map(re.escape, CAUSE_ENDS)))
+
+
+def cause_of(text: str) -> str:
+    """Return the cause in an error or a reason, which is the part before the details."""
+    end = _CAUSE_END.search(text, len(_UNSURE) if text.startswith(_UNSURE) else 0)
+    return text if end is None else text[: end.start()]
 
 
 ANY_DEAD = DeadFilter()

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from gateway.clock import describe_stall
 from gateway.errors import EngineUnavailable, EngineUnusable
 from gateway.guard import FAULTS, Tasks, spawn
 from gateway.store.rows import EngineHealth
@@ -30,7 +31,9 @@ class SharedProbe:
         await asyncio.wait({running}, timeout=max(0.0, self._late_at - loop.time()))
         if running.done() and not running.cancelled():
             return running.result()
-        return EngineHealth(writable=False, detail=f"{self._place} did not answer in {self._patience:g} s")
+        why = describe_stall(loop.time() - self._late_at)
+        why = why and f": {why}"
+        return EngineHealth(writable=False, detail=f"{self._place} did not answer in {self._patience:g} s{why}")
 
     async def _try(self) -> EngineHealth:
         try:
@@ -38,7 +41,7 @@ class SharedProbe:
         except (EngineUnavailable, EngineUnusable) as exc:
             return EngineHealth(writable=False, detail=str(exc))
         except Exception as exc:  # noqa: BLE001 - recorded as a fault; the caller gets an unhealthy store
-            FAULTS.note("probe", exc)
+            FAULTS.get().note("probe", exc)
             return EngineHealth(writable=False, detail=f"{self._place} failed unexpectedly; see the log")
 
     async def close(self) -> None:

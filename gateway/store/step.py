@@ -98,3 +98,5 @@ class Committed:
 
     envelopes: tuple[Envelope, ...]
     last_sequence: int
+    size: int
+    """The stored bytes of the envelopes."""

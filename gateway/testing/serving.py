@@ -17,6 +17,16 @@ LOOPBACK, EVERYWHERE = "127.0.0.1", "0.0.0.0"  # noqa: S104 -- only on request
 _TASK_LIMIT = 1.0
 
 
+def abort(receive: Any) -> None:
+    """Close the connection of a request without a response, from inside the application."""
+    receive.__self__.transport.abort()
+
+
+def freeze(receive: Any) -> None:
+    """Read nothing more from the connection of a request, from inside the application."""
+    receive.__self__.transport.pause_reading()
+
+
 class _QuietServer(uvicorn.Server):
     """A server that ignores signals, signals `listening`, and stops at once when `leaving` is set."""
 

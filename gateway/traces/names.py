@@ -32,4 +32,4 @@ URL = "url.full"
 
 ADAPTER = "dragoman.adapter"
 UNKNOWN = "dragoman.unknown"
-"""Whether the backend may have executed an attempt that has no response."""
+"""Whether the backend may have executed an attempt without a readable answer."""

@@ -2,11 +2,10 @@
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
-import orjson
+import requests
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.environment_variables import OTEL_SERVICE_NAME
@@ -34,8 +33,6 @@ from gateway.traces.spans import Kind, Span
 
 _TIMEOUT = 5.0
 """Seconds for one batch, including its retries."""
-_LONGEST = 16 * 1024
-"""Characters of one attribute."""
 _KINDS: Mapping[Kind, SpanKind] = {
     "internal": SpanKind.INTERNAL,
     "client": SpanKind.CLIENT,
@@ -76,16 +73,14 @@ class OtlpExporter:
         headers: Mapping[str, str],
         version: str,
         instance: str,
-        mask: Callable[[str], str],
     ) -> None:
-        """Prepare without connecting; without an `endpoint`, the `OTEL_EXPORTER_OTLP_*` variables apply.
-
-        `mask` hides secrets in texts.
-        """
+        """Prepare without connecting; without an `endpoint`, the `OTEL_EXPORTER_OTLP_*` variables apply."""
         # The queue logs and counts failures itself, once a minute.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
-        self._exporter = OTLPSpanExporter(endpoint, headers=dict(headers) or None, timeout=_TIMEOUT)
-        self._mask = mask
+        session = requests.Session()
+        # As in every other client of the gateway, the proxies of the environment do not apply.
+        session.trust_env = False
+        self._exporter = OTLPSpanExporter(endpoint, headers=dict(headers) or None, timeout=_TIMEOUT, session=session)
         self._ids, self._ended = _Ids(), _Ended()
         about: dict[str, str] = {SERVICE_VERSION: version, SERVICE_INSTANCE_ID: instance}
         if OTEL_SERVICE_NAME not in os.environ:
@@ -109,11 +104,11 @@ class OtlpExporter:
 
     def _build(self, span: Span) -> None:
         self._ids.trace_id, self._ids.span_id = int(span.place.trace_id, 16), int(span.span_id, 16)
-        attributes = {name: self._plain(value) for name, value in span.attributes.items() if value is not None}
+        attributes = dict(span.attributes)
         if span.error is not None:
             attributes[names.ERROR] = span.error
         built = self._tracer.start_span(
-            self._mask(span.name)[:_LONGEST],
+            span.name,
             Context() if span.place.parent == NO_SPAN else _under(span.place),
             _KINDS[span.kind],
             attributes,
@@ -123,12 +118,6 @@ class OtlpExporter:
         if span.error is not None:
             built.set_status(Status(StatusCode.ERROR))
         built.end(_nanoseconds(span.ended_at))
-
-    def _plain(self, value: Any) -> str | int | bool | float:
-        if isinstance(value, bool | int | float):
-            return value
-        text = value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
-        return self._mask(text)[:_LONGEST]
 
 
 def _under(place: TraceContext) -> Context:

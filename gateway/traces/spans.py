@@ -117,7 +117,7 @@ def _error_of(exchange: HttpExchange, answer: Answer | None) -> str | None:
             return "never_sent"
         case _ if exchange.status is not None and exchange.status >= _FIRST_ERROR:
             return str(exchange.status)
-        case Answered(refused=True) | NotProcessed():
+        case Answered(refused=True) | NotProcessed() | Uncertain(refused=True):
             return "invalid_response"
         case Uncertain():
             return "no_response"

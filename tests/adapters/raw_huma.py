@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from gateway.adapter.port import Frame
-from gateway.testing.serving import Served
+from gateway.testing.serving import Served, freeze
 
 # Untyped library.
 socketio: Any = import_module("socketio")
@@ -104,11 +104,15 @@ class RawHuma:
         await self.io.disconnect(sid)
 
     def refuse_next(self) -> None:
-        self.refusal = socketio.exceptions.ConnectionRefusedError("UNAUTHORIZED", {"code": "UNAUTHORIZED"})
+        self.refusal = socketio.exceptions.ConnectionRefusedError(f"UNAUTHORIZED: unknown key {KEY}")
 
     def reject_next_send(self, *, busy: bool = False) -> None:
         assert not busy, "HUMA has no busy runtimes"
         self._rejects_next = True
+
+    def fail_next_send(self, how: str) -> None:
+        assert how == "hang", "HUMA answers no frame"
+        freeze(self.io.get_environ(self._sid)["asgi.receive"])
 
     def add_to_history(self, frame: Frame) -> None:
         raise NotImplementedError(f"HUMA has no history to store {frame} in")

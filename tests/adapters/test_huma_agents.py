@@ -73,7 +73,7 @@ async def test_an_agent_is_created_with_everything_in_its_place(adapter: Adapter
     order = Order({"table": "4"}, (ASK,))
     created = await create(reply, adapter=adapter, order=order, agent={**agent, "ttl_seconds": 60})
     assert created.native_id == "agent-9"
-    assert created.told == ("ask_for_cards",)
+    assert created.tools == ("ask_for_cards",)
     method, path, headers, body = seen[0]
     assert (method, path, headers[b"x-api-key"]) == ("POST", "/api/agents", KEY.encode())
     tools = body["metadata"].pop("tools")
@@ -238,8 +238,7 @@ async def test_options_that_name_an_agent_create_none() -> None:
         ({"url": "https://user:pw@example.com"}, "belongs in api_key"),
         ({"url": "https://example.com/?apiKey=x"}, "belongs in api_key"),
         ({"rest_url": "example.com"}, "base URL"),
-        ({"transports": ["polling", "websocket"]}, "WebSocket only"),
-        ({"transports": ["websocket"]}, "delete the line"),
+        ({"transports": ["websocket"]}, "Extra inputs"),
         ({"path": "socket.io"}, "pattern"),
         ({"agnet_id": "a"}, "Extra inputs"),
         ({"agent": {**AGENT, "ttl_seconds": 0}}, "greater than 0"),

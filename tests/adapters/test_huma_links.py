@@ -4,13 +4,16 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import timedelta
+from functools import partial
 from typing import Any, cast
 
 import pytest
 
-from adapters.huma import HUMA_0_1, HUMA_0_2
+from adapters.huma import HUMA_0_1, HUMA_0_2, connector
 from gateway.adapter.port import Adapter, Connector, Frame
 from gateway.errors import CannotExpress, LinkLost, LinkRefused
+from gateway.links.socketio.target import Target
 from gateway.strict_json import Malformed, find_fault
 from gateway.testing.conformance.link import Collector, LinkSuite, Peer, enter, within
 from tests.adapters.raw_huma import AGENT, KEY, RawHuma, socketio
@@ -35,6 +38,12 @@ async def linked(server: RawHuma, collector: Collector, **more: Any) -> AsyncGen
 class TestHuma02Link(LinkSuite):
     adapter: Adapter = HUMA_0_2
     native_id = AGENT
+    key = KEY
+
+    @pytest.fixture(autouse=True)
+    def short_limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let a send take two seconds; the adapter has no option for it."""
+        monkeypatch.setattr(connector, "Target", partial(Target, send_timeout=timedelta(seconds=2)))
 
     def serve(self) -> AbstractAsyncContextManager[Peer]:
         return RawHuma().serve()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 from pydantic import ValidationError
 
-from adapters.huma import HUMA_0_2 as ADAPTER
+from adapters.huma import HUMA_0_1, HUMA_0_2 as ADAPTER
 from gateway.adapter.port import Frame
 from gateway.errors import CannotExpress, MalformedFrame
 from gateway.events import (
@@ -170,6 +170,69 @@ def test_a_key_that_a_context_cannot_have_is_no_history_key(key: str) -> None:
     assert ADAPTER.options.model_validate({**options, "history": "chat"}).history_key == "chat"
     with pytest.raises(ValidationError, match="history"):
         ADAPTER.options.model_validate({**options, "history": key})
+    assert ADAPTER.options.model_validate({**options, "history": "off", "message": "off"}).history_key is None
+
+
+@pytest.mark.parametrize("most", ["65535", "1", "64KB"])
+def test_the_largest_frame_of_0_1_has_room_for_a_result(most: str) -> None:
+    options = {"adapter": "huma-0.1", "url": "http://h", "api_key": "k", "agent_id": "a"}
+    assert HUMA_0_1.options.model_validate({**options, "max_frame": "65536"})
+    with pytest.raises(ValidationError, match="max_frame"):
+        HUMA_0_1.options.model_validate({**options, "max_frame": most})
+
+
+OPTIONS = {"adapter": "huma-0.2", "url": "http://h", "api_key": "k", "agent_id": "a"}
+CARRIED = ContextUpdated(name="n", context={"chat": "mine"}, message=MessagePosted(content=(Text(text="Hi"),)))
+
+
+@pytest.mark.parametrize(
+    ("key", "how", "context"),
+    [
+        ("message", "invented", {"chat", "message"}),
+        ("said", "invented", {"chat", "said"}),
+        ("chat", "dropped", {"chat"}),
+    ],
+)
+def test_a_context_carries_a_message_under_the_configured_key(key: str, how: str, context: set[str]) -> None:
+    codec = ADAPTER.codec(ADAPTER.options.model_validate({**OPTIONS, "message": key}))
+    encoded = codec.encode(Draft(CARRIED))
+    assert set(encoded.frames[0].payload["context"]) == context
+    assert encoded.frames[0].payload["context"][key]["content"] == "Hi"
+    assert (how, f"/context/{key}") in {(loss.how, loss.path) for loss in encoded.losses}
+    (draft,) = codec.decode(encoded.frames[0])
+    assert isinstance(draft.event, ContextUpdated)
+    assert draft.event.message is not None
+
+
+def test_a_message_without_a_key_is_a_loss_and_none_is_read() -> None:
+    codec = ADAPTER.codec(ADAPTER.options.model_validate({**OPTIONS, "message": "off"}))
+    encoded = codec.encode(Draft(CARRIED))
+    assert encoded.frames[0].payload["context"] == {"chat": "mine"}
+    assert [(loss.how, loss.path) for loss in encoded.losses] == [("dropped", "/message")]
+    (draft,) = codec.decode(CODEC.encode(Draft(CARRIED)).frames[0])
+    assert isinstance(draft.event, ContextUpdated)
+    assert "message" in draft.event.context
+
+
+def test_history_and_message_have_keys_of_their_own() -> None:
+    with pytest.raises(ValidationError, match="have the same key 'message'"):
+        ADAPTER.options.model_validate({**OPTIONS, "history": "message"})
+    assert ADAPTER.options.model_validate({**OPTIONS, "history": "message", "message": "said"}).history_key == "message"
+
+
+def test_only_an_agent_that_can_send_messages_has_confirmations() -> None:
+    def rule(agent: dict[str, Any], **more: Any) -> Any:
+        about = {"name": "F", "class_name": "F", "personality": "p", "instructions": "i", **agent}
+        given = {name: value for name, value in OPTIONS.items() if name != "agent_id"}
+        return ADAPTER.options.model_validate({**given, "agent": about, **more}).confirmation
+
+    assert rule({}) is None
+    assert rule({"addons": {"enabled": "messaging"}}) is None
+    assert rule({"addons": {"enabled": ["voice"]}}) is None
+    assert rule({"addons": {"enabled": ["messaging"]}}) is not None
+    assert rule({}, confirm="client").by == "client"
+    with pytest.raises(ValidationError, match="confirm_by applies only to"):
+        rule({}, confirm="client", confirm_by="chat")
 
 
 @pytest.mark.requirement("A12")

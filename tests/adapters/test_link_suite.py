@@ -1,5 +1,6 @@
 """The suites fail on broken links and on codecs that do not mark echoes; the message names the fault and the fix."""
 
+import asyncio
 import re
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -15,6 +16,7 @@ from gateway.events import Draft, Envelope
 from gateway.testing.conformance.codec import CodecSuite
 from gateway.testing.conformance.link import LinkSuite, Peer
 from tests.adapters import skeleton
+from tests.adapters.openhands.test_openhands_links import TestOpenHandsLink as OpenHandsLinks
 from tests.adapters.test_huma_links import TestHuma02Link as HumaLinks
 
 GOOD: Any = skeleton.package.ADAPTER
@@ -25,6 +27,8 @@ class SkeletonLinks(LinkSuite):
 
     native_id = skeleton.peer.SESSION
     sends = 20
+    send_within = 5.0
+    key = skeleton.peer.KEY
 
     def __init__(self, adapter: Adapter = GOOD) -> None:
         self.adapter = adapter
@@ -38,6 +42,7 @@ class SkeletonLinks(LinkSuite):
             "url": cast("Any", peer).url,
             "api_key": skeleton.peer.KEY,
             "session_id": self.native_id,
+            "send_timeout": "1s",
         }
         return self.adapter.connector(self.adapter.options.model_validate(options))
 
@@ -188,6 +193,67 @@ class ClosedByRefusal(ChangedLink):
         return receipt
 
 
+class CountedAsUnsent(ChangedLink):
+    """Counts a message whose response is missing as never sent."""
+
+    async def send_all(self, frames: Sequence[Frame]) -> Receipt:
+        try:
+            return await super().send_all(frames)
+        except LinkLost as exc:
+            raise LinkLost(str(exc), unsent=True) from exc
+
+
+class CountedAsDelivered(ChangedLink):
+    """Counts a message whose response is missing as delivered."""
+
+    async def send_all(self, frames: Sequence[Frame]) -> Receipt:
+        try:
+            return await super().send_all(frames)
+        except LinkLost:
+            return Receipt("delivered")
+
+
+class KeyRefusalIsRejection(ChangedLink):
+    """Takes the refusal of its key for that of the message."""
+
+    async def send_all(self, frames: Sequence[Frame]) -> Receipt:
+        try:
+            return await super().send_all(frames)
+        except LinkLost as exc:
+            return Receipt("refused", str(exc))
+
+
+class NeverGivesUp(ChangedLink):
+    """Ignores the time limit of a send."""
+
+    async def send_all(self, frames: Sequence[Frame]) -> Receipt:
+        try:
+            return await super().send_all(frames)
+        except LinkLost:
+            await asyncio.Event().wait()
+            raise
+
+
+class QuotesKey(ChangedLink):
+    """Shows the key in its errors."""
+
+    async def send_all(self, frames: Sequence[Frame]) -> Receipt:
+        try:
+            return await super().send_all(frames)
+        except LinkLost as exc:
+            raise LinkLost(f"{exc} (api_key={skeleton.peer.KEY})", unsent=exc.unsent) from exc
+
+    async def wait_closed(self) -> str:
+        return f"{await super().wait_closed()} (api_key={skeleton.peer.KEY})"
+
+
+class NeverProves(ChangedLink):
+    """Takes the writing of a frame for its proof."""
+
+    async def prove(self) -> None:
+        pass
+
+
 class WithoutErrors(Passing):
     """Keeps errors of the runtime to itself."""
 
@@ -258,6 +324,11 @@ REJECTED = "test_a_rejected_frame_is_not_delivered"
 BUSY = "test_a_busy_runtime_gets_the_message_again_after_its_turn"
 LEAVE = "test_frames_are_sent_unchanged_and_in_order"
 
+BREAKS = "test_a_send_whose_connection_breaks_may_have_arrived"
+HANGS = "test_a_send_without_a_response_may_have_arrived"
+UNAUTHORIZED = "test_a_send_that_is_answered_401_is_not_rejected_for_good"
+DROPPED = "test_a_dropped_connection_ends_the_link_with_a_reason"
+
 BROKEN: dict[str, tuple[Any, str, str]] = {
     "history never read": (Broken(receiver=WithoutHistory), HISTORY, "passed 0 on .* read the history in `connect`"),
     "history after caught_up": (Broken(receiver=HistoryAfterwards), HISTORY, "then call `receiver.caught_up"),
@@ -271,6 +342,14 @@ BROKEN: dict[str, tuple[Any, str, str]] = {
     "refusal without reason": (Broken(link=WithoutReason), REJECTED, "needs a reason"),
     "refusal ends the link": (Broken(link=ClosedByRefusal), REJECTED, "must not block the next one"),
     "busy refused": (Broken(link=BusyIsRefused), BUSY, r"is 'refused': return Receipt\('busy', reason\)"),
+    "broken send unsent": (Broken(link=CountedAsUnsent), BREAKS, "raise LinkLost without `unsent`"),
+    "broken send delivered": (Broken(link=CountedAsDelivered), BREAKS, "raise LinkLost without `unsent`"),
+    "hanging send unsent": (Broken(link=CountedAsUnsent), HANGS, "raise LinkLost without `unsent`"),
+    "no limit of a send": (Broken(link=NeverGivesUp), HANGS, "give each send a time limit"),
+    "401 is a rejection": (Broken(link=KeyRefusalIsRejection), UNAUTHORIZED, "the key was refused, not the frame"),
+    "key in a lost send": (Broken(link=QuotesKey), BREAKS, "an error quotes the key"),
+    "key in a refusal": (Broken(link=QuotesKey), UNAUTHORIZED, "an error quotes the key"),
+    "key in a reason": (Broken(link=QuotesKey), DROPPED, "an error quotes the key"),
     "accepted and only sent": (Broken(link=OnlySent), LEAVE, "gets the receipt 'delivered'"),
 }
 
@@ -315,6 +394,24 @@ async def test_where_silence_delivers_an_error_must_be_passed_on(fault: str) -> 
         suite.adapter = cast("Any", Broken(HUMA_0_2, link=AlwaysDelivered))
         with pytest.raises(AssertionError, match="gets the receipt 'sent'"):
             await suite.test_frames_are_sent_unchanged_and_in_order()
+
+
+@pytest.mark.parametrize(
+    ("suite", "link", "test"),
+    [
+        (HumaLinks, NeverProves, HANGS),
+        (OpenHandsLinks, AlwaysDelivered, HANGS),
+        (OpenHandsLinks, CountedAsDelivered, BREAKS),
+        (OpenHandsLinks, CountedAsUnsent, BREAKS),
+    ],
+)
+async def test_a_frame_without_an_answer_is_open_on_a_socket_too(
+    suite: type[LinkSuite], link: type[ChangedLink], test: str
+) -> None:
+    broken = suite()
+    broken.adapter = cast("Any", Broken(suite.adapter, link=link))
+    with pytest.raises(AssertionError, match="the runtime did not answer the frame"):
+        await getattr(broken, test)()
 
 
 @pytest.mark.parametrize("test", sorted({test for _, test, _ in BROKEN.values()} | {TWICE}))

@@ -30,7 +30,7 @@ def test_bytes_that_are_not_utf_8_are_a_malformed_frame() -> None:
 
 
 def test_a_frame_over_the_limit_is_not_parsed_and_keeps_its_channel() -> None:
-    text = b'427["event",{"a":"' + b"x" * FRAMES.largest + b'"}]'
+    text = b'427["event",{"a":"' + b"x" * FRAMES.get().largest + b'"}]'
     arrival = read_event(text)
     (frame,) = arrival.frames
     assert (frame.channel, arrival.ack) == ("event", "7")

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -15,10 +16,16 @@ from gateway.guard import FAULTS
 from gateway.links.http_session import shared_session
 from gateway.links.socketio.client import find_code, open_link
 from gateway.links.socketio.target import Target
+from gateway.strict_json import Malformed
 from gateway.testing.conformance.link import Collector, enter, within
+from gateway.testing.serving import Served
+from tests.ports import free_port
+
+socketio: Any = import_module("socketio")
 
 OPEN = '0{"sid":"s","upgrades":[],"pingInterval":25000,"pingTimeout":20000}'
 CODES = frozenset({"UNAUTHORIZED", "AGENT_EXPIRED"})
+TRANSPORT = web.ResponseKey("transport", asyncio.Transport)
 
 Script = Callable[[web.WebSocketResponse], Awaitable[None]]
 
@@ -32,6 +39,8 @@ async def scripted(script: Script | int, *, autoping: bool = True, **more: Any) 
             return web.Response(status=script)
         socket = web.WebSocketResponse(max_msg_size=0, autoping=autoping)
         await socket.prepare(request)
+        assert request.transport is not None
+        socket[TRANSPORT] = request.transport
         await script(socket)
         await socket.close()
         return socket
@@ -109,6 +118,33 @@ async def test_the_status_of_a_refused_handshake_decides(status: int, kind: Any,
     assert failure.value.__context__ is None
 
 
+async def test_a_server_that_offers_polling_only_is_not_taken_for_a_wrong_key() -> None:
+    server: Any = socketio.AsyncServer(async_mode="asgi", transports=["polling"])
+    async with Served(socketio.ASGIApp(server)) as served, shared_session() as session:
+        target = Target(served.url, {"key": "s3cret"}, secrets=("s3cret",))
+        with pytest.raises(LinkRefused) as failure:
+            await enter(open_link(target, Collector(), session=session))
+    assert failure.value.code == "NO_WEBSOCKET"
+    assert "polling only" in str(failure.value)
+    assert "s3cret" not in str(failure.value)
+
+
+async def test_a_server_that_refuses_every_transport_has_another_key() -> None:
+    server: Any = socketio.AsyncServer(async_mode="asgi", transports=["polling"])
+
+    async def refuse(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "websocket":
+            await socketio.ASGIApp(server)(scope, receive, send)
+            return
+        await send({"type": "http.response.start", "status": 401, "headers": []})
+        await send({"type": "http.response.body", "body": OPEN.replace("0{", "1{").encode()})
+
+    async with Served(refuse) as served, shared_session() as session:
+        with pytest.raises(LinkRefused) as failure:
+            await enter(open_link(Target(served.url, {}), Collector(), session=session))
+    assert (failure.value.code, failure.value.terminal) == ("UNAUTHORIZED", True)
+
+
 @pytest.mark.parametrize("packet", ["", "x", "4", "0", "0{}", "0[]", "0null", '0{"sid":1,"upgrades":0}', "2", b"0"])
 async def test_an_opening_that_is_none_is_a_lost_link(packet: str | bytes) -> None:
     async def babble(socket: web.WebSocketResponse) -> None:
@@ -175,7 +211,33 @@ async def test_a_message_beyond_all_bounds_costs_the_link() -> None:
     async with scripted(flood) as (target, session), open_link(target, collector, session=session) as link:
         entered.set()
         assert await within(link.wait_closed())
-        assert collector.frames == []
+        (frame,) = collector.frames
+        assert isinstance(frame.payload, Malformed)
+        assert f"{LARGEST_FRAME:,} bytes" in frame.payload.reason
+
+
+@pytest.mark.slow
+async def test_control_frames_and_empty_fragments_do_not_count_towards_the_size_of_a_message() -> None:
+    between = b"\x00\x00" + b"\x8a\x7d" + b"x" * 125
+
+    async def send_fragments(socket: web.WebSocketResponse) -> None:
+        await let_in(socket)
+        await entered.wait()
+        transport = socket[TRANSPORT]
+        parts = (b'42["event",', b'"whole"', b"]")
+        for at, part in enumerate(parts):
+            # Fragments, the first of a text; then empty fragments and pongs of the same message.
+            transport.write(bytes([0x01 if at == 0 else 0x80 if at == 2 else 0x00, len(part)]) + part)
+            if at < 2:
+                transport.write(between * (LARGEST_FRAME // len(between)))
+        await listen(socket)
+
+    entered = asyncio.Event()
+    collector = Collector()
+    async with scripted(send_fragments) as (target, session), open_link(target, collector, session=session):
+        entered.set()
+        (frame,) = await collector.wait_for(1)
+        assert (frame.channel, frame.payload) == ("event", "whole")
 
 
 async def test_a_connection_that_breaks_while_we_come_in_is_lost_and_no_refusal() -> None:
@@ -293,11 +355,11 @@ async def test_a_receiver_that_raises_costs_the_link_and_is_counted() -> None:
         await listen(socket)
 
     entered = asyncio.Event()
-    faults = FAULTS.total["link"]
+    faults = FAULTS.get().total["link"]
     async with scripted(speak) as (target, session), open_link(target, Failing(), session=session) as link:
         entered.set()
         assert await within(link.wait_closed()) == "the link failed inside the gateway (ZeroDivisionError)"
-    assert FAULTS.total["link"] == faults + 1
+    assert FAULTS.get().total["link"] == faults + 1
 
 
 @pytest.mark.requirement("A40")
@@ -425,3 +487,12 @@ async def test_a_ping_has_its_whole_time_after_others_were_answered() -> None:
         with pytest.raises(LinkLost):
             await within(link.prove())
         assert loop.time() - asked_at >= 0.06
+
+
+async def test_an_address_without_a_server_is_named_with_the_cause_alone() -> None:
+    port = free_port()
+    async with shared_session() as session:
+        target = Target(f"http://127.0.0.1:{port}", {"key": "s3cret"}, secrets=("s3cret",))
+        with pytest.raises(LinkLost) as caught:
+            await enter(open_link(target, Collector(), session=session))
+    assert str(caught.value) == f"cannot connect to 127.0.0.1:{port}: Connection refused"

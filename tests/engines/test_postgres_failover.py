@@ -141,7 +141,7 @@ async def test_a_transaction_that_no_standby_had_is_done_again_there(primary: Ow
             await operator.execute("CREATE TABLE IF NOT EXISTS other (n int); INSERT INTO other VALUES (1)")
         await operator.close()
         name.choose = lambda: "never"
-        await asyncio.wait_for(waiting, 20)
+        await asyncio.wait_for(waiting, PATIENCE)
         assert await texts(engine) == ["a"]
 
 

@@ -21,6 +21,7 @@ from tests.pace import PATIENCE
 pytestmark = pytest.mark.slow
 
 _LATE = (
+    "LOCK TABLE {schema}.written IN ROW EXCLUSIVE MODE",
     """
     INSERT INTO {schema}.events (session_id, seq, event_id, kind, direction, recorded_at, body)
     VALUES ('bob', 2, 'late', 'turn.steered', 'to_runtime', 1, '{{"kind": "turn.steered", "text": "x"}}')
@@ -98,7 +99,9 @@ async def test_two_writers_beside_open_transactions_lose_nothing_for_a_reader(
     async def hold_back() -> None:
         while True:
             async with operator.transaction():
-                await operator.execute("SELECT pg_current_xact_id()")
+                await operator.execute(
+                    f"LOCK TABLE {schema}.written IN ROW EXCLUSIVE MODE; SELECT pg_current_xact_id()"
+                )
                 await asyncio.sleep(random.uniform(0, 0.02))
 
     async def write(engine: PostgresEngine, name: SessionId) -> None:
@@ -118,6 +121,89 @@ async def test_two_writers_beside_open_transactions_lose_nothing_for_a_reader(
     found += await read_until(engine, place, len(names) * 37 - len(found))
     for name in names:
         assert [number for of, number in places(found) if of == name] == list(range(2, 39))
+
+
+@pytest.fixture
+async def stranger() -> AsyncIterator[Any]:
+    """A connection to another database of the server."""
+    operator = await postgres_server.reach(postgres_server.dsn())
+    name = postgres_server.new_schema().replace("test_", "stranger_")
+    await operator.execute(f"CREATE DATABASE {name}")
+    connection = await postgres_server.reach(postgres_server.dsn(), database=name)
+    yield connection
+    await connection.close()
+    await operator.execute(f"DROP DATABASE {name}")
+    await operator.close()
+
+
+async def test_a_write_transaction_in_another_database_holds_back_no_event(
+    engine: PostgresEngine, stranger: Any
+) -> None:
+    await open_session(engine)
+    place = await engine.end()
+    async with stranger.transaction():
+        await stranger.execute("SELECT pg_current_xact_id()")
+        for number in range(3):
+            await engine.commit(Step(ALICE, (said(str(number)),)))
+        page = await engine.read_all(place, ANY_EVENT, limit=50, searched=50)
+        assert (places(list(page.events)), page.held_back) == ([("alice", n) for n in (2, 3, 4)], False)
+        assert await engine.held_back_by() is None
+
+
+async def test_a_prepared_or_another_write_of_this_database_holds_back_no_event(
+    engine: PostgresEngine, operator: Any, schema: str
+) -> None:
+    await open_session(engine)
+    place = await engine.end()
+    async with operator.transaction():
+        # It writes tables of this schema, but no events.
+        await operator.execute(f"INSERT INTO {schema}.notes VALUES ('one', 'of an operator')")  # noqa: S608
+        await engine.commit(Step(ALICE, (said(),)))
+        page = await engine.read_all(place, ANY_EVENT, limit=50, searched=50)
+        assert (places(list(page.events)), page.held_back) == ([("alice", 2)], False)
+
+
+async def test_who_holds_back_events_is_named(engine: PostgresEngine, operator: Any, schema: str) -> None:
+    await open_session(engine)
+    place = (await read_until(engine, FROM_THE_START, 1))[-1].position
+    async with operator.transaction():
+        await operator.execute(f"LOCK TABLE {schema}.written IN ROW EXCLUSIVE MODE; SELECT pg_current_xact_id()")
+        await engine.commit(Step(ALICE, (said(),)))
+        assert (await engine.read_all(place, ANY_EVENT, limit=50, searched=50)).held_back
+        holder = await engine.held_back_by()
+        assert holder is not None
+        assert (holder.pid, holder.database) == (operator.get_server_pid(), "postgres")
+    assert await engine.held_back_by() is None
+    assert places(await read_until(engine, place, 1)) == [("alice", 2)]
+
+
+async def test_the_end_never_goes_back_beside_writers_and_strangers(
+    engine: PostgresEngine, stranger: Any, schema: str
+) -> None:
+    names = [SessionId(f"s-{number}") for number in range(4)]
+    for name in names:
+        await open_session(engine, name)
+    done = asyncio.Event()
+
+    async def disturb() -> None:
+        while not done.is_set():
+            async with stranger.transaction():
+                await stranger.execute("SELECT pg_current_xact_id()")
+                await asyncio.sleep(random.uniform(0, 0.005))
+
+    async def write(name: SessionId) -> None:
+        for _ in range(50):
+            await engine.commit(Step(name, (said(),)))
+
+    disturbing = asyncio.create_task(disturb())
+    writing = asyncio.gather(*map(write, names))
+    ends = [await engine.end()]
+    while not writing.done():
+        ends.append(await engine.end())
+    done.set()
+    await asyncio.gather(writing, disturbing)
+    assert ends == sorted(ends)
+    assert len({*ends}) > 10
 
 
 async def test_forgotten_transactions_are_a_gap_for_readers_before_them(
@@ -155,7 +241,7 @@ async def test_a_read_neither_scans_all_transactions_nor_compiles_its_plan(
     await open_session(engine)
     fill = "INSERT INTO {}.written SELECT -n, now(), '{{}}', '{{}}', '{{}}' FROM generate_series(1, 50000) n"
     await operator.execute(fill.format(schema))
-    question = read_all(FROM_THE_START, ANY_EVENT, limit=1, searched=1)
+    question = read_all(FROM_THE_START, ANY_EVENT, bound=1, limit=1, searched=1)
     link = await connect(Address(postgres_server.dsn(), schema))
     plan = [line for (line,) in await link.ask(f"EXPLAIN {question.text}", *question.values)]
     settings = await link.ask("SHOW jit")

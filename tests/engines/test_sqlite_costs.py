@@ -97,8 +97,8 @@ async def test_to_remove_the_oldest_takes_as_long_whatever_stays(tmp_path: Path)
 
 
 WAYS_OUT: dict[str, Callable[[sqlite3.Connection], None]] = {
-    "pending, of all": lambda connection: _ask_for(connection, pending_sends(None, RUNTIME, LATER, 50)),
-    "pending, of one": lambda connection: _ask_for(connection, pending_sends(ALICE, RUNTIME, LATER, 50)),
+    "pending, of all": lambda connection: _ask_for(connection, pending_sends(None, RUNTIME, 0, LATER, 50)),
+    "pending, of one": lambda connection: _ask_for(connection, pending_sends(ALICE, RUNTIME, 0, LATER, 50)),
     "when the next is due": lambda connection: _ask_for(connection, next_send_due(RUNTIME)),
 }
 
@@ -125,7 +125,7 @@ async def test_to_find_nothing_due_takes_as_long_however_much_waits_behind_it(tm
         await _fill(path, events, first_due=LATER)
         with closing(sqlite3.connect(path)) as connection:
             assert answer(connection, DUE) == LATER
-            question = pending_sends(None, RUNTIME, FakeClock().now(), 50)
+            question = pending_sends(None, RUNTIME, 0, FakeClock().now(), 50)
             assert answer(connection, question) == []
             found[events] = _count(connection, partial(answer, connection, question))
             found[events] += _count(connection, partial(answer, connection, DUE))

@@ -23,7 +23,7 @@ from gateway.store.sqlite.dialect import answer
 from gateway.store.sqlite.file_guard import FileGuard
 from gateway.store.sqlite.readers import Readers
 from gateway.store.step import Step
-from gateway.testing.conformance.engine_words import ALICE, FakeClock, open_session, row_of, said, texts
+from gateway.testing.conformance.engine_words import ALICE, FakeClock, journal, open_session, row_of, said, texts
 from tests.engines.sqlite_looker import look_and_close
 from tests.pace import PATIENCE
 
@@ -288,7 +288,7 @@ async def test_nothing_is_lost_by_sigkill_after_another_process_has_opened_and_c
         for session_id, sequence in told.items():
             row = await row_of(engine, session_id)
             assert row.last_sequence >= sequence
-            kept = await engine.read(session_id, limit=100_000)
+            kept = await journal(engine, session_id)
             assert [one.sequence for one in kept] == list(range(1, row.last_sequence + 1))
 
 
@@ -323,8 +323,6 @@ OPENERS = {
 ALLOWED = {
     # Lock files and the list of mounts, never the database.
     "lock.py": {"acquire", "_lock", "_read_mounts"},
-    # A copy of an older database, before the process opens that.
-    "migrate_0_2.py": {"keep_copy", "_sync"},
     # A new file, before SQLite opens it.
     "privacy.py": {"make_private"},
     # Commands with a process of their own.

@@ -23,6 +23,7 @@ from gateway.testing.conformance.engine_words import (
     answered,
     asked,
     call,
+    journal,
     open_session,
     row_of,
     said,
@@ -43,7 +44,7 @@ def path(tmp_path: Path) -> Path:
 async def agrees(engine: SqliteEngine, session_id: SessionId) -> int:
     """Hold a session's events, calls and sends to each other; answers its last sequence."""
     row = await row_of(engine, session_id)
-    kept = await engine.read(session_id, limit=100_000)
+    kept = await journal(engine, session_id)
     assert [one.sequence for one in kept] == list(range(1, row.last_sequence + 1))
     calls, _ = await engine.calls(CallFilter(session_id=session_id), Page(100_000))
     requests = {one.sequence for one in kept if one.event.kind == "tool.requested"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import EngineUnavailable
-from gateway.guard import FAULTS
+from gateway.guard import FAULTS, Faults
 from gateway.store.encoding import encode_event
 from gateway.store.sqlite import SqliteEngine
 from gateway.store.sqlite.file_guard import FileGuard
@@ -17,6 +17,7 @@ from gateway.store.sqlite.upkeep import cut, set_note
 from gateway.store.sqlite.writer import Writer
 from gateway.store.step import RUNTIME, Enqueue, SendChange, Step
 from gateway.testing.conformance.engine_words import ALICE, FakeClock, asked, call, open_session, row_of, said
+from tests.pace import PATIENCE
 
 
 class Fatal(BaseException):
@@ -72,18 +73,18 @@ async def test_a_file_that_cannot_be_opened_again_is_told_until_it_can(path: Pat
 
 
 async def test_what_one_job_raises_that_nobody_foresaw_costs_that_job_alone(path: Path) -> None:
+    FAULTS.set(faults := Faults())
     writer = Writer(path, FakeClock(), FileGuard(path, confirm=1.0))
     await writer.start()
-    before = FAULTS.total["sqlite writer"]
 
     def fail(turn: Turn) -> None:
         del turn
         raise KeyError("a fault of ours")
 
     asked = [writer.run(set_note("a", "1")), writer.run(fail), writer.run(set_note("b", "2"))]
-    results = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 30)
+    results = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), PATIENCE)
     assert [type(result) for result in results] == [type(None), KeyError, type(None)]
-    assert FAULTS.total["sqlite writer"] - before == 1
+    assert faults.total == {"sqlite writer": 1}
     assert await writer.run(read_note) == [("a", "1"), ("b", "2")]
     await writer.stop()
 
@@ -99,11 +100,11 @@ async def test_a_thread_that_dies_leaves_nobody_waiting(path: Path, monkeypatch:
         raise Fatal
 
     asked = [writer.run(set_note("a", "1")), writer.run(fail), *(writer.run(set_note("b", "2")) for _ in range(3))]
-    results = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 5)
+    results = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), PATIENCE)
     assert [type(result) for result in results] == [EngineUnavailable] * 5
     with pytest.raises(EngineUnavailable):
-        await asyncio.wait_for(writer.run(set_note("a", "1")), 5)
-    await asyncio.wait_for(writer.stop(), 5)
+        await asyncio.wait_for(writer.run(set_note("a", "1")), PATIENCE)
+    await asyncio.wait_for(writer.stop(), PATIENCE)
     assert [args.exc_type for args in told] == [Fatal]
 
 
@@ -111,7 +112,7 @@ async def test_more_jobs_than_may_wait_are_all_done_in_batches(path: Path) -> No
     writer = Writer(path, FakeClock(), FileGuard(path, confirm=1.0))
     await writer.start()
     turns: list[Turn] = []
-    await asyncio.wait_for(asyncio.gather(*(writer.run(turns.append) for _ in range(WAITING + 500))), 30)
+    await asyncio.wait_for(asyncio.gather(*(writer.run(turns.append) for _ in range(WAITING + 500))), PATIENCE)
     sizes = [len(list(same)) for _, same in groupby(turns, key=id)]
     assert sum(sizes) == WAITING + 500
     assert BATCH in sizes

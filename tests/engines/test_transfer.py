@@ -14,7 +14,7 @@ from gateway.store.copy import PAGE, TABLES, Row, Sum, Table, TransferSide, move
 from gateway.store.port import Engine
 from gateway.store.rows import CallFilter, RetentionPolicy, StoredAnswer
 from gateway.store.sqlite import SqliteEngine
-from gateway.store.sqlite.schema import NEWEST
+from gateway.store.sqlite.schema import APPLICATION, FIRST
 from gateway.store.sqlite.transfer import SqliteSide, sqlite_source, sqlite_target
 from gateway.store.step import RUNTIME, Enqueue, InteractionChange, Step
 from gateway.testing.conformance.engine_words import (
@@ -27,6 +27,7 @@ from gateway.testing.conformance.engine_words import (
     asked,
     call,
     close_session,
+    journal,
     open_call,
     open_session,
     said,
@@ -34,9 +35,9 @@ from gateway.testing.conformance.engine_words import (
 )
 from tests.engines.test_sqlite_file import files_limited_to
 
-HERE = Path(__file__).parent
 EVENTS = 3 * PAGE
-LEFT_BEHIND = {"written", "instances", "holds", "probe", "commits", "schema_version", "steps"}
+NOT_COPIED = {"owner", "ended_at", "shared_seq"}
+LEFT_BEHIND = {"generation", "written", "instances", "holds", "probe", "commits", "schema_version", "steps"}
 
 
 @pytest.fixture
@@ -81,8 +82,9 @@ async def everything(engine: Engine) -> list[object]:
     rows, _ = await engine.sessions(ALL)
     first = {row.session_id: row.first_sequence - 1 for row in rows}
     return [
-        [(row.session_id, row.fence, row.labels, row.native_id, row.snapshot, row.cursor, row.state) for row in rows],
-        [await engine.read(session_id, after=after, limit=10_000) for session_id, after in first.items()],
+        [(row.session_id, row.fence, row.labels, row.native_id, row.cursor, row.state) for row in rows],
+        [await engine.snapshot(row.session_id) for row in rows],
+        [await journal(engine, session_id, after=after) for session_id, after in first.items()],
         await engine.calls(CallFilter(), ALL),
         await engine.pending_sends(target=RUNTIME),
         await engine.pending_sends(target="destination:log"),
@@ -130,7 +132,7 @@ async def test_no_column_is_forgotten(old: Path) -> None:
         columns = {name: {row[1] for row in file.execute(f"PRAGMA table_info({name})")} for name in kept - LEFT_BEHIND}
     # The id of an event is its place in the order of one store.
     columns["events"].remove("id")
-    assert columns == {table.name: {*table.columns} | ({"owner"} & columns[table.name]) for table in TABLES}
+    assert columns == {table.name: {*table.columns} | (NOT_COPIED & columns[table.name]) for table in TABLES}
 
 
 async def test_a_store_that_holds_anything_is_no_target(old: Path, new: Path) -> None:
@@ -151,7 +153,7 @@ class Interrupted:
 
     def __init__(self, side: TransferSide) -> None:
         self.place = side.place
-        self.count, self.put, self.keep = side.count, side.put, side.keep
+        self.count, self.put, self.keep, self.generation = side.count, side.put, side.keep, side.generation
         self._pages = side.pages
 
     async def pages(self, table: Table) -> AsyncIterator[Sequence[Row]]:
@@ -167,7 +169,7 @@ class Forgetful:
     def __init__(self, side: SqliteSide) -> None:
         self._side = side
         self.place = side.place
-        self.count, self.put, self.keep = side.count, side.put, side.keep
+        self.count, self.put, self.keep, self.generation = side.count, side.put, side.keep, side.generation
 
     async def pages(self, table: Table) -> AsyncIterator[Sequence[Row]]:
         async for rows in self._side.pages(table):
@@ -204,8 +206,9 @@ async def test_a_running_gateway_or_an_older_schema_is_no_source(old: Path, tmp_
             pass
     first = tmp_path / "first.db"
     with closing(sqlite3.connect(first)) as file:
-        file.executescript((HERE / "schema_1.sql").read_text(encoding="utf-8"))
-    with pytest.raises(EngineUnusable, match=f"has schema 1, not {NEWEST}: run `dragoman migrate`"):
+        file.execute(f"PRAGMA application_id = {APPLICATION}")
+        file.execute(f"PRAGMA user_version = {FIRST - 1}")
+    with pytest.raises(EngineUnusable, match=f"has schema {FIRST - 1} .*: check out commit f18d4caa"):
         async with sqlite_source(first):
             pass
 

@@ -11,8 +11,10 @@ from hypothesis import given, strategies as st
 from pydantic import AnyHttpUrl, SecretStr
 
 from dragoman.hidden import Hidden
+from gateway.events import Outcome
+from gateway.events.response import Response
 from gateway.executors.port import Accepted, Answer, Answered, NeverSent, NotProcessed, Replied, Uncertain, outcome_from
-from gateway.executors.webhook.answers import MAX_TEXT, read_answer, read_copied, read_retry_after
+from gateway.executors.webhook.answers import MAX_BODY, MAX_TEXT, clean, read_answer, read_copied, read_retry_after
 from gateway.executors.webhook.reader import AddressForbidden, ConnectionBroken, HttpAnswer, NotSent, Unread
 from gateway.executors.webhook.sent import sent_to
 from gateway.http.app import describe
@@ -137,6 +139,118 @@ def test_202_is_accepted_for_a_call_only() -> None:
         (received(201, {"outcome": "success"}), "201 Created"),
         (received(206, b"x"), "206 Partial Content"),
         (received(299), "executor answered 299"),
+    ],
+)
+@pytest.mark.parametrize("kind", [CALL, *REPLY_KINDS])
+def test_a_2xx_without_a_readable_answer_is_uncertain_counts_as_refused_and_quotes_no_body(
+    exchange: Any, said: str, kind: str
+) -> None:
+    answer = read(exchange, kind)
+    if kind != CALL and isinstance(answer, Replied):
+        # Another executor's reply; `outcome` means nothing here.
+        assert exchange.status == 200
+        return
+    assert isinstance(answer, Uncertain)
+    assert (answer.refused, answer.by_choice) == (True, True)
+    assert kind != CALL or re.search(said, answer.reason), answer.reason
+    assert "canary" not in answer.reason
+
+
+MARK = b"\xef\xbb\xbf"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [MARK + b'{"outcome": "success", "result": 7}', MARK + b'\r\n{"outcome":"success","result":7}\r\n'],
+)
+def test_a_byte_order_mark_before_an_outcome_is_skipped(body: bytes) -> None:
+    answer = read(received(200, body, content_type="application/json"))
+    assert isinstance(answer, Answered)
+    assert (answer.outcome.outcome, answer.outcome.result) == ("success", 7)
+    assert read(received(200, MARK + b"7"), raw=True) == Answered(Outcome(outcome="success", result=7))
+    assert read(received(200, MARK)) == Answered(Outcome(outcome="success"))
+    assert read(received(200, MARK + b'{"decision": "deny"}'), "approval.asked") == Replied({"decision": "deny"})
+
+
+@pytest.mark.parametrize("body", ['{"outcome": "success"}'.encode("utf-16"), b'{"outcome": "succ', b"\x1f\x8b\x08\x00"])
+def test_a_2xx_in_another_encoding_or_cut_off_may_have_been_carried_out(body: bytes) -> None:
+    answer = read(received(200, body))
+    assert isinstance(answer, Uncertain)
+    assert "executor answered 200 OK with a body" in answer.reason
+
+
+@pytest.mark.parametrize("status", [200, 404, 429, 500])
+def test_the_beginning_of_a_response_without_an_outcome_is_kept_without_our_secrets(status: int) -> None:
+    secret = "whsec_canary_canary"
+    body = b"x" * (MAX_BODY - 5) + secret.encode() + "ü".encode() * 9_000
+    answer = read(received(status, body, content_type="text/plain; charset=utf-8"), hidden=(secret,))
+    assert isinstance(answer, Answered | NotProcessed | Uncertain)
+    assert answer.response == Response(status, "text/plain", "x" * (MAX_BODY - 5) + "***ü")
+    assert answer.response is not None
+    assert "canary" not in answer.response.body
+
+
+def test_a_secret_is_masked_before_a_text_is_cut() -> None:
+    secret = "whsec_canary_canary"
+    assert clean(" " * (4 * MAX_TEXT - 5) + secret, hidden=Hidden((secret,))) == "***"
+
+
+def test_a_response_that_was_lost_on_the_way_is_no_choice_of_the_executor() -> None:
+    answer = read(received(200, Unread.LOST))
+    assert isinstance(answer, Uncertain)
+    assert (answer.by_choice, answer.refused) == (False, False)
+    assert "the connection was lost or the time ran out" in answer.reason
+
+
+@pytest.mark.parametrize("content_type", ["can\rary", "text/html\nx: y", "t/" + "x" * 50, "<b>", ""])
+def test_a_content_type_that_is_none_is_not_kept(content_type: str) -> None:
+    answer = read(received(500, b"broken", content_type=content_type))
+    assert isinstance(answer, Uncertain)
+    assert answer.response == Response(500, "", "broken")
+
+
+def test_the_body_of_an_outcome_is_not_kept() -> None:
+    for body in ({"outcome": "success", "result": "canary"}, {"outcome": "failure", "error": "no"}):
+        answer = read(received(200, body))
+        assert isinstance(answer, Answered)
+        assert answer.response == Response(200)
+
+
+@pytest.mark.parametrize("status", [404, 410, 500, 503])
+def test_the_reason_of_a_copy_that_is_not_taken_has_the_detail(status: int) -> None:
+    copied = read_copied(
+        received(status, {"detail": "queue full of key-canary"}), now=lambda: NOW, hidden=Hidden(("key-canary",))
+    )
+    assert (copied.reason or "").endswith(": queue full of ***")
+
+
+@pytest.mark.parametrize(
+    ("exchange", "refused"),
+    [
+        *((received(status, {"detail": "why"}), True) for status in (401, 403, 405, 407, 415, 302)),
+        *((received(status, {"detail": "why"}), False) for status in (400, 404, 410, 422)),
+        (received(404, {"anything": 1}), False),
+        (received(404, b"<html>Not Found</html>", content_type="text/html"), True),
+        (received(404), True),
+        (received(422, b"no"), True),
+    ],
+)
+def test_a_wrong_setup_counts_as_refused_and_a_tools_own_4xx_does_not(exchange: HttpAnswer, refused: bool) -> None:
+    answer = read(exchange)
+    assert isinstance(answer, Answered)
+    assert (answer.refused, answer.without_outcome) == (refused, True)
+
+
+@pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503])
+def test_the_reason_of_every_other_refusal_has_the_detail_too(status: int) -> None:
+    answer = read(received(status, {"detail": "database cards-2 is down"}))
+    assert isinstance(answer, NotProcessed | Uncertain)
+    assert answer.reason.endswith(": database cards-2 is down")
+
+
+@pytest.mark.parametrize(
+    ("exchange", "said"),
+    [
         (received(301), "301 Moved Permanently; redirects are not followed"),
         (received(302), "302 Found; redirects"),
         (received(304), "304 Not Modified; redirects"),
@@ -222,7 +336,7 @@ def test_425_429_and_503_with_retry_after_were_not_processed(exchange: HttpAnswe
     "exchange",
     [
         received(408),
-        received(409, {"detail": "canary"}),
+        received(409, b"canary"),
         received(500),
         received(502, retry_after="5"),
         received(503),
@@ -265,8 +379,10 @@ def test_a_reply_is_any_json_object_and_an_empty_body_an_empty_one(kind: str) ->
 
 @pytest.mark.parametrize("kind", REPLY_KINDS)
 @pytest.mark.parametrize("body", [b"[1]", b"null", b'"allow"', b"<html>", b"{"])
-def test_a_reply_that_is_no_object_is_a_final_failure(kind: str, body: bytes) -> None:
-    assert "executor answered 200 OK with" in failed(read(received(200, body), kind))
+def test_a_reply_that_is_no_object_is_uncertain(kind: str, body: bytes) -> None:
+    answer = read(received(200, body), kind)
+    assert isinstance(answer, Uncertain)
+    assert "executor answered 200 OK with" in answer.reason
 
 
 @pytest.mark.parametrize(

@@ -64,8 +64,14 @@ async def test_a_dict_with_an_outcome_is_the_outcome_form() -> None:
     assert await answer_of("whole_form") == expected
 
 
-async def test_an_outcome_form_that_is_wrong_is_a_failure_that_names_the_place() -> None:
-    assert "/outcome" in failed(await answer_of("wrong_form"))
+def unreadable(answer: Answer) -> str:
+    assert isinstance(answer, Uncertain)
+    assert answer.refused
+    return answer.reason
+
+
+async def test_an_outcome_form_that_is_wrong_is_uncertain_because_the_tool_ran() -> None:
+    assert "/outcome" in unreadable(await answer_of("wrong_form"))
 
 
 async def test_a_failure_without_a_reason_gets_one() -> None:
@@ -101,8 +107,8 @@ async def test_a_function_that_gives_up_its_own_task_fails_its_call() -> None:
 
 
 @pytest.mark.parametrize("name", ["dates", "not_a_number", "huge_number", "endless", "surrogate", "flood"])
-async def test_what_is_not_bounded_json_is_a_failure(name: str) -> None:
-    text = failed(await answer_of(name))
+async def test_what_is_not_bounded_json_is_uncertain_because_the_tool_ran(name: str) -> None:
+    text = unreadable(await answer_of(name))
     assert text.startswith("the tool answered ")
     assert len(text) <= 500
 
@@ -110,7 +116,7 @@ async def test_what_is_not_bounded_json_is_a_failure(name: str) -> None:
 async def test_a_dict_is_the_reply_to_what_is_not_a_call() -> None:
     assert await answer_of("allows", "approval.asked") == Replied({"decision": "allow"})
     assert await answer_of("nothing", "message.posted") == Replied({})
-    assert "invalid reply to question.asked" in failed(await answer_of("number", "question.asked"))
+    assert "invalid reply to question.asked" in unreadable(await answer_of("number", "question.asked"))
 
 
 async def test_a_function_cannot_change_what_the_gateway_knows() -> None:

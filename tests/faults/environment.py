@@ -17,6 +17,7 @@ from gateway.events import SessionId, ToolFinished
 from gateway.runtime.session.load import load_view
 from gateway.store.port import Engine
 from gateway.store.rows import Page
+from gateway.testing.conformance.engine_words import journal
 from gateway.testing.serving import Served
 from tests.faults.backend import SECRET, RecordingBackend, Seen
 from tests.faults.instance import BOUND, START, Instance
@@ -166,12 +167,18 @@ class FaultEnvironment:
 
         await until(up, within=within)
 
+    async def runtimes(self) -> list[dict[str, Any]]:
+        """Read the runtimes with their links."""
+        answer = await self.gateway.http.get("/v1/runtimes")
+        assert answer.status_code == 200, answer.text
+        found: list[dict[str, Any]] = answer.json()["data"]
+        return found
+
     async def noticed(self) -> None:
         """Wait until the gateway knows that its link is gone."""
 
         async def down() -> bool:
-            rows = await self.rows("/v1/runtimes")
-            return any(link["state"] != "up" for row in rows for link in row["links"])
+            return any(link["state"] != "up" for row in await self.runtimes() for link in row["links"])
 
         await until(down)
 
@@ -388,7 +395,7 @@ async def until(held: Callable[[], Awaitable[bool]], *, within: float = BOUND) -
 
 
 async def _check_session(engine: Engine, session_id: SessionId) -> None:
-    events = await engine.read(session_id, limit=100_000)
+    events = await journal(engine, session_id)
     assert [event.sequence for event in events] == list(range(1, len(events) + 1))
     outcomes: defaultdict[str, int] = defaultdict(int)
     for event in events:

@@ -17,6 +17,7 @@ class HermScene(FaultEnvironment):
     """The environment with one Herm session, `ada`."""
 
     runtime = "ada"
+    list_timeout = "2s"
 
     def __init__(self, folder: Path, *, manners: HermManners | None = None, **more: Any) -> None:
         super().__init__(folder, **more)
@@ -41,7 +42,7 @@ class HermScene(FaultEnvironment):
             "session_id": "session_ada",
             "idle_timeout": "2s",
             "send_timeout": "2s",
-            "list_timeout": "2s",
+            "list_timeout": self.list_timeout,
             "connect_timeout": "2s",
         }
 

@@ -102,7 +102,7 @@ class _Follower(asyncio.Protocol):
             self._pause = int(fields[b"retry"]) / 1000
         frame = b"\n".join(line for line in lines if not line.startswith(b"retry: "))
         if b"id" in fields:
-            sequence = int(fields[b"id"])
+            sequence = int(fields[b"id"].partition(b".")[0])
             self._followers.see(self.last, sequence, frame)
             self.last = max(self.last, sequence)
         elif fields.get(b"event") == b"gap":

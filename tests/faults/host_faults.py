@@ -19,7 +19,6 @@ from gateway.adapter.port import Codec, Connector, Created, Encoded, Frame, Link
 from gateway.errors import EngineUnavailable, LinkLost
 from gateway.events import Draft, Envelope, Event, Outcome, SessionId, ToolRequested, dump_event
 from gateway.executors.port import Answer, Answered, Cancellation, Copied, Destination, Executor, Request
-from gateway.guard import FAULTS
 from gateway.http.app import build_app
 from gateway.http.server import make_server
 from gateway.runtime import log
@@ -37,7 +36,9 @@ from tests.scenarios.environment import API_KEY, Running, plain_http, until
 from tests.scenarios.hooks import SECRET
 from tests.scenarios.plain_runtime import PlainCodec, PlainOptions, PlainRuntime
 
-ENGINE_METHODS = tuple(sorted(name for name in dir(Engine) if not name.startswith("_")))
+ENGINE_METHODS = tuple(
+    sorted(name for name in dir(Engine) if not name.startswith("_") and callable(getattr(Engine, name)))
+)
 LEASE = "3s"
 
 
@@ -353,13 +354,12 @@ class Host(Running):
     engine: TemporaryEngine = field(default_factory=lambda: TemporaryEngine(SystemClock()))
     copies: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     logged: StringIO = field(default_factory=StringIO)
-    before: Counter[str] = field(default_factory=Counter[str])
     said: dict[str, list[str]] = field(default_factory=lambda: {"finn": [], "sound": []})
     number: int = 0
 
     def faults(self) -> Counter[str]:
         """How many faults each part has had since the start."""
-        return Counter(FAULTS.total) - self.before
+        return Counter(self.gateway.ambient.faults.total)
 
     async def noticed(self) -> float:
         """Wait until a fault is in the log, and on the page of metrics; returns when it was."""
@@ -539,7 +539,6 @@ async def host(
     folder: Path, *, able: Mapping[str, Any] | None = None, tuning: Tuning | None = None, **over: Any
 ) -> AsyncGenerator[Host]:
     """Run such a gateway on a real socket, with both links up."""
-    before = Counter(FAULTS.total)
     with made(folder, able=able, tuning=tuning, **over) as one:
         async with one.gateway as gateway, logged_to(StringIO()) as logged:
             server = make_server(build_app(gateway), gateway.settings.limits)
@@ -549,7 +548,7 @@ async def host(
             http.base_url, http.headers = url, {"authorization": f"Bearer {API_KEY}"}
             running = Host(gateway, url, http)
             running.traps, running.finn, running.sound = one.traps, one.finn, one.sound
-            running.copies, running.logged, running.before, running.engine = one.copies, logged, before, one.engine
+            running.copies, running.logged, running.engine = one.copies, logged, one.engine
             running.config = one.config
             async with http:
                 try:

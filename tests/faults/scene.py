@@ -49,6 +49,10 @@ class Scene(FaultEnvironment):
         """Whether the agent asks again for what is not on record, which no HUMA agent does."""
         self._window = window
 
+    def log_refusals(self) -> None:
+        """Log each refused write, at `debug` if an earlier line stands for it."""
+        self.gateway.configure({**self.settings(self.gateway), "logging": {"level": "debug", "format": "json"}})
+
     async def start_runtime(self) -> None:
         await self.huma.start()
 
@@ -125,6 +129,7 @@ class Scene(FaultEnvironment):
         links = self.agent.connections
         while call.reading is None and monotonic() < end:
             with suppress(TimeoutError):
+                # It looks again whether the call is on record.
                 await call.result(1)
                 break
             if not (self.agent.connected and self.agent.connections > links) or await self._on_record(call):

@@ -22,6 +22,8 @@ PAGE = HERE / "README.md"
 LIST = HERE.parent / "README.md"
 FIGURES = ROOT / ".cache" / "faults.json"
 TIMED = ROOT / ".cache" / "timed.json"
+TURNS = 3
+"""Turns of a timed test: it fails if it exceeds its bound in each, because a shared machine is slow for seconds."""
 
 _TOP = """\
 <!-- Written by `make faults`; the words are in table.py. -->
@@ -191,8 +193,12 @@ def _run(tests: list[str], *, marks: str) -> int:
     parallel = ["-n", "6", "--dist", "worksteal", "--durations", "5"]
     code = pytest("-m", f"{marks}not timing", *parallel, "--faults", str(FIGURES))
     # Timed tests run alone. Collecting only their files saves eight seconds.
-    timed = [str(file) for file in (ROOT / "tests").rglob("test_*.py") if "mark.timing" in file.read_text()]
-    return pytest("-m", "timing", "--faults", str(TIMED), files=sorted(timed), **{QUIET: "1"}) or code
+    timed = sorted(str(file) for file in (ROOT / "tests").rglob("test_*.py") if "mark.timing" in file.read_text())
+    measured = pytest("-m", "timing", "--faults", str(TIMED), files=timed, **{QUIET: "1"})
+    for _ in range(TURNS - 1):
+        if measured == 1:
+            measured = pytest("-m", "timing", "--last-failed", files=timed, **{QUIET: "1"})
+    return measured or code
 
 
 if __name__ == "__main__":

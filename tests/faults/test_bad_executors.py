@@ -16,6 +16,7 @@ from tests.faults import shim
 from tests.faults.judge import Request
 from tests.faults.load import Load
 from tests.faults.scene import Scene
+from tests.pace import PATIENCE
 
 pytestmark = [
     pytest.mark.faults,
@@ -26,7 +27,7 @@ DONE = {"outcome": "success", "result": "done"}
 OTHER = {"outcome": "failure", "error": "something else"}
 METADATA = "metadata.example"
 MUTE = "mute.example"
-PATIENCE, LATE = 3.0, 4.5
+TIMEOUT, LATE = 3.0, 4.5
 """Seconds that an executor has for its answer, long enough for a busy machine, and when the late one comes."""
 
 
@@ -144,7 +145,7 @@ class Zoo(Scene):
     def settings(self, instance: Any, **engine: Any) -> dict[str, Any]:
         made = super().settings(instance, **engine)
         urls = {name: peer.url for name, peer in self.peers.items()} | {"metadata": f"http://{METADATA}/latest"}
-        patience = {"timeout": PATIENCE, "attempts": 3, "reconnect_within": "1s"}
+        patience = {"timeout": TIMEOUT, "attempts": 3, "reconnect_within": "1s"}
         made["executors"] |= {name: made["executors"]["once"] | patience | {"url": url} for name, url in urls.items()}
         made["routes"] = [{"match": {"tool": name}, "to": name} for name in urls] + made["routes"]
         return made
@@ -176,7 +177,7 @@ async def test_every_misbehaviour_ends_in_one_outcome_that_says_what_was_wrong(t
             await scene.call(tool)
         good = await scene.call("again")
         for call in scene.calls:
-            await call.result(20)
+            await call.result(PATIENCE)
         assert good.reading is not None
         assert good.reading.outcome == "success"
         # What comes too late must have come before the records are compared.
@@ -224,7 +225,7 @@ async def test_a_name_that_nobody_answers_for_keeps_only_its_own_calls_waiting(t
             await load.more(20, within=5)
         silent.unlink()
         for call in muted:
-            await call.result(20)
+            await call.result(PATIENCE)
         await scene.settled()
         await scene.verify()
         await scene.stop()

@@ -10,6 +10,7 @@ from gateway.testing.runtimes.huma.rules import Dialect
 from tests.faults.environment import until
 from tests.faults.fleet import HermScene
 from tests.faults.scene import Scene
+from tests.pace import PATIENCE
 
 pytestmark = pytest.mark.faults
 
@@ -110,7 +111,7 @@ async def test_a_storm_of_reconnects_loses_no_call(tmp_path: Path) -> None:
             await agent.drop()
         scene.backend.open()
         for call in scene.calls:
-            await call.result(20)
+            await call.result(PATIENCE)
         assert len(scene.backend.seen) == len(others)
         await finish(scene)
 

@@ -13,6 +13,7 @@ from gateway.runtime.app import Gateway
 from tests.faults.broken import EVERY
 from tests.faults.observed import observed
 from tests.faults.scene import Scene
+from tests.pace import PATIENCE
 from tests.scenarios.environment import (
     AGENT_KEY,
     API_KEY,
@@ -87,7 +88,7 @@ async def test_a_build_that_folds_an_event_twice_is_found(tmp_path: Path, build:
         async with running(scene, build) as (_, gateway):
             event = {"kind": "context.updated", "name": "news", "context": {"number": 1}}
             await gateway.post(f"/v1/sessions/{await gateway.session()}/events", event, status=202)
-            frame = await scene.agent.wait_for(lambda payload: "news" in str(payload), 20)
+            frame = await scene.agent.wait_for(lambda payload: "news" in str(payload), PATIENCE)
     words = re.findall(r"word-\d{4}", str(frame.payload))
     assert words[-1] == "word-0599"
     assert (len(words) == len(set(words))) == (build == "none")

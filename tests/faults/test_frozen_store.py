@@ -57,7 +57,7 @@ async def test_calls_in_flight_and_calls_that_arrive_meanwhile_are_all_answered(
                 server.thaw()
             back = monotonic()
             for call in scene.calls:
-                await call.result(20)
+                await call.result(PATIENCE)
             observed().waited(monotonic() - back)
             assert scene.agent.connections == connections
             await until(scene.ready, within=PATIENCE)
@@ -108,7 +108,7 @@ async def test_where_two_share_the_store_every_call_is_answered_by_whoever_comes
                 scene.gateway.signal(signal.SIGCONT)
             scene.backend.open()
             for call in scene.calls:
-                await call.result(20)
+                await call.result(PATIENCE)
             took = monotonic() - back
             observed().waited(took)
             # What the owner has heard it hands to whoever has the session now.

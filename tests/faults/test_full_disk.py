@@ -1,5 +1,6 @@
 """A disk that is full: nothing is taken that cannot be written, and everything goes on once there is room."""
 
+import json
 import resource
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from gateway.testing.runtimes.huma.rules import Dialect
 from tests.faults.environment import until
 from tests.faults.scene import Scene
+from tests.pace import PATIENCE
 
 pytestmark = [pytest.mark.faults, pytest.mark.fault("File size limit reached")]
 
@@ -45,6 +47,7 @@ async def refusals(scene: Scene, more: int) -> None:
 @pytest.mark.parametrize("dialect", ["0.1", "0.2"])
 async def test_a_full_disk_costs_time_and_nothing_else(tmp_path: Path, dialect: Dialect) -> None:
     async with Scene(tmp_path, dialect, copies=True) as scene:
+        scene.log_refusals()
         await scene.serve()
         session_id = await scene.session_id()
         scene.backend.close("events")
@@ -75,7 +78,7 @@ async def test_a_full_disk_costs_time_and_nothing_else(tmp_path: Path, dialect: 
         row = await scene.recorded(late, "accepted")
         await scene.http.post(f"/v1/calls/{row['call_id']}/outcome", json={"outcome": "failure", "error": "no"})
         for call in scene.calls:
-            await call.result(15)
+            await call.result(PATIENCE)
         await scene.settled()
         await scene.verify()
         assert [call.reading.outcome for call in scene.calls if call.reading] == [*["success"] * 6, "failure"]
@@ -90,6 +93,7 @@ async def test_a_full_disk_costs_time_and_nothing_else(tmp_path: Path, dialect: 
 
 async def test_what_was_asked_while_the_disk_was_full_is_taken_in_its_order(tmp_path: Path) -> None:
     async with Scene(tmp_path, "0.2") as scene:
+        scene.log_refusals()
         await scene.serve()
         first = await scene.call("once")
         await first.result()
@@ -105,7 +109,32 @@ async def test_what_was_asked_while_the_disk_was_full_is_taken_in_its_order(tmp_
         disk.free()
         await first.wait_results(2, 15)
         for call in scene.calls:
-            await call.result(15)
+            await call.result(PATIENCE)
         await scene.settled()
         await scene.verify(strictly=False)
         assert [call.reading.outcome for call in scene.calls if call.reading] == ["success", "success", "canceled"]
+
+
+async def test_a_full_disk_is_logged_once_with_its_end_however_often_sessions_try(tmp_path: Path) -> None:
+    async def is_over() -> bool:
+        return "store available again" in scene.gateway.whole_log()
+
+    async with Scene(tmp_path, "0.2") as scene:
+        scene.log_refusals()
+        await scene.serve()
+        await (await scene.call("once")).result()
+        await scene.settled()
+        disk = Disk(scene)
+        disk.fill()
+        await scene.call("again")
+        await refusals(scene, 4)
+        disk.free()
+        await until(is_over)
+        await scene.calls[-1].result(PATIENCE)
+        await scene.settled()
+        lines = [json.loads(line) for line in scene.gateway.whole_log().splitlines()]
+        outage = [line for line in lines if line["event"].startswith("store ") and line["level"] != "debug"]
+        assert [line["event"] for line in outage] == ["store unavailable", "store available again"]
+        assert outage[0]["failures"] == 1
+        assert outage[1]["failures"] >= 4
+        assert outage[1]["seconds"] >= 1

@@ -327,6 +327,7 @@ async def test_a_copy_that_makes_its_destination_fail_is_put_aside_and_the_next_
 # The store
 
 BY_HTTP = {
+    "argument_excerpts": "/v1/calls?arguments=true",
     "calls": "/v1/calls",
     "dead_sends": "/v1/dead-letters",
     "health": "/readyz",
@@ -339,8 +340,8 @@ BY_HTTP = {
 BY_STREAM = {"end": "/v1/events/stream", "read_all": "/v1/events/stream?after=0"}
 
 
-BEHIND = {"open_calls": "commit", "owner": "commit", "note": "next_send_due"}
-"""What is asked where a part begins again, and what makes it: a session by the first two, a destination by the last."""
+BEHIND = {"open_calls": "commit", "owner": "commit", "snapshot": "commit", "note": "next_send_due"}
+"""What is asked where a part begins again, and what makes it: a session, or for the last a destination."""
 
 
 async def _drive(one: Host, method: str) -> None:
@@ -359,6 +360,8 @@ async def _drive(one: Host, method: str) -> None:
         case "open_session" | "take" | "remember" | "recall" | "release_name":
             body = {"runtime": "finn", "native_id": f"another-{method}"}
             await one.http.post("/v1/sessions", json=body, headers={"idempotency-key": method})
+        case "interactions_with_events":
+            await one.http.get("/v1/interactions")
         case "read":
             await one.http.get(f"/v1/sessions/{session_id}/events")
         case "notify":
@@ -376,7 +379,7 @@ async def _drive(one: Host, method: str) -> None:
             call = await one.call_of(asked)
             await one.http.post(f"/v1/calls/{call['call_id']}/outcome", json={"outcome": "success"})
             one.finn.say(ToolRequested(native_call_id=asked, tool="echo", arguments={"n": -1}))
-        case "open_calls" | "owner" | "note":
+        case "open_calls" | "owner" | "note" | "snapshot":
             one.traps.set(f"engine.{BEHIND[method]}")
             await one.say("finn", "and the part begins again")
         case "regain":
@@ -412,9 +415,12 @@ async def _dead(one: Host) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize(
-    # Open calls are counted at a start only, for the log.
+    # Open calls and sessions are counted at a start only, and one process waits for nobody.
     "method",
-    sorted({*ENGINE_METHODS, "commit, done"} - {"count_open_calls", "listen", "release"}),
+    sorted(
+        {*ENGINE_METHODS, "commit, done"}
+        - {"count_open_calls", "count_open_sessions", "held_back_by", "listen", "release"}
+    ),
 )
 async def test_a_store_that_raises_costs_what_asked_it_alone(running: Host, method: str) -> None:
     await _drive(running, method)

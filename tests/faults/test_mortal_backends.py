@@ -89,7 +89,7 @@ async def test_calls_of_a_backend_that_died_behind_its_202_are_sent_again(
             await scene.run()
         await scene.mortal.start()
         for call in calls:
-            await call.result(40)
+            await call.result(PATIENCE)
             assert call.reading is not None
             assert call.reading.outcome == "success"
         await scene.settled()
@@ -106,14 +106,14 @@ async def test_calls_outlast_a_restart_of_their_backend(tmp_path: Path, dialect:
     async with Mortal(tmp_path, dialect, store=store) as scene:
         await scene.run()
         first = await scene.call("once")
-        await first.result(20)
+        await first.result(PATIENCE)
         await scene.mortal.kill()
         calls = [await scene.call("once") for _ in range(4)]
         # That it is away for so long is the fault.
         await asyncio.sleep(AWAY)
         await scene.mortal.start()
         for call in calls:
-            await call.result(40)
+            await call.result(PATIENCE)
             assert call.reading is not None
             assert call.reading.outcome == "success", call.reading
         await scene.settled()
@@ -134,9 +134,9 @@ async def test_calls_of_a_backend_that_stays_away_fail_in_words_until_it_is_back
         await scene.mortal.kill()
         waiting = [await scene.call("again") for _ in range(4)]
         for call in waiting:
-            await call.result(20)
+            await call.result(PATIENCE)
         later = await scene.call("again")
-        await later.result(20)
+        await later.result(PATIENCE)
         for call in (*waiting, later):
             assert call.reading is not None
             assert "has been unreachable since" in (call.reading.error or ""), call.reading
@@ -145,7 +145,7 @@ async def test_calls_of_a_backend_that_stays_away_fail_in_words_until_it_is_back
         async with asyncio.timeout(PATIENCE):
             while True:
                 call = await scene.call("again")
-                await call.result(20)
+                await call.result(PATIENCE)
                 assert call.reading is not None
                 if call.reading.outcome == "success":
                     break

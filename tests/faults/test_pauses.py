@@ -8,6 +8,7 @@ import pytest
 
 from gateway.testing.runtimes.huma.rules import Dialect
 from tests.faults.scene import Scene
+from tests.pace import PATIENCE
 
 pytestmark = [pytest.mark.faults, pytest.mark.fault("SIGSTOP for seconds, then SIGCONT")]
 
@@ -40,7 +41,7 @@ async def test_a_pause_loses_and_doubles_nothing(
         answer = {"outcome": "failure", "error": "not this time"}
         assert (await scene.http.post(address, json=answer)).status_code == 200
         for call in scene.calls:
-            await call.result(10)
+            await call.result(PATIENCE)
         await scene.settled()
         rows = await scene.verify()
         assert [rows[call.call_id]["state"] for call in scene.calls] == [

@@ -168,7 +168,7 @@ async def test_a_server_that_turns_read_only_is_not_ready_and_comes_back(tmp_pat
             await read_only(store, on=False)
         await until(scene.ready, within=PATIENCE)
         for call in waiting:
-            await call.result(20)
+            await call.result(PATIENCE)
         await finish(scene)
 
 

@@ -72,6 +72,7 @@ async def test_a_half_open_connection_says_nothing_and_breaks_when_it_heals() ->
         wire.half_open()
         writer.write(b"into the dark")
         with pytest.raises(TimeoutError):
+            # Nothing arrives, however long it waits.
             await asyncio.wait_for(reader.read(1), 0.2)
         wire.heal()
         with pytest.raises(ConnectionResetError):
@@ -83,6 +84,7 @@ async def test_what_was_held_goes_on_where_the_connections_are_kept() -> None:
         wire.half_open()
         writer.write(b"late")
         with pytest.raises(TimeoutError):
+            # Nothing arrives, however long it waits.
             await asyncio.wait_for(reader.read(1), 0.2)
         wire.heal(keep=True)
         async with asyncio.timeout(WAIT):

@@ -192,6 +192,7 @@ async def test_calls_wait_while_nothing_can_be_written_where_it_lasts(
     tmp_path: Path, folder: Path, fault: Fault, because: str
 ) -> None:
     async with Scene(tmp_path, "0.2", store=given(SqliteFile(folder))) as scene:
+        scene.log_refusals()
         await scene.serve()
         session_id = await scene.session_id()
         async with Load(scene) as load:
@@ -211,7 +212,7 @@ async def test_calls_wait_while_nothing_can_be_written_where_it_lasts(
             await until(scene.ready)
             await load.more(20)
         for call in late:
-            await call.result(15)
+            await call.result(PATIENCE)
         await _all_is_kept(scene)
 
 
@@ -269,6 +270,7 @@ async def _is_beyond(file: Path, size: int) -> bool:
 @pytest.mark.fault("Database file, WAL and lock removed while calls run")
 async def test_no_call_is_carried_out_into_a_file_that_is_gone(tmp_path: Path, folder: Path) -> None:
     async with Scene(tmp_path, "0.2", store=given(SqliteFile(folder))) as scene:
+        scene.log_refusals()
         await scene.serve()
         await (await scene.call("once")).result()
         await scene.settled()

@@ -16,6 +16,7 @@ from tests.faults.environment import until
 from tests.faults.fleet import HermScene, OpenHandsScene
 from tests.faults.proxy import Proxy
 from tests.faults.scene import Scene
+from tests.pace import PATIENCE
 
 pytestmark = pytest.mark.faults
 
@@ -69,7 +70,7 @@ async def test_calls_in_flight_survive_what_happens_to_the_wire_of_a_huma_agent(
             wire.heal()
             await scene.relinked(connections)
         for call in scene.calls:
-            await call.result(15)
+            await call.result(PATIENCE)
         wire.heal(keep=True)
         await (await scene.call("again")).result()
         await scene.settled()
@@ -169,7 +170,7 @@ async def test_a_request_that_certainly_never_arrived_is_sent_again_to_every_exe
         await until(tried_again)
         scene.wires["executor"].heal()
         for call in calls:
-            await call.result(10)
+            await call.result(PATIENCE)
         await scene.settled()
         rows = await scene.verify()
         # A reset after the connection was taken may have come after the request, so it is sure for nobody.
@@ -205,9 +206,9 @@ async def test_a_half_open_connection_to_an_executor_ends_with_the_attempt(tmp_p
         await scene.backend.wait(lambda _: True, count=3)
         wire.half_open()
         scene.backend.open()
-        await calls[1].result(15)
+        await calls[1].result(PATIENCE)
         wire.heal()
-        await calls[0].result(10)
+        await calls[0].result(PATIENCE)
         await scene.settled()
         rows = await scene.verify()
         assert [rows[call.call_id]["unknown"] for call in scene.calls] == [False, False, True]

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapp
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
@@ -32,10 +33,11 @@ from gateway.runtime.system_clock import SystemClock, SystemIds
 from gateway.runtime.tuning import Tuning
 from gateway.settings.model import Settings
 from gateway.store.call import Call
-from gateway.store.port import Engine
+from gateway.store.port import Engine, Report, report_nothing
 from gateway.store.postgres import PostgresEngine
 from gateway.store.rows import CallFilter, Page, RetentionPolicy
-from gateway.store.sqlite import TemporaryEngine
+from gateway.store.sqlite import SqliteEngine, TemporaryEngine
+from gateway.testing.conformance.engine_words import journal
 from tests.engines.postgres_server import dsn
 from tests.pace import PATIENCE
 from tests.scenarios.environment import merge
@@ -96,7 +98,7 @@ class Rooms(PlainRuntime):
     """Of what kind the last one was to be."""
     losses: tuple[Loss, ...] = ()
     """What of an order it cannot be told."""
-    told: tuple[str, ...] = ()
+    tools: tuple[str, ...] = ()
     open: asyncio.Event = field(default_factory=asyncio.Event)
     """Whether it makes sessions at once."""
 
@@ -109,7 +111,7 @@ class Rooms(PlainRuntime):
         await self.open.wait()
         if self.refuses is not None:
             raise self.refuses
-        return Created(f"made-{self.orders}", self.losses, self.told)
+        return Created(f"made-{self.orders}", self.losses, self.tools)
 
     def connect(
         self, native_id: str, receiver: Receiver, *, resume_after: str | None = None
@@ -198,14 +200,14 @@ class Environment:
         row, *_ = await self.gateway.opening.open("finn", native_id=native_id, labels={})
 
         async def linked() -> bool | None:
-            return len(await self.journal(row.session_id)) == 2 or None
+            return len(await self.journal(row.session_id)) >= 2 or None
 
         await until(linked)
         return row.session_id
 
     async def journal(self, session_id: str) -> Sequence[Envelope]:
         """Everything that is on record of a session."""
-        return await self.engine.read(SessionId(session_id), limit=10_000)
+        return await journal(self.engine, SessionId(session_id))
 
     async def post(self, session_id: str, count: int = 1, *, text: str = "left") -> None:
         """Let a client say something so many times."""
@@ -322,11 +324,14 @@ async def environment_of(
     *,
     runtime: Rooms | None = None,
     schema: str | None = None,
+    path: Path | None = None,
+    report: Report = report_nothing,
     tuning: Tuning | None = None,
     autostart: bool = False,
 ) -> AsyncGenerator[Environment]:
-    """Run a gateway, alone or as one of several on one PostgreSQL `schema`; `desks` stand among its runtimes."""
-    engine = TemporaryEngine(CLOCK) if schema is None else PostgresEngine(dsn(), CLOCK, schema=schema)
+    """Run a gateway, alone (on a file), or as one of several on a PostgreSQL `schema`; `desks` are more runtimes."""
+    engine = TemporaryEngine(CLOCK) if path is None else SqliteEngine(path, CLOCK, report=report)
+    engine = engine if schema is None else PostgresEngine(dsn(), CLOCK, schema=schema)
     runtime, backend = runtime or Rooms(), Backend()
     configuration = merge(CONFIGURATION, over or {})
 
@@ -350,6 +355,7 @@ async def environment_of(
         url="http://127.0.0.1",
         shared=schema is not None,
         tuning=tuning or Tuning(),
+        report=report,
     )
     made = Environment(engine, runtime, backend, configuration, reread)
     async with Gateway.running(reread(), parts) as made.gateway:

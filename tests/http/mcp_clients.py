@@ -57,6 +57,16 @@ class Plain:
     async def send(self, body: Any, **headers: str) -> httpx.Response:
         """Post a body: bytes as they are, everything else as JSON."""
         kind = {"content-type": "application/json"}
+        if self._version == NEWEST and not isinstance(body, bytes):
+            params: dict[str, Any] = body["params"]
+            meta = {**ENVELOPE, **params.get("_meta", {})}
+            headers = {"mcp-method": body["method"], "mcp-name": params.get("name", ""), **headers}
+            return await self._http.post(
+                self._path,
+                json={**body, "params": {**params, "_meta": meta}},
+                headers={**self._headers, **headers},
+                timeout=PATIENCE,
+            )
         if isinstance(body, bytes):
             return await self._http.post(
                 self._path, content=body, headers={**self._headers, **kind, **headers}, timeout=PATIENCE
@@ -67,11 +77,7 @@ class Plain:
         self, tool: str, arguments: dict[str, Any] | None = None, *, number: int = 1, **meta: Any
     ) -> dict[str, Any]:
         """Call a tool; returns the JSON-RPC answer."""
-        headers: dict[str, str] = {}
-        if self._version == NEWEST:
-            headers = {"mcp-method": "tools/call", "mcp-name": tool}
-            meta = {**ENVELOPE, **meta}
-        answer = await self.send(call(tool, arguments, number=number, **meta), **headers)
+        answer = await self.send(call(tool, arguments, number=number, **meta))
         assert answer.status_code == 200
         return answer.json()
 

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import orjson
 import pytest
+from structlog.testing import capture_logs
 
 from gateway.errors import EngineUnavailable
 from gateway.events import MessageStreamed, TypingChanged
@@ -216,8 +217,8 @@ async def test_an_id_behind_the_end_is_a_gap_and_goes_on_at_the_end(
     environment, client = here
     session = await environment.attach()
     [event, _] = await all_places(client, 2)
-    _, _, _, mark = event["id"].split(".")
-    async with following(client, after=f"ffffffffffff.0.0.{mark}") as reader:
+    rest = event["id"].split(".", 3)[3]
+    async with following(client, after=f"ffffffffffff.0.0.{rest}") as reader:
         assert (await reader.event())["event"] == "gap"
         position = await reader.event()
         assert position["event"] == "position"
@@ -313,3 +314,42 @@ async def test_events_of_another_instance_arrive_within_a_second(
                 await first.post(session)
                 assert place(await next_of(reader)) == (session, 3 + number)
                 assert asyncio.get_running_loop().time() - began < within(1.0)
+
+
+@pytest.mark.slow
+async def test_the_log_a_metric_and_the_stream_name_who_holds_events_back() -> None:
+    schema = postgres_server.new_schema()
+    operator = await postgres_server.reach(postgres_server.dsn())
+    async with (
+        environment_of({"api": {"heartbeat": "100ms"}, "logging": {"level": "info"}}, schema=schema) as environment,
+        serving(environment.gateway) as (_, url),
+        plain_client(url) as client,
+    ):
+        session = await environment.attach()
+        await recorded(environment, 2)
+
+        async def held() -> str | None:
+            lines = (await client.get("/metrics")).text.splitlines()
+            return next((line for line in lines if line.startswith("dragoman_events_held_back_seconds{")), None)
+
+        async def free() -> bool | None:
+            return await held() is None or None
+
+        with capture_logs() as said:
+            async with following(client) as reader:
+                await next_id(reader)
+                async with operator.transaction():
+                    await operator.execute(f"LOCK TABLE {schema}.written IN ROW EXCLUSIVE MODE")
+                    await operator.execute("SELECT pg_current_xact_id()")
+                    await environment.post(session)
+                    pid = operator.get_server_pid()
+                    while f"process {pid} of database 'postgres'" not in (line := await reader.line()):
+                        assert "turn.steered" not in line
+                    assert f'{{database="postgres",pid="{pid}"}}' in (await held() or "")
+                assert place(await next_of(reader)) == (session, 3)
+                await until(free)
+        told = [(one["event"], one.get("pid"), one.get("database")) for one in said]
+        assert ("events are held back", pid, "postgres") in told
+        assert ("events are no longer held back", None, None) in told
+    await operator.close()
+    await postgres_server.drop_schema(schema)

@@ -19,7 +19,7 @@ TOOLS: dict[str, Any] = {
 @pytest.fixture
 async def environment() -> AsyncIterator[Environment]:
     """A gateway with three tools, at a runtime that is told one, loses one and says nothing of the third."""
-    runtime = Rooms(told=("ask",), losses=(Loss(how="dropped", path="/tools/pass", note="no room"),))
+    runtime = Rooms(tools=("ask",), losses=(Loss(how="dropped", path="/tools/pass", note="no room"),))
     async with environment_of({"tools": TOOLS}, runtime=runtime) as made:
         yield made
 
@@ -28,7 +28,7 @@ async def test_what_the_runtime_could_not_be_told_is_on_record_with_its_session(
     api: httpx.AsyncClient, environment: Environment
 ) -> None:
     answer = await api.post("/v1/sessions", json={"runtime": "finn"})
-    assert (answer.status_code, answer.json()["told"]) == (201, ["ask"])
+    assert (answer.status_code, answer.json()["tools"]) == (201, ["ask"])
     page = await api.get(f"/v1/sessions/{answer.json()['session_id']}/events?limit=1")
     (opened,) = page.json()["data"]
     assert opened["event"]["kind"] == "session.opened"
@@ -44,7 +44,7 @@ async def test_what_the_runtime_could_not_be_told_is_on_record_with_its_session(
 
 async def test_a_session_that_is_attached_to_has_lost_nothing(api: httpx.AsyncClient) -> None:
     answer = await api.post("/v1/sessions", json={"runtime": "finn", "native_id": "agent-7"})
-    assert (answer.status_code, answer.json()["told"]) == (201, [])
+    assert (answer.status_code, answer.json()["tools"]) == (201, [])
     page = await api.get(f"/v1/sessions/{answer.json()['session_id']}/events?limit=1")
     assert page.json()["data"][0]["losses"] == []
 

@@ -10,9 +10,10 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
+from gateway.guard import Tasks, spawn
 from tests.http.conftest import plain_client, serving
 from tests.http.environment import Environment, environment_of, until
-from tests.http.mcp_clients import Plain, call
+from tests.http.mcp_clients import NEWEST, Plain, call
 from tests.http.test_calls_from_outside import SEVENS, TOOLS
 from tests.http.test_operations import OPERATIONS, WAYS, Attempt, Way
 from tests.pace import PATIENCE
@@ -209,7 +210,7 @@ async def outside_briefly() -> AsyncIterator[Outside]:
 
 async def mcp(wire: httpx.AsyncClient, session_id: str) -> Plain:
     token = (await wire.get(f"/v1/sessions/{session_id}/mcp")).json()["token"]
-    return Plain(wire, f"/mcp/{session_id}", token)
+    return Plain(wire, f"/mcp/{session_id}", token, NEWEST)
 
 
 async def test_held_requests_are_answered_as_still_open_at_the_end_of_the_drain(outside_briefly: Outside) -> None:
@@ -296,3 +297,25 @@ async def test_work_in_flight_at_the_end_of_the_drain_is_named(outside_briefly: 
 
 def test_the_table_has_every_operation() -> None:
     assert REFUSED | OTHERWISE.keys() <= OPERATIONS.keys()
+
+
+async def test_a_request_that_waits_for_a_task_which_the_gateway_ends_is_told_so(
+    environment: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queries, asked = Tasks(), asyncio.Event()
+
+    async def hang() -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    async def query(*_: object) -> None:
+        await spawn("query", hang(), queries)
+
+    monkeypatch.setattr(environment.engine, "session", query)
+    async with serving(environment.gateway) as (_, url), plain_client(url) as http:
+        asking = asyncio.create_task(http.get("/v1/sessions/some"))
+        await asked.wait()
+        await queries.close()
+        answer = await asking
+    assert (answer.status_code, answer.json()["type"].rpartition("/")[2]) == (503, "draining")
+    assert "may still be done" in answer.json()["detail"]

@@ -21,6 +21,7 @@ TOOLS = {"ask_for_cards": {"description": "Ask a player for cards.", "parameters
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:\+00:00|Z)")
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _ULID = re.compile(r"\b01[0-9A-HJKMNP-TV-Z]{24}\b")
+_GENERATION = re.compile(r"\b([0-9]+)\.[0-9a-f]{12}\b")
 _TOKEN = re.compile(r"dtt_[\w-]{20,}")
 _START = datetime(2026, 11, 20, 12, tzinfo=UTC)
 _OPERATIONS: dict[str, tuple[str, str, str]] = {
@@ -98,6 +99,7 @@ def _steady(text: str, began: datetime) -> str:
 
     for pattern, replace in ((_MOMENT, moment), (_UUID, uuid), (_ULID, ulid)):
         text = pattern.sub(replace, text)
+    text = _GENERATION.sub(r"\1.5f0c2a9d7e41", text)
     return _TOKEN.sub("dtt_dGhpcyBpcyBub3QgYSB0b2tlbiBvZiBhbnlib2R5LCBzbw", text)
 
 
@@ -195,6 +197,7 @@ def _shorten(recorded: dict[str, dict[str, Any]]) -> None:
     # The story may run in two minutes.
     counts = {name: sum(one[name] for one in activity["minutes"]) for name in ("calls", "failed", "unknown")}
     activity["minutes"] = [{"at": activity["instance_since"], **counts}]
+    activity |= {"p50": 0.25, "p95": 0.25}
     recorded["getOpenapi"]["responses"]["200"] = {"openapi": "3.1.0"}
     del recorded["listProblems"]["responses"]["200"]["data"][1:]
 

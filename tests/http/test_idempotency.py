@@ -113,7 +113,8 @@ async def test_a_key_that_is_worked_on_for_too_long_is_told_so() -> None:
         assert answer.headers["content-type"] == "application/problem+json"
         assert int(answer.headers["retry-after"]) > 0
         there.environment.runtime.open.set()
-        assert (await here.create()).content == (await first).content
+        done = await first
+        assert (await here.create()).content == done.content
 
 
 async def test_a_key_is_free_again_after_a_request_that_failed() -> None:

@@ -317,9 +317,8 @@ async def test_a_key_that_is_none_is_refused(environment: Environment, plain: Pl
     assert not environment.backend.asked
 
 
-@pytest.mark.parametrize("mode", MODES)
 async def test_the_official_client_hears_of_progress(
-    environment: Environment, wire: httpx.AsyncClient, url: str, path: str, token: str, mode: Mode
+    environment: Environment, wire: httpx.AsyncClient, url: str, path: str, token: str
 ) -> None:
     heard: list[tuple[float, str | None]] = []
     arrived = asyncio.Event()
@@ -335,7 +334,7 @@ async def test_the_official_client_hears_of_progress(
                 arrived.clear()
                 await arrived.wait()
 
-    async with connected(url + path, token, mode) as client:
+    async with connected(url + path, token, "auto") as client:
         asking = asyncio.create_task(client.call_tool("ask_for_cards", SEVENS, progress_callback=hear))
         call_id = await opened(environment)
         await wire.post(f"/v1/calls/{call_id}/progress", json={"done": 1})
@@ -352,14 +351,27 @@ async def test_the_official_client_hears_of_progress(
     assert sum(message is None for _, message in heard) >= 2
 
 
-async def test_json_is_answered_where_nobody_asks_for_progress(environment: Environment, plain: Plain) -> None:
-    environment.backend.answers["ask_for_cards"] = SEVEN
-    quiet = await plain.send(call("ask_for_cards", SEVENS))
-    assert quiet.headers["content-type"] == "application/json"
-    told = await plain.send(call("ask_for_cards", SEVENS, progressToken="p"))
-    assert told.headers["content-type"].startswith("text/event-stream")
-    deaf = await plain.send(call("ask_for_cards", SEVENS, progressToken="p"), accept="application/json")
-    assert deaf.headers["content-type"] == "application/json"
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_stream_needs_a_version_that_survives_its_cut_a_token_and_a_client_that_accepts_it(
+    environment: Environment,
+    wire: httpx.AsyncClient,
+    stranger_wire: httpx.AsyncClient,
+    path: str,
+    token: str,
+    version: str | None,
+) -> None:
+    plain, call_id = Plain(stranger_wire, path, token, version), None
+    asking: list[tuple[dict[str, Any], dict[str, str], bool]] = [
+        ({}, {}, False),
+        ({"progressToken": "p"}, {}, version == NEWEST),
+        ({"progressToken": "p"}, {"accept": "application/json"}, False),
+    ]
+    for meta, headers, streams in asking:
+        sent = asyncio.create_task(plain.send(call("ask_for_cards", SEVENS, **meta), **headers))
+        call_id = await opened(environment, but=call_id)
+        await wire.post(f"/v1/calls/{call_id}/progress", json={"done": 1})
+        await settle(wire, call_id, {"outcome": "success", "result": 7})
+        assert (await sent).headers["content-type"].startswith("text/event-stream" if streams else "application/json")
 
 
 async def test_a_cancelled_notification_cancels_the_one_held_request(environment: Environment, plain: Plain) -> None:
@@ -444,7 +456,7 @@ async def test_a_closed_connection_means_what_the_version_of_the_protocol_says(
         assert (await environment.gateway.calls.one(CallId(call_id))).state == "accepted"
 
 
-@pytest.mark.parametrize(("wanted", "version"), [("cancel", "2025-11-25"), ("go_on", NEWEST)])
+@pytest.mark.parametrize(("wanted", "version"), [("cancel", "2025-11-25"), ("continue", NEWEST)])
 async def test_a_closed_connection_means_what_the_configuration_says(
     environment: Environment, wire: httpx.AsyncClient, url: str, path: str, token: str, wanted: str, version: str
 ) -> None:

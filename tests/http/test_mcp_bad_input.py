@@ -43,6 +43,15 @@ def plain(client: httpx.AsyncClient, session_id: str, token: str) -> Plain:
     return Plain(client, f"/mcp/{session_id}", token)
 
 
+async def test_an_address_with_a_slash_at_its_end_is_the_same_endpoint(
+    client: httpx.AsyncClient, session_id: str, token: str
+) -> None:
+    answer = await Plain(client, f"/mcp/{session_id}/", token).call("ask_for_cards", {"rank": "7"})
+    assert answer["result"]["isError"] is False
+    for path in ("/mcp/r/x/", "/mcp/t/x/", "/mcp/s/x/"):
+        assert (await client.post(path)).status_code == 401
+
+
 @pytest.mark.parametrize("given", ["none", "wrong", "api key", "foreign", "rotated", "basic"])
 async def test_without_the_sessions_token_nobody_is_let_in_whatever_the_method(
     environment: Environment,
@@ -221,7 +230,7 @@ async def test_an_open_get_holds_nothing(client: httpx.AsyncClient, session_id: 
 NOWHERE = (
     "/.well-known/oauth-protected-resource", "/.well-known/oauth-protected-resource/mcp/{}",
     "/.well-known/oauth-protected-resource/mcp/r/desk", "/.well-known/oauth-authorization-server",
-    "/.well-known/openid-configuration", "/register", "/mcp", "/mcp/{}/x", "/mcp/r/desk/x", "/mcp/r/desk/",
+    "/.well-known/openid-configuration", "/register", "/mcp", "/mcp/{}/x", "/mcp/r/desk/x",
 )  # fmt: skip
 
 
@@ -270,4 +279,4 @@ async def test_without_the_library_clients_are_told_what_to_install(
     monkeypatch.setitem(sys.modules, "mcp_types", None)
     refused = await plain.send(GOOD)
     assert (refused.status_code, refused.json()["type"]) == (404, "/problems/unknown-path")
-    assert "pip install 'dragoman[mcp]'" in refused.json()["detail"]
+    assert "pip install ./gateway/sdk '.[mcp]'" in refused.json()["detail"]

@@ -1,6 +1,7 @@
 """Clients with a token of their own at one address, over a real gateway on real sockets."""
 
 import asyncio
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, MutableMapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -29,6 +30,8 @@ OTHER = {"adapter": "mcp", "clients": [{"name": "ada", "token": "other-desk-0123
 DESKS = {**TOOLS, "desks": {"desk": DESK, "other": OTHER}}
 ADAS = name_session(runtime="desk", native_session_id="ada")
 GOOD = call("ask_for_cards", SEVENS)
+_SERVER = "gateway.http.mcp.server"
+"""The module that imports the library."""
 
 
 CANNOT_BE_SAID: list[dict[str, Any]] = [
@@ -276,6 +279,14 @@ async def test_a_desk_has_no_link_that_could_be_down(
     assert 'dragoman_sessions{runtime="desk"} 1.0' in page
     assert 'dragoman_link_up{runtime="desk"}' not in page
     assert 'dragoman_links_asleep{runtime="desk"}' not in page
+    assert 'dragoman_sessions_without_tools{runtime="desk"}' not in page
+
+
+async def test_a_link_is_shown_at_its_own_runtime_only(environment: Environment, wire: httpx.AsyncClient) -> None:
+    session_id = await environment.attach()
+    rows = (await wire.get(f"/v1/runtimes?session_id={session_id}")).json()["data"]
+    links = {row["name"]: [link["session_id"] for link in row["links"]] for row in rows}
+    assert links == {"finn": [session_id], "desk": [], "other": []}
 
 
 # Waiting ------------------------------------------------------------------------------------------------------
@@ -311,6 +322,16 @@ async def test_a_closed_connection_and_a_notification_cancel_as_in_any_session(
         held.cancel()
         await asyncio.wait({held})
     await canceled(2)
+
+
+@pytest.mark.parametrize("progress", [False, True])
+async def test_a_client_of_an_earlier_version_gets_a_stream_where_its_options_say_so(
+    environment: Environment, client: httpx.AsyncClient, *, progress: bool
+) -> None:
+    await environment.reload(desk_of({**CLIENTS[0], "progress": progress}))
+    asked = call("ask_for_cards", SEVENS, progressToken="p")
+    answer = await Plain(client, "/mcp/r/desk", ADA, "2025-11-25").send(asked)
+    assert answer.headers["content-type"].startswith("text/event-stream" if progress else "application/json")
 
 
 async def test_a_client_reads_and_cancels_its_own_calls_over_the_api_and_nothing_else(
@@ -358,6 +379,22 @@ async def test_without_api_keys_the_token_of_a_client_still_means_its_own_calls(
         given: list[tuple[dict[str, str], int]] = [(bearer(ADA), 200), (bearer(BOB), 404), ({}, 200)]
         for headers, status in given:
             assert (await local.get(f"/v1/calls/{call_id}", headers=headers)).status_code == status
+
+
+async def test_the_library_is_loaded_before_the_first_request_also_after_a_reload(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with environment_of(DESKS) as made:
+        monkeypatch.delitem(sys.modules, _SERVER, raising=False)
+        async with serving(made.gateway):
+            assert _SERVER in sys.modules
+    async with environment_of(TOOLS) as made:
+        monkeypatch.delitem(sys.modules, _SERVER, raising=False)
+        async with serving(made.gateway):
+            assert _SERVER not in sys.modules
+            made.configuration = {**made.configuration, "desks": {"desk": DESK}}
+            await made.reload({})
+            assert _SERVER in sys.modules
 
 
 # Reloads ------------------------------------------------------------------------------------------------------
@@ -439,7 +476,7 @@ async def test_a_desk_that_a_reload_has_not_come_to_yet_says_to_come_again() -> 
         reloading = asyncio.create_task(made.gateway.reload())
         await runtime.leaving.wait()
         early = await plain.send(GOOD)
-        assert (early.status_code, early.json()["type"]) == (503, "/problems/elsewhere")
+        assert (early.status_code, early.json()["type"]) == (503, "/problems/session-owner-unavailable")
         assert early.headers["retry-after"] == "2"
         runtime.may_leave.set()
         await reloading

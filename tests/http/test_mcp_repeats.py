@@ -15,7 +15,7 @@ from gateway.store.step import Committed, Step
 from tests.engines.postgres_server import temporary_schema
 from tests.http.conftest import plain_client, serving
 from tests.http.environment import Environment, environment_of, until
-from tests.http.mcp_clients import Plain
+from tests.http.mcp_clients import NEWEST, Plain
 from tests.http.test_calls_from_outside import TOOLS
 from tests.pace import PATIENCE
 from tests.scenarios.environment import merge
@@ -45,7 +45,12 @@ class Scene:
         return await until(look)
 
     async def hang_up(
-        self, *, until_set: asyncio.Event | None = None, beside: int = 0, meta: dict[str, Any] | None = None
+        self,
+        *,
+        until_set: asyncio.Event | None = None,
+        beside: int = 0,
+        meta: dict[str, Any] | None = None,
+        streamed: bool = False,
     ) -> str:
         """Ask, and be gone before there is an answer; `beside` others that wait."""
         callers, count = self.environment.gateway.callers, len(self.asked) + (not beside)
@@ -57,9 +62,8 @@ class Scene:
             return callers.held == beside or None
 
         async with httpx.AsyncClient(base_url=self._url, verify=False) as leaving:  # noqa: S501
-            held = asyncio.create_task(
-                Plain(leaving, self._path, self._token).call("ask_for_cards", SEVENS, **(meta or {}))
-            )
+            plain = Plain(leaving, self._path, self._token, NEWEST if streamed else None)
+            held = asyncio.create_task(plain.call("ask_for_cards", SEVENS, **(meta or {})))
             if until_set is not None:
                 await until_set.wait()
             else:
@@ -291,7 +295,7 @@ async def test_a_caller_that_is_gone_before_its_call_is_opened_cancels_it_where_
 ) -> None:
     async with scene_of({"mcp": {"on_disconnect": "cancel"}}) as scene:
         recorded, go_on = scene.hold_openings(monkeypatch)
-        await scene.hang_up(until_set=recorded, meta={"progressToken": 1} if streamed else {})
+        await scene.hang_up(until_set=recorded, meta={"progressToken": 1} if streamed else {}, streamed=streamed)
         assert not scene.environment.backend.canceled
         go_on.set()
 

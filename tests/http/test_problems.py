@@ -36,7 +36,7 @@ RAISED: list[tuple[Exception, int, str]] = [
     (errors.LinkLost("x"), 502, "runtime-unreachable"),
     (errors.EngineUnavailable("/data/dragoman.db: no space left"), 503, "unavailable"),
     (errors.Overloaded("x"), 503, "overloaded"),
-    (errors.Elsewhere("s", "x", unsure=True), 503, "elsewhere"),
+    (errors.Elsewhere("s", "x", unsure=True), 503, "session-owner-unavailable"),
     (errors.Stale("x"), 503, "busy"),
     (errors.EngineLocked("x"), 500, "internal"),
     (ValueError("x"), 500, "internal"),

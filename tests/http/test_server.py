@@ -7,7 +7,6 @@ import httpx
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from gateway.guard import FAULTS
 from gateway.http.errors import Refused
 from gateway.http.middleware import BodyLimits
 from gateway.http.server import most_connections
@@ -104,7 +103,7 @@ async def test_more_connections_than_allowed_are_refused(environment: Environmen
 
 
 async def test_paths_with_odd_bytes_are_unknown_paths(url: str) -> None:
-    for path in (b"/%ff%fe", b"/%ED%A0%80", b"/..%2f..%2fetc", b"//v1/sessions", b"/%0d%0aX-A:%201"):
+    for path in (b"/%ff%fe", b"/%ED%A0%80", b"/..%2f..%2fetc", b"//v1//sessions", b"/%0d%0aX-A:%201"):
         answer = await exchange(port_of(url), b"GET " + path + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 404"), path
         assert b"x-a" not in answer.lower().split(b"\r\n\r\n")[0]
@@ -156,7 +155,7 @@ async def test_a_body_that_does_not_come_in_time_is_refused_and_one_that_came_ha
         assert not watching.done()
         watching.cancel()
 
-    scope: Scope = {"type": "http", "headers": []}
+    scope: Scope = {"type": "http", "headers": [], "state": {}}
     deadline = timedelta(seconds=0.05)
     with pytest.raises(Refused) as caught:
         await BodyLimits(read, gateway=environment.gateway, deadline=deadline)(scope, receive, send)
@@ -185,8 +184,7 @@ async def test_what_takes_too_long_inside_is_a_mistake_and_no_late_answer(monkey
             raise TimeoutError("its own socket took too long")
 
         monkeypatch.setattr(made.engine, "health", late)
-        before = FAULTS.total["http"]
         async with in_process(made.gateway, {}) as stranger:
             answer = await stranger.get("/readyz")
         assert (answer.status_code, answer.json()["type"].rsplit("/", 1)[1]) == (500, "internal")
-        assert FAULTS.total["http"] == before + 1
+        assert made.gateway.ambient.faults.total["http"] == 1

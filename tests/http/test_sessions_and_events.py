@@ -1,6 +1,7 @@
 """The forms and codes of sessions, events, calls, interactions and operating."""
 
 import asyncio
+from contextlib import AbstractAsyncContextManager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -10,9 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from dragoman.models import responses
-from gateway.adapter.port import RuntimeOptions
+from gateway.adapter.port import Link, Receiver, RuntimeOptions
 from gateway.cli.commands import app
 from gateway.cli.doctor import check_links
+from gateway.errors import LinkLost, LinkRefused
 from gateway.events import (
     CLIENT_KINDS,
     ApprovalAsked,
@@ -44,7 +46,7 @@ async def test_a_new_session_is_created_and_an_open_one_is_found(api: httpx.Asyn
     assert first.headers["location"] == f"/v1/sessions/{session.session_id}"
     again = await api.post("/v1/sessions", json=body)
     assert again.status_code == 200
-    apart = {"updated_at", "last_sequence"}
+    apart = {"updated_at", "last_sequence", "position"}
     assert {name: again.json()[name] for name in again.json().keys() - apart} == {
         name: first.json()[name] for name in first.json().keys() - apart
     }
@@ -56,7 +58,8 @@ async def test_a_session_shows_nothing_of_the_gateway_s_own_state(
     answer = await api.get(f"/v1/sessions/{session_id}")
     assert answer.status_code == 200
     row = await environment.gateway.session(SessionId(session_id))
-    assert {*answer.json(), "fence", "cursor", "snapshot", "previous_owner"} == {member.name for member in fields(row)}
+    own = {"fence", "cursor", "previous_owner", "shared_sequence"}
+    assert answer.json().keys() - {"position"} | own == {member.name for member in fields(row)}
 
 
 async def test_sessions_are_listed_page_by_page(api: httpx.AsyncClient, environment: Environment) -> None:
@@ -125,7 +128,7 @@ async def test_events_are_filtered_by_kind(api: httpx.AsyncClient, session_id: s
     message = {"kind": "message.posted", "content": "Your turn."}
     await api.post(path, json={"events": [STEER, message, STEER]})
 
-    async def found(query: str) -> tuple[list[str], int | None]:
+    async def found(query: str) -> tuple[list[str], str | None]:
         page = responses.EventListing.model_validate((await api.get(f"{path}?{query}")).json())
         return [envelope.event.kind for envelope in page.data], page.next
 
@@ -245,8 +248,8 @@ async def test_the_history_is_read_behind_a_sequence(api: httpx.AsyncClient, ses
     await api.post(path, json=STEER)
     page = responses.EventListing.model_validate((await api.get(path, params={"limit": 2})).json())
     assert [envelope.sequence for envelope in page.data] == [1, 2]
-    assert page.next == 2
-    last = responses.EventListing.model_validate((await api.get(path, params={"after": 2, "limit": 2})).json())
+    assert page.next == page.data[-1].position
+    last = responses.EventListing.model_validate((await api.get(path, params={"after": page.next, "limit": 2})).json())
     assert [envelope.sequence for envelope in last.data] == [3]
     assert last.next is None
 
@@ -480,8 +483,11 @@ async def test_a_bad_configuration_is_told_line_by_line(
 
 
 async def test_runtimes_and_capabilities_are_shown(api: httpx.AsyncClient, session_id: str) -> None:
-    runtimes = responses.Listing[responses.Runtime].model_validate((await api.get("/v1/runtimes")).json())
-    assert [(link.session_id, link.state) for link in runtimes.data[0].links] == [(session_id, "up")]
+    for query in ("", f"?session_id=none,{session_id}"):
+        runtimes = responses.Listing[responses.Runtime].model_validate((await api.get(f"/v1/runtimes{query}")).json())
+        assert [(link.session_id, link.state) for link in runtimes.data[0].links] == [(session_id, "up")]
+    (of_another,) = (await api.get("/v1/runtimes?session_id=none")).json()["data"]
+    assert of_another["links"] == []
     able = responses.Listing[responses.RuntimeCapabilities].model_validate((await api.get("/v1/capabilities")).json())
     assert able.data[0].capabilities["accepts"] == sorted(CLIENT_KINDS | {"tool.finished"})
     assert able.data[0].capabilities["confirms_messages"] == "30s"
@@ -524,6 +530,52 @@ async def test_a_runtime_whose_adapter_fails_is_shown_with_the_reason_until_it_i
         return [row["reason"] for row in rows] == [None, None] or None
 
     await until(connected)
+
+
+class Refusing(Rooms):
+    """A plain runtime that refuses some sessions for good, and has lost the links of others."""
+
+    def connect(
+        self, native_id: str, receiver: Receiver, *, resume_after: str | None = None
+    ) -> AbstractAsyncContextManager[Link]:
+        if native_id.startswith("lost"):
+            raise LinkLost("the cable is cut")
+        if native_id.startswith("refused"):
+            raise LinkRefused("unknown_agent", terminal=True)
+        return super().connect(native_id, receiver, resume_after=resume_after)
+
+
+async def test_the_conditions_list_lost_and_refused_links_up_to_a_limit() -> None:
+    async with (
+        environment_of(runtime=Refusing()) as environment,
+        in_process(environment.gateway, bearer("all-of-it")) as client,
+    ):
+
+        async def conditions(count: int) -> list[tuple[str, str]]:
+            async def look() -> list[dict[str, Any]] | None:
+                found = (await client.get("/v1/activity")).json()["conditions"]
+                assert {one["kind"] for one in found} <= {"link"}
+                return found if len(found) == count else None
+
+            return [(one["name"], one["reason"]) for one in await until(look)]
+
+        await environment.attach()
+        opening = environment.gateway.opening
+        for native_id in ("lost", *(f"refused-{number}" for number in range(19))):
+            await opening.open("finn", native_id=native_id, labels={})
+        found = await conditions(20)
+        assert ("finn/lost", "is down: the cable is cut") in found
+        assert ("finn/refused-18", "is refused: unknown_agent") in found
+        for number in (19, 20):
+            await opening.open("finn", native_id=f"refused-{number}", labels={})
+        assert (await conditions(21))[-1] == ("finn/…", "2 more are down or refused")
+
+
+async def test_dead_letters_of_both_kinds_are_counted_up_to_a_limit(environment: Environment, session_id: str) -> None:
+    await environment.lose_call()
+    await environment.lose_copy(session_id)
+    counts = [await environment.gateway.status.count_waiting(most) for most in (1, 2, 3)]
+    assert counts == [(0, 1), (0, 2), (0, 2)]
 
 
 async def test_readiness_follows_its_checks(

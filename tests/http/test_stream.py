@@ -1,7 +1,8 @@
 """The event stream over real sockets: live, resumed, with gaps, and how it ends."""
 
 import asyncio
-from collections.abc import AsyncGenerator, MutableMapping, Sequence
+import gc
+from collections.abc import AsyncGenerator, MutableMapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -10,11 +11,12 @@ import orjson
 import pytest
 from starlette.types import Message
 
+from dragoman.models.stream import sequence_of
 from gateway.errors import EngineUnavailable
 from gateway.events import Envelope, Live, Missed, SessionId, TurnSteered, TypingChanged
 from gateway.http.sse import EventStream, Followers, encode
 from gateway.runtime.views import News
-from gateway.store.rows import SessionRow
+from gateway.store.rows import Rows, SessionRow
 from tests.http.conftest import bearer, plain_client, serving
 from tests.http.environment import CONFIGURATION, Environment, environment_of, until
 from tests.http.test_server import port_of
@@ -51,6 +53,11 @@ class Reader:
         return fields
 
 
+def number_of(event: dict[str, str]) -> int:
+    """Return the sequence in the `id` of an event."""
+    return sequence_of(event["id"])
+
+
 @asynccontextmanager
 async def following(
     wire: httpx.AsyncClient, session_id: str, query: str = "", headers: dict[str, str] | None = None
@@ -71,7 +78,7 @@ async def test_a_stream_begins_live_and_shows_what_happens(
         assert reader.response.headers["x-accel-buffering"] == "no"
         await environment.ask()
         frame = await reader.event()
-        assert (frame["id"], frame["event"]) == ("3", "tool.requested")
+        assert (number_of(frame), frame["event"]) == (3, "tool.requested")
         page = (await wire.get(f"/v1/sessions/{session_id}/events?after=2")).json()
         assert orjson.loads(frame["data"]) == page["data"][0]
 
@@ -96,12 +103,12 @@ async def test_live_events_carry_no_id(wire: httpx.AsyncClient, environment: Env
     }
 
 
-CURSORS: list[tuple[str, dict[str, str], str]] = [
-    ("?after=0", {}, "1"),
-    ("?after=2", {}, "3"),
-    ("", {"last-event-id": "1"}, "2"),
-    ("?after=0", {"last-event-id": "2"}, "3"),
-    ("?after=2", {"last-event-id": ""}, "3"),
+CURSORS: list[tuple[str, dict[str, str], int]] = [
+    ("?after=0", {}, 1),
+    ("?after=2", {}, 3),
+    ("", {"last-event-id": "1"}, 2),
+    ("?after=0", {"last-event-id": "2"}, 3),
+    ("?after=2", {"last-event-id": ""}, 3),
 ]
 
 
@@ -111,7 +118,11 @@ async def test_a_stream_resumes_behind_its_cursor(
     await environment.ask()
     for query, headers, first in CURSORS:
         async with following(wire, session_id, query, headers) as reader:
-            assert (await reader.event())["id"] == first, (query, headers)
+            event = await reader.event()
+            assert number_of(event) == first, (query, headers)
+        if first < 3:
+            async with following(wire, session_id, f"?after={event['id']}") as reader:
+                assert number_of(await reader.event()) == first + 1
 
 
 async def test_a_gap_says_what_is_left(wire: httpx.AsyncClient, environment: Environment, session_id: str) -> None:
@@ -119,7 +130,7 @@ async def test_a_gap_says_what_is_left(wire: httpx.AsyncClient, environment: Env
     assert await environment.forget(session_id, keep=2) == 5
     async with following(wire, session_id, "?after=1") as reader:
         assert await reader.event() == {"event": "gap", "data": '{"first_sequence":5}'}
-        assert (await reader.event())["id"] == "5"
+        assert number_of(await reader.event()) == 5
 
 
 async def test_a_cursor_behind_the_end_is_told_where_the_session_ends_and_goes_on_there(
@@ -133,10 +144,12 @@ async def test_a_cursor_behind_the_end_is_told_where_the_session_ends_and_goes_o
         readers = [await stack.enter_async_context(following(wire, session_id, *cursor)) for cursor in cursors]
         for reader in readers:
             # With an id, so that it is behind the end when it comes back.
-            assert await reader.event() == {"id": "4", "event": "gap", "data": '{"first_sequence":5}'}
+            gap = await reader.event()
+            assert (gap["event"], number_of(gap)) == ("gap", 4)
+            assert orjson.loads(gap["data"]) == {"first_sequence": 5, "position": gap["id"]}
         await environment.post(session_id, 2)
         for reader in readers:
-            assert [(await reader.event())["id"] for _ in range(2)] == ["5", "6"]
+            assert [number_of(await reader.event()) for _ in range(2)] == [5, 6]
 
 
 async def test_a_quiet_stream_has_heartbeats(
@@ -155,12 +168,14 @@ async def test_the_time_to_come_back_after_is_said_with_the_first_event(
         assert await reader.line() == ": heartbeat"
         await environment.post(session_id, 2)
         assert (await reader.frame())[0] == "retry: 1000"
-        assert (await reader.frame())[0] == "id: 4"
+        assert (await reader.frame())[0].startswith("id: 4.")
+        await environment.post(session_id)
+        assert (await reader.frame())[0].startswith("id: 5.")
 
 
 async def test_a_bad_cursor_is_refused(api: httpx.AsyncClient, session_id: str) -> None:
     path = f"/v1/sessions/{session_id}/events/stream"
-    ids = ("x", "-1", "1.0", "9223372036854775808", "1" * 5_000)
+    ids = ("x", "-1", "1.0", "9223372036854775808", "1" * 250, "1.0123456789abc", "1.0123456789AB", "v2", "v2.")
     asked = [(await api.get(f"{path}?{query}"), query.partition("=")[0]) for query in ("after=x", "after=-1", "aftr=1")]
     asked += [(await api.get(path, headers={"last-event-id": one}), "Last-Event-ID") for one in ids]
     for answer, named in asked:
@@ -192,8 +207,19 @@ async def test_newlines_in_texts_stay_inside_their_line(
                 break
     heartbeat, retry, head, event, data = raw.rstrip(b"\n").split(b"\n")
     assert (heartbeat, retry) == (b": heartbeat", b"retry: 1000")
-    assert (head, event) == (b"id: 3", b"event: turn.steered")
+    assert (head[:6], event) == (b"id: 3.", b"event: turn.steered")
     assert orjson.loads(data.removeprefix(b"data: "))["event"]["text"] == text
+
+
+async def test_a_stream_above_the_limit_of_all_sessions_is_refused(
+    wire: httpx.AsyncClient, environment: Environment, session_id: str
+) -> None:
+    other = await environment.attach("agent-8")
+    await environment.reload({"limits": {"followers": 1}})
+    path = f"/v1/sessions/{other}/events/stream"
+    async with following(wire, session_id), wire.stream("GET", path) as refused:
+        assert refused.status_code == 503
+        assert orjson.loads(await refused.aread())["detail"].startswith("1 event streams are open already")
 
 
 async def test_a_store_that_fails_ends_the_stream_cleanly(
@@ -202,15 +228,17 @@ async def test_a_store_that_fails_ends_the_stream_cleanly(
     await environment.post(session_id, 20)
     read = environment.engine.read
 
-    async def fails_later(session_id: SessionId, *, after: int = 0, limit: int = 500) -> Sequence[Envelope]:
+    async def fails_later(
+        session_id: SessionId, *, after: int = 0, limit: int = 500, excerpts: bool = False
+    ) -> Rows[Envelope]:
         if after > 0:
             raise EngineUnavailable("disk full")
-        return await read(session_id, after=after, limit=limit)
+        return await read(session_id, after=after, limit=limit, excerpts=excerpts)
 
     environment.engine.read = fails_later
     async with following(wire, session_id, "?after=0") as reader:
         # The first page has four; the next one is not there.
-        assert [(await reader.event())["id"] for _ in range(4)] == ["1", "2", "3", "4"]
+        assert [number_of(await reader.event()) for _ in range(4)] == [1, 2, 3, 4]
         with pytest.raises(EOFError):
             await reader.frame()
 
@@ -221,13 +249,13 @@ async def test_a_burst_reaches_every_follower_in_order(
     async with AsyncExitStack() as stack:
         readers = [await stack.enter_async_context(following(wire, session_id)) for _ in range(5)]
 
-        async def ids(reader: Reader) -> list[str]:
-            return [(await reader.event())["id"] for _ in range(500)]
+        async def ids(reader: Reader) -> list[int]:
+            return [number_of(await reader.event()) for _ in range(500)]
 
         async with asyncio.timeout(60):
             reading = [asyncio.create_task(ids(reader)) for reader in readers]
             await environment.post(session_id, 500, text="x" * 500)
-            assert [await reader for reader in reading] == [[str(n) for n in range(3, 503)]] * 5
+            assert [await reader for reader in reading] == [list(range(3, 503))] * 5
 
 
 async def test_a_stopping_server_ends_its_streams_at_once(environment: Environment, session_id: str) -> None:
@@ -322,8 +350,8 @@ async def test_a_stream_whose_key_is_taken_away_on_its_way_in_ends_at_once(
 
 def test_news_are_encoded_once_for_all_followers() -> None:
     news = News([Live(TurnSteered(text=text), 1) for text in ("first", "second")])
-    encoded = encode(news)
-    assert encode(news) is encoded
+    encoded = encode(news, "0" * 12)
+    assert encode(news, "0" * 12) is encoded
     assert encoded.count(b"event: turn.steered") == 2
 
 
@@ -345,13 +373,13 @@ async def test_questions_to_people_are_streamed_as_in_the_list(
 
 
 def test_a_reader_of_questions_who_has_missed_some_is_told_so() -> None:
-    assert encode(Missed()) == b"event: gap\ndata: {}\n\n"
+    assert encode(Missed(), "") == b"event: gap\ndata: {}\n\n"
 
 
 class Client:
     """A client of one stream without a socket; it takes a piece each time it is allowed to."""
 
-    def __init__(self, items: AsyncGenerator[News], followers: Followers) -> None:
+    def __init__(self, items: AsyncGenerator[News | bytes], followers: Followers) -> None:
         self.stream = EventStream(items, followers, subject="session")
         self.taken: list[bytes] = []
         self.allowed = asyncio.Semaphore(0)
@@ -407,6 +435,38 @@ async def test_a_large_event_is_sent_in_pieces() -> None:
         await client.task
     assert max(map(len, client.taken)) == 64 * 1024
     assert b"".join(client.taken).count(b"x" * 1_000_000) == 1
+
+
+class Piece(bytes):
+    """Bytes that note when nothing refers to them any more."""
+
+    freed = 0
+
+    def __del__(self) -> None:
+        Piece.freed += 1
+
+
+async def test_what_a_client_left_unread_is_freed_before_the_next_collection_of_garbage() -> None:
+    async def items() -> AsyncGenerator[bytes]:
+        yield Piece(b"x")
+
+    followers, freed = Followers(), Piece.freed
+    client = Client(items(), followers)
+    gc.disable()
+    try:
+        for _ in range(2):
+            # The heartbeat and the `retry`.
+            client.allowed.release()
+        async with asyncio.timeout(PATIENCE):
+            while len(client.taken) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        assert Piece.freed == freed
+        client.left.set()
+        async with asyncio.timeout(PATIENCE):
+            await client.task
+        assert Piece.freed == freed + 1
+    finally:
+        gc.enable()
 
 
 async def test_a_stream_that_is_ended_ends_also_while_its_client_does_not_read_and_there_is_always_more() -> None:

@@ -36,7 +36,7 @@ async def test_pages_and_copies_say_what_the_gateway_has_made_itself() -> None:
             "approval.asked": False,
             "approval.given": True,
         }
-        copies = [to_copy(one)[1] for one in await environment.journal(session_id)]
+        copies = [to_copy(one, "0" * 12)[1] for one in await environment.journal(session_id)]
         assert [one["synthetic"] for one in copies] == [one["synthetic"] for one in page]
 
 

@@ -4,12 +4,15 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from typer.testing import CliRunner
 
 from gateway.adapter.port import Order
+from gateway.cli.commands import app
 from gateway.cli.doctor import check_links
 from gateway.errors import LinkLost, LinkRefused
 from gateway.events import CallId, SessionId
@@ -279,8 +282,10 @@ async def test_the_address_of_the_options_comes_before_the_public_one() -> None:
 
 
 async def test_who_has_not_asked_for_the_list_in_time_is_shown(
-    environment: Environment, wire: httpx.AsyncClient, stranger_wire: httpx.AsyncClient
+    environment: Environment, wire: httpx.AsyncClient, stranger_wire: httpx.AsyncClient, tmp_path: Path
 ) -> None:
+    file = tmp_path / "gateway.yaml"
+    file.write_text(f"engine: {{path: {tmp_path}/dragoman.db}}\n")
     session_id = await created(wire)
     attached = await environment.attach("agent-8")
 
@@ -299,6 +304,11 @@ async def test_who_has_not_asked_for_the_list_in_time_is_shown(
     env = {"DRAGOMAN_URL": str(wire.base_url), "DRAGOMAN_KEY": "all-of-it"}
     warnings = [one.text for one in await asyncio.to_thread(lambda: list(check_links(env))) if one.state == "warning"]
     (warning,) = warnings
+    told_by_doctor = await asyncio.to_thread(
+        lambda: CliRunner().invoke(app, ["doctor", "--config", str(file)], env=env)
+    )
+    assert warning in told_by_doctor.stdout.replace("\n", " ")
+    assert "No problems found" not in told_by_doctor.stdout
     assert warning.startswith("finn/made-1 has no tools: it was created at ")
     assert "mcp_url" in warning
     assert await reasons() == {session_id: warning.removeprefix("finn/made-1 has no tools: "), attached: None}

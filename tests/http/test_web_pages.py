@@ -1,5 +1,6 @@
 """Requests that a foreign web page has sent are refused in every interface, with a valid key too."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -9,8 +10,9 @@ from pydantic import ValidationError
 
 from gateway.addresses import read_origin
 from gateway.settings.model import Api
-from tests.http.conftest import bearer, in_process, plain_client
+from tests.http.conftest import bearer, in_process, plain_client, serving
 from tests.http.environment import Environment, environment_of
+from tests.pace import PATIENCE
 
 CLIENT = "ada-s-own-token-of-some-length"
 MCP: dict[str, Any] = {
@@ -131,6 +133,17 @@ async def test_every_interface_refuses_a_foreign_page_with_its_valid_token(envir
 
 async def test_with_keys_any_host_is_served(api: httpx.AsyncClient) -> None:
     assert (await api.get("/v1/sessions", headers={"host": "dragoman.example.com"})).status_code == 200
+
+
+async def test_without_keys_a_request_that_names_no_host_is_refused() -> None:
+    async with environment_of({"api": {"keys": []}}) as made, serving(made.gateway) as (_, url):
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+        writer.write(b"GET /v1/sessions HTTP/1.0\r\n\r\n")
+        async with asyncio.timeout(PATIENCE):
+            answer = await reader.read()
+        writer.close()
+    assert b" 403 " in answer.splitlines()[0], answer
+    assert b"only a loopback Host such as 127.0.0.1 is allowed" in answer
 
 
 async def test_a_rebound_name_is_no_allowed_page(api: httpx.AsyncClient) -> None:

@@ -131,6 +131,8 @@ async def strange(wanted: Wanted) -> object:
             raise SystemExit(3)
         case "never":
             return await asyncio.Event().wait()
+        case "times out":
+            raise TimeoutError
         case "nan":
             return {"share": float("nan")}
         case "object":

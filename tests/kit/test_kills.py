@@ -18,7 +18,9 @@ from tests.kit.sender import SECRET, Backend
 from tests.pace import PATIENCE
 from tests.scenarios.environment import API_KEY, Running, running
 
-CALLS, DEADLINE = 200, 25.0
+CALLS = 200
+HANGS = 2 * PATIENCE
+"""Seconds after which a call hangs: longer than its deadline, which ends it with an outcome that says so."""
 LIST = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
 TOKEN = "desk-kills-7Hn3-0123456789"
 ENDS = (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, signal.SIGTERM)
@@ -32,6 +34,8 @@ def _settings(folder: Path, gateway: socket.socket, backend: socket.socket) -> P
         "secret": SECRET,
         # Each death breaks several connections, and the calls behind them shall reach the next worker.
         "breaker": "off",
+        "deadline": f"{PATIENCE:g}s",
+        "accepted_deadline": f"{PATIENCE:g}s",
     }
     settings = {
         "public_url": f"http://127.0.0.1:{ports[0]}",
@@ -45,7 +49,7 @@ def _settings(folder: Path, gateway: socket.socket, backend: socket.socket) -> P
         "executors": {
             "once": executor,
             # The kit leaves interrupted calls of idempotent tools to the gateway, which requests them again.
-            "again": {**executor, "idempotent": True, "accepted_silence": "1s", "attempts": 20},
+            "again": {**executor, "idempotent": True, "accepted_silence": "3s", "attempts": 20},
         },
         "routes": [{"match": {"tool": "look"}, "to": "again"}, {"match": {"tool": "*"}, "to": "once"}],
         "logging": {"level": "error", "format": "json"},
@@ -59,11 +63,11 @@ async def _call(gateway: Running, session: str, tool: str, slots: asyncio.Semaph
     """Make one call; return its outcome, or None if it hangs."""
     asked = {"tool": tool, "arguments": {"rank": "7", "wait": random.uniform(0.0, 0.6)}}
     async with slots:
-        ends_at = time.monotonic() + DEADLINE
-        shown = (await gateway.http.post(f"/v1/sessions/{session}/calls", json=asked, timeout=DEADLINE)).json()
+        ends_at = time.monotonic() + HANGS
+        shown = (await gateway.http.post(f"/v1/sessions/{session}/calls", json=asked, timeout=HANGS)).json()
         while shown["outcome"] is None and time.monotonic() < ends_at:
             path = f"/v1/calls/{shown['call_id']}"
-            shown = (await gateway.http.get(path, params={"wait": PATIENCE}, timeout=DEADLINE)).json()
+            shown = (await gateway.http.get(path, params={"wait": PATIENCE}, timeout=HANGS)).json()
     return shown["outcome"]
 
 

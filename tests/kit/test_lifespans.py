@@ -136,6 +136,8 @@ async def test_two_applications_of_one_loop_share_the_tools_and_the_last_one_sto
                 assert (await Sender(url, http).call("fly", {}, "k")).status_code == 422
             # The application is gone, and the outer lifespan still holds the tools open.
             await there.hears(1)
+            async with serving(one) as url, httpx.AsyncClient() as http:
+                assert (await Sender(url, http).call("fly", {}, "k")).status_code == 422
         async with tools.lifespan():
             pass
 

@@ -26,17 +26,27 @@ pytestmark = pytest.mark.slow
 
 
 def _python(folder: Path, port: int) -> list[str]:
-    (folder / "backend.py").write_text(block(PAGE, "python", "standardwebhooks"))
-    return [sys.executable, "-m", "uvicorn", "backend:app", "--port", str(port), "--log-level", "warning"]
+    code = block(PAGE, "python", "standardwebhooks")
+    (folder / "backend.py").write_text(code)
+    program, *words = _start(code, "# ")
+    assert program == "uvicorn"
+    return [str(Path(sys.executable).parent / program), *words[:-1], str(port)]
+
+
+def _start(code: str, comment: str) -> list[str]:
+    """Take the words of the start command, the second line of the page's code."""
+    return code.splitlines()[1].removeprefix(comment).split()
 
 
 def _node(folder: Path, port: int) -> list[str]:
     del port
-    (folder / "backend.js").write_text(block(PAGE, "js", "express"))
+    code = block(PAGE, "js", "express")
+    program, file = _start(code, "// ")
+    (folder / file).write_text(code)
     for name in ("package.json", "package-lock.json"):
         shutil.copy(HERE / name, folder)
     _npm(folder, "ci")
-    return [str(Path(ROOT_DIR) / "bin" / "node"), "backend.js"]
+    return [str(Path(ROOT_DIR) / "bin" / program), file]
 
 
 def _npm(folder: Path, what: str) -> None:

@@ -7,7 +7,7 @@ import signal
 import sqlite3
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,16 @@ import pytest
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from dragoman.kit import Callback, CallStore, Owed, SqliteCallStore, ToolCall, Tools
+from dragoman.kit import (
+    Callback,
+    CallStore,
+    Claimed,
+    Owed,
+    SqliteCallStore,
+    StoreUnavailable,
+    ToolCall,
+    Tools,
+)
 from dragoman.kit.postgres import PostgresCallStore
 from tests.kit.sender import SECRET, Gateway, Sender, serving
 from tests.kit.test_stores import ENGINES, backend_on
@@ -144,22 +153,25 @@ async def test_a_worker_that_stops_reports_the_calls_that_it_interrupts(
 
 async def test_a_function_that_ignores_its_end_is_reported_too(gateway: tuple[Gateway, str]) -> None:
     there, url = gateway
-    tools, gate = Tools(secret=SECRET, at_once=0.05, drain=0.1), asyncio.Event()
+    tools, gate, cancels = Tools(secret=SECRET, at_once=0.05, drain=0.1), asyncio.Event(), 0
 
     @tools.tool("stubborn")
     async def stubborn(arguments: Rank) -> str:
+        nonlocal cancels
         while not gate.is_set():
             try:
                 await gate.wait()
             except asyncio.CancelledError:
-                continue
+                cancels += 1
         return arguments.rank
 
     async with sending(tools) as sender:
         assert (await sender.call("stubborn", {"rank": "7"}, "k", callback=url)).status_code == 202
+    gate.set()
     [(_, body)] = there.heard
     assert body["unknown"] is True
-    gate.set()
+    # Once when the time to drain is over, and once more when it is no longer waited for.
+    assert cancels == 2
 
 
 async def test_a_request_that_still_waits_is_told_that_its_call_was_interrupted() -> None:
@@ -181,7 +193,75 @@ async def test_a_request_that_still_waits_is_told_that_its_call_was_interrupted(
             sent.append(asyncio.create_task(Sender("http://x", http).call("runs", {"rank": "7"}, "k")))
             await running.wait()
         answer = await sent[0]
+        late = await Sender("http://x", http).call("runs", {"rank": "7"}, "late")
     assert (answer.status_code, answer.json()["unknown"]) == (200, True)
+    assert (late.status_code, "no lifespan runs" in late.json()["detail"]) == (503, True)
+
+
+class Slow(SqliteCallStore):
+    """A store that claims the key `slow` only when a test lets it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.began, self.gate = asyncio.Event(), asyncio.Event()
+
+    async def claim(self, key: str, digest: str) -> Claimed:
+        if key == "slow":
+            self.began.set()
+            await self.gate.wait()
+        return await super().claim(key, digest)
+
+
+async def test_a_call_that_is_claimed_while_the_backend_stops_runs_after_the_next_start(tmp_path: Path) -> None:
+    store = Slow(tmp_path / "kit.db")
+    tools = tools_on(store, drain=PATIENCE)
+    app = FastAPI()
+    app.include_router(tools.router)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x", timeout=PATIENCE) as http:
+        sender = Sender("http://x", http)
+        async with AsyncExitStack() as running:
+            await running.enter_async_context(tools.lifespan())
+            asked = asyncio.create_task(sender.call("rank", {"rank": "7"}, "slow"))
+            await store.began.wait()
+            stopping = asyncio.create_task(running.aclose())
+            async with asyncio.timeout(PATIENCE):
+                while (await sender.call("rank", {"rank": "7"}, "other")).status_code != 503:
+                    continue
+            store.gate.set()
+            refused = await asked
+            assert (refused.status_code, refused.json()["detail"]) == (503, "the backend is stopping")
+            await stopping
+        async with tools.lifespan():
+            answer = await sender.call("rank", {"rank": "7"}, "slow")
+    assert (answer.status_code, answer.json()) == (200, {"outcome": "success", "result": "7"})
+
+
+class Unsteady(SqliteCallStore):
+    """A store that is away at the second claim."""
+
+    claims = 0
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.failed = asyncio.Event()
+
+    async def claim(self, key: str, digest: str) -> Claimed:
+        self.claims += 1
+        if self.claims == 2:
+            self.failed.set()
+            raise StoreUnavailable("away")
+        return await super().claim(key, digest)
+
+
+async def test_a_call_that_another_worker_runs_is_waited_for_while_the_store_is_away(tmp_path: Path) -> None:
+    store = Unsteady(tmp_path / "kit.db")
+    async with SqliteCallStore(tmp_path / "kit.db") as other, sending(tools_on(store)) as sender:
+        assert (await other.claim("k", _digest("rank", {"rank": "7"}))).state == "new"
+        asked = asyncio.create_task(sender.call("rank", {"rank": "7"}, "k"))
+        async with asyncio.timeout(PATIENCE):
+            await store.failed.wait()
+        await other.finish("k", b'{"outcome": "success", "result": "of another worker"}')
+        assert (await asked).json() == {"outcome": "success", "result": "of another worker"}
 
 
 @pytest.mark.parametrize("kind", ENGINES)
@@ -253,17 +333,20 @@ async def test_a_living_worker_is_never_reported(
             await living.claim(key, "d")
             await living.accept(key, Callback(url, "rank", time.time() + 120))
         await living.finish(keys["answered"], b"{}")
-        await leave(store_of(kind, tmp_path, dsn), dead := uuid4().hex, url)
+        await leave(store_of(kind, tmp_path, dsn), uuid4().hex, url)
         async with tools_on(store_of(kind, tmp_path, dsn)).lifespan():
             await there.hears(1)
         owed = await living.finish(keys["runs"], b"{}")
         assert owed is not None
         assert owed.url == url
     assert len(there.heard) == 1
-    async with store_of(kind, tmp_path, dsn) as store:
-        left = {one.key: one.answer for one in await store.take_owed((), 100)}
-    assert {key: left.get(key) for key in keys.values()} == dict.fromkeys(keys.values(), b"{}")
-    assert dead not in left
+    left: dict[str, bytes | None] = {}
+    async with store_of(kind, tmp_path, dsn) as store, asyncio.timeout(PATIENCE):
+        # PostgreSQL notices the end of the other worker's connection a little later.
+        while not left.keys() >= set(keys.values()):
+            left |= {one.key: one.answer for one in await store.take_owed((), 100)}
+            await asyncio.sleep(0.01)
+    assert left == dict.fromkeys(keys.values(), b"{}")
 
 
 @pytest.mark.parametrize("kind", ENGINES)

@@ -134,13 +134,17 @@ def test_the_command_writes_what_the_first_page_shows_and_flat_runtimes_lose_not
 
 
 REFUSED = """
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from dragoman.kit import Tools
 
 
 class Nothing(BaseModel):
     pass
+
+
+class Sized(BaseModel):
+    size: int = Field(alias="größe")
 
 
 tools = Tools(secret="whsec_dHdlbnR5LWZvdXItYnl0ZXMtb3ItbW9yZQ==")
@@ -150,8 +154,13 @@ async def run(arguments: Nothing) -> str:
     return ""
 
 
-for name in ["größe", "a b", "slash/tool", "x" * 90, "fine", *(f"t {number}" for number in range(100))]:
-    tools.tool(name, description="Does it.")(run)
+async def measure(arguments: Sized) -> str:
+    return ""
+
+
+tools.tool("fine", description="Does it.")(run)
+for number in range(100):
+    tools.tool(f"t{number}", description="Does it.")(measure)
 """
 
 
@@ -159,11 +168,11 @@ def test_the_command_warns_of_tools_that_model_apis_refuse(tmp_path: Path) -> No
     (tmp_path / "backend.py").write_text(REFUSED, encoding="utf-8")
     done = run_tools(tmp_path, "--from", "backend:tools")
     assert done.returncode == 0, done.stderr
-    assert len(yaml.safe_load(done.stdout)["tools"]) == 105
+    assert len(yaml.safe_load(done.stdout)["tools"]) == 101
     told = " ".join(done.stderr.split())
-    assert "backend:tools: warning: tools['größe']: OpenAI, Anthropic and Gemini refuse this name" in told
-    assert f"backend:tools: warning: tools.{'x' * 90}: OpenAI and Gemini refuse this name" in told
-    assert "(and 98 more like this)" in told
+    assert "backend:tools: warning: tools.t0" in told
+    assert "größe" in told
+    assert "(and 95 more like this)" in told
     assert "tools.fine" not in told
     assert len(done.stderr.splitlines()) <= 10
 
@@ -176,11 +185,16 @@ def test_the_command_warns_of_tools_that_model_apis_refuse(tmp_path: Path) -> No
         ("nowhere:tools", 1, "No module named 'nowhere'"),
         ("backend:other", 1, "backend.other is not a Tools object"),
         ("broken:tools", 1, "RuntimeError: no database"),
+        ("bare:tools", 1, 'TypeError: the name of the tool is missing: write @tools.tool("ask")'),
+        ("empty:tools", 1, "empty.tools declares no tools"),
     ],
 )
 def test_what_declares_no_tools_is_said_with_the_mend(tmp_path: Path, source: str, code: int, words: str) -> None:
     (tmp_path / "backend.py").write_text("tools = 7\n")
     (tmp_path / "broken.py").write_text("raise RuntimeError('no database')\n")
+    made = "from dragoman.kit import Tools\ntools = Tools(secret='whsec_dHdlbnR5LWZvdXItYnl0ZXMtb3ItbW9yZQ==')\n"
+    (tmp_path / "empty.py").write_text(made)
+    (tmp_path / "bare.py").write_text(f"{made}@tools.tool\nasync def ask(arguments): ...\n")
     done = run_tools(tmp_path, "--from", source)
     assert (done.returncode, done.stdout) == (code, "")
     assert words in " ".join(done.stderr.split())

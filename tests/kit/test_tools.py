@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -93,6 +94,8 @@ async def test_a_key_with_other_arguments_is_refused_while_it_runs_and_after(sen
         assert (refused.status_code, refused.headers["content-type"]) == (422, "application/problem+json")
         assert "key came before" in refused.json()["detail"]
         assert (await running).status_code == 200
+        refused = await sender.call("look", {"rank": "7", "wait": 0.3}, "k3")
+        assert (refused.status_code, "key came before" in refused.json()["detail"]) == (422, True)
 
 
 @pytest.mark.parametrize(
@@ -102,18 +105,31 @@ async def test_a_key_with_other_arguments_is_refused_while_it_runs_and_after(sen
         ("exits", "the tool failed inside the backend"),
         ("fails", "the deck is empty"),
         ("never", "the tool did not respond within 0.2 seconds"),
-        ("nan", "the tool failed inside the backend"),
-        ("object", "the tool failed inside the backend"),
         ("canceled", "the tool failed inside the backend"),
+        ("times out", "the tool failed inside the backend"),
         ("unsayable", "no file ?.txt"),
         ("model", "the tool failed inside the backend"),
-        ("large", "the result has 2000033 bytes, more than 1048576"),
     ],
 )
 async def test_what_a_function_does_wrong_is_the_failure_of_its_call(sender: Sender, rank: str, error: str) -> None:
     answer = await sender.call("strange", {"rank": rank}, f"strange-{rank}")
     assert (answer.status_code, answer.json()) == (200, {"outcome": "failure", "error": error})
     assert (await sender.call("strange", {"rank": ""}, f"next-{rank}")).json()["outcome"] == "success"
+
+
+@pytest.mark.parametrize(
+    ("rank", "error"),
+    [
+        ("nan", "the tool ran; its result is not JSON"),
+        ("object", "the tool ran; its result is not JSON"),
+        ("large", "the tool ran; its result has 2000033 bytes, more than 1048576"),
+    ],
+)
+async def test_a_result_that_cannot_be_sent_is_unknown_because_the_tool_ran(
+    sender: Sender, rank: str, error: str
+) -> None:
+    answer = await sender.call("strange", {"rank": rank}, f"strange-{rank}")
+    assert (answer.status_code, answer.json()) == (200, {"outcome": "failure", "error": error, "unknown": True})
 
 
 async def test_arguments_that_do_not_fit_and_tools_nobody_has_are_told(sender: Sender) -> None:
@@ -256,6 +272,10 @@ class Away(MemoryCallStore):
         self._fail("claim")
         return await super().claim(key, digest)
 
+    async def accept(self, key: str, callback: Callback) -> None:
+        self._fail("accept")
+        await super().accept(key, callback)
+
     async def finish(self, key: str, answer: bytes) -> Callback | None:
         self._fail("finish")
         return await super().finish(key, answer)
@@ -286,6 +306,25 @@ async def test_nobody_is_told_later_before_the_store_has_said_so() -> None:
         store.slow, store.fails = 0.5, {"claim": 1}
         answer = await sender.call("ask_for_cards", {"rank": "1"}, "k", callback="http://127.0.0.1:9")
         assert answer.status_code == 503
+
+
+async def test_a_callback_on_record_is_not_stored_again(gateway: tuple[Gateway, str]) -> None:
+    there, url = gateway
+    store, gate = Away(), asyncio.Event()
+    tools = Tools(secret=backend.SECRET, store=store, at_once=0.05)
+
+    @tools.tool("wait")
+    async def wait(arguments: Rank) -> str:
+        await gate.wait()
+        return arguments.rank
+
+    async with sending(tools) as sender:
+        assert (await sender.call("wait", {"rank": "7"}, "k", callback=url)).status_code == 202
+        store.fails = {"accept": 1}
+        assert (await sender.call("wait", {"rank": "7"}, "k", callback=url)).status_code == 202
+        assert store.fails == {"accept": 1}
+        gate.set()
+        await there.hears(1)
 
 
 async def test_too_many_at_once_come_again_and_those_that_run_are_not_asked_to() -> None:
@@ -357,7 +396,66 @@ def test_functions_that_are_no_tools_are_refused_with_the_mend() -> None:
     for function, words in wrong:
         with pytest.raises(TypeError, match=words):
             tools.tool("t")(function)  # pyright: ignore[reportArgumentType]
-    tools.tool("may be")(may_be)
+    tools.tool("may_be")(may_be)
     tools.tool("t")(fine)
     with pytest.raises(ValueError, match="two functions"):
         tools.tool("t")(fine)
+
+
+def test_only_the_annotations_of_the_parameters_must_exist_when_a_tool_is_declared() -> None:
+    tools = Tools(secret=backend.SECRET)
+
+    def ask(**annotations: str) -> Any:
+        async def tool(arguments: Rank, call: ToolCall) -> None: ...
+
+        # As under `from __future__ import annotations`, with a name that is imported for type checkers only.
+        tool.__annotations__ = {"arguments": "Rank", **annotations}
+        return tool
+
+    tools.tool("result", description="x")(ask(**{"return": "OnlyForTypeCheckers"}))
+    tools.tool("call", description="x")(ask(call="OnlyForTypeCheckers"))
+    tools.tool("partial", description="x")(partial(ask(call="ToolCall")))
+    assert tools.declarations()["call"]["parameters"]["required"] == ["rank"]
+    with pytest.raises(TypeError, match="import the model of tool 'model' outside of `if TYPE_CHECKING`"):
+        tools.tool("model")(ask(arguments="OnlyForTypeCheckers"))
+
+
+@pytest.mark.parametrize("name", ["", "a b", "größe", "slash/tool", "ask\n", "x" * 65])
+def test_a_name_that_model_apis_refuse_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="1 to 64 ASCII letters, digits, _ and -"):
+        Tools(secret=backend.SECRET).tool(name)
+
+
+def test_a_decorator_without_a_name_is_refused_with_the_line_to_write() -> None:
+    tools: Any = Tools(secret=backend.SECRET)
+
+    async def ask(arguments: Rank) -> None: ...
+
+    with pytest.raises(TypeError, match=r'write @tools\.tool\("ask"\)'):
+        tools.tool(ask)
+    tools.tool("x" * 64)(ask)
+    assert list(tools.declarations()) == ["x" * 64]
+
+
+def test_a_tool_without_a_description_is_logged_once_when_it_is_declared(caplog: pytest.LogCaptureFixture) -> None:
+    tools = Tools(secret=backend.SECRET)
+
+    async def silent(arguments: Rank) -> None: ...
+
+    async def described(arguments: Rank) -> None:
+        """Ask another player for all cards of a rank."""
+
+    tools.tool("silent")(silent)
+    tools.tool("blank", description=" ")(described)
+    tools.tool("described")(described)
+    told = [record.getMessage() for record in caplog.records if record.name == "dragoman.kit"]
+    assert [text.partition(" for agents")[0] for text in told] == [
+        "tool 'silent' has no description",
+        "tool 'blank' has no description",
+    ]
+
+
+async def test_an_application_that_declared_no_tool_is_told_when_it_starts(caplog: pytest.LogCaptureFixture) -> None:
+    async with sending(Tools(secret=backend.SECRET)):
+        pass
+    assert [one.getMessage() for one in caplog.records if "no tool is declared" in one.getMessage()] != []

@@ -78,7 +78,7 @@ class World:
             case "replay":
                 agent.harness.decide(inbound.connecting)
                 agent.repeat()
-                agent.harness.decide(inbound.caught_up)
+                agent.harness.catch_up()
             case "wait":
                 agent.later(timedelta(seconds=1))
             case _:

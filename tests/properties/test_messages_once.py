@@ -27,6 +27,7 @@ from gateway.store.postgres import PostgresEngine
 from gateway.store.rows import Page, Send, SessionFilter
 from gateway.store.sqlite import SqliteEngine
 from gateway.store.step import RUNTIME, Committed, Step
+from gateway.testing.conformance.engine_words import journal
 from tests.engines import postgres_server
 from tests.pace import PATIENCE
 from tests.scenarios.environment import until
@@ -299,7 +300,7 @@ class World:
             engine = self.processes[0].engine
         (session,), _ = await engine.sessions(Page(1), SessionFilter())
         found: list[tuple[str, Send]] = []
-        for envelope in await engine.read(session.session_id, limit=5_000):
+        for envelope in await journal(engine, session.session_id):
             if isinstance(envelope.event, MessagePosted):
                 block = envelope.event.content[0]
                 assert isinstance(block, Text)

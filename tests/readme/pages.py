@@ -52,6 +52,11 @@ def shell_lines(page: str) -> list[str]:
     return [line for code in found for line in code.splitlines()]
 
 
+def fenced(page: str) -> list[str]:
+    """List the lines of a page's blocks of code, in any language."""
+    return [line for code in _FENCE.findall(text_of(page)) for line in code.splitlines()]
+
+
 def code_spans(page: str) -> list[str]:
     """List what a page says in `code`, in a line of its prose."""
     return _SPAN.findall(_prose(page))

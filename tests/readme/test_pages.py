@@ -35,6 +35,19 @@ def test_each_link_leads_to_a_file_and_a_heading_that_exist(page: str) -> None:
     assert astray == []
 
 
+@pytest.mark.parametrize("page", pages())
+def test_no_table_is_cut_and_each_row_has_all_cells(page: str) -> None:
+    """A row after an empty line, or with too few cells, is shown as text or in the wrong column."""
+    prose = re.sub(r"^```.*?^```", "", text_of(page), flags=re.MULTILINE | re.DOTALL)
+    faults: list[str] = []
+    for block in re.split(r"\n(?!\|)", prose):
+        rows = [line for line in block.splitlines() if line.startswith("|")]
+        cells = [len(re.findall(r"(?<!\\)\|", re.sub(r"`[^`]*`", "", row))) for row in rows]
+        if rows and (len(rows) < 3 or not re.fullmatch(r"[|: -]+", rows[1]) or len(set(cells)) > 1):
+            faults.append(rows[0])
+    assert faults == []
+
+
 @pytest.mark.parametrize("page", [page for page in pages() if page != HISTORY])
 def test_each_file_that_a_page_names_exists(page: str) -> None:
     named = [span for span in code_spans(page) if re.fullmatch(r"(?:adapters|gateway|config|tests)/[\w./-]+", span)]
@@ -93,7 +106,7 @@ def test_what_code_cites_of_a_page_is_there(folder: str) -> None:
     for name in files():
         if not name.startswith(f"{folder}/") or not name.endswith((".py", ".yaml", ".toml", ".sql", ".conf")):
             continue
-        for page, anchor in re.findall(r"((?:\w+/)*README\.md)#([\w-]+)", text_of(name)):
+        for page, anchor in re.findall(r"(?<![\w/.-])((?:\w+/)*README\.md)#([\w-]+)", text_of(name)):
             if page not in pages() or anchor not in anchors(page):
                 astray.append(f"{name}: {page}#{anchor}")
     assert astray == []

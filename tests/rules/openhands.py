@@ -1,4 +1,4 @@
-"""The rules of OpenHands' Socket.IO protocol (V0, as 0.62 speaks it), `OH1` to `OH70`, and two `OV` rules of V1."""
+"""The rules of OpenHands' Socket.IO protocol (V0, as 0.62 speaks it), `OH1` to `OH70`, and three `OV` rules of V1."""
 
 from tests.rules.rule import not_ours, rule
 
@@ -15,10 +15,11 @@ REST = "OpenHands rules, 6 REST"
 V1 = "OpenHands rules, 7 V1"
 V1_VERSIONS = "OpenHands V1 rules, 0 Versions"
 V1_AUTH = "OpenHands V1 rules, 1 Auth and errors"
+V1_APP = "OpenHands V1 rules, 13 The app server"
 
 FACT = "a fact about OpenHands' releases, told in the adapter's README"
 SERVER = "binds the OpenHands server"
-OTHER_PROTOCOL = "V1 is another protocol (plain WebSocket, other events), which would be a folder of its own"
+OTHER_PROTOCOL = "V1 is another protocol (plain WebSocket, other events), which this adapter does not speak"
 
 OPENHANDS = {
     "OH1": not_ours(
@@ -193,4 +194,5 @@ OPENHANDS = {
     "OH70": not_ours(V1, "R", "V1's tool names differ by version.", OTHER_PROTOCOL),
     "OV2": rule(V1_VERSIONS, "R", "connector", "`/server_info` tells the version of a V1 server; V0 tells none there."),
     "OV4": rule(V1_AUTH, "R", "connector", "`/server_info` is open without a key, so a wrong key still identifies V1."),
+    "OV72": rule(V1_APP, "R", "connector", "An app server of V1 is known by its OpenAPI document and its count."),
 }

@@ -51,6 +51,8 @@ class Collector:
     spans: list[Seen] = field(default_factory=list[Seen])
     headers: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
     status: int = 200
+    retry_after: int = 0
+    """Seconds until a refused batch may be sent again; 0 leaves it to the client."""
     hanging: bool = False
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
@@ -73,6 +75,7 @@ class Collector:
             body=ExportTraceServiceResponse().SerializeToString(),
             status=self.status,
             content_type="application/x-protobuf",
+            headers={"retry-after": str(self.retry_after)} if self.retry_after else {},
         )
 
     def named(self, name: str) -> list[Seen]:

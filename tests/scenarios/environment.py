@@ -225,8 +225,8 @@ async def running(
 ) -> AsyncGenerator[Running]:
     """Run a gateway over a configuration file, as `serve` does, without its signals."""
     settings = read_configuration(config).settings
-    made = parts_for(settings, reread=lambda: read_configuration(config).settings, clock=clock, tuning=tuning)
-    parts = replace(made, engine=engine or made.engine)
+    made = parts_for(settings, reread=lambda: read_configuration(config).settings, file=config, clock=clock)
+    parts = replace(made, engine=engine or made.engine, tuning=tuning)
     async with Gateway.running(settings, parts) as gateway:
         server = make_server(build_app(gateway), settings.limits)
         serving = asyncio.create_task(server.serve(sockets=[listener]))

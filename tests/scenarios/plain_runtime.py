@@ -171,7 +171,7 @@ async def plain_gateway(
     }
     config.write_text(yaml.safe_dump(written))
     loaded = load(config, adapters={"plain": runtime}, env={}).settings
-    parts = replace(parts_for(loaded, reread=lambda: loaded, tuning=tuning), adapters={"plain": runtime})
+    parts = replace(parts_for(loaded, reread=lambda: loaded), adapters={"plain": runtime}, tuning=tuning or Tuning())
     with listen_on(port) as listener:
         async with Gateway.running(loaded, parts) as gateway:
             server = make_server(build_app(gateway), loaded.limits)

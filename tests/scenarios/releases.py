@@ -1,4 +1,4 @@
-"""The release before this one, made from its commit in the history of this repository."""
+"""Releases before this one, built from their commits, and one after it, which has one more migration."""
 
 import atexit
 import os
@@ -18,6 +18,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 VERSION, COMMIT = "0.2.0", "90b69c7ab7925335139a07aba71365dfa86bd691"
+LAST_WITH_0_2 = "f18d4caa"
+"""The last commit that migrates the databases of release 0.2.0."""
+_MIGRATION = '    ("CREATE TABLE {0}later (n bigint)", "INSERT INTO {0}later VALUES (7)"),\n)\n\nNEWEST = '
 NO_HISTORY = (
     f"release {VERSION} is made from its commit, which is not here: git fetch --unshallow, or git fetch origin {COMMIT}"
 )
@@ -92,7 +95,22 @@ def build(commit: str) -> Path | None:
     [wheel] = folder.glob("*.whl")
     with ZipFile(wheel) as packed:
         packed.extractall(installed)  # noqa: S202 -- just built of it
+    sdk = source / "gateway/sdk/dragoman"
+    if sdk.exists():
+        shutil.copytree(sdk, installed / "dragoman")
     return installed
+
+
+def release_after(folder: Path) -> Release:
+    """Copy this release, and add a migration to both engines."""
+    for package in ("gateway", "adapters"):
+        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("sdk", "__pycache__"))
+    for file, prefix in (("sqlite/schema.py", ""), ("postgres/tables.py", "@")):
+        path = folder / "gateway/store" / file
+        first, end, rest = path.read_text(encoding="utf-8").partition(")\n\nNEWEST = ")
+        assert end, f"{path} has no list of migrations"
+        path.write_text(first + _MIGRATION.format(prefix) + rest, encoding="utf-8")
+    return Release(folder, OFTEN)
 
 
 def _give_up() -> NoReturn:

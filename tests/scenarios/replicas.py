@@ -21,7 +21,7 @@ from gateway.settings.load import load
 from gateway.settings.model import Settings
 from gateway.store.call import Call
 from gateway.store.postgres import PostgresEngine
-from gateway.store.rows import SessionRow
+from gateway.store.rows import Rows, SessionRow
 from gateway.store.step import Committed, Step
 from tests.engines.postgres_server import dsn, temporary_schema
 from tests.pace import PATIENCE
@@ -62,10 +62,12 @@ class Faulty(PostgresEngine):
             raise Stale("somebody else was faster")
         return await super().commit(step)
 
-    async def read(self, session_id: SessionId, *, after: int = 0, limit: int = 500) -> Sequence[Envelope]:
+    async def read(
+        self, session_id: SessionId, *, after: int = 0, limit: int = 500, excerpts: bool = False
+    ) -> Rows[Envelope]:
         if session_id == self.spoiled:
             raise ValueError("the events are damaged")
-        return await super().read(session_id, after=after, limit=limit)
+        return await super().read(session_id, after=after, limit=limit, excerpts=excerpts)
 
     async def call(self, call_id: CallId) -> Call | None:
         if self.before_call is not None:

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from dragoman.models.stream import sequence_of
 from gateway.runtime.tuning import Tuning
-from gateway.strict_json import MEMBERS
 from tests.scenarios.environment import GOOD, Scene, ended, until
 from tests.scenarios.hooks import Gate, success
 
@@ -191,7 +191,7 @@ async def test_a_stream_resumes_behind_the_last_event_a_follower_has_seen(both: 
             seen = await follower.until("tool.finished")
             assert [item["event"] for item in seen] == ["session.moved", "tool.requested", "tool.finished"]
             assert seen[1]["data"]["event"]["native_call_id"] == one.call_id
-        last = int(seen[-1]["id"])
+        last = sequence_of(seen[-1]["id"])
         assert last == seen[-1]["data"]["sequence"]
         missed = [await both.agent.call("ask", GOOD) for _ in range(3)]
         for call in missed:
@@ -200,7 +200,7 @@ async def test_a_stream_resumes_behind_the_last_event_a_follower_has_seen(both: 
             found = [await follower.next() for _ in range(6)]
             await both.agent.call("free", {})
             found += await follower.until("tool.finished")
-        assert [int(item["id"]) for item in found] == list(range(last + 1, last + 9))
+        assert [sequence_of(item["id"]) for item in found] == list(range(last + 1, last + 9))
         async with gateway.stream(session_id, after=0) as follower:
             whole = [await follower.next() for _ in range(last + 8)]
         assert [item["data"] for item in whole] == await gateway.events()
@@ -413,14 +413,11 @@ async def test_history_that_retention_removed_is_a_gap_for_followers_and_gone_fo
         async with gateway.stream(session_id, after=0) as follower:
             gap, following = await follower.next(), await follower.next()
         assert (gap["event"], gap["data"]) == ("gap", {"first_sequence": first})
-        assert int(following["id"]) == first
+        assert sequence_of(following["id"]) == first
         assert (await ended(await newer.agent.call("ask", GOOD))).outcome == "success"
 
 
-async def test_how_many_members_a_body_may_have_is_an_option_that_a_reload_changes(
-    newer: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(MEMBERS, "most", MEMBERS.most)
+async def test_how_many_members_a_body_may_have_is_an_option_that_a_reload_changes(newer: Scene) -> None:
     event = {"kind": "context.updated", "name": "n", "context": {f"k{number}": 1 for number in range(1_500)}}
     newer.configure({"limits": {"members": 1_000}})
     async with newer.running() as gateway:

@@ -64,7 +64,8 @@ async def test_a_call_that_is_answered_at_once_shows_its_one_attempt_and_stores_
         await ended(call)
         row = await gateway.wait_call(call.call_id, "succeeded")
         assert await history(gateway, call.call_id) == [
-            {"n": 1, "started_at": row["created_at"], "ended_at": row["finished_at"], "status": None, "reason": None,
+            {"n": 1, "started_at": row["created_at"], "ended_at": row["finished_at"], "status": None,
+             "content_type": None, "body": None, "reason": None,
              "unsure": False, "sent": True, "due_at": None}
         ]  # fmt: skip
         with all_of(newer.folder / "dragoman.db") as copy:

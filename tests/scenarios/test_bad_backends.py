@@ -1,6 +1,7 @@
 """What a backend may answer that it should not: the agent gets a clear failure, and the next call is fine."""
 
 import asyncio
+import gzip
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,6 +15,9 @@ from tests.scenarios.environment import GOOD, Running, Scene, ended, plain_http
 from tests.scenarios.hooks import SECRET, Asked, Gate, Said, success, update
 
 ANSWERS: list[tuple[bytes, str]] = [
+    (http(200, '{"outcome": "success"}'.encode("utf-16"), content_type="application/json"), "not JSON"),
+    (http(200, gzip.compress(b'{"outcome": "success"}') + b"garbage", content_encoding="gzip"), "cannot be read"),
+    (http(200, b'{"outcome": "success", "res', content_type="application/json"), "not JSON"),
     (http(200, b"\x00\xff\xfe garbage", content_type="application/json"), "executor answered 200 OK with"),
     (http(200, b"{", content_type="application/json"), "JSON"),
     (http(200, b"<html>welcome</html>", content_type="text/html"), "HTML"),
@@ -57,6 +61,7 @@ async def test_a_bad_answer_is_a_failure_whose_text_says_what_was_wrong(
         reading = await ended(call)
         assert reading.outcome == "failure"
         assert words in (reading.error or ""), reading.error
+        assert ("outcome unknown: " in (reading.error or "")) == (not answer.startswith((b"HTTP/1.1 3", b"HTTP/1.1 4")))
         assert len(reading.error or "") < 1_000
         assert len(peer.seen) == 1
     assert len(call.results) == 1

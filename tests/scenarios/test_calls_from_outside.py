@@ -9,7 +9,7 @@ from fastapi import Response
 
 from gateway.events import CallId
 from gateway.store.call import Call
-from tests.http.mcp_clients import Plain, call
+from tests.http.mcp_clients import NEWEST, Plain, call
 from tests.scenarios.environment import GOOD, Running, Scene, ended, until
 from tests.scenarios.hooks import Gate, success, update
 from tests.scenarios.replicas import cluster, owner_and_other
@@ -69,7 +69,7 @@ async def test_whoever_waits_is_answered_although_the_session_changes_hands_mean
         # Over MCP too: at either replica, as JSON and as a stream that tells progress.
         for number, (at, meta) in enumerate(product((one, other), ({}, {"progressToken": "p"}))):
             asking = call("ask", GOOD, number=number, **{"dragoman/key": f"mcp-{number}", **meta})
-            held.append(asyncio.create_task(Plain(at.http, f"/mcp/{session_id}", token).send(asking)))
+            held.append(asyncio.create_task(Plain(at.http, f"/mcp/{session_id}", token, NEWEST).send(asking)))
             keys.append(f"caller:tool token:mcp-{number}")
         asked = await newer.hooks.wait_for(len(held), name="ask")
         for key in keys:

@@ -2,7 +2,6 @@
 
 import asyncio
 import sqlite3
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from gateway.core.adapt import RENEWED, REPLACED
 from gateway.runtime.system_clock import SystemClock
 from gateway.runtime.tuning import Tuning
-from gateway.store.rows import Send
+from gateway.store.rows import Rows, Send
 from gateway.store.sqlite import SqliteEngine
 from gateway.store.step import Committed, Step
 from tests.pace import PATIENCE
@@ -155,7 +154,7 @@ class PageBeforeStep(SqliteEngine):
         self._committed, self._was_read = asyncio.Event(), asyncio.Event()
         self._count = 0
 
-    async def pending_sends(self, **query: Any) -> Sequence[Send]:
+    async def pending_sends(self, **query: Any) -> Rows[Send]:
         async with asyncio.timeout(PATIENCE):
             await self._committed.wait()
         page = await super().pending_sends(**query)

@@ -90,7 +90,7 @@ async def test_a_callback_during_the_drain_reaches_the_agent(environment: HermEn
         await served.wait_log("draining")
         assert (await backend.get(f"{served.url}/readyz")).status_code == 503
         served.process.send_signal(signal.SIGTERM)
-        await served.wait_log("already draining")
+        await served.wait_log("already stopping")
         refused = await http.post(f"/v1/sessions/{session_id}/events", json=message("And then?"))
         assert (refused.status_code, refused.json()["type"]) == (503, "/problems/draining")
         assert refused.headers["retry-after"]

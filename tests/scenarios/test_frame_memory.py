@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.links.frame_memory import FRAMES
+from gateway.links.frame_memory import FrameMemory
 from gateway.testing.runtimes.huma.server import HumaServer, SimAgent
 from tests.pace import PATIENCE
 from tests.scenarios.environment import GOOD, Scene, ended
@@ -36,28 +36,28 @@ async def crowd(scene: Scene) -> AsyncGenerator[list[SimAgent]]:
 
 
 @contextmanager
-def watched() -> Generator[list[int]]:
+def watched(frames: FrameMemory) -> Generator[list[int]]:
     """Record the bytes held after each frame."""
     held: list[int] = []
-    hold = FRAMES.hold
+    hold = frames.hold
 
     def record(size: int) -> None:
         hold(size)
-        held.append(FRAMES.held)
+        held.append(frames.held)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FRAMES, "hold", record)
+        patch.setattr(frames, "hold", record)
         yield held
 
 
 @pytest.mark.slow
 async def test_sixty_sessions_at_the_budget_leave_a_quiet_one_alone(newer: Scene) -> None:
-    before = FRAMES.held
     async with crowd(newer) as loud, newer.running() as gateway:
         await newer.agent.wait_connections(1)
         for agent in loud:
             await agent.wait_connections(1)
-        with watched() as held:
+        frames = gateway.gateway.ambient.frames
+        with watched(frames) as held:
             calls = [await agent.call("free", {"text": "x" * FITS}) for agent in loud for _ in range(2)]
             large = [await agent.call("free", {"text": "x" * EXCEEDS}) for agent in loud]
             started = time.monotonic()
@@ -71,7 +71,7 @@ async def test_sixty_sessions_at_the_budget_leave_a_quiet_one_alone(newer: Scene
         assert all("limits.frame allows" in (reading.error or "") for reading in failures)
         assert max(held) <= BUDGET + LOUD * 64 * 1024
         assert (await gateway.events(kind="frame.rejected")) == []
-    assert FRAMES.held == before
+    assert frames.held == 0
 
 
 async def test_the_limit_of_a_frame_follows_a_reload(newer: Scene, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from gateway.runtime.session.signals import FrameArrived, Signal
 from gateway.runtime.system_clock import SystemClock, SystemIds
 from gateway.store.port import Engine
 from gateway.store.postgres import PostgresEngine
-from gateway.store.rows import Send
+from gateway.store.rows import Rows, Send
 from gateway.store.sqlite import TemporaryEngine
 from gateway.store.step import HANDOVER, Committed, Step
 from gateway.testing.conformance.engine_words import ALICE, FakeClock, close_session, open_session
@@ -306,7 +306,7 @@ class LookedAt(TemporaryEngine):
 
     looked: asyncio.Event
 
-    async def pending_sends(self, **which: Any) -> Sequence[Send]:
+    async def pending_sends(self, **which: Any) -> Rows[Send]:
         found = await super().pending_sends(**which)
         self.looked.set()
         return found

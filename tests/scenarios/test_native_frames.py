@@ -158,4 +158,4 @@ async def test_a_page_with_frames_has_at_most_100_events(environment: Four) -> N
         await finn.post(path, {"events": [update] * 50}, status=202)
         page = await finn.get(path, native=True, limit=1000)
         assert len(page["data"]) == 100
-        assert page["next"] == page["data"][-1]["sequence"]
+        assert page["next"] == page["data"][-1]["position"]

@@ -108,6 +108,8 @@ async def test_metrics_have_every_series_and_no_label_that_a_peer_chose(both: Sc
     numbers = {value for value in values if re.fullmatch(r"[0-9.]+", value)}
     known = {"finn", "cards", "ask", "free", "_other", "success", "failure", "answered", f"huma-{both.dialect}",
              "from_runtime", "to_runtime", "dropped", "narrowed", "defaulted", "invented",
+            "part", "runtime", "autostart", "link", "executor", "accepted", "refused", "never_sent",
+            "not_processed", "uncertain", "canceled",
              "unreachable", "nobody", "unsure"}  # fmt: skip
     assert values - numbers <= known
 
@@ -321,3 +323,15 @@ async def test_the_command_reloads_shows_what_would_change_and_asks_for_force(ne
         done = await dragoman(gateway, "reload", "--force", "--json")
         assert json.loads(done.out) == {"changed": ["runtimes.finn"], "restarted": ["finn"]}
         await newer.agent.wait_connections(2)
+
+
+async def test_a_reload_that_needs_a_restart_is_refused_with_the_line_and_a_fix_for_the_terminal(newer: Scene) -> None:
+    async with newer.running() as gateway:
+        newer.configure({"engine": {"path": str(newer.config.with_name("other.db"))}})
+        line = next(n for n, text in enumerate(newer.config.read_text().splitlines(), 1) if "other.db" in text)
+        refused = await dragoman(gateway, "reload")
+        assert (refused.code, refused.out) == (1, "")
+        error, fix = refused.err.splitlines()
+        assert f"{newer.config}:{line}: engine.path: cannot change while the gateway runs; restart it" in error
+        assert "dragoman reload" in fix
+        assert "`errors`" not in fix

@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import os
-import shutil
 import signal
 import socket
 from collections.abc import AsyncGenerator
@@ -19,11 +17,12 @@ from fastapi import Response
 
 from gateway.http.errors import PROBLEMS
 from gateway.runtime.app import Gateway
-from tests.engines.postgres_server import as_server, dsn, make_folder
+from tests.engines.postgres_server import dsn
 from tests.pace import PATIENCE
 from tests.ports import free_port
 from tests.scenarios.environment import API_KEY, GOOD, Running, Scene, ended, plain_http, until
 from tests.scenarios.hooks import success
+from tests.scenarios.nginx import program, running
 from tests.scenarios.replica_processes import Serving, fleet
 
 pytestmark = pytest.mark.slow
@@ -33,17 +32,6 @@ CONFIG = ROOT / "config/nginx.conf"
 MAX_BODY = 4 * 1024**2
 MESSAGE = {"kind": "message.posted", "content": "Your turn, Finn!"}
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
-_MISSING = "there is no nginx: apt-get install nginx-light"
-
-
-def program() -> str:
-    """Find nginx, or skip the test."""
-    found = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
-    if found is None:
-        if os.environ.get("DRAGOMAN_TEST_NO_SKIPS"):
-            pytest.fail(_MISSING)
-        pytest.skip(_MISSING)
-    return found
 
 
 def configuration(folder: Path, port: int, gateways: tuple[int, int]) -> str:
@@ -64,40 +52,13 @@ def configuration(folder: Path, port: int, gateways: tuple[int, int]) -> str:
 @asynccontextmanager
 async def nginx(port: int, *gateways: int, written: list[str] | None = None) -> AsyncGenerator[httpx.AsyncClient]:
     """Run nginx on a port in front of two others; `written` gets all that it has logged anywhere."""
-    command, folder = program(), make_folder()
     one, two = gateways
-    (folder / "nginx.conf").write_text(configuration(folder, port, (one, two)), encoding="utf-8")
-    with (folder / "output").open("wb") as output:
-        process = await asyncio.create_subprocess_exec(
-            *as_server([command, "-e", "stderr", "-c", str(folder / "nginx.conf"), "-g", "daemon off;"]),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-
-    async def listens() -> bool:
-        assert process.returncode is None, (folder / "output").read_text()
-        with socket.socket() as knock:
-            return knock.connect_ex(("127.0.0.1", port)) == 0
-
-    try:
-        await until(listens)
-        async with plain_http() as http:
-            http.base_url, http.headers = f"http://127.0.0.1:{port}", {"authorization": f"Bearer {API_KEY}"}
-            yield http
-        process.terminate()
-        async with asyncio.timeout(PATIENCE):
-            await process.wait()
-        if written is not None:
-            logs = [path for path in folder.rglob("*") if path.is_file() and path.name != "nginx.conf"]
-            written += [path.read_text(errors="replace") for path in logs]
-    finally:
-        # Its workers are of its session, and go with it.
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
-        shutil.rmtree(folder)
+    async with (
+        running(port, lambda folder: configuration(folder, port, (one, two)), written=written),
+        plain_http() as http,
+    ):
+        http.base_url, http.headers = f"http://127.0.0.1:{port}", {"authorization": f"Bearer {API_KEY}"}
+        yield http
 
 
 @dataclass
@@ -193,11 +154,11 @@ async def test_streams_of_both_gateways_leave_at_once_and_resume(newer: Scene) -
             for source in (*live, *resumed):
                 await stack.enter_async_context(source)
             for source in resumed:
-                assert (await source.next())["id"] == str(missed["sequence"])
+                assert (await source.next())["id"] == missed["position"]
             [news] = (await environment.proxy.post(environment.events, MESSAGE, status=202))["data"]
             for source in (*live, *resumed):
                 seen = await source.until("message.posted")
-                assert seen[-1]["id"] == str(news["sequence"])
+                assert seen[-1]["id"] == news["position"]
             refused = await environment.proxy.http.get(f"{environment.events}/stream")
             assert (refused.status_code, is_problem(refused)["type"]) == (503, "/problems/overloaded")
 
@@ -331,7 +292,7 @@ async def test_nobody_outside_can_mark_a_request_as_passed_on(newer: Scene) -> N
     async with behind(newer, free_port()) as environment:
         mark = {"dragoman-forwarded": "somebody"}
         directly = await environment.two.http.post(environment.events, json=MESSAGE, headers=mark)
-        assert (directly.status_code, directly.json()["type"]) == (503, "/problems/elsewhere")
+        assert (directly.status_code, directly.json()["type"]) == (503, "/problems/session-owner-unavailable")
         for _ in range(4):
             await environment.proxy.post(environment.events, MESSAGE, status=202, **mark)
         assert len(await environment.two.events(kind="message.posted")) == 4

@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import Response
+from structlog.testing import capture_logs
 
 from gateway.events import SessionId
 from gateway.runtime.calls.callbacks import keep_key
@@ -208,16 +209,18 @@ async def test_a_request_is_passed_on_once_and_waits_for_an_owner_in_vain(newer:
         one, other = await owner_and_other(session_id, [a, b])
         path = f"/v1/sessions/{session_id}/events"
         answer = await other.http.post(path, json=MESSAGE, headers={"dragoman-forwarded": "somebody"})
-        assert (answer.status_code, answer.json()["type"]) == (503, "/problems/elsewhere")
+        assert (answer.status_code, answer.json()["type"]) == (503, "/problems/session-owner-unavailable")
         assert answer.headers["dragoman-not-here"] == "1"
         assert answer.headers["retry-after"]
         # Somebody who lives and answers nobody owns it from now on.
         owner = await one.owner(session_id)
         assert owner is not None
         await _steal(store.schema, session_id, owner, lives=20.0)
-        answer = await other.http.post(path, json=MESSAGE)
-        assert (answer.status_code, answer.json()["type"]) == (503, "/problems/elsewhere")
+        with capture_logs() as logs:
+            answer = await other.http.post(path, json=MESSAGE)
+        assert (answer.status_code, answer.json()["type"]) == (503, "/problems/session-owner-unavailable")
         assert (await other.metrics())['dragoman_forwards_total{result="unreachable"}'] > 1
+        assert [line["event"] for line in logs].count("session owner unreachable") == 1
 
 
 async def test_a_session_that_changed_hands_is_let_go_before_anything_is_said(newer: Scene) -> None:
@@ -377,7 +380,7 @@ async def test_a_call_in_flight_when_a_lease_is_lost_ends_as_after_a_crash(newer
 async def test_a_leaving_instance_hands_its_sessions_over_at_once(newer: Scene) -> None:
     # Nobody finds out by looking, nor by the end of a lease.
     newer.tuning = Tuning(takeover_look=60.0)
-    newer.configure({"limits": {"drain": "30s"}})
+    newer.configure({"limits": {"drain": "5m"}})
     store = cluster(newer)
     async with store.replica(lease=30) as b:
         newer.configure({"runtimes": {"finn": {"agent_id": "finn"}}})

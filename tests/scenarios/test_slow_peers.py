@@ -89,7 +89,7 @@ def _read_ids(client: socket.socket, count: int) -> list[int]:
     rest = b""
     while len(ids) < count:
         *lines, rest = (rest + client.recv(65_536)).split(b"\n")
-        ids += [int(line.removeprefix(b"id: ")) for line in lines if line.startswith(b"id: ")]
+        ids += [int(line.removeprefix(b"id: ").partition(b".")[0]) for line in lines if line.startswith(b"id: ")]
     return ids[:count]
 
 

@@ -119,7 +119,7 @@ async def test_a_client_of_others_is_given_every_event_once_and_nothing_else(run
             shown.append(await one())
     recorded = await running.events()
     assert [(kind, last) for kind, last, _ in shown] == [
-        (envelope["event"]["kind"], str(envelope["sequence"])) for envelope in recorded
+        (envelope["event"]["kind"], envelope["position"]) for envelope in recorded
     ]
     assert [json.loads(data) for _, _, data in shown] == recorded
 

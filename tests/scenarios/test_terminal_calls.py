@@ -1,7 +1,9 @@
 """One call in the terminal: found, shown, canceled, and redriven after its backend has refused it."""
 
 import json
+from datetime import UTC, datetime
 
+from fastapi import Response
 from fastapi.responses import JSONResponse
 
 from tests.scenarios.environment import GOOD, Running, Scene, ended, until
@@ -58,6 +60,23 @@ async def test_calls_that_the_backend_refused_are_found_and_redriven_together(ne
         assert len(newer.hooks.of("ask")) == 1
         unknown = await dragoman(gateway, "calls", "--failed", "--unknown", "--redrive", "--yes")
         assert (unknown.code, unknown.err) == (0, "0 of 0 redriven\n")
+        again = await dragoman(gateway, "calls", "--failed", "--redrive", "--yes")
+        assert (again.code, "3 skipped: " in again.err) == (0, True), again.err
+        assert again.err.endswith("0 of 0 redriven\n")
+        assert (len(await states(gateway)), len(newer.hooks.of("free"))) == (5, 4)
+
+
+async def test_calls_that_may_have_run_are_redriven_together_once(newer: Scene) -> None:
+    newer.hooks.scripts["free"] = Response(status_code=500)
+    async with newer.running() as gateway:
+        await ended(await newer.agent.call("free", {}))
+        newer.hooks.scripts["free"] = success("at last")
+        told = [await dragoman(gateway, "calls", "--failed", "--unknown", "--redrive", "--yes") for _ in range(2)]
+        assert [(one.code, one.err.splitlines()[-1]) for one in told] == [
+            (0, "1 of 1 redriven"),
+            (0, "0 of 0 redriven"),
+        ]
+        assert len(await states(gateway)) == 2
 
 
 async def test_at_80_columns_the_whole_reason_is_shown_below_its_call(newer: Scene) -> None:
@@ -68,9 +87,10 @@ async def test_at_80_columns_the_whole_reason_is_shown_below_its_call(newer: Sce
         async with screen(gateway, "calls", "--failed") as shown:
             assert await shown.ended() == 0
         lines = [line.rstrip() for line in shown.text.splitlines()]
-        assert lines[0].split() == ["ID", "TOOL", "STATE", "ASKED", "RUNTIME", "EXECUTOR", "TRIES"]
+        assert lines[0].split() == ["ID", "TOOL", "STATE", "ASKED", "RUNTIME", "EXECUTOR", "TRIES", "TOOK"]
         assert lines[1].split()[:3] == [row["call_id"][:8], "free", "failed"]
-        assert " ".join(line.strip() for line in lines[2:]) == row["error"]
+        assert " ".join(line.strip() for line in lines[2:-1]) == row["error"]
+        assert lines[-1].startswith("· 1 ended calls took: median ")
         assert row["error"].endswith(REASON)
         assert max(map(len, lines)) <= 80
 
@@ -143,3 +163,36 @@ async def test_words_that_do_not_fit_together_are_usage_errors() -> None:
     ):
         done = await dragoman(None, "calls", *words)
         assert (done.code, done.out) == (2, ""), done
+
+
+async def test_calls_are_filtered_like_dead_letters_and_show_how_long_they_took(newer: Scene) -> None:
+    newer.settings["runtimes"]["finn"]["labels"] = {"game": "go-fish"}
+    newer.settings["executors"]["others"] = newer.settings["executors"]["cards"]
+    newer.settings["routes"].insert(0, {"match": {"tool": "free"}, "to": "others"})
+    async with newer.running() as gateway:
+        await ended(await newer.agent.call("ask", GOOD))
+        between = datetime.now(UTC).isoformat()
+        await ended(await newer.agent.call("free", {}))
+        late, early = (await gateway.get("/v1/calls"))["data"]
+        for words, rows in (
+            (("--executor", "others"), [late]),
+            (("--executor", "cards"), [early]),
+            (("--since", between), [late]),
+            (("--since", "1h"), [late, early]),
+            (("--label", "game=go-fish"), [late, early]),
+            (("--label", "game=chess"), []),
+            (("--session", "finn/finn", "--executor", "cards"), [early]),
+        ):
+            listed = await dragoman(gateway, "calls", *words)
+            assert (listed.code, [line.split("\t")[0] for line in listed.out.splitlines()]) == (
+                0,
+                [row["call_id"] for row in rows],
+            ), words
+        took = float((await dragoman(gateway, "calls", "--executor", "cards")).out.rstrip("\n").split("\t")[-1])
+        span = datetime.fromisoformat(early["finished_at"]) - datetime.fromisoformat(early["created_at"])
+        assert took == round(span.total_seconds(), 3)
+        assert (await dragoman(gateway, "calls", "--label", "game")).code == 2
+        assert (await dragoman(gateway, "calls", "--since", "yesterday")).code == 2
+        async with screen(gateway, "calls") as shown:
+            assert await shown.ended() == 0
+        assert "2 ended calls took: median " in shown.text

@@ -1,12 +1,15 @@
 """Traces over a real gateway, received and decoded by a collector on a real socket."""
 
+import asyncio
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -16,6 +19,11 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import get_tracer_provider, set_tracer_provider
 
+from gateway.core.trace_context import TraceContext
+from gateway.serve import VERSION, make_traces
+from gateway.settings.model import TracesSpec
+from gateway.traces.otlp import OtlpExporter
+from gateway.traces.spans import Span
 from tests.http.mcp_clients import Plain, call
 from tests.pace import PATIENCE
 from tests.ports import free_port
@@ -79,7 +87,28 @@ async def test_a_call_and_its_attempts_are_spans_of_the_trace_that_its_webhooks_
     assert posts[0].attributes == {**common, "http.response.status_code": 503, "error.type": "503"}
     assert posts[1].attributes == {**common, "http.response.status_code": 200, "http.request.resend_count": 1}
     assert [post.failed for post in posts] == [True, False]
-    assert tool.resource["service.name"] == "dragoman"
+    assert (tool.resource["service.name"], tool.resource["service.version"]) == ("dragoman", VERSION)
+
+
+async def test_the_proxy_of_the_environment_does_not_get_spans(
+    newer: Scene, received: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")
+    newer.hooks.scripts["ask"] = lambda _: success("seven")
+    async with newer.running():
+        await ended(await newer.agent.call("ask", GOOD))
+        await received.wait("execute_tool ask")
+
+
+@pytest.mark.parametrize(("name", "value"), [("OTEL_TRACES_EXPORTER", "none"), ("OTEL_SDK_DISABLED", "TRUE")])
+def test_a_variable_of_opentelemetry_disables_the_export(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318")
+    monkeypatch.setenv(name, value)
+    for spec in (None, TracesSpec()):
+        assert make_traces(spec, "http://127.0.0.1", Counter()) is None
 
 
 async def test_a_turn_is_the_root_of_the_calls_in_it(newer: Scene, received: Collector) -> None:
@@ -111,7 +140,10 @@ async def test_a_turn_is_the_root_of_the_calls_in_it(newer: Scene, received: Col
     ("said", "attributes"),
     [
         (Response(status_code=401), {"http.response.status_code": 401, "error.type": "401"}),
-        (Response("no JSON"), {"http.response.status_code": 200, "error.type": "invalid_response"}),
+        (
+            Response("no JSON"),
+            {"http.response.status_code": 200, "error.type": "invalid_response", "dragoman.unknown": True},
+        ),
         (
             Response(status_code=500),
             {"http.response.status_code": 500, "error.type": "500", "dragoman.unknown": True},
@@ -431,6 +463,35 @@ async def test_a_broken_collector_delays_no_call_and_its_spans_are_counted(newer
 
             await until(counted)
             assert (await gateway.http.get("/readyz")).status_code == 200
+
+
+SPAN = Span("POST", "client", TraceContext("a" * 32), "b" * 16, datetime.now(UTC), datetime.now(UTC), {})
+
+
+def exporter_to(broken: Collector) -> OtlpExporter:
+    return OtlpExporter(endpoint=f"{broken.url}/v1/traces", headers={}, version="0", instance="x")
+
+
+async def test_an_export_does_not_wait_longer_than_its_time_for_a_collector() -> None:
+    async with collector() as broken:
+        broken.status, broken.retry_after = 503, 6
+        assert not await asyncio.to_thread(exporter_to(broken).export, [SPAN])
+    assert len(broken.headers) == 1
+
+
+async def test_a_shutdown_ends_an_export_that_waits_for_its_next_attempt() -> None:
+    async with collector() as broken:
+        broken.status, broken.retry_after = 503, 4
+        exporter = exporter_to(broken)
+        exporting = asyncio.create_task(asyncio.to_thread(exporter.export, [SPAN]))
+
+        async def refused() -> bool:
+            return bool(broken.headers)
+
+        await until(refused)
+        exporter.shutdown()
+        assert not await exporting
+    assert len(broken.headers) == 1
 
 
 async def test_the_environment_alone_enables_traces(newer: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,25 +1,10 @@
-"""A store that one release has written and is killed over, for another release to go on with.
-
-    python -m tests.scenarios.upgrade
-
-writes the databases in `tests/engines` that are kept of the release before, anew.
-"""
-
-# ruff: noqa: T201
-# What was written is said.
+"""A store that one release has written and is killed over, for another release to go on with."""
 
 import asyncio
-import json
-import re
 import signal
-import sqlite3
-import subprocess
-import tempfile
-import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, closing
-from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,21 +12,13 @@ import httpx
 from fastapi import Response
 
 from gateway.testing.runtimes.herm.server import HermServer, SimSession
-from tests.engines import postgres_server
 from tests.scenarios.environment import Running, Scene, ended, scene, until
 from tests.scenarios.fleet import ADA, HERM_KEY, herm_options
 from tests.scenarios.hooks import SECRET, Gate, success
-from tests.scenarios.releases import VERSION, Release, release_before
+from tests.scenarios.releases import Release
 from tests.scenarios.replica_processes import Fleet, Serving, fleet
 
-KEPT = Path(__file__).parents[1] / "engines"
 APPROVAL = "toolu_rm"
-SCHEMA = "kept_release"
-_TIME = re.compile(r"\b1[78]\d{14}\b")
-"""Microseconds since 1970, as both engines write them."""
-_BYTES = re.compile(r"(?<=X')(?:[0-9A-F]{2})+|(?<='\\x)(?:[0-9a-f]{2})+")
-_WRITTEN_TIME = re.compile(r"(20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+Z)")
-"""As what is kept as bytes has it: snapshots, and what runtimes said of their events."""
 
 NEWS = {"kind": "context.updated", "name": "news", "context": {"n": 1}, "description": "Something happened."}
 WAITED = {"kind": "context.updated", "name": "waited", "context": {"n": 2}, "description": "Nobody was there."}
@@ -107,13 +84,7 @@ async def upgrade(folder: Path, engine: Mapping[str, Any] | None = None) -> Asyn
         assert made.hooks.unsigned == 0
 
 
-async def _stay_idle(one: Serving) -> None:
-    del one
-
-
-async def write(
-    here: Upgrade, release: Release, *, before_kill: Callable[[Serving], Awaitable[None]] = _stay_idle
-) -> Written:
+async def write(here: Upgrade, release: Release) -> Written:
     """Let a release put everything into an empty store that one can hold, and kill it."""
     hooks, agent, gate = here.scene.hooks, here.scene.agent, Gate()
     hooks.scripts |= {
@@ -148,7 +119,6 @@ async def write(
     await until(lambda: _is_down(one))
     await one.post(path, WAITED, status=202)
     await _dead(one, 3)
-    await before_kill(one)
     one.signal(signal.SIGKILL)
     await one.ended()
     callback = httpx.URL(accepted.data["callback_url"]).raw_path.decode()
@@ -238,93 +208,3 @@ async def _dead(one: Running, count: int) -> list[dict[str, Any]]:
         return (found,) if len(found) == count else None
 
     return (await until(look))[0]
-
-
-# Databases that are kept ----------------------------------------------------------------------------------
-
-
-@asynccontextmanager
-async def kept(kind: str, folder: Path) -> AsyncGenerator[tuple[dict[str, Any], Written]]:
-    """Load a database of the release before, as if it had been killed just now."""
-    text = _file(kind).read_text(encoding="utf-8")
-    head, _, script = text.partition("\n")
-    told = json.loads(head.removeprefix("-- "))
-    script = _moved(script, timedelta(seconds=int(time.time()) - told.pop("killed_at")))
-    if kind == "sqlite":
-        with closing(sqlite3.connect(folder / "kept.db")) as file:
-            file.executescript(script)
-        yield {"type": "sqlite", "path": str(folder / "kept.db")}, Written(**told)
-        return
-    schema = postgres_server.new_schema()
-    operator = await postgres_server.reach(postgres_server.dsn())
-    try:
-        await operator.execute(script.replace(SCHEMA, schema))
-        yield {"type": "postgres", "dsn": postgres_server.dsn(), "schema": schema}, Written(**told)
-    finally:
-        await operator.close()
-        await postgres_server.drop_schema(schema)
-
-
-def _moved(script: str, by: timedelta) -> str:
-    """Move all times of a database."""
-
-    def in_bytes(found: re.Match[str]) -> str:
-        text = bytes.fromhex(found[0]).decode()
-        moved = _WRITTEN_TIME.sub(lambda at: (datetime.fromisoformat(at[1]) + by).isoformat() + at[2], text)
-        return moved.encode().hex()
-
-    script = _TIME.sub(lambda found: str(int(found[0]) + by // timedelta(microseconds=1)), script)
-    return _BYTES.sub(in_bytes, script)
-
-
-async def _keep(kind: str) -> None:
-    """Let the release before write an empty store, and keep it as SQL."""
-    before = release_before()
-    with tempfile.TemporaryDirectory() as name:
-        file, at = Path(name) / "kept.db", postgres_server.dsn()
-        sqlite = {"type": "sqlite", "path": str(file)}
-        engine = sqlite if kind == "sqlite" else {"type": "postgres", "dsn": at, "schema": SCHEMA}
-        try:
-            async with upgrade(Path(name) / "gateway", engine) as here:
-                written = await write(here, before)
-            killed_at = int(time.time())
-            script = _dump_sqlite(file) if kind == "sqlite" else _dump_postgres(at)
-        finally:
-            if kind == "postgres":
-                await postgres_server.drop_schema(SCHEMA)
-    for table in ("sessions", "calls", "outbound", "interactions", "snapshots", "idempotency", "events"):
-        assert re.search(rf"INSERT INTO \S*\b{table}\b", script), f"nothing in {table}"
-    head = json.dumps({"killed_at": killed_at, **asdict(written)})
-    _file(kind).write_text(f"-- {head}\n{script}", encoding="utf-8")
-    print(f"{_file(kind)}: {len(script)} characters")
-
-
-def _dump_sqlite(file: Path) -> str:
-    with closing(sqlite3.connect(file)) as connection:
-        numbers = ("application_id", "user_version")
-        first = [f"PRAGMA {name} = {connection.execute(f'PRAGMA {name}').fetchone()[0]};" for name in numbers]
-        begin, *rest = connection.iterdump()
-    return "\n".join([begin, *first, *rest, ""])
-
-
-def _dump_postgres(server: str) -> str:
-    dump = subprocess.run(
-        ["pg_dump", "--schema", SCHEMA, "--inserts", "--no-owner", "--no-privileges", server],
-        capture_output=True, check=True, text=True, timeout=60,
-    )  # fmt: skip
-    noise = ("--", "SET ", "\\", "SELECT pg_catalog.set_config")
-    lines = [line for line in dump.stdout.splitlines() if line and not line.startswith(noise)]
-    return "\n".join([*lines, ""])
-
-
-def _file(kind: str) -> Path:
-    return KEPT / f"release_{VERSION.replace('.', '_')}_{kind}.sql"
-
-
-async def _keep_both() -> None:
-    for kind in ("sqlite", "postgres"):
-        await _keep(kind)
-
-
-if __name__ == "__main__":
-    asyncio.run(_keep_both())

@@ -23,6 +23,7 @@ import yaml
 from rich.console import Console
 from rich.text import Text
 
+from gateway.testing.demo.crash import crash_in_the_middle
 from gateway.testing.demo.environment import PARTS, Environment
 from gateway.testing.demo.folded import FoldedOutput
 from gateway.testing.demo.report import Report, expect
@@ -197,6 +198,72 @@ async def test_an_interrupted_demo_takes_its_gateway_along(
     assert files_in(tmp_path) == []
 
 
+async def _gateway_of(demo: asyncio.subprocess.Process) -> int:
+    """Wait until the demo has started its gateway; return its process id."""
+
+    def found() -> list[int]:
+        children = Path(f"/proc/{demo.pid}/task/{demo.pid}/children").read_text().split()
+        return [int(one) for one in children if b"\0serve\0" in Path(f"/proc/{one}/cmdline").read_bytes()]
+
+    async with asyncio.timeout(BOUND):
+        while not (gateways := found()):  # noqa: ASYNC110 - a process has no event
+            await asyncio.sleep(0.01)
+    return gateways[0]
+
+
+@pytest.mark.slow
+async def test_a_demo_waits_for_a_slow_gateway_as_long_as_it_lives_and_shows_it(tmp_path: Path) -> None:
+    async with demo(tmp_path) as process:
+        gateway = await _gateway_of(process)
+        os.kill(gateway, signal.SIGSTOP)
+        waiting = [(await lines_until(process, "not ready after"))[-1] for _ in range(2)]
+        os.kill(gateway, signal.SIGCONT)
+        said = await lines_until(process, "checks passed")
+        assert all(f"waiting while process {gateway} runs" in line for line in waiting)
+        assert re.search(r"^(\d+) of \1 checks passed", said[-1])
+        await process.communicate()
+        assert process.returncode == 0
+
+
+@pytest.mark.slow
+async def test_a_demo_whose_gateway_ends_at_start_says_that_nothing_was_played_and_prints_no_commands(
+    tmp_path: Path,
+) -> None:
+    async with demo(tmp_path, "--keep") as process:
+        os.kill(await _gateway_of(process), signal.SIGKILL)
+        async with asyncio.timeout(BOUND):
+            told, _ = await process.communicate()
+    said = told.decode().splitlines()
+    assert process.returncode == 1
+    assert [line.split() for line in said if "not played" in line] == [
+        ["–", *name.split(), "not", "played"] for name in ("HUMA 0.1", "HUMA 0.2.0", "OpenHands", "Herm", "MCP")
+    ]
+    assert "✓" not in told.decode()
+    assert any("the gateway ended with code -9" in line for line in said)
+    assert said[-1].startswith("The log of the gateway is ")
+
+
+async def test_a_game_whose_gateway_does_not_restart_is_broken_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = io.StringIO()
+    report, environment = Report(FoldedOutput(Console(file=shown, width=80))), Environment()
+    async with environment:
+        await environment.start_gateway(lambda _: None)
+        # The next start finds a gateway that ends at once.
+        (tmp_path / "gateway").mkdir()
+        (tmp_path / "gateway/__init__.py").touch()
+        (tmp_path / "gateway/__main__.py").write_text("raise SystemExit('broken on purpose')")
+        monkeypatch.chdir(tmp_path)
+        assert not await crash_in_the_middle(environment, report, [])
+    environment.remove()
+    assert [(note.step, note.held) for note in report.notes] == [
+        ("kill -9 in the middle of calls", True),
+        ("restarted", False),
+    ]
+    assert "broken on purpose" in shown.getvalue()
+
+
 async def test_a_gateway_that_does_not_start_fails_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = tmp_path / "gateway"
     fake.mkdir()
@@ -206,7 +273,7 @@ async def test_a_gateway_that_does_not_start_fails_the_demo(tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     report = Report(FoldedOutput(Console(file=io.StringIO())))
     async with environment, report.step("both", "starts"):
-        await environment.start_gateway()
+        await environment.start_gateway(lambda _: None)
     assert [note.held for note in report.notes] == [False]
     assert "code 1" in report.notes[0].happened
     assert "broken on purpose" in report.notes[0].happened

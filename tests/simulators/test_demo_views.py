@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from gateway.testing.demo.folded import STARTS, FoldedOutput
+from gateway.testing.demo.folded import STARTS, WHOLE, FoldedOutput
 from gateway.testing.demo.layout import lay_out
 from gateway.testing.demo.machine import JsonOutput
 from gateway.testing.demo.one_call import OneCall, find_call
@@ -197,6 +197,8 @@ async def test_the_brief_report_fits_a_screen_and_shows_a_timeline(monkeypatch: 
     output.begin()
     async with report.step("all", STARTS) as note:
         note.say("ready at http://127.0.0.1:1")
+    async with report.step("all", WHOLE):
+        pass
     async with report.step("herm", "plays") as note:
         note.say("fine", timedelta(milliseconds=13))
     async with report.step("mcp", "fails"):
@@ -210,7 +212,8 @@ async def test_the_brief_report_fits_a_screen_and_shows_a_timeline(monkeypatch: 
     assert "✓ Herm        1 of 1 checks  plays" in lines
     assert "✗ MCP         0 of 1 checks" in [line.rstrip() for line in lines]
     assert lines[lines.index("One call") :][1:3] == ["       0 ms  agent   calls", "   1,075 ms  gateway is killed"]
-    assert "2 of 3 checks passed in 0 s: 9 calls" in lines
+    assert "3 of 4 checks passed in 0 s: 9 calls" in lines
+    assert "– HUMA 0.1    not played" in lines
     assert len(lines) <= 36
     assert "\x1b" not in written.getvalue()
 

@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -18,6 +19,7 @@ from gateway.executors.port import Uncertain
 from gateway.store.rows import Page as StorePage
 from tests.http.conftest import serving
 from tests.http.environment import Environment, environment_of
+from tests.http.ui.undispatched import OVER, WAYS
 from tests.ui.conftest import KEY, sign_in
 
 WIDTHS = (390, 1024, 1440)
@@ -106,6 +108,14 @@ async def _failing(made: Environment) -> Ids:
     return {**ids, "call": lost}
 
 
+async def _undispatched(way: str, made: Environment) -> Ids:
+    """Make a call that ends before its dispatch."""
+    session_id = await made.attach()
+    return {"session": session_id, "call": await WAYS[way](made, session_id)}
+
+
+UNDISPATCHED = {f"undispatched{number}": partial(_undispatched, way) for number, way in enumerate(WAYS, 1)}
+"""One condition for each way in which a call can end before its dispatch."""
 CONDITIONS: dict[str, Prepare] = {
     "empty": _empty,
     "one": _one,
@@ -119,6 +129,7 @@ CONDITIONS: dict[str, Prepare] = {
     "404": _one,
     "409": _one,
     "503": _one,
+    **UNDISPATCHED,
 }
 
 
@@ -126,7 +137,7 @@ CONDITIONS: dict[str, Prepare] = {
 async def condition(name: str) -> AsyncGenerator[tuple[Environment, str, dict[str, str]]]:
     """Run a gateway in a condition; yields its URL and the paths of its pages."""
     async with (
-        environment_of({"limits": {"drain": "1s"}}) as made,
+        environment_of(OVER if name in UNDISPATCHED else {"limits": {"drain": "1s"}}) as made,
         serving(made.gateway) as (_, url),
     ):
         ids = await CONDITIONS[name](made)
@@ -138,6 +149,8 @@ async def condition(name: str) -> AsyncGenerator[tuple[Environment, str, dict[st
                 pages = {"page": "/ui/nothing", "call": "/ui/calls/unknown", "session": "/ui/sessions/unknown"}
             case "403" | "409" | "stale":
                 pages = {"call": f"/ui/calls/{ids['call']}", "inbox": "/ui/inbox"}
+            case _ if name in UNDISPATCHED:
+                pages = {"call": pages["call"]}
             case _:
                 pass
         yield made, url, pages

@@ -149,7 +149,7 @@ async def test_a_message_reaches_the_agent_and_a_session_closes(ui: Ui) -> None:
     await page.click("text=Send")
     await expect(page.locator(".timeline")).to_contain_text("Whose turn is it?")
     await page.click("text=Close session…")
-    await page.click("details[open] button.deny")
+    await page.click("details.menu[open] button.deny")
     await expect(page.locator(".facts")).to_contain_text("closed")
 
 
@@ -160,7 +160,7 @@ async def test_a_tab_of_a_session_that_another_tab_closed_keeps_the_text(ui: Ui)
     await second.goto(f"/ui/sessions/{session_id}")
     await second.fill("textarea", "Do you have\nany sevens?")
     await first.click("text=Close session…")
-    await first.click("details[open] button.deny")
+    await first.click("details.menu[open] button.deny")
     await expect(first.locator(".facts")).to_contain_text("closed")
     await second.click("text=Send")
     await expect(second.locator("h1")).to_have_text("The session is closed")
@@ -179,7 +179,37 @@ async def test_a_live_page_interrupts_the_turn_that_it_shows(ui: Ui) -> None:
     await expect(page.locator(".timeline")).to_contain_text("the second turn")
     assert await page.input_value("textarea") == "half a mess"
     await page.click("text=Interrupt the turn")
+    await expect(page.locator(".timeline")).not_to_contain_text("turn.interrupted")
+    await page.click("button:text-is('Interrupt')")
     await expect(page.locator(".timeline")).to_contain_text("turn.interrupted")
+
+
+async def test_on_a_phone_the_forms_of_a_session_are_folded_below_its_timeline(ui: Ui) -> None:
+    session_id = await ui.environment.attach()
+    page = await ui.open(f"/ui/sessions/{session_id}", width=390)
+    await expect(page.locator("textarea")).to_be_hidden()
+    box = await page.locator(".talk").bounding_box()
+    assert box is not None
+    assert box["height"] < 60
+    await page.click(".talk > summary")
+    await page.fill("textarea", "Whose turn is it?")
+    await page.click("text=Send")
+    await expect(page.locator(".timeline")).to_contain_text("Whose turn is it?")
+
+
+async def test_times_are_shown_in_utc_or_in_the_zone_of_the_browser(ui: Ui) -> None:
+    session_id = await ui.environment.attach()
+    page = await ui.open(f"/ui/sessions/{session_id}", timezone_id="Asia/Kolkata")
+    moment = page.locator("time[data-abs]").last
+    first = await moment.inner_text()
+    await page.click("[data-zone]")
+    await expect(page.locator("[data-zone]")).to_have_text("local")
+    hour, minute = divmod(int(first[-12:-10]) * 60 + int(first[-9:-7]) + 330, 60)
+    await expect(moment).to_contain_text(f"{hour % 24:02}:{minute:02}{first[-7:]}")
+    await page.reload()
+    await expect(page.locator("[data-zone]")).to_have_text("local")
+    await page.click("[data-zone]")
+    await expect(moment).to_have_text(first)
 
 
 async def test_a_post_without_the_scope_is_refused_with_its_name(ui: Ui) -> None:

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timing, pytest.mark.asyncio(loop_sco
 SIZE = 10_000
 MOST_SECONDS = 0.2
 PAGES = 200
-MOST_SHARE = 0.05
+MOST_SHARE = 0.25
 
 
 async def _fastest(client: httpx.AsyncClient, path: str) -> float:

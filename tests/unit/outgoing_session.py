@@ -52,17 +52,17 @@ class Session:
         for sequence in sequences:
             self.out.add(Transmit(sequence, lane, "x", (), **more), now=self.now)
 
-    def read(self, *rows: Send) -> None:
+    def read(self, *rows: Send, more: bool = False) -> None:
         """Read the ledger, and find these pending."""
         self.view = replace(self.view, last_sequence=max([self.view.last_sequence, *(one.sequence for one in rows)]))
         reading = self.out.begin_reading()
-        self.tell(self.out.take(reading, rows, {}, self.view, now=START))
+        self.tell(self.out.take(reading, rows, {}, self.view, more=more, now=START))
 
-    def up(self, *rows: Send) -> None:
+    def up(self, *rows: Send, more: bool = False) -> None:
         """Let a link come up that finds these pending."""
         self.out.link_up()
         assert self.next() == READ
-        self.read(*rows)
+        self.read(*rows, more=more)
 
     def next(self) -> Any:
         return self.out.next(self.view, self.clock)

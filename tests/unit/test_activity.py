@@ -28,11 +28,11 @@ def test_a_call_counts_at_its_start_and_its_failure_at_its_end() -> None:
     activity, later = Activity(), START + timedelta(minutes=1)
     for _ in range(5):
         activity.started(START)
-    activity.ended(later, "success", unknown=False)
-    activity.ended(later, "canceled", unknown=False)
-    activity.ended(later, "failure", unknown=False)
-    activity.ended(later, "failure", unknown=True)
-    activity.ended(later, "expired", unknown=True)
+    activity.ended(later, "success", unknown=False, seconds=None)
+    activity.ended(later, "canceled", unknown=False, seconds=None)
+    activity.ended(later, "failure", unknown=False, seconds=None)
+    activity.ended(later, "failure", unknown=True, seconds=None)
+    activity.ended(later, "expired", unknown=True, seconds=None)
     assert minutes(activity, now=later) == [("12:00:00", 5, 0, 0), ("12:01:00", 0, 3, 2)]
 
 
@@ -54,3 +54,15 @@ def test_an_hour_without_calls_is_all_zeros() -> None:
     shown = minutes(activity, now=START + timedelta(days=1))
     assert len(shown) == MINUTES
     assert not any(calls for _, calls, _, _ in shown)
+
+
+def test_percentiles_are_those_of_the_calls_that_ended_in_the_last_hour() -> None:
+    activity, now = Activity(), START + timedelta(hours=2)
+    assert activity.percentiles(START) == (None, None)
+    activity.ended(START, "success", unknown=False, seconds=1_000.0)
+    activity.ended(now, "failure", unknown=False, seconds=None)
+    assert activity.percentiles(START) == (1_000.0, 1_000.0)
+    assert activity.percentiles(now) == (None, None)
+    for number in range(100):
+        activity.ended(now, "success", unknown=False, seconds=float(number))
+    assert activity.percentiles(now) == (50.0, 95.0)

@@ -7,13 +7,15 @@ from contextlib import aclosing
 import pytest
 
 from gateway.errors import EngineUnavailable
-from gateway.events import Envelope, Live, TypingChanged
+from gateway.events import Envelope, Live, Missed, TypingChanged
 from gateway.guard import Tasks
 from gateway.runtime.feeds.all_sessions import AllSessionsFeed
+from gateway.runtime.feeds.room import Room
 from gateway.runtime.feeds.wakeup import Ending
+from gateway.runtime.metrics import Metrics
 from gateway.runtime.tuning import Tuning
 from gateway.runtime.views import Heartbeat, Passed, Selected, SessionItem
-from gateway.store.rows import ANY_EVENT, FROM_THE_START, EventFilter, PlacedPage, Position
+from gateway.store.rows import ANY_EVENT, FROM_THE_START, EventFilter, PlacedPage, Position, RetentionPolicy
 from gateway.store.sqlite import TemporaryEngine
 from gateway.store.step import Step
 from gateway.testing.conformance.engine_words import ALICE, FakeClock, open_session, said
@@ -50,7 +52,12 @@ async def engine() -> AsyncIterator[Counted]:
 @pytest.fixture
 async def feed(engine: Counted) -> AsyncIterator[AllSessionsFeed]:
     async with Tasks() as tasks:
-        yield AllSessionsFeed(engine, tasks, Tuning(stream_look=60, feed_look=0.02), ask_others=lambda: None)
+        yield feed_of(engine, tasks, Room())
+
+
+def feed_of(engine: Counted, tasks: Tasks, room: Room) -> AllSessionsFeed:
+    tuning = Tuning(stream_look=60, feed_look=0.02)
+    return AllSessionsFeed(engine, tasks, tuning, room, Metrics(version="0"), ask_others=lambda: None)
 
 
 async def commit(engine: Counted, *texts: str) -> None:
@@ -175,3 +182,64 @@ async def test_a_quiet_stream_has_heartbeats(engine: Counted, feed: AllSessionsF
     assert isinstance(await follower.next(), Passed)
     assert [await follower.next() for _ in range(3)] == [Heartbeat()] * 3
     await follower.items.aclose()
+
+
+async def test_the_rest_of_a_heavy_page_is_read_next(engine: Counted, feed: AllSessionsFeed) -> None:
+    for _ in range(3):
+        await commit(engine, "x" * 100_000, "y" * 100_000)
+    follower = Follower(feed, after=FROM_THE_START)
+    assert await follower.sequences(7) == list(range(1, 8))
+    await follower.items.aclose()
+
+
+async def test_a_follower_without_room_for_a_large_event_gets_it_when_another_gives_its_room_up(
+    engine: Counted,
+) -> None:
+    async with Tasks() as tasks:
+        feed = feed_of(engine, tasks, Room(3 * 200_000))
+        slow, quick = Follower(feed), Follower(feed)
+        for follower in (slow, quick):
+            assert isinstance(await follower.next(), Passed)
+        firsts = [asyncio.create_task(follower.sequences(1)) for follower in (slow, quick)]
+        # Both wait for news of the shared reader.
+        await asked(engine, 3)
+        await commit(engine, "2" * 200_000)
+        feed.look()
+        assert [await first for first in firsts] == [[2], [2]]
+        # The slow one keeps the room of the first event.
+        second = asyncio.create_task(quick.sequences(1))
+        await commit(engine, "3" * 200_000)
+        feed.look()
+        # Time enough for an event that must not arrive.
+        await asyncio.sleep(0.1)
+        assert not second.done()
+        following = asyncio.create_task(slow.sequences(1))
+        assert await second == [3]
+        await quick.items.aclose()
+        assert await following == [3]
+        await slow.items.aclose()
+
+
+async def test_followers_are_told_of_events_that_were_removed_before_the_shared_reader_has_read_them(
+    engine: Counted, feed: AllSessionsFeed
+) -> None:
+    follower = Follower(feed)
+    assert isinstance(await follower.next(), Passed)
+    waiting = asyncio.create_task(follower.next())
+    await asked(engine, 2)
+    engine.fails = True
+    await commit(engine, "a", "b", "c")
+    assert (await engine.sweep(RetentionPolicy(open_events=1))).events == 3
+    feed.look()
+    engine.fails = False
+    assert isinstance(await waiting, Missed)
+    assert await follower.sequences(1) == [4]
+    await follower.items.aclose()
+
+
+async def test_changes_are_wanted_while_other_instances_ask_for_them(feed: AllSessionsFeed) -> None:
+    feed.notify_others(lambda _, __: None, seconds=60)
+    follower = Follower(feed)
+    assert isinstance(await follower.next(), Passed)
+    await follower.items.aclose()
+    assert (feed.is_followed, feed.is_wanted) == (False, True)

@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 from gateway.core.session import RetryPolicy
 from gateway.events import Outcome
 from gateway.executors.port import Accepted, Answer, Answered, NeverSent, Replied, Uncertain
-from gateway.executors.webhook.answers import read_answer
+from gateway.executors.webhook.answers import read_answer, refusal
 from gateway.executors.webhook.reader import ConnectionBroken, Exchange, HttpAnswer, NotSent
 from gateway.runtime.calls.breaker import Breaker, Breakers, Rule, Sign, read
 from gateway.runtime.metrics import Metrics
@@ -17,6 +17,7 @@ from gateway.runtime.system_clock import SystemClock
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
 WITHIN = 30 * SECOND
+NONE = timedelta(0)
 
 
 def rule(failures: int | None = 3, *, open_for: timedelta = 10 * SECOND, within: timedelta = WITHIN) -> Rule:
@@ -60,21 +61,21 @@ def test_it_admits_one_trial_when_its_time_is_up_and_a_little_later_for_some(jit
     breaker = Breaker(RULE)
     for _ in range(3):
         end(breaker, "failing", jitter=jitter)
-    assert not breaker.admits(NOW + (wait - 0.1) * SECOND)
+    assert breaker.wait(NOW + (wait - 0.1) * SECOND) != NONE
     due = NOW + wait * SECOND
-    assert breaker.admits(due)
+    assert breaker.wait(due) == NONE
     breaker.reserve(due)
     assert breaker.state == "half_open"
-    assert not breaker.admits(due)
+    assert breaker.wait(due) != NONE
     breaker.start_attempt()
-    assert not breaker.admits(due + 60 * SECOND)
+    assert breaker.wait(due + 60 * SECOND) != NONE
 
 
 def test_a_trial_that_never_begins_frees_its_place() -> None:
     breaker = opened()
     breaker.reserve(NOW + 10 * SECOND)
-    assert not breaker.admits(NOW + 10.9 * SECOND)
-    assert breaker.admits(NOW + 11 * SECOND)
+    assert breaker.wait(NOW + 10.9 * SECOND) != NONE
+    assert breaker.wait(NOW + 11 * SECOND) == NONE
 
 
 @pytest.mark.parametrize(
@@ -86,7 +87,7 @@ def test_the_trial_decides(sign: Sign, state: str, moved: bool) -> None:
     breaker.reserve(NOW + 10 * SECOND)
     assert end(breaker, sign, after=11) is moved
     assert breaker.state == state
-    assert breaker.admits(NOW + 11 * SECOND) is (sign != "failing")
+    assert (breaker.wait(NOW + 11 * SECOND) == NONE) is (sign != "failing")
     assert breaker.since == (None if sign == "responsive" else NOW)
 
 
@@ -100,10 +101,32 @@ def test_failures_of_attempts_from_before_say_nothing_but_an_answer_closes_it() 
     breaker.start_attempt()
     assert not end(breaker, "failing", epoch=before)
     assert breaker.state == "half_open"
+    # The trial still runs.
+    assert breaker.wait(NOW + 20 * SECOND) is None
     assert end(breaker, "responsive", epoch=before)
     assert (breaker.state, breaker.failures) == ("closed", 0)
     assert not end(breaker, "failing", epoch=before)
     assert breaker.failures == 0
+
+
+def test_an_attempt_that_begins_while_it_is_open_is_no_trial_and_its_failure_says_nothing() -> None:
+    breaker = opened()
+    late = breaker.start_attempt()
+    assert breaker.wait(NOW + 10 * SECOND) == NONE
+    assert not end(breaker, "failing", epoch=late, after=9)
+    assert (breaker.failures, breaker.wait(NOW + 10 * SECOND)) == (3, NONE)
+
+
+def test_an_executor_refuses_until_it_answers_and_a_reason_has_a_limit() -> None:
+    breakers = Breakers(SystemClock(), Metrics(version="0"), lambda: 0.0, rules={"cards": RULE}, specs={})
+    breaker = breakers.of("cards")
+    assert breaker is not None
+    breakers.end_attempt("cards", 0, refusal("executor answered 401 Unauthorized"))
+    assert breaker.refuses
+    breakers.end_attempt("cards", 0, Answered(Outcome(outcome="success")))
+    assert not breaker.refuses
+    breakers.end_attempt("cards", 0, Uncertain("x" * 1_000))
+    assert breaker.reason == "x" * 200
 
 
 def _received(status: int, *, body: bytes = b"", retry_after: str | None = None) -> HttpAnswer:
@@ -160,16 +183,16 @@ def test_the_executors_to_look_at_are_those_whose_breaker_is_not_closed(steps: l
             # One whose spec has changed begins anew.
             model = Breaker(made) if step == "again" else None
             breakers.configure({"cards": made} if model else {}, {"cards": object()})
-        elif step == "begin" and breakers.admits("cards"):
+        elif step == "begin" and breakers.wait("cards") == 0:
             breakers.reserve("cards")
             epoch = breakers.start_attempt("cards")
             if model is not None:
-                assert model.admits(NOW)
+                assert model.wait(NOW) == NONE
                 model.reserve(NOW)
                 assert epoch == model.start_attempt()
         elif step == "begin":
             assert model is not None
-            assert not model.admits(NOW)
+            assert model.wait(NOW) != NONE
         else:
             answer = answers[step]
             breakers.end_attempt("cards", epoch, answer)
@@ -194,7 +217,7 @@ def test_any_answer_between_failures_begins_the_row_of_an_executor_anew(answer: 
 def probe(breaker: Breaker, sign: Sign, *, after: float) -> bool:
     """Let a probe begin and end."""
     now = NOW + after * SECOND
-    assert breaker.admits(now)
+    assert breaker.wait(now) == NONE
     breaker.reserve(now)
     return breaker.end_attempt(breaker.start_attempt(), sign, reason="no connection", now=now, jitter=1.0)
 
@@ -206,16 +229,16 @@ def test_an_unreachable_executor_opens_it_at_once_and_holds_calls_from_the_first
     # Back-off that doubles: half a second, then as long as it has been away, ten seconds at most.
     for after, pause in ((0.5, 0.5), (1.0, 1.0), (2.0, 2.0), (4.0, 4.0), (8.0, 8.0), (16.0, 10.0), (26.0, 10.0)):
         assert breaker.holds_calls(NOW + after * SECOND)
-        assert not breaker.admits(NOW + (after - 0.1) * SECOND)
+        assert breaker.wait(NOW + (after - 0.1) * SECOND) != NONE
         assert probe(breaker, "unreachable", after=after)
-        expected = min(after + pause, WITHIN.total_seconds())
-        assert breaker.next_change(NOW + after * SECOND) == NOW + expected * SECOND
+        assert breaker.wait(NOW + after * SECOND) == pause * SECOND
+        assert breaker.patience(NOW + after * SECOND) == WITHIN - after * SECOND
     assert not breaker.holds_calls(NOW + WITHIN)
     assert breaker.since == NOW
     # From now on it is probed once every `open_for`.
     assert probe(breaker, "unreachable", after=40)
     assert not breaker.holds_calls(NOW + 40 * SECOND)
-    assert breaker.next_change(NOW + 40 * SECOND) == NOW + 52.5 * SECOND
+    assert breaker.wait(NOW + 40 * SECOND) == 12.5 * SECOND
     assert probe(breaker, "responsive", after=60)
     assert (breaker.state, breaker.since, breaker.holds_calls(NOW + 60 * SECOND)) == ("closed", None, True)
 
@@ -256,6 +279,7 @@ def test_a_probe_that_never_begins_is_looked_for_again_when_its_place_is_free() 
     end(breaker, "unreachable")
     now = NOW + SECOND
     breaker.reserve(now)
-    assert breaker.next_change(now) == now + SECOND
+    assert breaker.wait(now) == SECOND
     breaker.start_attempt()
-    assert breaker.next_change(now) == NOW + WITHIN
+    assert breaker.wait(now) is None
+    assert breaker.patience(now) == WITHIN - SECOND

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.adapter.port import Encoded, Frame
 from gateway.errors import CannotExpress, MalformedFrame
-from gateway.events import Draft, Envelope, FaultReported
+from gateway.events import Draft, Envelope, FaultReported, Opaque
 from gateway.runtime.session.codec import CheckedCodec
 
 _DRAFT = Draft(FaultReported(message="words"))
@@ -56,3 +56,13 @@ def test_an_event_that_is_said_in_no_frames_is_refused(answer: object) -> None:
 @pytest.mark.parametrize("frames", [(), (_FRAME,)], ids=len)
 def test_an_event_may_be_said_in_any_number_of_frames(frames: tuple[Frame, ...]) -> None:
     assert CheckedCodec(Answers(Encoded(frames)), runtime="finn").encode(_DRAFT).frames == frames
+
+
+@pytest.mark.parametrize("channel", ["erased", "unknown-kind"])
+def test_nobody_else_uses_the_channels_by_which_the_gateways_own_events_are_known(channel: str) -> None:
+    forged = Draft(Opaque(channel=channel, payload={"kind": "tool.finished", "outcome": "success"}))
+    codec = CheckedCodec(Answers((forged,)), runtime="finn")
+    with pytest.raises(MalformedFrame, match="the gateway's own"):
+        codec.decode(_FRAME)
+    with pytest.raises(CannotExpress, match="the gateway's own"):
+        codec.encode(forged)

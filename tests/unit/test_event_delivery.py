@@ -143,7 +143,7 @@ async def test_a_process_that_finishes_marks_what_has_arrived_and_begins_no_othe
     async with delivering(receiver) as (engine, delivery, running):
         await until(lambda: receiver.of(ALICE) == receiver.of(BOB) == [2, 3])
         delivery.finish()
-        await asyncio.wait_for(asyncio.wait({running}), 5)
+        await asyncio.wait_for(asyncio.wait({running}), PATIENCE)
         assert engine.marks == [[2, 3]] * 2
         assert receiver.of(ALICE) == [2, 3]
 

@@ -160,7 +160,7 @@ def test_news_know_which_of_them_are_recorded() -> None:
 async def test_who_watches_a_call_is_woken_by_its_outcome_and_by_nothing_else_of_the_session(feed: Feed) -> None:
     with feed.watching(CallId("mine")) as watch, feed.watching(CallId("mine")) as beside:
         waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        watch.waiting.add(waiter)
+        watch.waiting[waiter] = None
         feed.extend([recorded(1), recorded(2, finished("other"))])
         assert (waiter.done(), watch.outcome) == (False, None)
         feed.extend([recorded(3, finished("mine")), recorded(4)])
@@ -176,6 +176,6 @@ async def test_who_watches_a_call_is_woken_to_look_where_nothing_more_is_told_he
 ) -> None:
     with feed.watching(CallId("mine")) as watch:
         waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        watch.waiting.add(waiter)
+        watch.waiting[waiter] = None
         end(feed)
         assert (waiter.done(), watch.outcome) == (True, None)

@@ -3,14 +3,16 @@
 import asyncio
 import inspect
 import sys
+import threading
 from collections.abc import Callable
 
 import pytest
 import structlog
+import uvloop
 from structlog.testing import capture_logs
 
 from gateway import guard as guarding
-from gateway.guard import FAULTS, Tasks, count_loop_faults, guard, guard_call, pause_after, spawn
+from gateway.guard import FAULTS, Faults, Tasks, guard, guard_call, in_thread, loop_faults, spawn, start_thread
 from tests.pace import PATIENCE
 
 
@@ -23,7 +25,7 @@ class Baseless(BaseException):
 
 
 def total(part: str) -> int:
-    return FAULTS.total[part]
+    return FAULTS.get().total[part]
 
 
 async def cancel_oneself() -> None:
@@ -112,11 +114,11 @@ async def test_without_again_a_part_ends_with_its_fault() -> None:
 
 
 async def test_who_awaits_gets_what_was_raised_and_nothing_is_counted() -> None:
-    before = FAULTS.total.total()
+    before = FAULTS.get().total.total()
     async with Tasks() as tasks:
         with pytest.raises(Unforeseen):
             await spawn("part", _raise(), tasks)
-    assert FAULTS.total.total() == before
+    assert FAULTS.get().total.total() == before
 
 
 async def test_a_task_canceled_before_its_first_step_leaves_no_coroutine_unawaited() -> None:
@@ -181,8 +183,7 @@ async def test_timers_and_callbacks_are_logged_and_counted() -> None:
 async def test_what_no_part_was_there_for_is_counted() -> None:
     before, seen = total("loop"), asyncio.Event()
     loop = asyncio.get_running_loop()
-    count_loop_faults()
-    with capture_logs() as lines:
+    with loop_faults(), capture_logs() as lines:
         loop.call_soon(fail)
         loop.call_soon(seen.set)
         await seen.wait()
@@ -190,8 +191,14 @@ async def test_what_no_part_was_there_for_is_counted() -> None:
     assert [line["part"] for line in lines] == ["loop"]
 
 
+async def test_a_thread_counts_for_the_gateway_that_started_it() -> None:
+    FAULTS.set(faults := Faults())
+    await in_thread("test", guard_call("test", fail), within=PATIENCE, what="the test")
+    assert faults.total == {"test": 1}
+
+
 def test_pauses_grow_to_half_a_minute_with_jitter() -> None:
-    pauses = [[pause_after(times) for _ in range(200)] for times in range(1, 14)]
+    pauses = [[Faults().pause_after(times) for _ in range(200)] for times in range(1, 14)]
     assert all(guarding.FIRST_PAUSE <= pause <= guarding.LONGEST_PAUSE for some in pauses for pause in some)
     assert max(pauses[0]) < 0.3
     assert min(pauses[-1]) >= guarding.LONGEST_PAUSE / 2
@@ -201,15 +208,15 @@ def test_pauses_grow_to_half_a_minute_with_jitter() -> None:
 def test_a_part_that_fails_on_is_shown_until_it_has_stood_for_a_while() -> None:
     key, now = object(), 100.0
     for _ in range(2):
-        now += FAULTS.pause("shown", key, now=now)
-    assert "shown" not in FAULTS.failing(now)
-    now += FAULTS.pause("shown", key, now=now)
-    assert "shown" in FAULTS.failing(now)
-    assert "shown" not in FAULTS.failing(now + 60)
+        now += FAULTS.get().pause("shown", key, now=now)
+    assert "shown" not in FAULTS.get().failing(now)
+    now += FAULTS.get().pause("shown", key, now=now)
+    assert "shown" in FAULTS.get().failing(now)
+    assert "shown" not in FAULTS.get().failing(now + 60)
     # It stood, so that this one counts from the first again.
-    FAULTS.pause("shown", key, now=now + 61)
-    assert "shown" not in FAULTS.failing(now + 61)
-    FAULTS.forget("shown", key)
+    FAULTS.get().pause("shown", key, now=now + 61)
+    assert "shown" not in FAULTS.get().failing(now + 61)
+    FAULTS.get().forget("shown", key)
 
 
 async def test_what_nobody_waits_for_logs_of_whom_it_belongs_to_and_not_of_who_has_begun_it():
@@ -226,3 +233,31 @@ async def test_what_nobody_waits_for_logs_of_whom_it_belongs_to_and_not_of_who_h
             async with Tasks() as of_request:
                 guard("test", look, of_request)
     assert found == [{}, {"request_id": "r-1"}, {"request_id": "r-1"}]
+
+
+@pytest.mark.parametrize("make", [asyncio.SelectorEventLoop, uvloop.new_event_loop])
+@pytest.mark.parametrize("fault", [None, Unforeseen("late")])
+def test_a_thread_that_finishes_after_its_loop_ends_quietly(
+    make: Callable[[], asyncio.AbstractEventLoop],
+    fault: Exception | None,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop, may_end, raised = make(), threading.Event(), list[object]()
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+
+    def work() -> None:
+        may_end.wait(PATIENCE)
+        if fault is not None:
+            raise fault
+
+    async def abandon() -> asyncio.Future[None]:
+        return start_thread("test", work)
+
+    answer = loop.run_until_complete(abandon())
+    (thread,) = [one for one in threading.enumerate() if one.name == "dragoman-test"]
+    loop.close()
+    may_end.set()
+    thread.join(PATIENCE)
+    assert (thread.is_alive(), answer.done()) == (False, False)
+    assert (raised, caplog.records) == ([], [])

@@ -81,12 +81,21 @@ def test_gzip_is_unfolded_up_to_the_limit() -> None:
         assert reader.answer().body == body
 
 
+def test_interim_responses_and_chunk_extensions_do_not_count_towards_a_head() -> None:
+    interim = b"HTTP/1.1 102 Processing\r\nx: y\r\n\r\n" * (MAX_HEAD // 20)
+    chunks = b"1;" + b"x" * 1_000 + b"\r\n.\r\n"
+    answer = interim + OK + b"transfer-encoding: chunked\r\n\r\n" + chunks * 200 + b"0\r\n\r\n"
+    for size in (1_000, len(answer)):
+        reader = read(*[answer[at : at + size] for at in range(0, len(answer), size)])
+        assert (reader.status, reader.answer().body, reader.reusable) == (200, b"." * 200, True)
+
+
 @pytest.mark.parametrize(
     "flood",
     [
         b"HTTP/1.1 200 OK\r\nx: " + b"y" * MAX_HEAD,
         b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * (MAX_HEAD // 2) + b"\r\n",
-        b"HTTP/1.1 102 Processing\r\n\r\n" * (MAX_HEAD // 20),
+        b"HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 200 OK\r\nx: " + b"y" * 2 * MAX_HEAD,
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\n" + b"x: y\r\n" * (MAX_HEAD // 2),
         b"HTTP/1.1 2000 OK\r\n\r\n",
         b"SMTP ready\r\n",

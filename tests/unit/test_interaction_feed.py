@@ -55,14 +55,14 @@ async def test_one_that_comes_while_those_that_wait_are_listed_is_shown_once(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interaction_feed, ended = InteractionFeed(), Ending()
-    listing = engine.interactions
+    listing = engine.interactions_with_events
 
     async def listing_late(*asked: Any, **more: Any) -> Any:
-        monkeypatch.setattr(engine, "interactions", listing)
+        monkeypatch.setattr(engine, "interactions_with_events", listing)
         interaction_feed.tell([await ask(engine, "q")])
         return await listing(*asked, **more)
 
-    monkeypatch.setattr(engine, "interactions", listing_late)
+    monkeypatch.setattr(engine, "interactions_with_events", listing_late)
     items = follow_interactions(engine, interaction_feed, heartbeat=LONG, ended=ended)
     assert await shown(items) == ("q", "waiting")
     coming = asyncio.create_task(shown(items))

@@ -1,18 +1,23 @@
 """Slots, rates and the queues behind them."""
 
 import asyncio
+import gc
+import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from gateway.events import CallId
-from gateway.runtime.calls.breaker import Breakers
+from gateway.executors.port import NeverSent, Uncertain
+from gateway.runtime.calls.breaker import Breakers, Rule
 from gateway.runtime.calls.slots import Slots
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.session.inbox import Inbox
 from gateway.runtime.session.signals import Signal, SlotFree, TurnedAway
 from gateway.runtime.system_clock import SystemClock
+from tests.pace import PATIENCE
 
 
 class Session(Inbox):
@@ -35,12 +40,35 @@ class Session(Inbox):
                 raise AssertionError(signal)
 
 
+class TickingClock:
+    """A clock that every look moves."""
+
+    def __init__(self, tick: timedelta) -> None:
+        self._now, self._tick = datetime(2026, 11, 28, tzinfo=UTC), tick
+
+    def now(self) -> datetime:
+        self._now += self._tick
+        return self._now
+
+    def timestamp(self) -> float:
+        return self.now().timestamp()
+
+    def monotonic(self) -> float:
+        return self.timestamp()
+
+
 def slots(
     *, most: int = 1, rate: float | None = None, per_session: int = 16, session_rate: float | None = None
 ) -> Slots:
     breakers = Breakers(SystemClock(), Metrics(version="0"), lambda: 0.0, rules={}, specs={})
     limits = {"cards": (most, rate), "other": (most, None)}
     return Slots(breakers, limits, session=(per_session, session_rate))
+
+
+def breakers_of(*, failures: int = 1, reconnect_within: timedelta = timedelta(minutes=1)) -> Breakers:
+    """Make the breakers of one executor, `cards`, which is probed at once."""
+    rule = Rule(failures, timedelta(minutes=1), reconnect_within, lambda _away, _jitter: timedelta(0))
+    return Breakers(SystemClock(), Metrics(version="0"), lambda: 0.0, rules={"cards": rule}, specs={})
 
 
 def wait(made: Slots, session: Session, *names: str, executor: str = "cards") -> None:
@@ -142,6 +170,82 @@ async def test_a_rate_lets_a_second_s_worth_come_at_once_and_then_one_after_the_
     assert len(session.order) == 25
 
 
+async def test_an_idle_hour_saves_up_no_more_than_a_second_s_worth(monkeypatch: pytest.MonkeyPatch) -> None:
+    pass_time = stop_time(monkeypatch)
+    made, session = slots(most=1000, rate=5.0, per_session=1000), Session()
+    await pass_time(3_600)
+    wait(made, session, *(f"c{n}" for n in range(20)))
+    assert len(session.order) == 5
+
+
+async def test_a_new_call_does_not_overtake_one_whose_time_has_just_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    now = loop.time()
+    monkeypatch.setattr(loop, "time", lambda: now)
+    made, session = slots(most=9, rate=1.0), Session()
+    assert made.take("cards", session)
+    wait(made, session, "first")
+    now += 2
+    assert not made.take("cards", session)
+
+
+async def test_a_session_that_returns_a_slot_keeps_to_its_limit() -> None:
+    made, session = slots(most=9, per_session=2), Session()
+    assert [made.take("cards", session) for _ in range(3)] == [True, True, False]
+    made.release("cards", session)
+    assert [made.take("cards", session) for _ in range(2)] == [True, False]
+
+
+async def test_a_session_that_ends_is_forgotten_with_its_rate() -> None:
+    made, session = slots(session_rate=5.0), Session()
+    assert made.take("cards", session)
+    made.release("cards", session)
+    made.forget(session)
+    gone = weakref.ref(session)
+    del session
+    gc.collect()
+    assert gone() is None
+
+
+async def test_a_process_that_is_about_to_exit_starts_no_call_and_turns_none_away() -> None:
+    breakers = breakers_of(reconnect_within=timedelta(0))
+    made, session = Slots(breakers, {"cards": (1, None)}, session=(16, None)), Session()
+    made.pause()
+    assert not made.take("cards", session)
+    breakers.end_attempt("cards", breakers.start_attempt("cards"), NeverSent("refused"))
+    assert made.refusal("cards")
+    wait(made, session, "a")
+    assert (session.order, session.turned, made.waiting) == ([], [], 1)
+
+
+async def test_only_one_call_at_a_time_probes_and_those_behind_it_are_turned_away_in_time() -> None:
+    breakers = breakers_of(reconnect_within=timedelta(milliseconds=300))
+    made, first, second = Slots(breakers, {"cards": (9, None)}, session=(16, None)), Session(), Session()
+    breakers.end_attempt("cards", breakers.start_attempt("cards"), NeverSent("refused"))
+    wait(made, first, "a")
+    assert not made.take("cards", second)
+    # The end of a running probe is no time to wait for.
+    breakers.start_attempt("cards")
+    wait(made, second, "b")
+    assert (first.order, second.order) == (["a"], [])
+    async with asyncio.timeout(PATIENCE):
+        while not second.turned:  # noqa: ASYNC110 - a slot has no event
+            await asyncio.sleep(0.001)
+    assert second.turned[0].startswith("b: 'cards' has been unreachable since ")
+
+
+async def test_a_closed_breaker_has_no_beginning() -> None:
+    breakers = breakers_of(failures=2)
+    made = Slots(breakers, {"cards": (1, None)}, session=(16, None))
+    breakers.end_attempt("cards", breakers.start_attempt("cards"), Uncertain("500"))
+    (one,) = made.executors()
+    assert (one.breaker, one.since, one.reason) == ("closed", None, "500")
+    breakers.end_attempt("cards", breakers.start_attempt("cards"), Uncertain("500"))
+    (one,) = made.executors()
+    assert one.breaker == "open"
+    assert one.since is not None
+
+
 async def test_a_faster_rate_after_a_reload_counts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     pass_time = stop_time(monkeypatch)
     made = slots(most=1000, rate=0.01)
@@ -213,3 +317,47 @@ async def test_a_call_that_two_rates_hold_up_begins_when_both_let_it(monkeypatch
     assert (len(first.order), len(second.order)) == (5, 5)
     await pass_time(0.55)
     assert (len(first.order), len(second.order)) == (7, 7)
+
+
+@pytest.mark.parametrize("microseconds", range(200, 1_000, 200))
+@pytest.mark.parametrize("ticks", range(1, 9))
+async def test_a_probe_that_is_due_between_two_looks_at_the_clock_starts_at_once(ticks: int, microseconds: int) -> None:
+    tick = timedelta(milliseconds=1)
+    due = ticks * tick - timedelta(microseconds=microseconds)
+    minute = timedelta(minutes=1)
+
+    def pause(_away: timedelta, _jitter: float) -> timedelta:
+        return due
+
+    rule = Rule(failures=1, open_for=minute, reconnect_within=minute, pause=pause)
+    breakers = Breakers(TickingClock(tick), Metrics(version="0"), lambda: 0.0, rules={"cards": rule}, specs={})
+    made, session = Slots(breakers, {"cards": (1, None)}, session=(16, None)), Session()
+    breakers.end_attempt("cards", breakers.start_attempt("cards"), NeverSent("refused"))
+    wait(made, session, "a")
+    async with asyncio.timeout(PATIENCE):
+        while not session.granted:  # noqa: ASYNC110 - a slot has no event
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("parts", range(1, 12))
+async def test_a_call_whose_rate_allows_it_between_two_looks_at_the_clock_starts_at_once(
+    monkeypatch: pytest.MonkeyPatch, parts: int
+) -> None:
+    loop, tick = asyncio.get_running_loop(), 0.0008
+    now = loop.time()
+
+    def look() -> float:
+        nonlocal now
+        now += tick
+        return now
+
+    made, session = slots(most=9, rate=1.0), Session()
+    made.take("cards", session)
+    now += 1.0 - parts * tick / 4
+    monkeypatch.setattr(loop, "time", look)
+    wait(made, session, "a")
+    for _ in range(5_000):
+        if session.granted:
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("no timer was set")

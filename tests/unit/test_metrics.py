@@ -9,11 +9,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.core.state import SessionView
 from gateway.events import ContextUpdated, Envelope, EventId, Loss, SessionId
-from gateway.guard import FAULTS
 from gateway.runtime.log_queue import DROPPED
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.observe import note
-from gateway.traces.queue import DROPPED as SPANS_DROPPED
 
 DOCUMENTED = {
     "dragoman_calls_total": {"runtime", "tool", "outcome"},
@@ -22,6 +20,8 @@ DOCUMENTED = {
     "dragoman_secrets_in_results_total": {"executor"},
     "dragoman_outbox_oldest_seconds": {"runtime"},
     "dragoman_dead_letters": set[str](),
+    "dragoman_interactions_waiting": set[str](),
+    "dragoman_conditions": {"condition"},
     "dragoman_unknown_outcomes_total": set[str](),
     "dragoman_late_outcomes_total": set[str](),
     "dragoman_link_up": {"runtime"},
@@ -65,9 +65,9 @@ def metrics() -> Metrics:
 
 
 def touch_all(metrics: Metrics) -> None:
-    FAULTS.note("link", RuntimeError("unforeseen"))
+    metrics.faults["link"] += 1
     DROPPED["info"] += 1
-    SPANS_DROPPED["queue_full"] += 1
+    metrics.spans_dropped["queue_full"] += 1
     metrics.call_settled("finn", "ask_for_cards", outcome="success", seconds=0.02)
     metrics.attempt("cards", "answered")
     metrics.secret_in_result("cards")
@@ -84,6 +84,8 @@ def touch_all(metrics: Metrics) -> None:
     metrics.sessions("finn", 3)
     metrics.outbox_oldest("finn", 1.5)
     metrics.dead_letters(2)
+    metrics.interactions_waiting(3)
+    metrics.conditions({"link": 2})
     metrics.watch_queues(lambda: 60)
     metrics.disk_free(10**9)
     metrics.tasks(12)

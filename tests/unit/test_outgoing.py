@@ -235,11 +235,11 @@ def test_until_a_fate_is_committed_no_page_of_another_link_has_its_event(settle:
     session.out.link_down()
     session.out.link_up()
     reading = session.out.begin_reading()
-    assert reading.limit == PAGE + 1
+    assert reading.known == {1}
     # It is committed during the query, which still found it pending.
     session.out.done(fate.sequences)
     session.view = replace(session.view, last_sequence=1)
-    assert session.out.take(reading, [row(1)], {}, session.view, now=START) == []
+    assert session.out.take(reading, [row(1)], {}, session.view, more=False, now=START) == []
     assert session.next() == IDLE
 
 
@@ -383,7 +383,7 @@ def test_without_a_link_the_ledger_alone_keeps_what_waits_and_a_page_brings_it_o
 
 def test_a_full_page_is_followed_by_another() -> None:
     session = Session()
-    session.up(*(row(number) for number in range(1, PAGE + 1)))
+    session.up(*(row(number) for number in range(1, PAGE + 1)), more=True)
     for _ in range(PAGE):
         session.leaves()
     assert session.next() == READ
@@ -394,7 +394,8 @@ def test_a_page_brings_nothing_of_a_step_that_is_not_applied_yet() -> None:
     session.up()
     session.out.reread()
     reading = session.out.begin_reading()
-    assert session.out.take(reading, [row(session.view.last_sequence + 1)], {}, session.view, now=START) == []
+    found = [row(session.view.last_sequence + 1)]
+    assert session.out.take(reading, found, {}, session.view, more=False, now=START) == []
     assert session.next() == IDLE
     session.add(session.view.last_sequence + 1)
     assert (session.leaves(), session.next()) == (session.view.last_sequence + 1, IDLE)

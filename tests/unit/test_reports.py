@@ -5,11 +5,13 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from structlog.testing import capture_logs
 
 from gateway.events import CallId
 from gateway.runtime.calls.reports import Report
 from gateway.runtime.session.inbox import Inbox
 from gateway.runtime.session.signals import ProgressGiven, Signal
+from gateway.strict_json import MEMBERS, Members
 from tests.pace import PATIENCE
 
 
@@ -46,6 +48,20 @@ async def test_a_report_from_another_thread_is_passed_on_in_the_thread_of_the_se
     assert isinstance(signal, ProgressGiven)
     assert signal.progress == {"percent": 40}
     assert thread == threading.get_ident()
+
+
+async def test_a_report_from_another_thread_is_read_by_the_limit_of_the_gateway() -> None:
+    inbox, limit = Listening(), Members()
+    MEMBERS.set(limit)
+    limit.most = 2
+    report = Report(inbox, CallId("c-1"))
+    with capture_logs() as lines:
+        # Unlike `asyncio.to_thread`, such a thread has not the context of the loop.
+        thread = threading.Thread(target=report, args=({"percent": 40, "text": "much", "of": "it"},))
+        thread.start()
+        thread.join()
+    assert [line["reason"] for line in lines] == ["it cannot be stored: more than 2 members in all (limits.members)"]
+    assert inbox.heard.empty()
 
 
 async def test_a_report_from_the_thread_of_the_session_is_passed_on_at_once() -> None:

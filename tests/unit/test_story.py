@@ -52,3 +52,17 @@ def test_an_unknown_outcome_says_once_that_the_tool_may_have_run() -> None:
     over = {"state": "failed", "unknown": True, "finished_at": at(2)}
     assert tell(call(error="outcome unknown: the tool may have run", **over), NOW).ran == ""
     assert tell(call(error="outcome unknown: cut off", **over), NOW).ran == "the tool may have run"
+
+
+def test_a_call_that_its_executor_refused_names_the_executor_and_the_fix() -> None:
+    refused = call()["attempts"][0] | {"status": 401, "reason": "executor answered 401 Unauthorized: bad signature"}
+    told = tell(call(state="failed", error=refused["reason"], finished_at=at(1), attempts=[refused]), NOW)
+    assert told.steps[0].body == ""
+    assert told.next == "Compare `url` and `secret` of executor cards with the backend's, then redrive the call."
+
+
+def test_the_step_of_an_attempt_has_the_response_of_its_executor() -> None:
+    failed = call()["attempts"][0] | {"status": 500, "reason": "no", "content_type": "text/plain", "body": "disk full"}
+    told = tell(call(state="failed", finished_at=at(1), attempts=[failed]), NOW)
+    assert told.steps[0].detail.startswith("HTTP 500 text/plain; no")
+    assert told.steps[0].body == "disk full"

@@ -86,7 +86,7 @@ def fault_of(text: str) -> str | None:
 @pytest.fixture(autouse=True)
 def _usual_limit() -> Generator[None]:
     yield
-    MEMBERS.most = MOST
+    MEMBERS.get().most = MOST
 
 
 @given(TEXTS)
@@ -170,11 +170,11 @@ def test_of_equal_keys_the_last_one_counts() -> None:
 def test_members_are_counted_to_the_last_one(value: Any) -> None:
     text = json.dumps(value)
     if fault_of(text) is None:
-        MEMBERS.most = count_of(value)
+        MEMBERS.get().most = count_of(value)
         assert fault_of(text) is None
-        MEMBERS.most -= 1
-        assert MEMBERS.most < 0 or fault_of(text) == "members"
-        MEMBERS.most = MOST
+        MEMBERS.get().most -= 1
+        assert MEMBERS.get().most < 0 or fault_of(text) == "members"
+        MEMBERS.get().most = MOST
 
 
 def test_commas_and_brackets_in_texts_are_no_members() -> None:
@@ -224,7 +224,7 @@ async def test_each_event_of_an_answer_is_checked_by_itself(around: str) -> None
     answer: Any = await link_json.read_answer(text.encode())
     events = cast("list[Any]", answer) if isinstance(answer, list) else answer["events"]
     assert events == [
-        full, Malformed(f"has {MEMBERS.explain()}"), 1, [], "[]", full,
+        full, Malformed(f"has {MEMBERS.get().explain()}"), 1, [], "[]", full,
         Malformed("holds a lone surrogate"), Malformed("is an integer beyond 64 bits"),
     ]  # fmt: skip
     assert isinstance(answer, list) or (answer["n"], answer["more"]) == ([1], {"a": {}})

@@ -8,8 +8,8 @@ import pytest
 from tests.pace import PATIENCE
 
 TESTS = Path(__file__).parents[1]
-MEASURES = TESTS / "bench"
-"""What is measured over a time has to let it pass."""
+OWN_TIME = (TESTS / "bench", TESTS / "simulation")
+"""Measurements over a time have to let it pass, and simulated time costs nothing."""
 
 
 def bare_sleeps(source: str) -> list[int]:
@@ -41,16 +41,21 @@ def bare_sleeps(source: str) -> list[int]:
 
 
 def short_timeouts(source: str) -> list[int]:
-    """Find the lines with an `asyncio.timeout` shorter than `PATIENCE` that no comment above gives a reason for."""
+    """Find the lines with a wait for an event shorter than `PATIENCE` that no comment above gives a reason for."""
     lines = source.splitlines()
     found = list[int]()
-    if "asyncio.timeout" not in source:
-        return found
     for node in ast.walk(ast.parse(source)):
         match node:
-            case ast.Call(
-                func=ast.Attribute(value=ast.Name(id="asyncio"), attr="timeout"),
-                args=[ast.Constant(value=int() | float() as seconds)],
+            case (
+                ast.Call(
+                    func=ast.Attribute(value=ast.Name(id="asyncio"), attr="timeout"),
+                    args=[ast.Constant(value=int() | float() as seconds)],
+                )
+                | ast.Call(
+                    func=ast.Attribute(value=ast.Name(id="asyncio"), attr="wait_for"),
+                    args=[_, ast.Constant(value=int() | float() as seconds)],
+                )
+                | ast.Call(func=ast.Attribute(attr="result"), args=[ast.Constant(value=int() | float() as seconds)])
             ) if seconds < PATIENCE and not lines[node.lineno - 2].lstrip().startswith("#"):
                 found.append(node.lineno)
             case _:
@@ -59,7 +64,7 @@ def short_timeouts(source: str) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "folder", [path.name for path in sorted(TESTS.iterdir()) if path.is_dir() and path != MEASURES]
+    "folder", [path.name for path in sorted(TESTS.iterdir()) if path.is_dir() and path not in OWN_TIME]
 )
 def test_a_sleep_has_its_reason(folder: str) -> None:
     found = {
@@ -71,7 +76,7 @@ def test_a_sleep_has_its_reason(folder: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "folder", [path.name for path in sorted(TESTS.iterdir()) if path.is_dir() and path != MEASURES]
+    "folder", [path.name for path in sorted(TESTS.iterdir()) if path.is_dir() and path not in OWN_TIME]
 )
 def test_a_short_timeout_has_its_reason(folder: str) -> None:
     found = {
@@ -88,6 +93,9 @@ def test_which_timeouts_are_short() -> None:
     assert short_timeouts(short.replace("f()", "# A drain takes at most ten seconds.")) == []
     assert short_timeouts(short.replace("5", "PATIENCE")) == []
     assert short_timeouts(short.replace("5", "60")) == []
+    for wait in ("asyncio.wait_for(g(), 20)", "call.result(20)"):
+        assert short_timeouts(f"async def test():\n    f()\n    await {wait}\n") == [3]
+        assert short_timeouts(f"async def test():\n    f()\n    await {wait.replace('20', 'PATIENCE')}\n") == []
 
 
 def test_what_counts_as_a_reason() -> None:

@@ -10,7 +10,9 @@ from typing import Any, cast
 from dragoman.hidden import NOTHING, Hidden
 from gateway.events import Outcome
 from gateway.events.frozen import replace
+from gateway.events.response import Response
 from gateway.executors.port import (
+    REFUSALS,
     Accepted,
     Answer,
     Answered,
@@ -23,15 +25,18 @@ from gateway.executors.port import (
 )
 from gateway.executors.webhook.json_body import read_json
 from gateway.executors.webhook.reader import AddressForbidden, ConnectionBroken, Exchange, HttpAnswer, NotSent, Unread
+from gateway.strict_json import without_mark
+from gateway.visible import show_hidden
 
 MAX_RETRY_AFTER = timedelta(hours=1)
 MAX_TEXT = 500
+MAX_BODY = 2 * 1024
+"""Bytes of a response without an outcome that are recorded."""
 
 Received = Answered | Replied | Accepted | NotProcessed | Uncertain
 """The answers that a response can be."""
 
 _SECONDS = re.compile(r"[0-9]+")
-_UNPRINTABLE = re.compile(r"[\x00-\x20\x7f-\xa0\u2028\u2029\ud800-\udfff]+")
 _MEDIA_TYPE = re.compile(r"[a-z0-9.+-]{1,40}/[a-z0-9.+-]{1,40}")
 
 
@@ -54,11 +59,24 @@ def read_answer(
             return refusal(f"executor cannot be reached: {reason}")
         case ConnectionBroken(reason):
             return Uncertain(reason)
-    return answer if isinstance(answer, Replied) else replace(answer, status=exchange.status)
+    if isinstance(answer, Replied):
+        return answer
+    brought = isinstance(answer, Accepted) or (isinstance(answer, Answered) and not answer.without_outcome)
+    return replace(answer, response=Response(exchange.status) if brought else _record(exchange, hidden=hidden))
 
 
-def read_copied(exchange: Exchange, *, now: Callable[[], datetime]) -> Copied:
-    """Return the result of sending one event copy; the body of the response is ignored."""
+def _record(received: HttpAnswer, *, hidden: Hidden) -> Response:
+    """Return what is recorded of a response without an outcome."""
+    content_type = received.content_type if _MEDIA_TYPE.fullmatch(received.content_type) else ""
+    if isinstance(received.body, Unread):
+        return Response(received.status, content_type)
+    # Masked before the cut, so that no part of a secret remains.
+    text = hidden.mask(received.body[: 8 * MAX_BODY].decode(errors="replace"))
+    return Response(received.status, content_type, text.encode()[:MAX_BODY].decode(errors="ignore"))
+
+
+def read_copied(exchange: Exchange, *, now: Callable[[], datetime], hidden: Hidden = NOTHING) -> Copied:
+    """Return the result of sending one event copy; of the body only the detail of a refusal counts."""
     match exchange:
         case NotSent(reason):
             return Copied("unsent", reason)
@@ -70,7 +88,7 @@ def read_copied(exchange: Exchange, *, now: Callable[[], datetime]) -> Copied:
             pass
     if 200 <= status < 300:
         return Copied("delivered")
-    reason = f"destination answered {name_status(status)}"
+    reason = _explain(exchange, _read_problem(exchange), "destination", hidden=hidden)
     if status == HTTPStatus.GONE:
         return Copied("gone", reason)
     if 300 <= status < 400 or (400 <= status < 500 and status not in (408, 409, 425, 429)):
@@ -104,6 +122,11 @@ def refusal(text: str) -> Answered:
     return Answered(Outcome(outcome="failure", error=text), refused=True, without_outcome=True)
 
 
+def unreadable(text: str) -> Uncertain:
+    """Return the answer of an executor that may have done the work and sent no readable outcome."""
+    return Uncertain(text, by_choice=True, refused=True)
+
+
 def name_status(status: int) -> str:
     """Return a status with its standard name; the peer's reason phrase is not trusted."""
     try:
@@ -121,8 +144,8 @@ def _read_success(received: HttpAnswer, kind: str, *, raw: bool, hidden: Hidden)
     if isinstance(body, Unread):
         if body is Unread.LOST:
             return Uncertain("the connection was lost or the time ran out in the middle of the response")
-        return refusal(f"executor answered 200 OK with {body.value}")
-    if not body.strip():
+        return unreadable(f"executor answered 200 OK with {body.value}")
+    if not without_mark(body).strip():
         return Answered(Outcome(outcome="success")) if is_call else Replied({})
     try:
         value, written = read_json(body)
@@ -136,7 +159,7 @@ def _read_success(received: HttpAnswer, kind: str, *, raw: bool, hidden: Hidden)
         except ValueError as exc:
             raise ValueError(f"that is not an outcome: {exc}") from exc
     except ValueError as exc:
-        return refusal(clean(f"executor answered 200 OK with {_describe(received, body)} {exc}", hidden=hidden))
+        return unreadable(clean(f"executor answered 200 OK with {_describe(received, body)} {exc}", hidden=hidden))
     if answered.ignored or answered.outcome.outcome != "success" or answered.outcome.error:
         return _mask_answer(answered, hidden=hidden)
     return answered
@@ -163,43 +186,45 @@ def _read_reply(value: Any, *, hidden: Hidden) -> Replied:
 
 
 def _read_refusal(received: HttpAnswer, *, now: Callable[[], datetime], hidden: Hidden) -> Received:
-    status = received.status
-    text = f"executor answered {name_status(status)}"
+    status, problem = received.status, _read_problem(received)
+    text = _explain(received, problem, "executor", hidden=hidden)
     wait = read_retry_after(received.retry_after, now=now())
     if status in (425, 429) or (status == HTTPStatus.SERVICE_UNAVAILABLE and wait is not None):
         return NotProcessed(text, retry_after=wait, by_choice=status < 500)
     if status in (408, 409):
         return Uncertain(text, by_choice=True)
     if 200 <= status < 300:
-        return refusal(f"{text}; expected 200, 202 or 204")
+        return unreadable(f"{text}; expected 200, 202 or 204")
     if 300 <= status < 400:
         return refusal(f"{text}; redirects are not followed")
     if 400 <= status < 500:
-        detail = _read_detail(received)
-        if detail is None:
-            return refusal(text)
-        return replace(failure(clean(f"{text}: {detail}", hidden=hidden)), without_outcome=True)
+        return replace(refusal(text), refused=status in REFUSALS or problem is None)
     # 5xx and unknown statuses: the call may have run.
     return Uncertain(text)
 
 
-def _read_detail(received: HttpAnswer) -> str | None:
-    """Find the text of a problem+json body (RFC 9457), or of similar plain JSON."""
+def _explain(received: HttpAnswer, problem: object, who: str, *, hidden: Hidden) -> str:
+    """Return the status and the detail of a response without an outcome."""
+    text = f"{who} answered {name_status(received.status)}"
+    match problem:
+        case {"detail": str(detail)} | {"title": str(detail)}:
+            return clean(f"{text}: {detail}", hidden=hidden)
+        case _:
+            return text
+
+
+def _read_problem(received: HttpAnswer) -> object:
+    """Read a problem+json body (RFC 9457), or similar plain JSON; None if the body is something else."""
     if isinstance(received.body, Unread) or not received.content_type.endswith(("/json", "+json")):
         return None
     try:
-        problem, _ = read_json(received.body)
+        return read_json(received.body)[0]
     except ValueError:
         return None
-    match problem:
-        case {"detail": str(text)} | {"title": str(text)}:
-            return text
-        case _:
-            return None
 
 
 def _describe(received: HttpAnswer, body: bytes) -> str:
-    if "html" in received.content_type or body.lstrip()[:1] == b"<":
+    if "html" in received.content_type or without_mark(body).lstrip()[:1] == b"<":
         return "an HTML page"
     known = _MEDIA_TYPE.fullmatch(received.content_type)
     return f"a body ({received.content_type})" if known else "a body"
@@ -207,5 +232,5 @@ def _describe(received: HttpAnswer, body: bytes) -> str:
 
 def clean(text: str, *, hidden: Hidden = NOTHING) -> str:
     """Clean an external text for display: mask secrets, join lines, limit the length."""
-    line = _UNPRINTABLE.sub(" ", hidden.mask(text)[: 4 * MAX_TEXT]).strip()
+    line = show_hidden(" ".join(hidden.mask(text)[: 4 * MAX_TEXT].split()))
     return line if len(line) <= MAX_TEXT else line[: MAX_TEXT - 1] + "…"

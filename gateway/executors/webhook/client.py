@@ -142,6 +142,8 @@ class HttpClient:
             pending = wire.ask(request, within, until, read)
         # uvloop reports some failed connections as a RuntimeError; a host label of over 63 letters is a UnicodeError.
         except (OSError, RuntimeError, UnicodeError) as exc:
+            # Cycles of the library keep the exception until the next collection of garbage, and would keep the request.
+            exc.__traceback__ = None
             self._release_slot()
             return read(self._explain_unsent(exc, within))
         except BaseException:

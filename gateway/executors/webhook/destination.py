@@ -42,5 +42,5 @@ class WebhookDestination:
             written = self._writer.write(key, kind, data=data, at=at, attempt=attempt)
         except ValueError as exc:
             return Copied("refused", str(exc))
-        read = partial(read_copied, now=self._clock.now)
+        read = partial(read_copied, now=self._clock.now, hidden=self._writer.hidden)
         return await self._client.post(written, within=self._timeout, read=read)

@@ -12,9 +12,11 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from gateway.events.frozen import frozen
 
 MAX_HEAD = 64 * 1024
-"""Maximum bytes before the body, including interim responses."""
+"""Maximum bytes of a head, and of a head with its trailers; each interim response has its own."""
 
-_HEADERS = frozenset({b"content-encoding", b"content-length", b"content-type", b"retry-after", b"transfer-encoding"})
+_HEADERS = frozenset(
+    {b"content-encoding", b"content-length", b"content-type", b"date", b"retry-after", b"transfer-encoding"}
+)
 _SWITCHING = 101
 _GZIP = 16 + zlib.MAX_WBITS
 
@@ -171,6 +173,7 @@ class HttpReader:
             return
         status = self._parser.get_status_code()
         if 100 <= status < 200 and status != _SWITCHING:
+            self._fed = self._head = 0
             self._headers.clear()
             self.keep_alive.clear()
             return

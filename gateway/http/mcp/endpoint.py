@@ -3,6 +3,7 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import quote
 
@@ -13,9 +14,10 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Message, Receive, Scope, Send
 
-from gateway.core.callers import is_own
+from gateway.adapter.options import McpClient
+from gateway.core.callers import BY_ITS_CALLER, is_own
 from gateway.core.own_actions import TICKET
-from gateway.errors import Conflict, Elsewhere, Unauthorized
+from gateway.errors import Conflict, Elsewhere, Unauthorized, install_line
 from gateway.events import CallId, SessionId
 from gateway.guard import in_thread, spawn
 from gateway.http.auth import TOOLS, Caller
@@ -29,13 +31,13 @@ from gateway.http.route import ApiRequest
 from gateway.runtime.app import Gateway
 from gateway.runtime.calls.tickets import Ticket
 from gateway.runtime.views import CalledSession
+from gateway.settings.model import Settings
 
 if TYPE_CHECKING:
     from gateway.http.mcp.server import McpServer
 
 _CANCELLED = "notifications/cancelled"
 _CALL = "dragoman/call_id"
-_CANCELED = "canceled by its caller"
 _METHOD = "POST"
 _IMPORT = 60.0
 """Seconds allowed for the import of the MCP library."""
@@ -53,6 +55,15 @@ class McpHandler:
         self._server: McpServer | None = None
         self._held: defaultdict[tuple[SessionId, str, str], list[Exchange]] = defaultdict(list)
         """By session, caller and request id; a client that restarts its counter may use an id twice."""
+        # A client may wait for only five seconds, and a busy machine imports the library for longer.
+        gateway.call_when_reloaded(self._prepare)
+        self._prepare(gateway.settings)
+
+    def _prepare(self, settings: Settings) -> None:
+        """Import the MCP library if a runtime needs it, before the first request."""
+        takes_mcp = any(one.takes_mcp or one.mcp_clients is not None for one in settings.runtimes.values())
+        if self._server is None and takes_mcp and find_spec("mcp") is not None:
+            self._server = _import_server()(self._gateway)
 
     async def take(self, request: ApiRequest, session_id: SessionId, receive: Receive, send: Send) -> None:
         """Serve a request with a session's tool token."""
@@ -68,7 +79,8 @@ class McpHandler:
         if client is not None:
             session = await self._gateway.opening.of_client(runtime, client)
             token = await self._gateway.tool_tokens.token(session.session_id, "mcp client")
-            await self._answer(request.with_token(token), session, TOOLS["mcp client"], send)
+            request = request.with_token(token)
+            await self._answer(request, session, TOOLS["mcp client"], send, client)
 
     async def take_ticket(self, request: ApiRequest, ticket_id: str, receive: Receive, send: Send) -> None:
         """Serve a request of a native session that the gateway created, with its ticket."""
@@ -79,13 +91,11 @@ class McpHandler:
         header = self._gateway.capabilities(ticket.runtime).mcp_session_header
         named = None if header is None else request.headers.get(header)
         session = await self._gateway.opening.of_ticket(ticket, named)
-        agent_of = ticket.runtime
         if session is None:
-            await self._answer(request, pending_session(ticket), TOOLS[TICKET], send, ticket, agent_of=agent_of)
-            return
-        token = await self._gateway.tool_tokens.token(session.session_id, TICKET)
-        request = request.with_token(token)
-        await self._answer(request, session, TOOLS[TICKET], send, ticket, agent_of=agent_of)
+            session = pending_session(ticket)
+        else:
+            request = request.with_token(await self._gateway.tool_tokens.token(session.session_id, TICKET))
+        await self._answer(request, session, TOOLS[TICKET], send, ticket)
 
     async def take_shared(self, request: ApiRequest, runtime: str, receive: Receive, send: Send) -> None:
         """Serve a request with the ticket of a runtime's settings; a header names the session."""
@@ -99,7 +109,7 @@ class McpHandler:
             session = unknown_session(runtime, named, self._gateway.settings.runtimes[runtime].labels)
         else:
             request = request.with_token(await self._gateway.tool_tokens.token(session.session_id, TICKET))
-        await self._answer(request, session, TOOLS[TICKET], send, agent_of=runtime)
+        await self._answer(request, session, TOOLS[TICKET], send, runtime)
 
     async def _admit_shared(self, request: ApiRequest, runtime: str) -> str:
         await request.api_state.authenticator.admit_shared(request, runtime)
@@ -128,9 +138,7 @@ class McpHandler:
         session: CalledSession,
         caller: Caller,
         send: Send,
-        ticket: Ticket | None = None,
-        *,
-        agent_of: str | None = None,
+        sender: Ticket | McpClient | str | None = None,
     ) -> None:
         """Serve an authenticated request; its token also authenticates it at another instance."""
         raw = await request.body()
@@ -140,7 +148,7 @@ class McpHandler:
         except NoMessage as exc:
             await _tell_fault(exc)(request.scope, request.receive, send)
             return
-        exchange = Exchange(request, session, caller, message, ticket, agent_of)
+        exchange = Exchange(request, session, caller, message, sender)
         if message.get("method") == _CANCELLED and "id" not in message:
             try:
                 await self._cancel_held(exchange)
@@ -174,7 +182,7 @@ class McpHandler:
                 serving = server.serve(
                     _trimmed(request.scope),
                     _Replayed(raw, left),
-                    exchange.sending(send),
+                    exchange.sending(send, left),
                     streamed=exchange.streamed,
                 )
                 answering = spawn("mcp answer", serving, tasks)
@@ -189,6 +197,7 @@ class McpHandler:
                     answering.cancel()
                 else:
                     await answering
+                    await exchange.note_received()
         finally:
             self._held[place].remove(exchange)
             if not self._held[place]:
@@ -200,26 +209,26 @@ class McpHandler:
             raise ClientDisconnect
 
     async def _disconnected(self, exchange: Exchange) -> None:
-        call = exchange.own_call
+        call = exchange.canceled_call
         if call is None or not call.is_open:
             return
         # While this listens, no repeat joins the call; an existing listener still needs its outcome.
         async with self._gateway.deduplicator.listening_alone(call.call_id) as alone:
             if alone:
-                await self._cancel(exchange, call.call_id, "the caller closed its connection")
+                await self._cancel(exchange, call.call_id, "Canceled because its caller closed the connection.")
 
     async def _cancel_held(self, exchange: Exchange) -> None:
         if _CALL in exchange.meta:
             # From an instance that holds the request and does not own the session.
             call = await exchange.find(exchange.meta[_CALL])
             if is_own(call, exchange.caller.name):
-                await self._cancel(exchange, call.call_id, _CANCELED)
+                await self._cancel(exchange, call.call_id, BY_ITS_CALLER)
             return
         held = self._held.get(self._place(exchange, exchange.params.get("requestId")), [])
         if len(held) == 1:
             await held[0].wait_opened()
-            if (call := held[0].own_call) is not None:
-                await self._cancel(exchange, call.call_id, _CANCELED)
+            if (call := held[0].canceled_call) is not None:
+                await self._cancel(exchange, call.call_id, BY_ITS_CALLER)
 
     async def _cancel(self, exchange: Exchange, call_id: CallId, reason: str) -> None:
         try:
@@ -280,9 +289,7 @@ def _import_server() -> "type[McpServer]":
     except ModuleNotFoundError as exc:
         if exc.name is None or exc.name.partition(".")[0] not in {"mcp", "mcp_types", "sse_starlette"}:
             raise
-        raise Refused(
-            "unknown-path", "MCP requires a library that is not installed: pip install 'dragoman[mcp]'"
-        ) from exc
+        raise Refused("unknown-path", f"MCP requires a library that is not installed; {install_line('mcp')}") from exc
     return McpServer
 
 
@@ -323,8 +330,13 @@ class _SharedEndpoint:
 
 
 MCP_ROUTES: list[BaseRoute] = [
-    Route("/mcp/{session_id}", _SessionEndpoint()),
-    Route("/mcp/r/{runtime}", _ClientEndpoint()),
-    Route("/mcp/t/{ticket_id}", _TicketEndpoint()),
-    Route("/mcp/s/{runtime}", _SharedEndpoint()),
+    # Clients may add a slash, and few repeat a POST after a redirect.
+    Route(path + slash, endpoint)
+    for slash in ("", "/")
+    for path, endpoint in (
+        ("/mcp/{session_id}", _SessionEndpoint()),
+        ("/mcp/r/{runtime}", _ClientEndpoint()),
+        ("/mcp/t/{ticket_id}", _TicketEndpoint()),
+        ("/mcp/s/{runtime}", _SharedEndpoint()),
+    )
 ]

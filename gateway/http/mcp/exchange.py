@@ -7,13 +7,15 @@ from datetime import timedelta
 from typing import Any, cast
 
 import orjson
+import structlog
 from starlette.types import Message, Send
 
+from gateway.adapter.options import McpClient
 from gateway.adapter.port import Tool
 from gateway.core.arguments import ArgumentValidator
 from gateway.core.callers import CallRequest, id_of, is_own
 from gateway.core.trace_context import TraceContext, read_traceparent
-from gateway.errors import Draining, InvalidRequest, NotFound, UnknownTool
+from gateway.errors import Draining, EngineUnavailable, InvalidRequest, NotFound, UnknownTool
 from gateway.events import CallId, SessionId
 from gateway.guard import Tasks, spawn
 from gateway.http.auth import Caller
@@ -38,7 +40,12 @@ WAIT_ON: dict[str, Any] = {
 """The arguments of the tool that continues to wait for a call."""
 LARGEST_ARGUMENTS = 1024**2
 _STREAM = "text/event-stream"
+_VERSION = "mcp-protocol-version"
+_RELIABLE_STREAMS = "2026-07-28"
+"""The first version whose clients notice a broken stream, and in which a closed connection cancels its request."""
 _WAITING = ArgumentValidator({GET_RESULT: Tool(GET_RESULT, "", WAIT_ON)})
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 
 class CallRefused(Exception):
@@ -53,28 +60,38 @@ class Exchange:
     session: CalledSession
     caller: Caller
     message: dict[str, Any]
-    ticket: Ticket | None = None
-    """The ticket that authenticates the request, if any."""
-    agent_of: str | None = None
-    """The runtime of the calling agent, identified by its own ticket or by the one in the runtime's settings."""
+    sender: Ticket | McpClient | str | None = None
+    """The ticket or client that authenticates the request, or the runtime whose settings contain the ticket."""
     call: Call | None = None
     """The call that the request waits for."""
     span: str | None = None
     """The span of the request, if it is traced."""
+    ended: bool = False
+    """Whether the response contains the outcome of the call."""
+    replayed: bool = False
+    """Whether the call ended before the request, and its caller did not receive the outcome."""
     answered: bool = False
-    """Whether the complete response was passed to the connection."""
+    """Whether the complete response was passed to the open connection."""
     refusal: Draining | None = None
     """The reason for a 503 in place of a message, unless the response has started."""
-    ends_with_connection: bool = False
-    """Whether closing the connection cancels the request in the client's version of the protocol."""
     tasks: Tasks = field(default_factory=Tasks)
     """The tasks of the request."""
+    _only_waits: bool = False
     _listens_to: CallId | None = None
     _opening: asyncio.Task[Call] | None = None
 
     @property
     def gateway(self) -> Gateway:
         return self.request.api_state.gateway
+
+    @property
+    def agent_of(self) -> str | None:
+        """The runtime of the calling agent, if an agent calls."""
+        match self.sender:
+            case Ticket(runtime=runtime) | str(runtime):
+                return runtime
+            case _:
+                return None
 
     @property
     def hold(self) -> timedelta:
@@ -85,10 +102,18 @@ class Exchange:
 
     @property
     def streamed(self) -> bool:
-        """Whether the response is a stream that reports progress."""
-        # A runtime's client waits in vain for the rest of a broken stream.
-        streams = self.agent_of is None and _STREAM in self.request.headers.get("accept", "")
-        return streams and "progressToken" in self.meta
+        """Whether the response is a stream that reports progress.
+
+        Clients before 2026-07-28 wait for the rest of a broken stream, some for five minutes.
+        """
+        wants_progress = isinstance(self.sender, McpClient) and self.sender.progress
+        survives = self.ends_with_connection or wants_progress
+        return survives and _STREAM in self.request.headers.get("accept", "") and "progressToken" in self.meta
+
+    @property
+    def ends_with_connection(self) -> bool:
+        """Whether closing the connection cancels the request in the client's version of the protocol."""
+        return self.request.headers.get(_VERSION, "").strip() >= _RELIABLE_STREAMS
 
     @property
     def params(self) -> dict[str, Any]:
@@ -105,8 +130,8 @@ class Exchange:
         """The `_meta` of the parameters."""
         return _mapping(self.params.get("_meta"))
 
-    def sending(self, send: Send) -> Send:
-        """Wrap `send` to record when the complete response has been sent."""
+    def sending(self, send: Send, left: asyncio.Event) -> Send:
+        """Wrap `send` to record that the complete response was sent before the client `left`."""
 
         start: Message | None = None
 
@@ -125,9 +150,11 @@ class Exchange:
                     return
                 began, start = start, None
                 await send(began)
+            # After the response every connection looks closed.
+            open_before = not left.is_set()
             await send(message)
             if message["type"] == "http.response.body" and not message.get("more_body", False):
-                self.answered = True
+                self.answered = open_before
 
         return noting
 
@@ -146,6 +173,16 @@ class Exchange:
         if self._opening is not None:
             await asyncio.wait({self._opening})
 
+    async def note_received(self) -> None:
+        """Record that an agent received an outcome, so that its next equal call runs."""
+        call = self.own_call
+        if call is not None and self.ended and not self.replayed:
+            try:
+                await self.gateway.deduplicator.note_received(call)
+            except EngineUnavailable as exc:
+                # The agent's next equal call may get this outcome once more.
+                log.warning("receipt of an outcome not recorded", call_id=call.call_id, reason=str(exc))
+
     async def leave(self) -> None:
         """Stop listening to the call."""
         if self._listens_to is not None:
@@ -158,6 +195,7 @@ class Exchange:
             fitted = _WAITING.fit(GET_RESULT, arguments)
             if fitted.problem is not None:
                 raise CallRefused(fitted.problem)
+            self._only_waits = True
             self.call = await self.find(fitted.arguments["call_id"])
             await self._listen(self.call.call_id)
         else:
@@ -167,8 +205,8 @@ class Exchange:
     async def note_listed(self) -> None:
         """Record that an agent listed its tools; listings of other clients do not count."""
         watch, session = self.gateway.tool_watch, self.session
-        if self.ticket is not None:
-            await watch.note_listed(session.session_id if session.on_record else None, self.ticket)
+        if isinstance(self.sender, Ticket):
+            await watch.note_listed(session.session_id if session.on_record else None, self.sender)
         elif self.agent_of is not None:
             if session.on_record:
                 await watch.note_listed(session.session_id)
@@ -177,7 +215,7 @@ class Exchange:
 
     def _absent(self) -> str:
         """Return the reason why the request has no session."""
-        if self.ticket is not None:
+        if isinstance(self.sender, Ticket):
             return "this session is not recorded yet; call again in a moment"
         runtime, native_id = self.session.runtime, self.session.native_id
         if not native_id:
@@ -200,6 +238,12 @@ class Exchange:
             if known is not None:
                 self._listens_to = known.call_id
                 return known
+            spec = self.gateway.settings.tools.get(tool)
+            if self.agent_of is not None and spec is not None and not spec.read_only:
+                known = await deduplicator.take_unreceived(session.session_id, tool, arguments)
+                if known is not None:
+                    self.replayed = True
+                    return known
         asked = CallRequest(tool, arguments, self.caller.name, key, protocol, fresh, self.trace, self.span)
         # Registered before the call is stored, so that no concurrent equal call joins it.
         await self._listen(id_of(session.runtime, session.native_id, asked))
@@ -213,8 +257,13 @@ class Exchange:
 
     @property
     def own_call(self) -> Call | None:
-        """The call that the request waits for, if its caller made it and may cancel it."""
+        """The call that the request waits for, if its caller made it."""
         return self.call if self.call is not None and is_own(self.call, self.caller.name) else None
+
+    @property
+    def canceled_call(self) -> Call | None:
+        """The call that the end of the request cancels; the end of `get_result` ends only the wait."""
+        return None if self._only_waits else self.own_call
 
     async def find(self, call_id: object) -> Call:
         """Find a caller's call in this session.

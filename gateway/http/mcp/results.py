@@ -12,6 +12,8 @@ from gateway.store.call import Call
 
 LARGEST = 1024**2
 """Bytes of a result, as text, that a client receives."""
+REPLAYED = "dragoman/replayed"
+"""Marks a result that an earlier equal call produced, in `_meta`."""
 ANY_VALUE = "2026-07-28"
 """The first version that allows any JSON value as structured content."""
 
@@ -39,6 +41,15 @@ def to_tool_result(finished: ToolFinished, call: Call, protocol: str) -> types.C
         )
     is_allowed = isinstance(result, dict) or is_version_at_least(protocol, ANY_VALUE)
     return types.CallToolResult(content=[*updates, _text(text)], structured_content=result if is_allowed else None)
+
+
+def mark_replayed(result: types.CallToolResult, call: Call) -> types.CallToolResult:
+    """Return the result of an earlier call with a first text that says so."""
+    text = (
+        f"{call.tool} did not run again. You made the same call at {call.created_at:%H:%M:%S} UTC and did not receive"
+        " its result, which follows. Call again to run it once more."
+    )
+    return result.model_copy(update={"content": [_text(text), *result.content], "meta": {REPLAYED: True}})
 
 
 def unfinished(call: Call) -> types.CallToolResult:

@@ -9,7 +9,6 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.exceptions import MCPError
-from mcp_types.version import is_version_at_least
 from sse_starlette.sse import AppStatus
 from starlette.types import Receive, Scope, Send
 
@@ -18,7 +17,7 @@ from gateway.events import CallProgressed
 from gateway.guard import FAULTS
 from gateway.http.errors import problem_of
 from gateway.http.mcp.exchange import WAIT_ON, CallRefused, Exchange
-from gateway.http.mcp.results import gone, refused, to_tool_result, unfinished
+from gateway.http.mcp.results import gone, mark_replayed, refused, to_tool_result, unfinished
 from gateway.http.mcp.tracing import RequestTrace
 from gateway.http.reply import dump
 from gateway.runtime.app import Gateway
@@ -30,8 +29,6 @@ Context = ServerRequestContext[Any, Any]
 _FRESH = 60_000
 """Milliseconds for which a client may cache a list of tools."""
 _LONGEST_REPORT = 1_000
-_CANCELED_BY_CLOSING = "2026-07-28"
-"""The first version in which a closed connection cancels its request."""
 
 # Streams end with the calls that they wait for; the library would end all of them when one server of the process stops.
 AppStatus.disable_automatic_graceful_drain()
@@ -89,7 +86,6 @@ class McpServer:
 
     async def _call(self, ctx: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
         exchange = _exchange_of(ctx)
-        exchange.ends_with_connection = is_version_at_least(ctx.protocol_version, _CANCELED_BY_CLOSING)
         if (traces := self._gateway.traces) is None:
             return await self._answer(ctx, exchange, params)
         trace, error = RequestTrace(traces, exchange, params.name, ctx.protocol_version), "canceled"
@@ -121,7 +117,7 @@ class McpServer:
         except DragomanError as exc:
             return refused(problem_of(exc).detail or str(exc))
         except Exception as exc:
-            FAULTS.note("mcp", exc, text="request failed")
+            FAULTS.get().note("mcp", exc, text="request failed")
             raise MCPError(types.INTERNAL_ERROR, "internal error") from exc
 
     async def _held(
@@ -140,7 +136,9 @@ class McpServer:
         report = tell if exchange.streamed else None
         call, finished = await callers.outcome(call, exchange.hold.total_seconds(), report)
         if finished is not None:
-            return to_tool_result(finished, call, ctx.protocol_version)
+            exchange.ended = True
+            result = to_tool_result(finished, call, ctx.protocol_version)
+            return mark_replayed(result, call) if exchange.replayed else result
         return unfinished(call) if call.is_open else gone(call)
 
 

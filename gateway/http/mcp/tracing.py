@@ -1,7 +1,5 @@
 """Traces the `tools/call` requests of MCP clients."""
 
-from random import getrandbits
-
 from gateway.core.trace_context import call_span, context_of, key_context, place_of_request, read_traceparent
 from gateway.http.forward import TRACEPARENT
 from gateway.http.mcp.exchange import Exchange
@@ -16,8 +14,7 @@ class RequestTrace:
         self._traces = traces
         self._exchange = exchange
         self._clock = exchange.gateway.clock
-        # Ids need only differ.
-        self._span = exchange.span = f"{getrandbits(63) + 1:016x}"
+        self._span = exchange.span = exchange.gateway.ids.span_id()
         request_id = str(exchange.message.get("id"))
         transport = read_traceparent(exchange.request.headers.get(TRACEPARENT))
         self._request = ToolRequest(tool, request_id, protocol, self._clock.now(), exchange.trace, transport)

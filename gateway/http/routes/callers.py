@@ -42,7 +42,7 @@ CallKey = Annotated[
             "headers": {"Location": {"description": "The call.", "schema": {"type": "string"}}},
         },
         **problems(
-            "elsewhere",
+            "session-owner-unavailable",
             "not-found",
             "unknown-tool",
             "conflict",

@@ -8,16 +8,17 @@ from fastapi import APIRouter, Body, Query, Response
 from pydantic import PlainValidator
 
 from dragoman.models import responses
+from gateway.core.callers import BY_ITS_CALLER
 from gateway.errors import CallOver, InvalidRequest, NotFound, Unconfigured
 from gateway.executors.port import Answered, OutcomeForm, outcome_from
 from gateway.http.auth import CALLBACK, Caller
 from gateway.http.errors import Refused
 from gateway.http.openapi import problems
+from gateway.http.positions import write_in_list
 from gateway.http.reply import Reply, listing
 from gateway.http.requests import CallsQuery, CancelCall, RedriveCall, WaitQuery
 from gateway.http.route import ApiRequest, CallerDep, CallPath, GatewayDep, OperationRoute
 from gateway.http.views import show, show_history
-from gateway.store.rows import Page
 
 router = APIRouter(route_class=OperationRoute, tags=["calls"])
 
@@ -30,15 +31,20 @@ OutcomeBody = Annotated[dict[str, Any], PlainValidator(_unread, json_schema_inpu
 """An outcome that is not parsed yet, because strictness depends on the sender."""
 
 
-@router.get("/v1/calls", response_model=responses.Listing[responses.Call], response_description="One page.")
+@router.get("/v1/calls", response_model=responses.Listing[responses.ListedCall], response_description="One page.")
 async def list_calls(gateway: GatewayDep, query: Annotated[CallsQuery, Query()]) -> Response:
     """List calls.
 
     Returns calls of agents and of callers, newest first. All filters must match. A page searches at most 20,000 calls,
-    so it may be short or empty and still have a `next`.
+    with `text` 2,000, so it may be short or empty and still have a `next`. `arguments=true` adds an excerpt of the
+    arguments to each call.
     """
-    rows, after = await gateway.calls.page(query.which(), Page(query.limit, query.after))
-    return listing([show(responses.Call, row) for row in rows], after)
+    rows, after = await gateway.calls.page(query.which(), query.page(gateway.generation))
+    shown = [show(responses.Call, row) for row in rows]
+    if query.arguments:
+        excerpts = await gateway.calls.argument_excerpts(rows)
+        shown = [{**one, "arguments_excerpt": excerpts.get(one["call_id"])} for one in shown]
+    return listing(shown, write_in_list(after, gateway.generation.name))
 
 
 @router.get(
@@ -61,7 +67,7 @@ async def get_call(gateway: GatewayDep, call_id: CallPath, query: Annotated[Wait
     "/v1/calls/{call_id}/outcome",
     response_model=responses.Call,
     response_description="Recorded.",
-    responses=problems("elsewhere", "not-found", "conflict", "call-over"),
+    responses=problems("session-owner-unavailable", "not-found", "conflict", "call-over"),
 )
 async def settle_call(
     request: ApiRequest,
@@ -88,7 +94,7 @@ async def settle_call(
     status_code=202,
     response_model=responses.Progressed,
     response_description="Recorded.",
-    responses=problems("elsewhere", "not-found", "conflict", "call-over"),
+    responses=problems("session-owner-unavailable", "not-found", "conflict", "call-over"),
 )
 async def progress_call(
     request: ApiRequest,
@@ -112,10 +118,11 @@ async def progress_call(
     status_code=202,
     response_model=responses.Call,
     response_description="The cancel was requested.",
-    responses=problems("elsewhere", "not-found", "conflict"),
+    responses=problems("session-owner-unavailable", "not-found", "conflict"),
 )
 async def cancel_call(
     gateway: GatewayDep,
+    caller: CallerDep,
     call_id: CallPath,
     wanted: Annotated[CancelCall, Body(default_factory=CancelCall)],
 ) -> Response:
@@ -124,7 +131,8 @@ async def cancel_call(
     Ask the executor to stop. During a short grace period its response still counts; then the call is canceled and the
     agent is notified.
     """
-    return Reply(show(responses.Call, await gateway.calls.cancel(call_id, reason=wanted.reason)), 202)
+    reason = wanted.reason or (BY_ITS_CALLER if caller.has_tool_token else None)
+    return Reply(show(responses.Call, await gateway.calls.cancel(call_id, reason=reason)), 202)
 
 
 @router.post(
@@ -133,7 +141,7 @@ async def cancel_call(
     status_code=202,
     response_model=responses.Call,
     response_description="The new call, or the accepted one.",
-    responses=problems("elsewhere", "not-found", "conflict", "gone", "draining"),
+    responses=problems("session-owner-unavailable", "not-found", "conflict", "gone", "draining"),
 )
 async def redrive_call(
     gateway: GatewayDep,
@@ -160,7 +168,7 @@ def _convert_executor_errors(caller: Caller) -> Generator[None]:
         yield
     except Unconfigured as exc:
         # The call is open, and 409 would mean that it has another outcome.
-        raise Refused("elsewhere", str(exc)) from exc
+        raise Refused("session-owner-unavailable", str(exc)) from exc
     except NotFound as exc:
         if caller is not CALLBACK:
             raise

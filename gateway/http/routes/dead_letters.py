@@ -11,12 +11,12 @@ from dragoman.models import responses
 from gateway.errors import Conflict, Elsewhere
 from gateway.events import SessionId
 from gateway.http.openapi import problems
+from gateway.http.positions import write_in_list
 from gateway.http.reply import Reply, dump, listing
 from gateway.http.requests import DeadLettersQuery, DismissMany, RedriveCall, RedriveMany
 from gateway.http.route import ApiRequest, CallerDep, GatewayDep, LetterPath, OperationRoute
 from gateway.http.views import show, show_dead_letter, show_redriven
 from gateway.runtime.calls.dead_letters import Done
-from gateway.store.rows import Page
 
 router = APIRouter(route_class=OperationRoute, tags=["operating"])
 
@@ -29,8 +29,8 @@ async def list_dead_letters(gateway: GatewayDep, query: Annotated[DeadLettersQue
     were refused, given up, or may have arrived. Each kind is sorted newest first and has the recommended action. All
     filters must match.
     """
-    rows, after = await gateway.dead_letters.list(query.which(), Page(query.limit, query.after))
-    return listing([show_dead_letter(row) for row in rows], after)
+    rows, after = await gateway.dead_letters.list(query.which(), query.page(gateway.generation))
+    return listing([show_dead_letter(row) for row in rows], write_in_list(after, gateway.generation.name))
 
 
 @router.get(

@@ -8,12 +8,12 @@ from fastapi import APIRouter, Body, Query, Response
 from dragoman.models import responses
 from gateway.events import SessionId
 from gateway.http.openapi import problems
+from gateway.http.positions import write_in_list
 from gateway.http.reply import Reply, listing
 from gateway.http.requests import AnswerInteraction, InteractionsQuery
 from gateway.http.route import ApiRequest, CallerDep, GatewayDep, InteractionPath, OperationRoute
 from gateway.http.sse import EventStream
 from gateway.http.views import show_answered, show_interaction
-from gateway.store.rows import Page
 
 router = APIRouter(route_class=OperationRoute, tags=["interactions"])
 
@@ -27,11 +27,11 @@ async def list_interactions(gateway: GatewayDep, query: Annotated[InteractionsQu
     Returns the agents' requests for approvals, answers and secrets; `event` is the requesting event.
     """
     rows, after = await gateway.interactions.page(
-        Page(query.limit, query.after),
+        query.page(gateway.generation),
         session_id=None if query.session_id is None else SessionId(query.session_id),
         state=query.state,
     )
-    return listing([show_interaction(row, asked) for row, asked in rows], after)
+    return listing([show_interaction(row, asked) for row, asked in rows], write_in_list(after, gateway.generation.name))
 
 
 @router.get("/v1/interactions/stream", response_class=EventStream, response_description="The stream.")
@@ -71,7 +71,7 @@ async def get_interaction(gateway: GatewayDep, interaction_id: InteractionPath) 
     "/v1/interactions/{interaction_id}/answer",
     response_model=responses.AnsweredInteraction,
     response_description="The interaction is answered.",
-    responses=problems("elsewhere", "not-found", "conflict", "inexpressible"),
+    responses=problems("session-owner-unavailable", "not-found", "conflict", "inexpressible"),
 )
 async def answer_interaction(
     gateway: GatewayDep,

@@ -5,9 +5,10 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from dragoman.models import responses
+from gateway.events import SessionId
 from gateway.http.openapi import problems
 from gateway.http.reply import Reply, listing
-from gateway.http.requests import ReloadQuery
+from gateway.http.requests import ReloadQuery, RuntimesQuery
 from gateway.http.route import GatewayDep, NamePath, OperationRoute
 from gateway.http.views import show, show_activity, show_capabilities, show_runtime, show_unconnected
 
@@ -70,14 +71,15 @@ async def get_activity(gateway: GatewayDep) -> Response:
 @router.get(
     "/v1/runtimes", response_model=responses.Listing[responses.Runtime], response_description="The complete list."
 )
-async def list_runtimes(gateway: GatewayDep) -> Response:
+async def list_runtimes(gateway: GatewayDep, query: Annotated[RuntimesQuery, Query()]) -> Response:
     """List runtimes and their links.
 
     Returns the configured runtimes, and the state of the connection of each session that this instance owns. Runtimes
     whose adapter fails come last, with a `reason`.
     """
-    lacking = await gateway.status.sessions_without_tools()
-    connected = [show_runtime(status, lacking.get(status.name, {})) for status in gateway.status.runtimes()]
+    only = [SessionId(one) for one in dict.fromkeys(query.session_id)]
+    lacking = await gateway.status.sessions_without_tools(only)
+    connected = [show_runtime(status, lacking.get(status.name, {})) for status in gateway.status.runtimes(only)]
     return listing([*connected, *map(show_unconnected, gateway.status.unconnected())], None)
 
 

@@ -5,15 +5,14 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Query, Response
 
 from dragoman.models import responses
-from gateway.events import to_json
 from gateway.http.auth import require
 from gateway.http.idempotency import IdempotencyKey
 from gateway.http.openapi import problems
+from gateway.http.positions import write_in_list
 from gateway.http.reply import Reply, dump, listing
 from gateway.http.requests import CloseQuery, OpenSession, SessionsQuery
 from gateway.http.route import ApiRequest, GatewayDep, OperationRoute, SessionPath
-from gateway.http.views import show
-from gateway.store.rows import Page
+from gateway.http.views import show_event, show_session
 
 router = APIRouter(route_class=OperationRoute, tags=["sessions"])
 
@@ -46,12 +45,12 @@ async def open_session(
     """Open a session.
 
     Attach to a native session by its `native_id`, or create one if the runtime's options allow it. Opening the same
-    native session again returns the existing session. For a created session, `told` names the tools that the runtime
+    native session again returns the existing session. For a created session, `tools` names the tools that the runtime
     received; the `losses` of its first event, `session.opened`, list what its protocol cannot express.
     """
 
     async def act() -> Reply:
-        row, is_new, told = await gateway.opening.open(
+        row, is_new, tools = await gateway.opening.open(
             wanted.runtime,
             native_id=wanted.native_id,
             labels=wanted.labels,
@@ -59,7 +58,8 @@ async def open_session(
             instructions=wanted.instructions,
         )
         headers = {"location": f"/v1/sessions/{row.session_id}"}
-        return Reply(show(responses.OpenedSession, row, told=told), 201 if is_new else 200, headers)
+        shown = show_session(responses.OpenedSession, row, gateway.generation, tools=tools)
+        return Reply(shown, 201 if is_new else 200, headers)
 
     fingerprint = dump(await request.json())
     return await request.api_state.once.run(request, idempotency_key, fingerprint, act)
@@ -71,11 +71,12 @@ async def list_sessions(gateway: GatewayDep, query: Annotated[SessionsQuery, Que
 
     Returns sessions in the order in which they were opened, including closed ones until retention removes them. All
     filters must match; `runtime` and `native_id` together identify one session. With other filters a page searches at
-    most 20,000 sessions, so it may be short or empty and still have a `next`.
+    most 20,000 sessions, with `text` 4,000, so it may be short or empty and still have a `next`.
     """
     newest = query.order == "newest"
-    rows, after = await gateway.sessions(Page(query.limit, query.after), query.which(), newest_first=newest)
-    return listing([show(responses.Session, row) for row in rows], after)
+    rows, after = await gateway.sessions(query.page(gateway.generation), query.which(), newest_first=newest)
+    own = gateway.generation
+    return listing([show_session(responses.Session, row, own) for row in rows], write_in_list(after, own.name))
 
 
 @router.get(
@@ -89,7 +90,7 @@ async def get_session(gateway: GatewayDep, session_id: SessionPath) -> Response:
 
     Returns the session with its current state.
     """
-    return Reply(show(responses.Session, await gateway.session(session_id)))
+    return Reply(show_session(responses.Session, await gateway.session(session_id), gateway.generation))
 
 
 @router.get(
@@ -104,7 +105,7 @@ async def get_context(gateway: GatewayDep, session_id: SessionPath) -> Response:
     Returns the last recorded `context.updated` event, with its losses. Searches the newest 20,000 events.
     """
     found, searched_from = await gateway.last_context(session_id)
-    envelope = None if found is None else to_json(found)
+    envelope = None if found is None else show_event(found, gateway.generation.name)
     return Reply({"session_id": session_id, "envelope": envelope, "searched_from": searched_from})
 
 
@@ -112,7 +113,7 @@ async def get_context(gateway: GatewayDep, session_id: SessionPath) -> Response:
     "/v1/sessions/{session_id}",
     status_code=204,
     response_description="The session is closed.",
-    responses=problems("elsewhere", "not-found", "conflict"),
+    responses=problems("session-owner-unavailable", "not-found", "conflict"),
 )
 async def close_session(
     request: ApiRequest, gateway: GatewayDep, session_id: SessionPath, query: Annotated[CloseQuery, Query()]

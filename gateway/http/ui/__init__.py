@@ -1,4 +1,4 @@
 """The web UI: pages for operators, rendered from the responses of the API.
 
-May import `addresses`, `core`, `dragoman.models`, `errors`, `runtime`, `settings`.
+May import `addresses`, `core`, `dragoman.models`, `errors`, `executors`, `runtime`, `settings`, `store`, `visible`.
 """

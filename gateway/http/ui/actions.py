@@ -3,7 +3,7 @@
 Each carries `seen`, the state it was rendered for, which ends with the sequence of the last event.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from starlette.responses import Response
@@ -11,12 +11,16 @@ from starlette.responses import Response
 from gateway.core.fold import ENDED
 from gateway.http.ui.api import ApiProblem, path_of
 from gateway.http.ui.details import events_of, stamp
-from gateway.http.ui.lists import LETTER_FILTERS
+from gateway.http.ui.lists import CALL_FILTERS, LETTER_FILTERS
 from gateway.http.ui.pages import StaleForm, Visit, back_to, render
-from gateway.http.ui.story import OPEN
+from gateway.http.ui.story import OPEN, redriven_as
+from gateway.store.call import certainly_did_not_run
 
-_CONFLICT = 409
+_CONFLICT, _UNAVAILABLE = 409, 503
 _MANY = 500
+_MANY_CALLS = 100
+"""The maximum number of failed calls that one form redrives."""
+_FAILED = frozenset({"failed", "expired"})
 _SEARCHED = 1_000
 """The maximum number of events that are searched for changes."""
 _ANSWERS = "approval.given,question.answered,secret.supplied"
@@ -72,6 +76,11 @@ async def answer(visit: Visit) -> Response:
     }
     if form.get("skip") == "1":
         body = {"answer": ""}
+    elif "choice" in form:
+        # A browser would change the line breaks of the text itself.
+        row = await visit.api.get(path_of("v1", "interactions", interaction_id))
+        choices = {str(number): choice for number, choice in enumerate(row["event"].get("choices") or ())}
+        body = {"answer": choices.get(form["choice"])}
     try:
         await visit.api.post(path_of("v1", "interactions", interaction_id, "answer"), body)
     except ApiProblem as exc:
@@ -198,14 +207,59 @@ async def many_letters(visit: Visit) -> Response:
     if "unknown" in wanted:
         asked["unknown"] = wanted["unknown"] == "true"
     matches = await visit.api.post(path, {**asked, "dry_run": True})
-    shown = {"verb": verb, "wanted": wanted, "done": matches, "confirmed": False, "added": (), "gone": ()}
-    if "seen" not in form:
-        return render(visit, "many_letters.html", **shown)
-    seen, now = set(form["seen"].split()), set(matches["ids"])
+    shown = {"noun": "dead letter", "verb": verb, "wanted": wanted, "back": "/ui/dead-letters"}
+    return await _confirm(visit, shown, matches, lambda: visit.api.post(path, asked))
+
+
+async def many_calls(visit: Visit) -> Response:
+    """Redrive the failed calls that match a filter and did not run, unless other ones match than in the dry run."""
+    given = {name: one for name, one in visit.form.items() if one and (name in CALL_FILTERS or name[:6] == "label.")}
+    # Calls that fail meanwhile do not change the matches.
+    wanted = {"until": visit.now.isoformat(), **given}
+    states = _FAILED.intersection(wanted.get("state", "").split(",")) or _FAILED
+    asked = {"unknown": "false", **wanted, "state": ",".join(sorted(states))}
+    found = await visit.api.get("/v1/calls", limit=_MANY_CALLS, **asked)
+    ids = [row["call_id"] for row in found["data"] if await _may_redrive(visit, row)]
+    skipped, following = len(found["data"]) - len(ids), found["next"]
+    matches = {"ids": ids, "found": len(ids), "more": following, "next": following, "skipped": skipped}
+
+    async def act() -> Mapping[str, Any]:
+        redriven, failed = 0, list[Mapping[str, Any]]()
+        for call_id in ids:
+            try:
+                await visit.api.post(path_of("v1", "calls", call_id, "redrive"))
+                redriven += 1
+            except ApiProblem as exc:
+                failed.append({"id": call_id, "reason": exc.problem.get("detail")})
+                if exc.status == _UNAVAILABLE:
+                    break
+        return {**matches, "redriven": redriven, "failed": failed}
+
+    shown = {"noun": "failed call", "verb": "redrive", "wanted": wanted, "back": "/ui/calls"}
+    return await _confirm(visit, shown, matches, act)
+
+
+async def _may_redrive(visit: Visit, row: Mapping[str, Any]) -> bool:
+    """Return whether a failed call, if its outcome is known, did not run, and was not redriven before."""
+    if row["dead"]:
+        return True
+    facts = {name: row[name] for name in ("unknown", "dead", "attempt", "error")}
+    if not row["unknown"] and not certainly_did_not_run(**facts):
+        return False
+    return not redriven_as(await visit.api.get(path_of("v1", "calls", row["call_id"])))
+
+
+async def _confirm(
+    visit: Visit, shown: Mapping[str, Any], matches: Mapping[str, Any], act: Callable[[], Awaitable[Any]]
+) -> Response:
+    """Show the matches of a dry run; act if the form has seen the same ones."""
+    shown = {"confirmed": False, "added": (), "gone": (), "done": matches, **shown}
+    if "seen" not in visit.form:
+        return render(visit, "many.html", **shown)
+    seen, now = set(visit.form["seen"].split()), set(matches["ids"])
     if seen != now:
-        raise StaleForm("many_letters.html", **{**shown, "added": now - seen, "gone": sorted(seen - now)})
-    done = await visit.api.post(path, asked)
-    return render(visit, "many_letters.html", **{**shown, "done": done, "confirmed": True})
+        raise StaleForm("many.html", **{**shown, "added": now - seen, "gone": sorted(seen - now)})
+    return render(visit, "many.html", **{**shown, "done": await act(), "confirmed": True})
 
 
 def _stale(title: str, what: str, changes: Sequence[Mapping[str, Any]], *, back: str, seen: object = None) -> StaleForm:

@@ -1,18 +1,20 @@
 """The UI's client of the API: requests of a signed-in operator, served in this process without a socket."""
 
+import asyncio
+import json
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urlencode
 
-import httpx
 from starlette.requests import Request
+from starlette.types import Message
 
 from gateway.http.middleware import REQUEST_ID
 from gateway.http.reply import dump
 from gateway.http.ui.sign_in import Operator
 
-_NOT_FOUND = 404
-_HEADERS = ("host", "user-agent", REQUEST_ID.decode())
+_REFUSED, _NOT_FOUND = 400, 404
+_HEADERS = frozenset({b"host", b"user-agent", REQUEST_ID})
 """The headers of a page request that its API requests repeat."""
 
 
@@ -29,14 +31,12 @@ class UiApi:
     """Sends API requests with an operator's key; scopes, forwarding and errors are those of the API."""
 
     def __init__(self, request: Request, operator: Operator) -> None:
-        headers = {name: request.headers[name] for name in _HEADERS if name in request.headers}
-        if operator.key is not None:
-            headers["authorization"] = f"Bearer {operator.key.get_secret_value()}"
+        self._headers = [one for one in request.scope["headers"] if one[0] in _HEADERS] + operator.credentials
+        self.read = ""
+        """The path of the last read, with its query."""
         self.key: str | None = None
         """The `Idempotency-Key` of each POST."""
-        self._client = httpx.AsyncClient(
-            transport=httpx.ASGITransport(request.app), base_url=f"http://{request.headers['host']}", headers=headers
-        )
+        self._request = request
 
     async def get(self, path: str, **query: Any) -> Any:
         """Read a resource; empty query parameters are omitted.
@@ -45,7 +45,9 @@ class UiApi:
             ApiProblem: the API refused the request.
         """
         given = {name: value for name, value in query.items() if value not in (None, "", [])}
-        return _read(await self._client.get(path, params=given))
+        written = urlencode(given)
+        self.read = f"{path}?{written}" if written else path
+        return await self._ask("GET", path, written)
 
     async def find(self, path: str) -> Any:
         """Read a resource; None if there is none.
@@ -66,11 +68,10 @@ class UiApi:
         Raises:
             ApiProblem: the API refused the request.
         """
-        content = None if body is None else dump(body)
-        headers = {} if body is None else {"content-type": "application/json"}
-        if self.key is not None:
-            headers["idempotency-key"] = self.key
-        return _read(await self._client.post(path, content=content, headers=headers))
+        headers = [] if self.key is None else [(b"idempotency-key", self.key.encode())]
+        if body is None:
+            return await self._ask("POST", path, "", *headers)
+        return await self._ask("POST", path, "", (b"content-type", b"application/json"), *headers, content=dump(body))
 
     async def delete(self, path: str) -> None:
         """Remove a resource.
@@ -78,15 +79,47 @@ class UiApi:
         Raises:
             ApiProblem: the API refused the request.
         """
-        _read(await self._client.delete(path))
+        await self._ask("DELETE", path, "")
+
+    async def _ask(
+        self, method: str, path: str, query: str, *headers: tuple[bytes, bytes], content: bytes = b""
+    ) -> Any:
+        # Without a client library, whose responses are collected late: a large one would stay in memory.
+        given = self._request.scope
+        scope = {
+            **{name: given[name] for name in ("type", "asgi", "http_version", "scheme", "server", "client")},
+            "method": method,
+            "path": unquote(path),
+            "raw_path": path.encode(),
+            "query_string": query.encode(),
+            "headers": [*self._headers, *headers, (b"content-length", b"%d" % len(content))],
+            "root_path": "",
+        }
+        status, parts, is_sent, ended = 0, list[bytes](), False, asyncio.Event()
+
+        async def receive() -> Message:
+            nonlocal is_sent
+            if is_sent:
+                await ended.wait()
+                return {"type": "http.disconnect"}
+            is_sent = True
+            return {"type": "http.request", "body": content}
+
+        async def send(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            parts.append(message.get("body", b""))
+            if message["type"] == "http.response.body" and not message.get("more_body"):
+                ended.set()
+
+        await self._request.app(scope, receive, send)
+        body = b"".join(parts)
+        answer: Any = json.loads(body) if body else {}
+        if status >= _REFUSED:
+            raise ApiProblem(status, answer)
+        return answer
 
 
 def path_of(*parts: str) -> str:
     """Join parts of a path, each of which may be any text."""
     return "".join(f"/{quote(part, safe='')}" for part in parts)
-
-
-def _read(response: httpx.Response) -> Any:
-    if response.is_error:
-        raise ApiProblem(response.status_code, response.json())
-    return response.json() if response.content else None

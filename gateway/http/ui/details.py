@@ -8,6 +8,7 @@ from typing import Any
 from starlette.responses import Response
 
 from dragoman.models import KINDS
+from dragoman.models.stream import sequence_of
 from gateway.http.ui import lanes
 from gateway.http.ui.api import ApiProblem, path_of
 from gateway.http.ui.guard import UI_HEADERS
@@ -39,10 +40,10 @@ async def session(visit: Visit) -> Response:
     if kinds:
         envelopes, after = await _search(visit, row, kinds, before)
     else:
-        envelopes = [one for one in (await events_of(visit, session_id, after))["data"] if one["sequence"] < before]
-    turns = group(envelopes)
-    found = [item for turn in turns for item in turn.items if item.failed or not visit.query.get("failed")]
+        envelopes, _ = await _events_between(visit, session_id, after, before)
     calls = await visit.api.get("/v1/calls", session_id=session_id, limit=500, **_times(envelopes))
+    turns = group(_with_calls(envelopes, calls["data"]))
+    found = [item for turn in turns for item in turn.items if item.failed or not visit.query.get("failed")]
     busy = await visit.api.get("/v1/calls", session_id=session_id, state=",".join(sorted(OPEN)), limit=500)
     waiting = await visit.api.get("/v1/interactions", session_id=session_id, state="waiting", limit=_NAMED)
     return render(
@@ -59,7 +60,7 @@ async def session(visit: Visit) -> Response:
         calls={call["call_id"]: call for call in calls["data"]},
         open_calls=busy,
         waiting=waiting,
-        connection=_link_of(await visit.api.get("/v1/runtimes"), session_id),
+        connection=(await links_of(visit, [row])).get(session_id),
         query=visit.query,
     )
 
@@ -72,7 +73,12 @@ async def event(visit: Visit) -> Response:
     if found is None:
         detail = f"session {session_id} has no event {sequence}, or retention removed it"
         raise ApiProblem(404, {"type": "/problems/not-found", "title": "Not found", "detail": detail})
-    return render(visit, "event.html", row=row, envelope=found, keeps=_keeps(visit, row["runtime"]))
+    asked = visit.query.get("interaction")
+    interaction = await visit.api.find(path_of("v1", "interactions", asked)) if asked else None
+    if interaction and (interaction["session_id"], interaction["sequence"]) != (session_id, sequence):
+        interaction = None
+    keeps = _keeps(visit, row["runtime"])
+    return render(visit, "event.html", row=row, envelope=found, keeps=keeps, interaction=interaction)
 
 
 async def call(visit: Visit) -> Response:
@@ -96,6 +102,7 @@ async def call(visit: Visit) -> Response:
         is_open=found["state"] in OPEN,
         keeps=_keeps(visit, found["runtime"]),
         seen=stamp(found),
+        trace_page=traces.ui if (traces := visit.gateway.settings.traces) else None,
     )
 
 
@@ -114,14 +121,46 @@ def stamp(row: Mapping[str, Any]) -> str:
 
 
 async def events_of(visit: Visit, session_id: str, after: int, limit: int = EVENTS, *, kind: str | None = None) -> Any:
-    """Read events of a session; skip those that retention removed."""
-    path = path_of("v1", "sessions", session_id, "events")
+    """Read excerpts of events of a session; skip those that retention removed."""
+    path, query = path_of("v1", "sessions", session_id, "events"), {"limit": limit, "kind": kind, "excerpts": "true"}
     try:
-        return await visit.api.get(path, after=after, limit=limit, kind=kind)
+        found = await visit.api.get(path, after=after, **query)
     except ApiProblem as exc:
         if exc.status != _GONE or "first_sequence" not in exc.problem:
             raise
-        return await visit.api.get(path, after=exc.problem["first_sequence"] - 1, limit=limit, kind=kind)
+        found = await visit.api.get(path, after=exc.problem["first_sequence"] - 1, **query)
+    return {**found, "data": [_open_cut(one) for one in found["data"]]}
+
+
+def _open_cut(envelope: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return an event that was cut under its own kind, with the members before the cut."""
+    match envelope:
+        case {"cut": True, "event": {"payload": {"kind": str()} as part}}:
+            return {**envelope, "event": part}
+        case _:
+            return envelope
+
+
+async def _events_between(
+    visit: Visit, session_id: str, after: int, before: int, kind: str | None = None
+) -> tuple[list[Any], bool]:
+    """Read the first events between two sequences, page by page; also return whether these are all."""
+    found, following = list[Any](), after
+    while following < before - 1 and len(found) < _MATCHES:
+        limit = min(_MATCHES - len(found), before - 1 - following)
+        page = await events_of(visit, session_id, following, limit, kind=kind)
+        found += [one for one in page["data"] if one["sequence"] < before]
+        following = before if page["next"] is None else sequence_of(page["next"])
+    return found, following >= before - 1
+
+
+def _with_calls(envelopes: Sequence[Any], calls: Sequence[Mapping[str, Any]]) -> Sequence[Any]:
+    """Name the calls of requests and outcomes that were cut before their call_id."""
+    names = {call[member]: call["call_id"] for call in calls for member in ("request_sequence", "outcome_sequence")}
+    return [
+        one if one["sequence"] not in names else {**one, "event": {"call_id": names[one["sequence"]], **one["event"]}}
+        for one in envelopes
+    ]
 
 
 async def _search(visit: Visit, row: Mapping[str, Any], kinds: str, before: int) -> tuple[list[Any], int]:
@@ -129,10 +168,10 @@ async def _search(visit: Visit, row: Mapping[str, Any], kinds: str, before: int)
     envelopes, start = list[Any](), before - 1
     for window in _WINDOWS:
         after = max(row["first_sequence"] - 1, before - 1 - window)
-        found = await events_of(visit, row["session_id"], after, kind=kinds, limit=_MATCHES)
-        if found["next"] is not None and found["next"] < before - 1:
+        found, is_whole = await _events_between(visit, row["session_id"], after, before, kinds)
+        if not is_whole:
             break
-        envelopes, start = [one for one in found["data"] if one["sequence"] < before], after
+        envelopes, start = found, after
         if len(envelopes) >= EVENTS or after < row["first_sequence"]:
             break
     return envelopes, start
@@ -164,9 +203,11 @@ def _keeps(visit: Visit, runtime: str) -> bool:
     return options is not None and options.keep_native
 
 
-def _link_of(runtimes: Mapping[str, Any], session_id: str) -> Any:
-    links = (link for runtime in runtimes["data"] for link in runtime["links"])
-    return next((link for link in links if link["session_id"] == session_id), None)
+async def links_of(visit: Visit, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Read the links of open sessions that this instance owns, by session."""
+    ids = [row["session_id"] for row in rows if row["state"] != "closed"]
+    runtimes: list[Any] = (await visit.api.get("/v1/runtimes", session_id=",".join(ids)))["data"] if ids else []
+    return {link["session_id"]: link for runtime in runtimes for link in runtime["links"]}
 
 
 def _number(text: str | None) -> int | None:

@@ -14,6 +14,8 @@ from gateway.http.web_pages import origin_of, origins_of_host
 from gateway.settings.model import Settings
 
 MOST_FIELDS = 32
+LARGEST_FORM = 256 * 1024
+"""The maximum size of a form in bytes."""
 _POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
@@ -35,15 +37,15 @@ def check_enabled(settings: Settings) -> None:
         raise Refused("unknown-path", "the web UI is disabled (`ui.enabled`)")
 
 
-async def read_form(request: Request, *, largest: int) -> dict[str, str]:
-    """Read the fields of a form of at most `largest` bytes.
+async def read_form(request: Request) -> dict[str, str]:
+    """Read the fields of a form.
 
     Raises:
-        TooLarge, Refused: the form is larger, or has more than `MOST_FIELDS` fields.
+        TooLarge, Refused: the form has more than `LARGEST_FORM` bytes or `MOST_FIELDS` fields.
     """
     body = await request.body()
-    if len(body) > largest:
-        raise TooLarge(f"the form has {len(body)} bytes; at most {largest} are allowed")
+    if len(body) > LARGEST_FORM:
+        raise TooLarge(f"the form has {len(body)} bytes; at most {LARGEST_FORM} are allowed")
     try:
         return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=MOST_FIELDS))
     except ValueError as exc:

@@ -1,6 +1,5 @@
 """Draws the steps of a call as swim lanes: the geometry of an SVG with a broken time axis. Pure."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,8 +14,10 @@ LANES: Mapping[Lane, int] = {"agent": 48, "gateway": 98, "backend": 148}
 """The vertical center of each lane."""
 _LEFT, _ROOM = 1.0, 97.0
 _BAR = 22
-_NARROWEST = 3.4
+_NARROWEST = 5.0
 """The preferred minimum width between two moments."""
+_LONGEST_WAIT = 3
+"""A wait is cut to this multiple of the time that attempts took together."""
 _LABEL = 8.0
 """The minimum distance of two labels of the axis."""
 _CHARACTER = 0.75
@@ -41,7 +42,15 @@ class Bar:
     is_open: bool
     """Whether nothing came back."""
     label: str
+    """The text inside, with the duration; empty if there is no room."""
+    beside: str
+    """The duration, if it is not inside."""
     hint: str
+
+    @property
+    def middle(self) -> float:
+        """The horizontal place of the text beside it."""
+        return min(max(self.x + self.width / 2, _LEFT + 2), _LEFT + _ROOM - 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +91,13 @@ class Drawing:
     arrows: Sequence[Arrow]
     ticks: Sequence[AxisLabel]
     breaks: Sequence[AxisLabel]
-    """Gaps that are drawn shorter than they were, with their durations."""
+    """Waits that are drawn shorter than they were, with their durations."""
 
 
 def draw(steps: Sequence[StoryStep]) -> Drawing:
     """Place the steps on the lanes."""
     moments = sorted({(at, step.follows) for step in steps for at in (step.at, step.ends)})
-    places, breaks = _place(moments)
+    places, breaks = _place(moments, steps)
     bars: list[Bar] = []
     arrows: list[Arrow] = []
     for step in steps:
@@ -96,9 +105,10 @@ def draw(steps: Sequence[StoryStep]) -> Drawing:
         hint = f"{step.title}: {step.detail}" if step.detail else step.title
         if step.end is not None:
             width = max(0.4, places[step.end, step.follows] - x)
-            label = step.title if len(step.title) * _CHARACTER + 1 < width else ""
-            hint = f"{hint} ({duration(step.end - step.at)})"
-            bars.append(Bar(x, y - _BAR / 2, width, _BAR, step.tone, step.is_wait, step.is_open, label, hint))
+            took = duration(step.end - step.at)
+            label = next((one for one in (f"{step.title}, {took}", took) if len(one) * _CHARACTER + 1 < width), "")
+            beside, hint = "" if label else took, f"{hint} ({took})"
+            bars.append(Bar(x, y - _BAR / 2, width, _BAR, step.tone, step.is_wait, step.is_open, label, beside, hint))
             if step.lane == "backend":
                 edge = y - _BAR / 2
                 if not step.is_wait:
@@ -110,23 +120,41 @@ def draw(steps: Sequence[StoryStep]) -> Drawing:
     return Drawing(bars, arrows, _ticks(moments, places), breaks)
 
 
-def _place(moments: Sequence[Moment]) -> tuple[Mapping[Moment, float], Sequence[AxisLabel]]:
-    """Place each moment on the axis; long gaps are drawn with the logarithm of their length."""
-    gaps = [(after - before).total_seconds() for (before, _), (after, _) in pairwise(moments)]
-    total = sum(gaps) or 1
-    apart = [gap > _MERGED * total or follows for gap, (_, follows) in zip(gaps, moments[1:], strict=True)]
-    least = min(_NARROWEST, _ROOM / max(1, sum(apart)))
-    spare = _ROOM - least * sum(apart)
-    weights = [math.log10(1 + gap * 1_000) if is_apart else 0.0 for gap, is_apart in zip(gaps, apart, strict=True)]
-    total_weight = sum(weights) or 1
+def _place(moments: Sequence[Moment], steps: Sequence[StoryStep]) -> tuple[Mapping[Moment, float], Sequence[AxisLabel]]:
+    """Place each moment on a linear axis, on which each gap has a minimum width and long waits are cut."""
+    pairs = list(pairwise(moments))
+    gaps = [(after - before).total_seconds() for (before, _), (after, _) in pairs]
+    spans = [(step.at, step.ends) for step in steps if step.end is not None and not step.is_wait]
+    busy = [any(at <= before and after <= end for at, end in spans) for (before, _), (after, _) in pairs]
+    worked = sum(gap for gap, is_busy in zip(gaps, busy, strict=True) if is_busy)
+    longest = _LONGEST_WAIT * worked or max(gaps, default=0)
+    drawn = [min(gap, longest) for gap in gaps]
+    # Points that are close together share a place; a bar always has a width.
+    apart = [
+        gap > _MERGED * sum(drawn) or follows or (is_busy and gap > 0)
+        for gap, is_busy, (_, (_, follows)) in zip(drawn, busy, pairs, strict=True)
+    ]
+    widths = _stretch(drawn, apart)
     x, places, breaks = _LEFT, {moments[0]: _LEFT} if moments else {}, list[AxisLabel]()
-    for moment, gap, is_apart, weight in zip(moments[1:], gaps, apart, weights, strict=True):
-        width = least + spare * weight / total_weight if is_apart else 0.0
-        if gap >= 1 and width / _ROOM < gap / total / 2:
-            breaks.append(AxisLabel(x + width / 2, duration(gap)))
+    for moment, gap, shown, width in zip(moments[1:], gaps, drawn, widths, strict=True):
+        if shown < gap:
+            breaks.append(AxisLabel(x + width / 2, f"{duration(gap)}, cut"))
         x += width
         places[moment] = x
     return places, breaks
+
+
+def _stretch(gaps: Sequence[float], apart: Sequence[bool]) -> Sequence[float]:
+    """Return widths that fill the room: linear, but none below the minimum; those that are not apart have none."""
+    least = min(_NARROWEST, _ROOM / max(1, sum(apart)))
+    wide, scale = [gap for gap, is_apart in zip(gaps, apart, strict=True) if is_apart], 0.0
+    while wide:
+        scale = (_ROOM - least * (sum(apart) - len(wide))) / (sum(wide) or 1)
+        left = [gap for gap in wide if gap * scale > least]
+        if len(left) == len(wide):
+            break
+        wide = left
+    return [max(least, gap * scale) if is_apart else 0.0 for gap, is_apart in zip(gaps, apart, strict=True)]
 
 
 def _ticks(moments: Sequence[Moment], places: Mapping[Moment, float]) -> Sequence[AxisLabel]:

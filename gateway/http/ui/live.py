@@ -1,6 +1,5 @@
 """The stream behind live pages: the API's stream of events, opened with the cookie of a signed-in operator."""
 
-from datetime import UTC, datetime
 from typing import cast
 
 from starlette.requests import Request
@@ -9,7 +8,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gateway.errors import Unauthorized
 from gateway.http.route import ApiState
 from gateway.http.ui.guard import check_enabled
-from gateway.http.ui.sign_in import operator_of
+from gateway.http.ui.sign_in import signed_in
 
 _STREAM = "/v1/events/stream"
 _CREDENTIALS = frozenset({b"cookie", b"authorization", b"x-api-key"})
@@ -21,13 +20,10 @@ class LiveStream:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
         state = cast(ApiState, request.app.state.api_state)
-        settings = state.gateway.settings
-        check_enabled(settings)
-        operator = operator_of(request, settings, now=datetime.now(UTC))
+        check_enabled(state.gateway.settings)
+        operator = await signed_in(request, state.gateway, now=state.gateway.clock.now())
         if operator is None:
             raise Unauthorized("sign in at /ui first")
         headers = [(name, value) for name, value in scope["headers"] if name not in _CREDENTIALS]
-        if operator.key is not None:
-            headers.append((b"authorization", f"Bearer {operator.key.get_secret_value()}".encode()))
-        passed = {**scope, "path": _STREAM, "raw_path": _STREAM.encode(), "headers": headers}
+        passed = {**scope, "path": _STREAM, "raw_path": _STREAM.encode(), "headers": headers + operator.credentials}
         await cast(ASGIApp, request.app.router)(passed, receive, send)

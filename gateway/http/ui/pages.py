@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import Any, cast
 from urllib.parse import urlencode
@@ -11,18 +11,21 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from gateway.errors import DragomanError
+from gateway.addresses import read_origin
+from gateway.errors import DragomanError, EngineUnavailable
 from gateway.http.errors import PROBLEMS, Refused, problem_of
+from gateway.http.prefix import prefix_of
 from gateway.http.route import ApiState
 from gateway.http.ui.api import ApiProblem, UiApi
 from gateway.http.ui.guard import UI_HEADERS, check_enabled, check_write, key_of, read_form
 from gateway.http.ui.rendering import fill
-from gateway.http.ui.sign_in import Operator, operator_of
+from gateway.http.ui.sign_in import Operator, signed_in
+from gateway.http.web_pages import origin_of
 from gateway.runtime.app import Gateway
 
-LARGEST_FORM = 256 * 1024
-"""The maximum size of a form in bytes."""
 _CONFLICT = 409
+MOST_COUNTED = 50
+"""The highest count in the navigation; more are shown as `50+`."""
 
 
 @dataclass(slots=True)
@@ -36,6 +39,16 @@ class Visit:
     now: datetime
     form: Mapping[str, str] = field(default_factory=dict[str, str])
     """The fields of the form that was sent."""
+    counts: Mapping[str, int] = field(default_factory=dict[str, int])
+    """What waits for a person, by the path of its page."""
+
+    @property
+    def base(self) -> str:
+        """The URL of the gateway as the operator reaches it."""
+        url, host = self.gateway.settings.public_url, self.request.headers.get("host", "")
+        if url is not None and read_origin(f"{url.scheme}://{host}") == origin_of(url):
+            return str(url).rstrip("/")
+        return f"{self.request.url.scheme}://{host}{prefix_of(self.gateway.settings)}"
 
     @property
     def query(self) -> dict[str, str]:
@@ -69,19 +82,21 @@ def page(path: str, handle: Page, *, method: str = "GET") -> Route:
     async def serve(request: Request) -> Response:
         state = cast(ApiState, request.app.state.api_state)
         gateway = state.gateway
-        now = datetime.now(UTC)
+        now = gateway.clock.now()
         check_enabled(gateway.settings)
-        operator = operator_of(request, gateway.settings, now=now)
+        operator = await signed_in(request, gateway, now=now)
         if operator is None:
             target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
             return _redirect(f"/ui/sign-in?{urlencode({'next': target if method == 'GET' else '/ui'})}")
         request.state.caller = operator
         visit = Visit(request, gateway, operator, UiApi(request, operator), now)
+        request.state.error_page = partial(_page_of, visit)
         try:
             if method == "GET":
+                visit.counts = await _counts(visit)
                 return await handle(visit)
             check_write(request, gateway.settings)
-            visit.form = await read_form(request, largest=LARGEST_FORM)
+            visit.form = await read_form(request)
             visit.api.key = key_of(visit.form)
             return await state.once.run(request, visit.api.key, b"", partial(handle, visit))
         except StaleForm as exc:
@@ -89,16 +104,42 @@ def page(path: str, handle: Page, *, method: str = "GET") -> Route:
         except ApiProblem as exc:
             return _error_page(visit, exc.status, exc.problem)
         except (DragomanError, Refused) as exc:
-            request.state.problem = kind = problem_of(exc)
-            problem = {"type": kind.type, "title": kind.title, "detail": kind.detail or str(exc)}
-            return _error_page(visit, kind.status, problem)
+            request.state.problem = problem_of(exc)
+            return _page_of(visit, exc)
 
     return Route(path, serve, methods=[method])
 
 
+async def _counts(visit: Visit) -> Mapping[str, int]:
+    if not visit.may("read"):
+        return {}
+    try:
+        waiting, dead = await visit.gateway.status.count_waiting(MOST_COUNTED + 1)
+    except EngineUnavailable:
+        return {}
+    return {"/ui/inbox": waiting, "/ui/dead-letters": dead}
+
+
+def _written(counts: Mapping[str, int]) -> Mapping[str, str]:
+    return {
+        path: str(count) if count <= MOST_COUNTED else f"{MOST_COUNTED}+" for path, count in counts.items() if count
+    }
+
+
 def render(visit: Visit, template: str, status: int = 200, /, **values: Any) -> Response:
     """Render a page."""
-    html = fill(template, visit=visit, now=visit.now, version=visit.gateway.version, may=visit.may, **values)
+    root = prefix_of(visit.gateway.settings)
+    html = fill(
+        template,
+        root,
+        visit=visit,
+        now=visit.now,
+        counted=_written(visit.counts),
+        version=visit.gateway.version,
+        may=visit.may,
+        new_key=visit.gateway.ids.token,
+        **values,
+    )
     return Response(html, status, {"content-type": "text/html; charset=utf-8", **UI_HEADERS})
 
 
@@ -109,6 +150,14 @@ def back_to(path: str) -> Response:
 
 def _redirect(path: str) -> Response:
     return RedirectResponse(path, 303, dict(UI_HEADERS))
+
+
+def _page_of(visit: Visit, exc: BaseException) -> Response:
+    """Make the page of an exception; an unexpected one is told without its details, which the log has."""
+    kind = problem_of(exc)
+    is_expected = isinstance(exc, DragomanError | Refused)
+    detail = kind.detail or (str(exc) if is_expected else kind.meaning)
+    return _error_page(visit, kind.status, {"type": kind.type, "title": kind.title, "detail": detail})
 
 
 def _error_page(visit: Visit, status: int, problem: Mapping[str, Any]) -> Response:

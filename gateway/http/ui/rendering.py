@@ -1,10 +1,9 @@
 """The templates of the UI, their filters, and its static files."""
 
 import hashlib
-import secrets
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any
 from urllib.parse import urlencode
@@ -17,17 +16,30 @@ from starlette.responses import Response
 from gateway.http.errors import Refused
 from gateway.http.ui import lanes
 from gateway.http.ui.story import TONES, Tone
-from gateway.http.ui.text import ago, compact, duration, json_markup, read_time, reveal, reveal_long, reveal_short
+from gateway.http.ui.text import (
+    ago,
+    compact,
+    describe_losses,
+    drops_content,
+    duration,
+    json_markup,
+    plain,
+    read_time,
+    reveal,
+    reveal_long,
+    reveal_short,
+)
 from gateway.http.ui.timeline import answer_of, span_of, subject_of, summarize
+from gateway.visible import LONGEST_DECISION, length_of
 
 _STATIC = ("ui.css", "ui.js")
 _GLYPHS: Mapping[Tone, str] = {"ok": "●", "waiting": "◔", "failed": "✕", "unknown": "?", "plain": "○"}
 _TYPES = {"css": "text/css", "js": "text/javascript"}
 
 
-def fill(template: str, **values: Any) -> bytes:
-    """Render a template as UTF-8."""
-    return _environment().get_template(template).render(**values).encode("utf-8", "replace")
+def fill(template: str, root: str, **values: Any) -> bytes:
+    """Render a template as UTF-8; `root` is the path before that of each page."""
+    return _environment(root).get_template(template).render(**values).encode("utf-8", "replace")
 
 
 @cache
@@ -38,7 +50,7 @@ def static_file(name: str) -> bytes:
 
 @cache
 def static_path(name: str) -> str:
-    """Return the path of a static file; it changes with the content."""
+    """Return the path of a static file below the root; it changes with the content."""
     return f"/ui/static/{hashlib.sha256(static_file(name)).hexdigest()[:12]}/{name}"
 
 
@@ -51,8 +63,9 @@ async def serve_static(request: Request) -> Response:
     return Response(static_file(name), headers=headers)
 
 
-@cache
-def _environment() -> Environment:
+# One for each `public_url` that a reload has brought.
+@lru_cache(4)
+def _environment(root: str) -> Environment:
     made = Environment(
         loader=PackageLoader("gateway.http.ui"),
         autoescape=True,
@@ -64,6 +77,7 @@ def _environment() -> Environment:
         "reveal": reveal,
         "short": reveal_short,
         "long": reveal_long,
+        "plain": plain,
         "json": json_markup,
         "compact": compact,
         "duration": duration,
@@ -71,6 +85,7 @@ def _environment() -> Environment:
         "state": _state,
     }
     names: Mapping[str, Any] = {
+        "root": root,
         "static": static_path,
         "when": _when,
         "moment": _moment,
@@ -83,19 +98,17 @@ def _environment() -> Environment:
         "summarize": summarize,
         "answer_of": answer_of,
         "subject_of": subject_of,
-        "new_key": _new_key,
+        "length_of": length_of,
+        "LONGEST_DECISION": LONGEST_DECISION,
         "canonical": _canonical,
         "pc": "{:.2f}%".format,
         "event_losses": _event_losses,
+        "drops_content": drops_content,
+        "describe_losses": describe_losses,
     }
     made.filters.update(filters)
     made.globals.update(names)
     return made
-
-
-def _new_key() -> str:
-    """Return a key for one rendering of a form."""
-    return secrets.token_urlsafe(12)
 
 
 def _tone_of(state: str) -> Tone:
@@ -135,10 +148,10 @@ def _when(text: str | datetime | None, now: datetime) -> Markup:
     return Markup(f'<time datetime="{at.isoformat()}" data-rel title="{whole} UTC">{ago(at, now)}</time>')  # noqa: S704
 
 
-def _moment(text: str | datetime, day: datetime | None = None) -> Markup:
-    """Format a time of a timeline: absolute, with milliseconds, and the date if it is another day than `day`."""
+def _moment(text: str | datetime, day: datetime | None = None, *, longest: int = 12) -> Markup:
+    """Format an absolute time: with milliseconds or cut to `longest`, with the date if it is another day than `day`."""
     at = (read_time(text) if isinstance(text, str) else text).astimezone(UTC)
-    clock = at.strftime("%H:%M:%S.%f")[:-3]
+    clock = at.strftime("%H:%M:%S.%f")[:longest]
     shown = clock if day is not None and day.astimezone(UTC).date() == at.date() else f"{at:%Y-%m-%d} {clock}"
     # A time contains no markup.
     return Markup(f'<time datetime="{at.isoformat()}" data-abs title="{at:%Y-%m-%d} {clock} UTC">{shown}</time>')  # noqa: S704

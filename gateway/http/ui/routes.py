@@ -5,12 +5,14 @@ from starlette.routing import Route
 
 from gateway.http.ui import actions, details, lists
 from gateway.http.ui.live import LiveStream
-from gateway.http.ui.pages import Visit, page, render
+from gateway.http.ui.pages import Visit, back_to, page, render
 from gateway.http.ui.rendering import serve_static
 from gateway.http.ui.sign_in import SIGN_IN_ROUTES
 
 
 async def _unknown(visit: Visit) -> Response:
+    if (path := visit.request.url.path).endswith("/"):
+        return back_to(path.rstrip("/"))
     problem = {"title": "Unknown page", "detail": f"the UI has no page {visit.request.url.path}"}
     return render(visit, "error.html", 404, problem=problem, status=404, kind=None)
 
@@ -27,6 +29,7 @@ UI_ROUTES: list[Route] = [
     page("/ui/sessions/{session_id}/interrupt", actions.interrupt, method="POST"),
     page("/ui/sessions/{session_id}/close", actions.close_session, method="POST"),
     page("/ui/calls", lists.calls),
+    page("/ui/calls/many", actions.many_calls, method="POST"),
     page("/ui/calls/{call_id}", details.call),
     page("/ui/calls/{call_id}/story.json", details.story_json),
     page("/ui/calls/{call_id}/cancel", actions.cancel_call, method="POST"),

@@ -3,9 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Any, Literal
 
-from gateway.http.ui.text import ago, compact, duration, read_time, shorten
+from gateway.executors.port import REFUSALS
+from gateway.http.ui.text import ago, compact, describe_losses, drops_content, duration, read_time, shorten
 
 Lane = Literal["agent", "gateway", "backend"]
 Tone = Literal["ok", "waiting", "failed", "unknown", "plain"]
@@ -41,6 +43,8 @@ class StoryStep:
     """The lane that receives it; None if it stays in its lane."""
     sequence: int | None = None
     """The recorded event behind it."""
+    body: str = ""
+    """The beginning of the executor's response without an outcome."""
     is_wait: bool = False
     is_open: bool = False
     """Whether an attempt brought no answer."""
@@ -77,18 +81,19 @@ def tell(call: Mapping[str, Any], now: datetime) -> Story:
     return Story(
         tone="unknown" if call["unknown"] else TONES.get(call["state"], "plain"),
         outcome=_outcome(call, now),
-        cause=(call["error"] or "").removeprefix("outcome unknown: "),
+        cause=(call["error"] or "").removeprefix("outcome unknown: ").removesuffix("."),
         received=_received(call),
         ran=_ran(call),
         next=_next(call, now),
         steps=steps,
-        redriven_as=[
-            one["event"]["data"]["redriven_as"]
-            for one in call["events"]
-            if one["event"]["kind"] == "call.progressed" and one["event"]["data"].get("redriven_as")
-        ],
+        redriven_as=redriven_as(call),
         longest=max(spans, key=lambda step: step.ends - step.at, default=None),
     )
+
+
+def redriven_as(call: Mapping[str, Any]) -> Sequence[str]:
+    """List the calls that repeat a call, from the response of `GET /v1/calls/{call_id}`."""
+    return [str(note["redriven_as"]) for note in map(_note_of, call["events"]) if "redriven_as" in note]
 
 
 # The sentence -------------------------------------------------------------------------------------------------
@@ -124,7 +129,7 @@ def _received(call: Mapping[str, Any]) -> str:
     who = "the agent" if call["answer_to"] == "runtime" else "the caller"
     if call["state"] in OPEN:
         return f"{who} is waiting for it"
-    if call["answer_to"] == "nobody":
+    if call["answer_to"] == "none":
         return "the outcome was not sent to the agent, because an operator redrove the call without delivery"
     sent = next((one for one in call["deliveries"] if one["target"] == "runtime"), None)
     match sent:
@@ -178,6 +183,9 @@ def _next(call: Mapping[str, Any], now: datetime) -> str:
         return f"Look for webhook-id {key} in the log of executor {call['executor']} to see whether it ran."
     if any(one["state"] in _FAILED_DELIVERY for one in call["deliveries"]):
         return "A delivery of the outcome failed; see Dead letters."
+    status = call["attempts"][-1]["status"] if call["attempts"] else None
+    if call["state"] == "failed" and status in REFUSALS:
+        return f"Compare `url` and `secret` of executor {call['executor']} with the backend's, then redrive the call."
     if call["state"] in {"failed", "expired"}:
         return "Nothing to do: the agent handles the failure. Redrive the call to try it again."
     return "Nothing to do."
@@ -203,7 +211,8 @@ def _steps(call: Mapping[str, Any], now: datetime) -> list[StoryStep]:
 
 def _steps_of(envelope: Mapping[str, Any], call: Mapping[str, Any]) -> list[StoryStep]:
     at, event, sequence = read_time(envelope["recorded_at"]), envelope["event"], envelope["sequence"]
-    lost = "".join(f"; lost in translation: {loss['path'] or loss['note']}" for loss in envelope["losses"])
+    dropped = [loss for loss in envelope["losses"] if drops_content(loss)]
+    lost = f"; content dropped: {describe_losses(dropped)}" if dropped else "; adapted" * bool(envelope["losses"])
     match event["kind"]:
         case "tool.requested":
             who: Lane = "agent"
@@ -213,7 +222,8 @@ def _steps_of(envelope: Mapping[str, Any], call: Mapping[str, Any]) -> list[Stor
             if problem:
                 steps.append(StoryStep(at, "gateway", "Refused before dispatch", str(problem), "failed"))
             elif call["executor"] is not None:
-                steps.append(StoryStep(at, "gateway", f"Routed to {call['executor']}", "arguments checked"))
+                checked = "arguments checked" if call["attempt"] else ""
+                steps.append(StoryStep(at, "gateway", f"Routed to {call['executor']}", checked))
             return steps
         case "tool.canceled":
             return [
@@ -221,10 +231,10 @@ def _steps_of(envelope: Mapping[str, Any], call: Mapping[str, Any]) -> list[Stor
                     at, "agent", "Cancel requested", event.get("reason") or "", toward="gateway", sequence=sequence
                 )
             ]
-        case "call.progressed" if other := event["data"].get("redriven_as"):
-            return [StoryStep(at, "gateway", f"Redriven as call {other}", sequence=sequence)]
-        case "call.progressed" if by := event["data"].get("dismissed_by"):
-            return [StoryStep(at, "gateway", f"Dismissed by {by}", sequence=sequence)]
+        case "call.progressed" if note := _note_of(envelope):
+            other, by = note.get("redriven_as"), note.get("dismissed_by")
+            title = f"Redriven as call {other}" if other else f"Dismissed by {by}"
+            return [StoryStep(at, "gateway", title, sequence=sequence)]
         case "call.progressed":
             detail = compact(event["data"], 120)
             return [
@@ -260,11 +270,17 @@ def _steps_of(envelope: Mapping[str, Any], call: Mapping[str, Any]) -> list[Stor
             return [StoryStep(at, "gateway", kind, compact(event, 120) + lost, sequence=sequence)]
 
 
+def _note_of(envelope: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the gateway's own note about a call; empty for other events, such as the progress of a backend."""
+    event = envelope["event"]
+    return event["data"] if event["kind"] == "call.progressed" and envelope["synthetic"] else {}
+
+
 def _attempts(call: Mapping[str, Any], now: datetime) -> list[StoryStep]:
     steps: list[StoryStep] = []
     free, outcome = read_time(call["created_at"]), _time_of(call, call["outcome_sequence"])
-    starts = [read_time(one["started_at"]) for one in call["attempts"]]
-    for one, started, following in zip(call["attempts"], starts, [*starts[1:], _end_of(call, now)], strict=True):
+    starts = [*(read_time(one["started_at"]) for one in call["attempts"]), _end_of(call, now)]
+    for one, (started, following) in zip(call["attempts"], pairwise(starts), strict=True):
         if started - free > _PAUSE:
             title = f"Waited for attempt {one['n']}" if steps else "Waited for a free slot"
             steps.append(StoryStep(free, "gateway", title, end=started, tone="waiting", is_wait=True))
@@ -296,7 +312,7 @@ def _time_of(call: Mapping[str, Any], sequence: int | None) -> datetime | None:
 def _attempt(one: Mapping[str, Any], call: Mapping[str, Any], started: datetime, ended: datetime) -> StoryStep:
     is_last = one is call["attempts"][-1]
     brought = is_last and call["state"] not in OPEN and not call["dead"] and not one["unsure"]
-    status = f"HTTP {one['status']}" if one["status"] else ""
+    status = f"HTTP {one['status']} {one.get('content_type') or ''}".rstrip() if one["status"] else ""
     # The step of the outcome shows its error.
     facts = [status, "" if one["reason"] == call["error"] else one["reason"] or ""]
     tone: Tone = "failed"
@@ -316,11 +332,10 @@ def _attempt(one: Mapping[str, Any], call: Mapping[str, Any], started: datetime,
         facts.append("the tool may have run")
     elif brought:
         tone = TONES.get(call["state"], "plain")
-    facts.append(f"webhook-id {call['idempotency_key']}")
     detail = "; ".join(fact for fact in facts if fact)
     unanswered = one["ended_at"] is None or (one["unsure"] and not one["status"])
     title = f"Attempt {one['n']}, no answer" if unanswered else f"Attempt {one['n']}"
-    return StoryStep(started, "backend", title, detail, tone, end=ended, is_open=unanswered)
+    return StoryStep(started, "backend", title, detail, tone, end=ended, is_open=unanswered, body=one.get("body") or "")
 
 
 def _delivery(sent: Mapping[str, Any], outcome: StoryStep) -> StoryStep:

@@ -1,24 +1,30 @@
 """Converts untrusted values to safe HTML: text, JSON with its losses, times and durations. Pure."""
 
 import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, cast
 
 from markupsafe import Markup, escape
 
+from gateway.core.nulls import NULL_NOTE
+from gateway.visible import show_hidden
+
 LONGEST_JSON = 64 * 1024
 """The maximum number of characters of one JSON value on a page."""
 LONGEST_TEXT = 4_000
 """The maximum number of characters of one text on a page."""
+_CONTENT = frozenset(
+    {
+        "answer", "arguments", "choices", "content", "context", "data", "error", "extra_args", "instructions", "reason",
+        "result", "text", "thought", "tools", "updates", "value",
+    }
+)  # fmt: skip
+"""The members of events and native messages in which senders write; others are ids, times and flags."""
 _MOST_MEMBERS = 500
 _DEEPEST = 60
-_HIDDEN = re.compile(
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
-)
-"""Control characters, including ANSI's escape, bidirectional controls, invisible characters and lone surrogates."""
 
 
 def shorten(text: str, longest: int) -> str:
@@ -27,19 +33,18 @@ def shorten(text: str, longest: int) -> str:
 
 
 def reveal(text: object) -> Markup:
-    """Escape a text for HTML, and replace hidden characters by visible escapes such as `\\u202e`."""
-    parts: list[Markup] = []
-    given, at = str(text), 0
-    for match in _HIDDEN.finditer(given):
-        code = ord(match[0])
-        parts += [escape(given[at : match.start()]), Markup('<span class="esc">{}</span>').format(_name_of(code))]
-        at = match.end()
-    return Markup("").join([*parts, escape(given[at:])])
+    """Escape a text for HTML, and show hidden characters except tabs and line feeds as escapes."""
+    return Markup(show_hidden(str(escape(str(text))), '<span class="esc">{}</span>'.format, keep="\t\n"))  # noqa: S704
 
 
 def reveal_short(text: object, longest: int = 200) -> Markup:
     """Return the first line of an untrusted text."""
     return reveal(shorten(" ".join(str(text)[: 4 * longest].split()), longest))
+
+
+def plain(text: object, longest: int = 200) -> str:
+    """Return the first line of an untrusted text for an attribute or a title, which cannot contain markup."""
+    return show_hidden(shorten(" ".join(str(text)[: 4 * longest].split()), longest))
 
 
 def reveal_long(text: object, longest: int = LONGEST_TEXT) -> Markup:
@@ -50,15 +55,24 @@ def reveal_long(text: object, longest: int = LONGEST_TEXT) -> Markup:
     return reveal(given[:longest]) + Markup('<span class="cut"> … {:,} characters</span>').format(len(given))
 
 
-def _name_of(code: int) -> str:
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+def drops_content(loss: Mapping[str, Any]) -> bool:
+    """Return whether a receiver does not get content that the sender wrote; other losses only adapt its form."""
+    in_content = not _CONTENT.isdisjoint(str(loss["path"]).split("/"))
+    return loss["how"] == "dropped" and in_content and loss["note"] != NULL_NOTE
+
+
+def describe_losses(losses: Iterable[Mapping[str, Any]]) -> str:
+    """List losses in one text."""
+    return "; ".join(f"{one['how']} {one['path'] or '/'}" + f": {one['note']}" * bool(one["note"]) for one in losses)
 
 
 @dataclass(slots=True)
 class _Writer:
-    marks: Mapping[str, str]
-    """Notes by RFC 6901 pointer."""
-    room: int = LONGEST_JSON
+    marks: Mapping[str, Mapping[str, Any]]
+    """Losses by RFC 6901 pointer."""
+    whole: bool
+    """Whether nothing is cut."""
+    room: float = LONGEST_JSON
     parts: list[Markup] = field(default_factory=list[Markup])
 
     def add(self, kind: str, text: str) -> None:
@@ -66,35 +80,39 @@ class _Writer:
         self.parts.append(Markup('<span class="{}">{}</span>').format(kind, reveal(text)) if kind else reveal(text))
 
 
-def json_markup(value: Any, losses: Sequence[Mapping[str, Any]] = ()) -> Markup:
-    """Format a value as indented, colored JSON; a loss marks the place of its pointer."""
-    marks = {str(one.get("path") or ""): f"{one.get('how')}: {one.get('note')}" for one in losses}
-    writer = _Writer(marks)
+def json_markup(value: Any, losses: Sequence[Mapping[str, Any]] = (), *, whole: bool = False) -> Markup:
+    """Format a value as indented, colored JSON, `whole` or cut; a loss marks the place of its pointer."""
+    marks = {str(one["path"]): one for one in losses}
+    writer = _Writer(marks, whole, math.inf if whole else LONGEST_JSON)
     _write(writer, value, "", 0)
     if writer.room <= 0:
-        writer.parts.append(Markup('<span class="cut">\n… cut here; the curl command below returns all of it</span>'))
+        writer.parts.append(Markup('<span class="cut">\n… cut here; the page of the event shows all of it</span>'))
     return Markup("").join(writer.parts)
 
 
 def _write(writer: _Writer, value: Any, pointer: str, depth: int) -> None:
     if writer.room <= 0:
         return
-    note = writer.marks.get(pointer)
-    if note is not None and pointer:
-        writer.parts.append(Markup('<mark title="{}">').format(reveal(note)))
+    loss = writer.marks.get(pointer)
+    if loss is not None and pointer:
+        kind = "dropped" if drops_content(loss) else "adapted"
+        writer.parts.append(Markup('<mark class="{}" title="{}">').format(kind, plain(describe_losses([loss]), 400)))
     match value:
+        case dict() | list() if writer.whole and depth == _DEEPEST:
+            # Each further level would take a line with its indentation for each member.
+            writer.add("n", json.dumps(value, ensure_ascii=False))
         case dict() if value:
             _write_members(writer, cast("dict[str, Any]", value).items(), pointer, depth, "{}")
         case list() if value:
             _write_members(writer, ((None, one) for one in cast("list[Any]", value)), pointer, depth, "[]")
         case str():
-            shown = json.dumps(value[:LONGEST_TEXT], ensure_ascii=False)
-            writer.add("s", shown)
-            if len(value) > LONGEST_TEXT:
+            longest = len(value) if writer.whole else LONGEST_TEXT
+            writer.add("s", json.dumps(value[:longest], ensure_ascii=False))
+            if len(value) > longest:
                 writer.add("cut", f" … {len(value):,} characters")
         case _:
             writer.add("n", json.dumps(value, ensure_ascii=False))
-    if note is not None and pointer:
+    if loss is not None and pointer:
         writer.parts.append(Markup("</mark>"))
 
 
@@ -108,13 +126,13 @@ def _write_members(writer: _Writer, members: Any, pointer: str, depth: int, brac
     for number, (name, one) in enumerate(members):
         if writer.room <= 0:
             return
-        if number == _MOST_MEMBERS:
+        if number == _MOST_MEMBERS and not writer.whole:
             writer.add("cut", f"{indent}… more than {_MOST_MEMBERS} members")
             break
         writer.add("", f",{indent}" if number else indent)
         key = str(number) if name is None else name
         if name is not None:
-            writer.add("k", json.dumps(name[:LONGEST_TEXT], ensure_ascii=False))
+            writer.add("k", json.dumps(name if writer.whole else name[:LONGEST_TEXT], ensure_ascii=False))
             writer.add("", ": ")
         _write(writer, one, f"{pointer}/{key.replace('~', '~0').replace('/', '~1')}", depth + 1)
     writer.add("", "\n" + "  " * depth + brackets[1])
@@ -157,9 +175,10 @@ def _two(units: Iterator[tuple[int, str]]) -> list[str]:
 
 
 def ago(at: datetime, now: datetime) -> str:
-    """Format a time relative to now, with one unit: `3 min ago`, `in 2 h`."""
+    """Format a time relative to now, within an hour with seconds: `3 min 20 s ago`, `in 2 h`."""
     seconds = (now - at).total_seconds()
     if abs(seconds) < 1:
         return "now"
-    number, name = next((number, name) for number, name in _units(max(1, round(abs(seconds)))) if number)
-    return f"{number} {name} ago" if seconds > 0 else f"in {number} {name}"
+    whole = max(1, round(abs(seconds)))
+    text = " ".join(_two(_units(whole))[: 2 if whole < 3_600 else 1])
+    return f"{text} ago" if seconds > 0 else f"in {text}"

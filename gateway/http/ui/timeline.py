@@ -98,9 +98,9 @@ class TimelineCall:
         return self.outcome is not None and self.outcome.failed
 
     @property
-    def losses(self) -> int:
-        """The number of losses in its events."""
-        return sum(len(line.envelope["losses"]) for line in self.lines)
+    def losses(self) -> Sequence[Mapping[str, Any]]:
+        """The losses in its events."""
+        return [loss for line in self.lines for loss in line.envelope["losses"]]
 
     def _last(self, kind: str) -> TimelineRow | None:
         return next((line for line in reversed(self.lines) if line.kind == kind), None)
@@ -141,9 +141,9 @@ class AgentTurn:
         return duration(last.at - self.lines[0].at)
 
     @property
-    def losses(self) -> int:
-        """The number of losses in its events."""
-        return sum(len(line.envelope["losses"]) for line in self.lines)
+    def losses(self) -> Sequence[Mapping[str, Any]]:
+        """The losses in its events."""
+        return [loss for line in self.lines for loss in line.envelope["losses"]]
 
     @property
     def calls(self) -> int:

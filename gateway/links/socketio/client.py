@@ -12,15 +12,22 @@ from importlib import import_module
 from typing import Any, Literal
 
 import aiohttp
-from aiohttp import WSMsgType
+from aiohttp import WSCloseCode, WSMsgType
 
 from gateway.adapter.port import LARGEST_FRAME, Frame, Receipt, Receiver
 from gateway.errors import LinkLost, LinkRefused
 from gateway.guard import Tasks, guard, is_fault
 from gateway.links.frame_memory import FRAMES, SMALL
-from gateway.links.http_session import refusal_of
+from gateway.links.http_session import describe, refusal_of
 from gateway.links.masking import mask_of
-from gateway.links.socketio.packet import RESERVED, Arrival, read_event, refuse_binary, write_event
+from gateway.links.socketio.packet import (
+    RESERVED,
+    Arrival,
+    read_event,
+    refuse_binary,
+    refuse_oversized,
+    write_event,
+)
 from gateway.links.socketio.target import Target
 
 # The libraries have no type hints.
@@ -37,6 +44,8 @@ _PARSE_FAULTS = (ValueError, RecursionError)
 _CONTROL = frozenset({b"0", b"1", b"3", b"4"})
 """Socket.IO types CONNECT, DISCONNECT, ACK and CONNECT_ERROR; all others are read as events."""
 _TRANSIENT = frozenset({408, 425, 429})
+_REFUSING = frozenset({400, 401, 403})
+"""Statuses of servers that accept no websocket; uvicorn answers 403 where its application refuses one."""
 _SENT = Receipt("sent")
 
 _Answer = asyncio.Future[str | None]
@@ -107,7 +116,7 @@ class SocketLink:
             async with asyncio.timeout(self._target.connect_timeout.total_seconds()):
                 # Without `autoping` aiohttp passes on the pongs that `prove` waits for.
                 self._socket = await self._session.ws_connect(
-                    self._target.handshake_url,
+                    self._target.handshake_url(),
                     autoping=False,
                     decode_text=False,
                     max_msg_size=LARGEST_FRAME,
@@ -118,9 +127,9 @@ class SocketLink:
         except TimeoutError:
             failure = self._describe_silence()
         except aiohttp.WSServerHandshakeError as exc:
-            failure = self._read_status(exc.status)
+            failure = await self._explain_status(exc.status)
         except (aiohttp.ClientError, OSError) as exc:
-            failure = refusal_of(exc) or LinkLost(self._mask(f"{type(exc).__name__}: {exc}")[:300])
+            failure = refusal_of(exc) or LinkLost(self._mask(describe(exc))[:300])
         self._entered = True
         if failure is None and self._closed.done():
             reason = self._closed.result()
@@ -139,13 +148,27 @@ class SocketLink:
             return LinkRefused("NO_ANSWER", f"no answer within {seconds:g} s: {self._target.silence}")
         return LinkLost(f"no connection within {seconds:g} s")
 
-    def _read_status(self, status: int) -> LinkLost | LinkRefused:
+    async def _explain_status(self, status: int) -> LinkLost | LinkRefused:
         """Read the HTTP status that answered the handshake instead of 101."""
         where = f"GET {self._target.address}: HTTP {status}"
+        if status in _REFUSING and await self._offers_polling():
+            reason = "the server offers HTTP polling only; allow the transport `websocket`, also in a proxy in front"
+            return LinkRefused("NO_WEBSOCKET", f"{where}: {reason}")
         if status in {401, 403}:
             return LinkRefused("UNAUTHORIZED", where, terminal=True)
         where += " to the websocket handshake"
         return LinkLost(where) if status >= 500 or status in _TRANSIENT else LinkRefused(f"HTTP_{status}", where)
+
+    async def _offers_polling(self) -> bool:
+        """Ask for a polling session, which a server that refuses a key refuses too."""
+        try:
+            async with (
+                asyncio.timeout(self._target.connect_timeout.total_seconds()),
+                self._session.get(self._target.handshake_url("polling")) as response,
+            ):
+                return _read_engine(await response.content.read(SMALL)).packet_type == _engineio.OPEN
+        except (TimeoutError, aiohttp.ClientError, OSError):
+            return False
 
     # Receiving -------------------------------------------------------------------------------------------
 
@@ -161,7 +184,7 @@ class SocketLink:
         except TimeoutError:
             self.end(f"no message from the server for {self._patience or 0:g} s")
         except (aiohttp.ClientError, OSError) as exc:
-            self.end(f"{type(exc).__name__}: {exc}")
+            self.end(describe(exc))
         except BaseException as exc:
             if is_fault(exc):
                 self.end(f"the link failed inside the gateway ({type(exc).__name__})")
@@ -179,6 +202,8 @@ class SocketLink:
             case WSMsgType.BINARY:
                 self._deliver(refuse_binary(message.data))
             case WSMsgType.ERROR:
+                if getattr(message.data, "code", None) == WSCloseCode.MESSAGE_TOO_BIG:
+                    self._deliver(refuse_oversized(LARGEST_FRAME))
                 self.end(f"the connection broke: {type(message.data).__name__}")
             case _:
                 code = self._socket.close_code if self._socket is not None else None
@@ -196,7 +221,7 @@ class SocketLink:
         else:
             if len(content) > SMALL:
                 # Meanwhile nothing more is read from this peer, so TCP slows it down.
-                await FRAMES.wait_capacity(len(content))
+                await FRAMES.get().wait_capacity(len(content))
             arrival = read_event(content)
             self._deliver(arrival)
             if arrival.ack is not None:
@@ -364,7 +389,7 @@ class SocketLink:
         except TimeoutError:
             problem = "the peer does not read"
         except (aiohttp.ClientError, OSError) as exc:
-            problem = self._mask(f"{type(exc).__name__}: {exc}")
+            problem = self._mask(describe(exc))
         self.end(problem)
         raise LinkLost(problem)
 

@@ -46,7 +46,7 @@ def read_event(packet: bytes) -> Arrival:
     ack = head["id"].decode() if head is not None and head["id"] else None
     if head is not None and head["type"] != _EVENT:
         return _malformed(channel, "a binary packet, which is not supported", packet[1:], ack=ack)
-    if (reason := FRAMES.why_rejected(len(packet))) is not None:
+    if (reason := FRAMES.get().why_rejected(len(packet))) is not None:
         payload = Malformed(f"the frame {reason}", json.excerpt(packet[start : start + json.EXCERPT]))
         return Arrival((Frame(channel, payload),), ack)
     namespace = head["namespace"].decode("utf-8", "replace") if head is not None and head["namespace"] else None
@@ -56,6 +56,11 @@ def read_event(packet: bytes) -> Arrival:
 def refuse_binary(content: bytes) -> Arrival:
     """Make a malformed frame of a binary message."""
     return _malformed("", f"a binary attachment of {len(content)} bytes, which is not supported", content[:64])
+
+
+def refuse_oversized(most: int) -> Arrival:
+    """Make a malformed frame of a message that was not read because it is over `most` bytes."""
+    return _malformed("", f"a message of more than {most:,} bytes, which ends the link", b"")
 
 
 def _read_body(body: bytes, event: str, *, namespace: str | None = None, ack: str | None = None) -> Arrival:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Literal
 from urllib.parse import urlencode, urlsplit
 
 
@@ -39,9 +40,8 @@ class Target:
         """URL of the handshake without its query, which may hold keys."""
         return f"{self.url.rstrip('/')}/{self.path.strip('/')}/"
 
-    @property
-    def handshake_url(self) -> str:
-        """URL of the handshake, with the query."""
+    def handshake_url(self, transport: Literal["websocket", "polling"] = "websocket") -> str:
+        """Return the URL of the handshake, with the query."""
         parts = urlsplit(self.url)
-        query = urlencode({**self.query, "transport": "websocket", "EIO": "4"})
+        query = urlencode({**self.query, "transport": transport, "EIO": "4"})
         return f"{parts.scheme}://{parts.netloc}/{self.path.strip('/')}/?{query}"

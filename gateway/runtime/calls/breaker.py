@@ -2,7 +2,7 @@
 
 | an attempt ended with | counts as |
 |---|---|
-| any outcome, also a failure; a reply; 202; 3xx, 4xx (408, 409, 425 and 429 too); an unreadable body | responsive |
+| any outcome, also a failure; a reply; 202; 3xx, 4xx (408, 409, 425 and 429 too); an unreadable 2xx | responsive |
 | no connection: the request was certainly not sent | unreachable |
 | a connection lost; no answer in time; 5xx, also 503 with Retry-After | failing |
 | a cancel; too little time left for a fair attempt; a fault inside the gateway | nothing |
@@ -24,7 +24,16 @@ import structlog
 
 from gateway.clock import Clock
 from gateway.events.frozen import frozen
-from gateway.executors.port import Accepted, Answer, Answered, NeverSent, NotProcessed, Replied, Uncertain
+from gateway.executors.port import (
+    Accepted,
+    Answer,
+    Answered,
+    NeverSent,
+    NotProcessed,
+    Replied,
+    Uncertain,
+    refusal_of,
+)
 from gateway.runtime.metrics import Metrics
 
 log = structlog.get_logger(__name__)
@@ -32,6 +41,7 @@ log = structlog.get_logger(__name__)
 State = Literal["closed", "half_open", "open"]
 Sign = Literal["responsive", "unreachable", "failing", "nothing"]
 
+_NO_TIME = timedelta(0)
 _RESERVED = timedelta(seconds=1)
 """The time that a probe has from getting its slot to its start; its step is written to disk in between."""
 _OPEN_JITTER = 0.25
@@ -67,6 +77,8 @@ class Breaker:
         self.reason = ""
         """The reason of the last failure."""
         self.failed_at: datetime | None = None
+        self.refuses = False
+        """Whether the last response shows a wrong setup; `reason` has the fix."""
         self.epoch = 0
         """Grows with each change of state, to distinguish attempts that started in different states."""
         self._wait_until: datetime | None = None
@@ -74,24 +86,24 @@ class Breaker:
         self._reserved_until: datetime | None = None
         self._probe: int | None = None
 
-    def admits(self, now: datetime) -> bool:
-        """Whether an attempt may start: any attempt while closed, one probe at its time while open."""
+    def wait(self, now: datetime) -> timedelta | None:
+        """Return the time until an attempt may start: any attempt while closed, one probe at its time while open.
+
+        None while the probe runs, because its end decides.
+        """
         if self.state == "closed":
-            return True
-        if self._probe is not None or (self._reserved_until is not None and now < self._reserved_until):
-            return False
-        return self._due_at is None or now >= self._due_at
+            return _NO_TIME
+        if self._probe is not None:
+            return None
+        return max([_NO_TIME, *(at - now for at in (self._due_at, self._reserved_until) if at is not None)])
+
+    def patience(self, now: datetime) -> timedelta:
+        """Return the time for which calls wait for the executor; none if they fail."""
+        return _NO_TIME if self._wait_until is None else max(_NO_TIME, self._wait_until - now)
 
     def holds_calls(self, now: datetime) -> bool:
         """Whether calls wait for the executor instead of failing."""
-        return self.state == "closed" or (self._wait_until is not None and now < self._wait_until)
-
-    def next_change(self, now: datetime) -> datetime | None:
-        """Return the next time at which a probe is due or the wait ends."""
-        times = [self._wait_until]
-        if self.state != "closed" and self._probe is None:
-            times += [self._due_at, self._reserved_until]
-        return min((time for time in times if time is not None and time > now), default=None)
+        return self.state == "closed" or bool(self.patience(now))
 
     def reserve(self, now: datetime) -> None:
         """Reserve the probe for the attempt that was just admitted; expires if that attempt does not start."""
@@ -132,7 +144,7 @@ class Breaker:
         return self._open(now, jitter)
 
     def _open(self, now: datetime, jitter: float) -> bool:
-        if self._wait_until is not None and now < self._wait_until and self.since is not None:
+        if self.patience(now) and self.since is not None:
             self._due_at = now + self.rule.pause(now - self.since, jitter)
         else:
             self._due_at = now + self.rule.open_for * (1 + _OPEN_JITTER * jitter)
@@ -208,9 +220,14 @@ class Breakers:
         """Return the breaker of an executor; None if it is not configured."""
         return self._breakers.get(name)
 
-    def admits(self, name: str) -> bool:
-        """Whether an attempt at this executor may start now."""
-        return name not in self.moved or self._breakers[name].admits(self._clock.now())
+    def wait(self, name: str) -> float | None:
+        """Return the seconds until an attempt at this executor may start; None until its running probe has ended."""
+        wait = self._breakers[name].wait(self._clock.now()) if name in self.moved else _NO_TIME
+        return None if wait is None else wait.total_seconds()
+
+    def patience(self, name: str) -> float:
+        """Return the seconds for which calls wait for this executor; 0 if the breaker is closed, or if they fail."""
+        return self._breakers[name].patience(self._clock.now()).total_seconds() if name in self.moved else 0.0
 
     def reserve(self, name: str) -> None:
         """Reserve the probe for an admitted attempt, if the breaker is not closed."""
@@ -229,14 +246,6 @@ class Breakers:
         since = f" since {breaker.since:%H:%M:%S} UTC" if breaker.since is not None else ""
         return f"{name!r} has been {problem}{since} ({breaker.reason})"
 
-    def seconds_to_change(self, name: str) -> float | None:
-        """Return the seconds until a probe is due or the wait ends; None if time changes nothing."""
-        if name not in self.moved:
-            return None
-        now = self._clock.now()
-        at = self._breakers[name].next_change(now)
-        return None if at is None else (at - now).total_seconds()
-
     def start_attempt(self, name: str) -> int:
         """Register the start of an attempt; return the epoch to pass to `end_attempt`."""
         breaker = self._breakers.get(name)
@@ -253,6 +262,10 @@ class Breakers:
         if breaker is None:
             return False
         before = breaker.state
+        if answer is not None and (refusal := refusal_of(answer)) is not None:
+            breaker.refuses, breaker.reason, breaker.failed_at = True, refusal, self._clock.now()
+        elif isinstance(answer, Answered | Replied | Accepted):
+            breaker.refuses = False
         if before == "closed" and isinstance(answer, Answered):
             breaker.failures = 0
             return False

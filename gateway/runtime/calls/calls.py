@@ -1,6 +1,6 @@
 """Operations on calls for clients: queries, outcomes, progress, cancels and redrives."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gateway.core.calls import outcome_fingerprint
@@ -44,6 +44,10 @@ class Calls:
     async def page(self, which: CallFilter, page: Page) -> tuple[Sequence[Call], str | None]:
         """List calls; return the cursor of the next page as well."""
         return await self._engine.calls(which, page)
+
+    async def argument_excerpts(self, rows: Sequence[Call]) -> Mapping[CallId, str]:
+        """Read the beginning of the arguments of calls as JSON."""
+        return await self._engine.argument_excerpts([row.call_id for row in rows])
 
     async def one(self, call_id: CallId) -> Call:
         """Load a call."""

@@ -35,6 +35,10 @@ class Which:
     since: datetime | None = None
     unknown: bool | None = None
     """True: only calls with an unknown outcome; False: only calls that certainly did not run."""
+    tool: str | None = None
+    """Matches calls only."""
+    cause: str | None = None
+    """The error of a call, or the reason of a delivery, without details."""
 
     @property
     def calls(self) -> bool:
@@ -44,7 +48,7 @@ class Which:
     @property
     def sends(self) -> bool:
         """Whether the filters can match a delivery."""
-        return self.kind != "call" and self.executor is None and self.unknown is None
+        return self.kind != "call" and self.executor is None and self.unknown is None and self.tool is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +129,18 @@ class DeadLetters:
         kind, _, cursor = (page.after or ("c:" if which.calls else "s:")).partition(":")
         if kind not in {"c", "s"}:
             raise InvalidRequest("this cursor is not from a list of dead letters", pointer="after")
-        sends = DeadFilter(which.runtime, which.target, which.since)
+        sends = DeadFilter(which.runtime, which.target, which.since, which.cause)
         if kind == "s":
             rows, following = await self._engine.dead_sends(Page(page.limit, cursor or None), sends)
             return rows if which.sends else (), None if following is None else f"s:{following}"
         call_filter = CallFilter(
-            runtime=which.runtime, executor=which.executor, since=which.since, unknown=which.unknown, dead=True
+            runtime=which.runtime,
+            tool=which.tool,
+            executor=which.executor,
+            since=which.since,
+            unknown=which.unknown,
+            dead=True,
+            cause=which.cause,
         )
         calls, following = await self._engine.calls(call_filter, Page(page.limit, cursor or None))
         if following is not None:
@@ -187,21 +197,29 @@ class DeadLetters:
         Raises:
             EngineUnavailable: the store rejects writes; completed changes are kept.
         """
-        rows, following = await self.list(which, Page(limit))
+        found, following = await self._ids(which, limit)
         done, failed = 0, list[Failed]()
-        for row in () if dry_run else rows:
+        for letter in () if dry_run else found:
             try:
                 try:
-                    await deal_with(id_of(row))
+                    await deal_with(letter)
                 except Elsewhere as exc:
-                    await pass_on(id_of(row), exc)
+                    await pass_on(letter, exc)
                 done += 1
             except EngineUnavailable:
                 raise
             except DragomanError as exc:
-                failed.append(Failed(id_of(row), str(exc)))
-        found = tuple(id_of(row) for row in rows)
-        return Done(found, done, tuple(failed[:_MOST_FAILURES]), following is not None)
+                failed.append(Failed(letter, str(exc)))
+        return Done(tuple(found), done, tuple(failed[:_MOST_FAILURES]), following is not None)
+
+    async def _ids(self, which: Which, limit: int) -> tuple[Sequence[str], str | None]:
+        """List the first ids that the filters match; large events make short pages."""
+        found, after = list[str](), None
+        while True:
+            rows, after = await self.list(which, Page(limit - len(found), after))
+            found += map(id_of, rows)
+            if after is None or len(found) >= limit:
+                return found, after
 
     async def _find(self, dead_letter_id: str) -> Call | Send:
         session_id, colon, rest = dead_letter_id.partition(":")

@@ -1,28 +1,45 @@
-"""Joins a repeated call without a key to the equal open call that has lost its listener."""
+"""Recognizes a repeated call without a key: it joins the equal open call that has lost its listener.
+
+An agent with a ticket makes one call at a time, and repeats one after a lost connection. If the first call has ended
+meanwhile, the repeat takes its outcome instead of running the tool again.
+"""
 
 from collections import Counter
 from collections.abc import AsyncGenerator, Collection
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
-from gateway.clock import Ids
+from gateway.clock import Clock, Ids
 from gateway.core.calls import fingerprint
+from gateway.core.own_actions import TICKET
 from gateway.events import CallId, SessionId
 from gateway.runtime.cluster.lease import LeaseKeeper
 from gateway.runtime.session.directory import SessionDirectory
 from gateway.store.call import CALLER, Call
 from gateway.store.port import Engine
+from gateway.store.rows import CallFilter, Page, StoredAnswer
 
 _GENERATED = "unkeyed-"
 """Prefix of the keys generated for calls without one."""
+_AGENTS = f"{CALLER}:{TICKET}:{_GENERATED}"
+"""Prefix of the native ids of an agent's calls without a key."""
+_UNRECEIVED = timedelta(minutes=2)
+"""The time after its end in which an outcome that its agent has not received answers a repeat."""
+_SCOPE = "received outcomes"
+_SEARCHED = 100
+"""Calls of the tool in the session that are searched for the repeated one."""
 
 
 class CallDeduplicator:
     """Counts the listeners of each call on this instance; a named lease shows those on other instances."""
 
-    def __init__(self, engine: Engine, directory: SessionDirectory, ids: Ids, keeper: LeaseKeeper) -> None:
+    def __init__(
+        self, engine: Engine, directory: SessionDirectory, clock: Clock, ids: Ids, keeper: LeaseKeeper
+    ) -> None:
         self._engine = engine
         self._directory = directory
+        self._clock = clock
         self._ids = ids
         self._keeper = keeper
         self._listeners = Counter[CallId]()
@@ -57,6 +74,31 @@ class CallDeduplicator:
                 return call
             await self.stop_listening(row.call_id)
         return None
+
+    async def take_unreceived(self, session_id: SessionId, tool: str, arguments: dict[str, Any]) -> Call | None:
+        """Find the newest equal call of the agent if it has ended and its outcome was not received; only once.
+
+        Returns None if it was canceled: the agent wants the tool after all.
+        """
+        sha = fingerprint(tool, arguments)
+        rows, _ = await self._engine.calls(CallFilter(session_id=session_id, tool=tool), Page(_SEARCHED))
+        equal = (row for row in rows if row.args_sha == sha and row.native_call_id.startswith(_AGENTS))
+        newest = next(equal, None)
+        if newest is None or newest.is_open or newest.state == "canceled":
+            return None
+        ended = await self._engine.ended_for(newest.call_id)
+        if ended is None or ended > _UNRECEIVED:
+            return None
+        # Its listener, if there is one, is receiving the outcome.
+        async with self.listening_alone(newest.call_id) as alone:
+            return newest if alone and await self.note_received(newest) else None
+
+    async def note_received(self, call: Call) -> bool:
+        """Record that an agent received the outcome of a call without a key; False if it is on record, or another's."""
+        if not call.native_call_id.startswith(_AGENTS):
+            return False
+        expires_at = self._clock.now() + 2 * _UNRECEIVED
+        return await self._engine.remember(key=call.call_id, scope=_SCOPE, answer=StoredAnswer("", b"", expires_at))
 
     async def _open_calls(self, session_id: SessionId) -> Collection[Call]:
         owned = self._directory.owned(session_id)

@@ -8,18 +8,20 @@ or fails with a gateway fault.
 import asyncio
 from asyncio import Future, Task
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import timedelta
 from functools import partial
 from logging import INFO, WARNING
+from typing import Any
 
 import structlog
 
 from gateway.core.calls import failure
-from gateway.core.effects import Ask, Dispatch, Release, call_data
+from gateway.core.effects import Ask, AwaitCopy, Dispatch, Release, call_data
 from gateway.core.session import RetryPolicy
 from gateway.core.state import SessionView
 from gateway.core.trace_context import attempt_context
+from gateway.errors import EngineUnavailable
 from gateway.events import CallId
 from gateway.executors.port import (
     Accepted,
@@ -42,6 +44,7 @@ from gateway.runtime.calls.reports import Report
 from gateway.runtime.calls.secret_scanner import SecretScanner
 from gateway.runtime.calls.slots import Slots
 from gateway.runtime.delivery.backends import Backends
+from gateway.runtime.delivery.subscriptions import target_of
 from gateway.runtime.metrics import AttemptResult
 from gateway.runtime.services import Services
 from gateway.runtime.session.inbox import Inbox
@@ -57,6 +60,8 @@ _SLACK = timedelta(seconds=2)
 _NO_TIME = timedelta(0)
 _FAIR = 0.5
 """If an attempt had less than this fraction of its full timeout, a timeout says nothing about the executor."""
+_COPY_LOOK, _LONGEST_COPY_LOOK = 0.05, 1.0
+"""The first and the longest pause, in seconds, between two looks at a copy that confirms a message."""
 _NAME = 64
 """Characters of a member's name that are logged."""
 
@@ -85,6 +90,7 @@ class Dispatcher:
         backends: Backends,
     ) -> None:
         self._clock = services.clock
+        self._engine = services.engine
         self._metrics = services.metrics
         self._slots = slots
         self._breakers = breakers
@@ -98,7 +104,7 @@ class Dispatcher:
         """The running attempts of each session."""
         self._broken_off: set[Future[Answer]] = set()
         """Canceled attempts whose end is not reported."""
-        self._questions: dict[Inbox, set[Task[None]]] = {}
+        self._questions: dict[Inbox, dict[Task[None], None]] = {}
         self._asking = Counter[tuple[Inbox, str]]()
         """The number of requests about routed events on the wire, by session and executor."""
         self._report_end = guard_call("dispatcher", self._handle_end)
@@ -320,19 +326,53 @@ class Dispatcher:
 
     def ask(self, session: Inbox, effect: Ask) -> None:
         """Send a routed event to its executor in a new task."""
-        asking = guard("question", partial(self._ask_until_deadline, session, effect), self._tasks, times=3)
-        self._questions.setdefault(session, set()).add(asking)
+        self._start_question(session, partial(self._ask_until_deadline, session, effect))
+
+    def await_copy(self, session: Inbox, effect: AwaitCopy) -> None:
+        """Report the fate of a copy to its session, in a new task."""
+        self._start_question(session, partial(self._await_copy, session, effect))
+
+    def _start_question(self, session: Inbox, question: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        asking = guard("question", question, self._tasks, times=3)
+        self._questions.setdefault(session, {})[asking] = None
         asking.add_done_callback(guard_call("dispatcher", partial(self._forget, session)))
 
     def _forget(self, session: Inbox, question: Task[None]) -> None:
-        of_session = self._questions.get(session, set())
-        of_session.discard(question)
+        of_session = self._questions.get(session, {})
+        of_session.pop(question, None)
         if not of_session:
             self._questions.pop(session, None)
 
     async def _ask_until_deadline(self, session: Inbox, effect: Ask) -> None:
         answer = await self._ask(session, effect)
         session.put(ExecutorReplied(effect.sequence, answer))
+
+    async def _await_copy(self, session: Inbox, effect: AwaitCopy) -> None:
+        # Another instance may deliver the copy, and this one may restart meanwhile: only the ledger knows.
+        pause = _COPY_LOOK
+        while self._clock.now() < effect.deadline_at:
+            answer = await self._fate_of_copy(effect)
+            if answer is not None:
+                session.put(ExecutorReplied(effect.sequence, answer))
+                return
+            await asyncio.sleep(pause)
+            pause = min(_LONGEST_COPY_LOOK, pause * 1.5)
+
+    async def _fate_of_copy(self, effect: AwaitCopy) -> Answer | None:
+        """Read whether a copy was delivered; None if that is not known yet."""
+        try:
+            rows = await self._engine.sends_of(effect.session_id, effect.sequence)
+        except EngineUnavailable as exc:
+            self._engine.outage.failed(exc, "read of a copy")
+            return None
+        row = next((row for row in rows if row.target == target_of(effect.destination)), None)
+        if row is None:
+            return failure(f"no route copies this message to {effect.destination!r}")
+        if row.state == "pending":
+            return None
+        if row.state == "delivered":
+            return Replied({"delivered": True})
+        return failure(f"{effect.destination!r} did not take the message: {row.reason or row.state}")
 
     async def _ask(self, session: Inbox, effect: Ask) -> Answer:
         found = self._backends.executor(effect.executor)
@@ -342,7 +382,7 @@ class Dispatcher:
         reason, attempt, unsent = "the deadline had passed", 1, 0
         while (remaining := effect.deadline_at - self._clock.now()) > _NO_TIME:
             if (refusal := self._breakers.refusal(effect.executor)) is not None:
-                if not self._breakers.admits(effect.executor):
+                if self._breakers.wait(effect.executor) != 0:
                     return failure(refusal)
                 self._breakers.reserve(effect.executor)
             epoch = self._breakers.start_attempt(effect.executor)
@@ -407,7 +447,7 @@ def _had_fair_time(timeout: timedelta, policy: RetryPolicy) -> bool:
 
 
 def _note_fault(exc: BaseException, **about: str | None) -> Uncertain:
-    FAULTS.note("executor", exc, text="executor failed", **about)
+    FAULTS.get().note("executor", exc, text="executor failed", **about)
     return Uncertain(f"the executor failed inside the gateway ({type(exc).__name__})")
 
 
@@ -418,7 +458,7 @@ def _result_of(answer: object) -> AttemptResult:
         TypeError: a plug-in executor returned something that is not an answer.
     """
     match answer:
-        case Answered(refused=True):
+        case Answered(refused=True) | Uncertain(refused=True):
             return "refused"
         case Answered() | Replied():
             return "answered"

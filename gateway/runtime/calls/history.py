@@ -6,31 +6,40 @@ from gateway.runtime.views import CallHistory
 from gateway.store.call import Call
 from gateway.store.port import Engine
 
-_PAGE = 500
-_MOST_PAGES = 20
+_KINDS = frozenset(
+    {"tool.canceled", "call.progressed", "call.linked", "outcome.ignored", "context.updated", "delivery.settled"}
+)
+"""The kinds between the request of a call and its outcome, and after it; requests of other calls are not read."""
+_SEARCHED = 10_000
 
 
 async def load_history(engine: Engine, row: Call) -> CallHistory:
     """Collect all events and deliveries of a call, from its request up to a bounded number of events later."""
-    found: list[Envelope] = []
-    after = row.request_sequence - 1
-    for _ in range(_MOST_PAGES):
+    found = await _read_one(engine, row, row.request_sequence)
+    after: int | None = row.request_sequence
+    while after is not None and after < row.request_sequence + _SEARCHED:
         try:
-            page = await engine.read(row.session_id, after=after, limit=_PAGE)
+            page, after = await engine.read_kinds(row.session_id, _KINDS, after=after)
         except Truncated as exc:
             after = exc.first_sequence - 1
             continue
-        found.extend(envelope for envelope in page if _belongs_to(envelope, row))
-        if len(page) < _PAGE:
-            break
-        after = page[-1].sequence
-    outcome = row.outcome_sequence
-    sends = () if outcome is None else await engine.sends_of(row.session_id, outcome)
-    return CallHistory(row, tuple(found), tuple(sends))
+        found += [envelope for envelope in page if _belongs_to(envelope, row)]
+    if row.outcome_sequence is None:
+        return CallHistory(row, tuple(found), ())
+    found += await _read_one(engine, row, row.outcome_sequence)
+    sends = await engine.sends_of(row.session_id, row.outcome_sequence)
+    return CallHistory(row, tuple(sorted(found, key=lambda one: one.sequence)), tuple(sends))
+
+
+async def _read_one(engine: Engine, row: Call, sequence: int) -> list[Envelope]:
+    try:
+        return await engine.read(row.session_id, after=sequence - 1, limit=1)
+    except Truncated:
+        return []
 
 
 def _belongs_to(envelope: Envelope, row: Call) -> bool:
     event = envelope.event
-    if getattr(event, "call_id", None) == row.call_id or envelope.sequence == row.request_sequence:
+    if getattr(event, "call_id", None) == row.call_id:
         return True
     return event.kind == "delivery.settled" and getattr(event, "sequence", None) == row.outcome_sequence

@@ -2,6 +2,7 @@
 
 import asyncio
 from asyncio import AbstractEventLoop, Future
+from contextvars import copy_context
 from typing import Any, cast
 
 import structlog
@@ -28,7 +29,7 @@ class Report:
     One report at a time is being recorded. Reports after the end of the attempt or the call are ignored.
     """
 
-    __slots__ = ("_call_id", "_newest", "_over", "_under_way", "session")
+    __slots__ = ("_call_id", "_context", "_newest", "_over", "_under_way", "session")
 
     def __init__(self, session: Inbox, call_id: CallId) -> None:
         """Prepare; reports are passed on in the session's event loop."""
@@ -36,11 +37,15 @@ class Report:
         self._call_id = call_id
         self._newest: dict[str, Any] | None = None
         self._under_way = self._over = False
+        self._context = copy_context()
 
     def __call__(self, data: dict[str, Any]) -> None:
         """Report the progress of the call: a JSON object of at most `MOST_REPORTED` bytes."""
-        if self._over:
-            return
+        if not self._over:
+            # A copy, because several threads may report at once.
+            self._context.copy().run(self._take, data)
+
+    def _take(self, data: dict[str, Any]) -> None:
         try:
             self._newest = _copy_json(data)
         except ValueError as exc:

@@ -102,10 +102,6 @@ class Slots:
                 self._executors[name] = _Executor(name, most, _set_rate(None, rate))
                 continue
             known.most, known.bucket = most, _set_rate(known.bucket, rate)
-            if known.timer is not None:
-                # The timer was set for the old rate.
-                known.timer.cancel()
-                known.timer = None
         for name in list(self._executors):
             self._grant(name)
 
@@ -116,7 +112,7 @@ class Slots:
     def take(self, executor: str, session: Inbox) -> bool:
         """Take a slot if one is free and no call waits for it."""
         state = self._executors.get(executor)
-        if state is None or state.queues or not self._fits(state, session):
+        if state is None or state.queues or self._wait(state, session) != 0:
             return False
         self._hold(state, session)
         return True
@@ -199,6 +195,7 @@ class Slots:
                 name=name,
                 breaker=breaker.state,
                 since=breaker.since if breaker.state != "closed" else None,
+                refuses=breaker.refuses,
                 failed_at=breaker.failed_at,
                 reason=breaker.reason or None,
                 running=state.running,
@@ -208,12 +205,17 @@ class Slots:
             if (breaker := self._breakers.of(name)) is not None
         ]
 
-    def _fits(self, state: _Executor, session: Inbox) -> bool:
+    def _wait(self, state: _Executor, session: Inbox) -> float | None:
+        """Return the seconds until a call may start; None if it waits for anything other than time.
+
+        The decision and its timer use the same result, since a time that passes between two looks would set no timer.
+        """
         if self._paused or state.running >= state.most or self._sessions.get(session, 0) >= self._per_session:
-            return False
-        if state.name in self._breakers.moved and not self._breakers.admits(state.name):
-            return False
-        return (state.bucket is None and not self._paces) or not self._rate_wait(state, session)
+            return None
+        wait = self._breakers.wait(state.name) if state.name in self._breakers.moved else 0.0
+        if wait is None or (state.bucket is None and not self._paces):
+            return wait
+        return max(wait, self._rate_wait(state, session))
 
     def _rate_wait(self, state: _Executor, session: Inbox) -> float:
         """Return the seconds until the rates of the executor and the session allow a call."""
@@ -234,12 +236,16 @@ class Slots:
             self._breakers.reserve(state.name)
 
     def _grant(self, executor: str) -> None:
-        state = self._executors[executor]
+        state, waits = self._executors[executor], list[float]()
         granted = True
         while granted:
             granted = False
+            waits.clear()
             for session in list(state.queues):
-                if not self._fits(state, session):
+                if (wait := self._wait(state, session)) is None:
+                    continue
+                if wait:
+                    waits.append(wait)
                     continue
                 granted = True
                 queue = state.queues[session]
@@ -252,16 +258,14 @@ class Slots:
                     del state.queues[session]
                 self._hold(state, session)
                 session.put(SlotFree(call_id, executor))
-        self._wake_later(executor, state)
+        if state.queues and not self._paused:
+            if patience := self._breakers.patience(executor):
+                waits.append(patience)
+            if waits:
+                self._look_in(min(waits), executor, state)
 
-    def _wake_later(self, executor: str, state: _Executor) -> None:
+    def _look_in(self, wait: float, executor: str, state: _Executor) -> None:
         """Set a timer for the next call that the breaker or a rate allows; all other causes call `look` themselves."""
-        if not state.queues or self._paused:
-            return
-        waits = (self._breakers.seconds_to_change(executor), self._wait_for_rate(state))
-        wait = min((wait for wait in waits if wait), default=0.0)
-        if not wait:
-            return
         loop = asyncio.get_running_loop()
         if state.timer is not None:
             if state.timer.when() <= loop.time() + wait:
@@ -273,16 +277,3 @@ class Slots:
             self.look(executor)
 
         state.timer = loop.call_later(max(wait, _LEAST_WAIT), guard_call("slots", again))
-
-    def _wait_for_rate(self, state: _Executor) -> float:
-        if state.running >= state.most:
-            return 0.0
-        if state.bucket is None and not self._paces:
-            return 0.0
-        waits = [
-            self._rate_wait(state, session)
-            for session in state.queues
-            if self._sessions.get(session, 0) < self._per_session
-        ]
-        # Calls that wait for anything other than a rate are granted when that wait ends.
-        return min((wait for wait in waits if wait), default=0.0)

@@ -112,7 +112,7 @@ class ToolWatch:
                         await self._write(_listing(session_id), shared_at)
                     self._mark(session_id, started_at)
         except EngineUnavailable as exc:
-            log.warning("agent start not recorded", session_id=session_id, reason=str(exc))
+            self._engine.outage.failed(exc, "note of an agent's start")
 
     def _mark(self, session_id: SessionId, started_at: datetime | None) -> None:
         watched = self._sessions.get(session_id)
@@ -141,13 +141,14 @@ class ToolWatch:
 
     async def note_shared_listed(self, runtime: str) -> None:
         """Note that an agent of a runtime has listed the tools without naming its session."""
-        await self._write(_shared(runtime), self._clock.now())
         now = self._clock.now()
+        await self._write(_shared(runtime), now)
         starting = [
             (session_id, watched.started_at)
             for session_id, watched in self._sessions.items()
             if watched.runtime == runtime
             and watched.started_at is not None
+            and watched.started_at <= now
             and watched.settled_at is None
             and not watched.listed
         ]

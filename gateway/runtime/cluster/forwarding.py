@@ -14,7 +14,9 @@ from yarl import URL
 from gateway.errors import Elsewhere
 from gateway.events import SessionId
 from gateway.guard import spawn
+from gateway.links.http_session import describe
 from gateway.links.names import Resolver
+from gateway.log_limit import limited
 from gateway.runtime.cluster.lease import LeaseKeeper
 from gateway.runtime.services import Services
 from gateway.runtime.session.sessions import Sessions
@@ -141,10 +143,10 @@ class Forwarder:
             answered = exchange.result()
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as exc:
             self._metrics.forwarded("unreachable")
-            log.warning("session owner unreachable", instance=owner.instance_id, reason=str(exc))
-            raise Unreached(str(exc)) from exc
+            self._warn("session owner unreachable", owner, describe(exc))
+            raise Unreached(describe(exc)) from exc
         except (aiohttp.ClientError, TimeoutError) as exc:
-            raise self._unsure(owner, session_id, str(exc)) from exc
+            raise self._unsure(owner, session_id, describe(exc)) from exc
         finally:
             exchange.cancel()
         self._metrics.forwarded("answered")
@@ -164,6 +166,9 @@ class Forwarder:
 
     def _unsure(self, owner: Instance, session_id: SessionId, reason: str) -> Elsewhere:
         self._metrics.forwarded("unsure")
-        log.warning("forwarded request unanswered", instance=owner.instance_id, reason=reason)
+        self._warn("forwarded request unanswered", owner, reason)
         text = "the instance that owns the session did not respond; the request may or may not be recorded"
         return Elsewhere(session_id, text, unsure=True)
+
+    def _warn(self, text: str, owner: Instance, reason: str) -> None:
+        limited(log.warning, text, per=owner.instance_id, instance=owner.instance_id, reason=reason)

@@ -137,7 +137,6 @@ class Handover:
         waiting = worth_handing_over(pending, pending.codec)
         handed, until = len(waiting), self._clock.monotonic() + KEPT.total_seconds()
         session_log = log.bind(session_id=session_id, received=received)
-        warned = False
         while waiting:
             try:
                 row = await self._engine.session(session_id)
@@ -150,9 +149,7 @@ class Handover:
                 if self._clock.monotonic() > until:
                     session_log.error("unrecorded frames dropped", reason=f"the store was away too long: {exc}")
                     return
-                if not warned:
-                    session_log.warning("frame handover delayed", reason=str(exc))
-                warned = True
+                self._engine.outage.failed(exc, "handover of frames")
                 await asyncio.sleep(_PAUSE)
             else:
                 del waiting[:some]
@@ -190,7 +187,7 @@ class Handover:
                 more = await self._look(workers) or shared
             except EngineUnavailable as exc:
                 more = True
-                log.warning("orphaned frame query failed", reason=str(exc))
+                self._engine.outage.failed(exc, "query for orphaned frames")
 
     async def _look(self, get_workers: Callable[[], Mapping[SessionId, SessionWorker]]) -> bool:
         """Give pending frames to the sessions; return whether there may be more."""
@@ -201,7 +198,7 @@ class Handover:
         failed = 0
         for session_id, group in groupby(rows, key=lambda row: row.session_id):
             failed += not await self._try_process(session_id, workers.get(session_id), [*group])
-        if len(rows) < _PAGE:
+        if not rows.more:
             return failed > 0
         # Frames of sessions without a worker must not hide later frames.
         for session_id, worker in workers.items():
@@ -214,12 +211,12 @@ class Handover:
         try:
             await self._process(session_id, worker, rows)
         except EngineUnavailable as exc:
-            log.warning("frames of another instance not processed yet", session_id=session_id, reason=str(exc))
+            self._engine.outage.failed(exc, "frames of another instance")
             return False
         except BaseException as exc:
             if not is_fault(exc):
                 raise
-            FAULTS.note("handover", exc, session_id=session_id)
+            FAULTS.get().note("handover", exc, session_id=session_id)
             return False
         return True
 

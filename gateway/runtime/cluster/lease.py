@@ -12,12 +12,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from math import inf
-from uuid import uuid4
 
 import structlog
 
+from gateway.clock import describe_stall
 from gateway.errors import EngineUnavailable
-from gateway.events import SessionId
+from gateway.events import SessionId, instance_id
 from gateway.guard import guard, guard_call
 from gateway.runtime.services import Services
 from gateway.store.rows import Instance, Regained, SessionRow
@@ -64,6 +64,7 @@ class LeaseKeeper:
         self._tasks = services.tasks
         self._engine = services.engine
         self._clock = services.clock
+        self._ids = services.ids
         self._metrics = services.metrics
         self._lease: Lease | None = None
         self._beating: asyncio.Task[None] | None = None
@@ -127,7 +128,7 @@ class LeaseKeeper:
 
     async def _begin(self) -> None:
         began = self._clock.timestamp()
-        lease = Lease(str(uuid4()), inf)
+        lease = Lease(instance_id(self._ids.token()), inf)
         if not await self._engine.beat(lease.instance, url=self.url, ttl=self.ttl):
             raise EngineUnavailable("the store did not grant a new lease")
         self._lease = lease
@@ -184,9 +185,12 @@ class LeaseKeeper:
         if self._timer is not None:
             self._timer.cancel()
         remaining = lease.deadline - self._clock.timestamp()
-        reason = "it was not renewed in time"
-        lose = guard_call("lease", self._lose)
-        self._timer = asyncio.get_running_loop().call_later(max(0.0, remaining), lose, lease, reason)
+        expire = guard_call("lease", self._expire)
+        self._timer = asyncio.get_running_loop().call_later(max(0.0, remaining), expire, lease)
+
+    def _expire(self, lease: Lease) -> None:
+        late = self._clock.timestamp() - lease.deadline
+        self._lose(lease, describe_stall(late) or "it was not renewed in time")
 
     def _lose(self, lease: Lease, reason: str) -> None:
         if self._lease is not lease:

@@ -52,7 +52,7 @@ class RemoteFeeds:
         self._tuning = tuning
         self._all_sessions = all_sessions
         self._remote_feeds: dict[SessionId, tuple[Feed, asyncio.Event]] = {}
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: dict[asyncio.Task[None], None] = {}
 
     def here(self, session_id: SessionId) -> Feed | None:
         """Find the feed of a session that runs here."""
@@ -71,8 +71,8 @@ class RemoteFeeds:
                 found = Feed(row.last_sequence), asyncio.Event()
                 self._remote_feeds[session_id] = found
                 task = guard("remote feed", partial(self._read, session_id, *found), self._tasks, session_id=session_id)
-                self._running.add(task)
-                task.add_done_callback(self._running.discard)
+                self._running[task] = None
+                task.add_done_callback(guard_call("remote feed", self._running.pop))
                 task.add_done_callback(guard_call("remote feed", partial(self._forget, session_id, found[0])))
         return found[0]
 
@@ -149,7 +149,7 @@ class RemoteFeeds:
                     if await self._is_closed(session_id, feed):
                         return
             except EngineUnavailable as exc:
-                log.warning("read of followed session failed", session_id=session_id, reason=str(exc))
+                self._engine.outage.failed(exc, "read of a followed session")
             try:
                 quiet = loop.time() - news_at >= _IDLE_AFTER
                 async with asyncio.timeout(self._tuning.feed_look_idle if quiet else self._tuning.feed_look):
@@ -166,11 +166,11 @@ class RemoteFeeds:
                 feed.skip_to(exc.first_sequence - 1)
                 continue
             feed.extend(page)
-            if len(page) < _PAGE:
+            if not page.more:
                 return feed.last_sequence > began
 
     async def _is_closed(self, session_id: SessionId, feed: Feed) -> bool:
-        if not feed.ends_with("session.closed"):
+        if not feed.is_closed():
             return False
         row = await self._engine.session(session_id)
         return row is None or row.state == "closed"

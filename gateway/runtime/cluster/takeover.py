@@ -16,7 +16,7 @@ from gateway.runtime.metrics import Metrics
 from gateway.runtime.observe import label_session, warn_unserved
 from gateway.runtime.session.sessions import Sessions
 from gateway.runtime.tuning import Tuning
-from gateway.store.port import Engine
+from gateway.store.port import Engine, Report, report_nothing
 from gateway.store.rows import Page, Regained, SessionFilter, SessionRow
 
 log = structlog.get_logger(__name__)
@@ -66,9 +66,11 @@ class Takeover:
         # meanwhile other instances that lost their lease in the same pause can resume theirs.
         self._must_compare = True
 
-    async def take_all(self, *, pause: float = 0.0) -> None:
+    async def take_all(self, *, pause: float = 0.0, report: Report = report_nothing) -> None:
         """Take over all sessions that this instance may own, `BATCH` at a time."""
+        most = 0 if report is report_nothing else await self._engine.count_open_sessions()
         while not self._sessions.leaving:
+            report("loading sessions", min(1, self._sessions.count / max(most, 1)))
             rows = await self._keeper.take_over(self._sessions.runtimes.keys(), limit=BATCH)
             if not rows:
                 return
@@ -109,7 +111,7 @@ class Takeover:
             for name, sessions in unserved.items():
                 warn_unserved(name, sessions=sessions, calls=calls.get(name, 0))
         except EngineUnavailable as exc:
-            log.warning("query for sessions without a runtime failed", reason=str(exc))
+            self._engine.outage.failed(exc, "query for sessions without a runtime")
 
     def prioritize(self, names: Sequence[str]) -> None:
         """Look at these sessions first, since another instance reported that they have no owner."""
@@ -137,7 +139,7 @@ class Takeover:
             except EngineUnavailable as exc:
                 # This instance may own a session without knowing, because the answer was lost.
                 self._must_compare = True
-                log.warning("query for sessions without an owner failed", reason=str(exc))
+                self._engine.outage.failed(exc, "query for sessions without an owner")
 
     async def _take_named(self) -> None:
         while self._named:
@@ -148,7 +150,7 @@ class Takeover:
                 except EngineUnavailable:
                     raise
                 except Exception as exc:  # noqa: BLE001 - noted: one session must not block the others
-                    FAULTS.note("takeover", exc, session_id=session_id)
+                    FAULTS.get().note("takeover", exc, session_id=session_id)
                     row, self._must_compare = None, True
                 del self._named[session_id]
                 if row is not None and self._sessions.owned(session_id) is None:

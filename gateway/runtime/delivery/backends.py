@@ -13,7 +13,7 @@ from gateway.core.session import RetryPolicy
 from gateway.errors import EngineUnavailable, InvalidConfiguration, NotFound, OperatorError, Problem
 from gateway.events import Live
 from gateway.executors.port import Destination, Executor
-from gateway.guard import Tasks, guard, spawn, suppress_faults
+from gateway.guard import Tasks, guard, guard_call, spawn, suppress_faults
 from gateway.runtime.cluster.lease import Lease, LeaseKeeper
 from gateway.runtime.cluster.notifications import Notifications
 from gateway.runtime.delivery.live_copies import LiveCopies
@@ -72,7 +72,7 @@ class Backends:
         self._tasks = services.tasks
         self._executors: dict[str, _Executor] = {}
         self._deliveries: dict[str, _Delivery] = {}
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing: dict[asyncio.Task[None], None] = {}
         self._held: set[str] = set()
         """The destinations that only this instance delivers to."""
 
@@ -169,7 +169,7 @@ class Backends:
         try:
             return await self._keeper.hold(target_of(name))
         except EngineUnavailable as exc:
-            log.warning("destination lock failed", destination=name, reason=str(exc))
+            self._engine.outage.failed(exc, "lock of a destination")
             # A lock lasts as long as the lease.
             return name in self._held
 
@@ -235,8 +235,8 @@ class Backends:
     def _close_later(self, one: _Executor) -> None:
         patience = one.policy.timeout.total_seconds() + _OVERLAP
         task = guard("executor", partial(_close_after, one.executor, patience), self._tasks, again=False)
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        self._closing[task] = None
+        task.add_done_callback(guard_call("backends", self._closing.pop))
 
 
 def _make(section: str, name: str, factory: Callable[[_Spec], _Part], spec: _Spec) -> _Part:

@@ -115,7 +115,7 @@ class LiveCopies:
         except BaseException as exc:
             if not is_fault(exc):
                 raise
-            FAULTS.note("live copies", exc, destination=self._name, session_id=one.session.session_id)
+            FAULTS.get().note("live copies", exc, destination=self._name, session_id=one.session.session_id)
             copied = Copied("refused", f"the destination failed inside the gateway ({type(exc).__name__})")
         if copied.state != "delivered":
             self._lose(copied.reason, one.session)

@@ -18,11 +18,11 @@ from gateway.runtime.status import Status
 from gateway.runtime.tuning import Tuning
 from gateway.settings.model import Retention
 from gateway.store.port import Engine
-from gateway.store.rows import CallFilter, Page, RetentionPolicy
+from gateway.store.rows import RetentionPolicy
 
 log = structlog.get_logger(__name__)
 
-_DEAD_COUNTED = 1_000
+_COUNTED = 1_000
 
 
 class Maintenance:
@@ -65,10 +65,11 @@ class Maintenance:
                 self._metrics.outbox_oldest(name, seconds)
             self._metrics.tasks(len(asyncio.all_tasks()))
             self._check_descriptors()
+            self._metrics.conditions(Counter(condition.kind for condition in self._status.conditions()))
             try:
                 await self._measure_store()
             except EngineUnavailable as exc:
-                log.warning("store measurement failed", reason=str(exc))
+                self._engine.outage.failed(exc, "measurement")
             await asyncio.sleep(self._tuning.gauges)
 
     def _check_descriptors(self) -> None:
@@ -88,12 +89,12 @@ class Maintenance:
             self._can_open = True
 
     async def _measure_store(self) -> None:
-        dead, _ = await self._engine.dead_sends(Page(limit=_DEAD_COUNTED))
-        calls, _ = await self._engine.calls(CallFilter(dead=True), Page(limit=_DEAD_COUNTED))
-        self._metrics.dead_letters(len(dead) + len(calls))
+        self._metrics.dead_letters(await self._engine.count_dead(_COUNTED))
+        self._metrics.interactions_waiting(await self._engine.count_waiting(_COUNTED))
         for runtime, lacking in (await self._status.sessions_without_tools()).items():
             self._metrics.sessions_without_tools(runtime, len(lacking))
         free = (await self._engine.health()).extra.get("disk_free_bytes")
+        self._engine.outage.works()
         if free is not None:
             self._metrics.disk_free(int(free))
 
@@ -112,7 +113,7 @@ class Maintenance:
                     swept = await self._engine.sweep(policy)
                     lost.update(swept.copies)
             except EngineUnavailable as exc:
-                log.warning("retention postponed", reason=str(exc))
+                self._engine.outage.failed(exc, "retention")
             self._report_lost(lost)
 
     def _report_lost(self, lost: Counter[str]) -> None:

@@ -14,8 +14,9 @@ from gateway.errors import DragomanError, EngineUnavailable
 from gateway.events import SessionId, to_copy
 from gateway.executors.port import Copied, Destination
 from gateway.guard import FAULTS, Tasks, guard, is_fault, is_to_end
+from gateway.log_limit import limited
 from gateway.store.port import Engine
-from gateway.store.rows import Send
+from gateway.store.rows import Rows, Send
 from gateway.store.step import SendChange, SendState, Step
 
 log = structlog.get_logger(__name__)
@@ -102,12 +103,15 @@ class EventDelivery:
             try:
                 rows = await self._due()
                 await self._deliver(rows)
-                if len(rows) == _PAGE:
+                if rows.more:
                     continue
                 # New copies are queried next, before any retry is due.
                 wait = 0.0 if self._wakeup.is_set() else await self._sleep_time()
+            except EngineUnavailable as exc:
+                self._engine.outage.failed(exc, "copies")
+                wait = 1.0
             except DragomanError as exc:
-                log.warning("copies postponed", destination=self._name, reason=str(exc))
+                limited(log.warning, "copies postponed", per=self._name, destination=self._name, reason=str(exc))
                 wait = 1.0
             # Copies that are written meanwhile share the next query.
             await asyncio.sleep(_QUERY_PAUSE)
@@ -117,9 +121,9 @@ class EventDelivery:
             except TimeoutError:
                 continue
 
-    async def _due(self) -> Sequence[Send]:
+    async def _due(self) -> Rows[Send]:
         if await self._is_off():
-            return ()
+            return Rows()
         return await self._engine.pending_sends(target=target_of(self._name), due_before=self._clock.now(), limit=_PAGE)
 
     async def _is_off(self) -> bool:
@@ -152,7 +156,7 @@ class EventDelivery:
                         raise
                     # A session whose marks cannot be written must not stop the copies of the others.
                     if not isinstance(exc, DragomanError):
-                        FAULTS.note("copies", exc, destination=self._name, session_id=mine[0].session_id)
+                        FAULTS.get().note("copies", exc, destination=self._name, session_id=mine[0].session_id)
                         exc = EngineUnavailable(f"a mark failed unexpectedly ({type(exc).__name__})")
                     problems.append(exc)
 
@@ -192,7 +196,7 @@ class EventDelivery:
         envelope = row.envelope
         attempt = row.attempt + 1
         try:
-            kind, data = to_copy(envelope)
+            kind, data = to_copy(envelope, self._engine.generation.name)
             copied = await self._destination.copy(
                 key=envelope.event_id,
                 kind=kind,
@@ -216,7 +220,7 @@ class EventDelivery:
 
     def _note_fault(self, row: Send, exc: BaseException) -> Copied:
         """Note an unexpected failure; the third one of a copy makes it dead."""
-        FAULTS.note("destination", exc, destination=self._name, session_id=row.session_id, sequence=row.sequence)
+        FAULTS.get().note("destination", exc, destination=self._name, session_id=row.session_id, sequence=row.sequence)
         key = row.session_id, row.sequence
         self._faults[key] = times = self._faults.get(key, 0) + 1
         reason = f"the destination failed inside the gateway ({type(exc).__name__})"

@@ -17,7 +17,9 @@ from gateway.events import Envelope, Live, Missed, SessionId
 from gateway.events.weight import weight
 from gateway.guard import Tasks, guard
 from gateway.runtime.feeds.log import NewsLog
+from gateway.runtime.feeds.room import LARGE, Room
 from gateway.runtime.feeds.wakeup import Ending
+from gateway.runtime.metrics import Metrics
 from gateway.runtime.tuning import Tuning
 from gateway.runtime.views import Heartbeat, Passed, Selected, SessionEvent, SessionItem, SessionNews
 from gateway.store.port import Engine
@@ -30,13 +32,13 @@ _GATHER = 0.02
 """Seconds between two reads, so that events of a busy moment are read together."""
 _HELD_BACK = 0.05
 """Seconds until events are read again that wait for an earlier transaction."""
+_SAY_HELD_BACK = 2.0
+"""Seconds after which an operator and the followers hear of events that wait for an earlier transaction."""
 _RENEW = 10.0
 _MOST_LIVE = 1_000
 """Live events that wait to be shown; the oldest are dropped."""
 _MOST_NAMES = 10_000
 _FIRST_PAGE, _LARGEST_PAGE = 4, 200
-_PAGE_BYTES = 128 * 1024
-"""The weight of a page that is held at once, unless one event is heavier; heavy events shrink the next pages."""
 _LEAST_SEARCHED, _MOST_SEARCHED = 1_000, 20_000
 """Events that one read searches for matches."""
 
@@ -46,13 +48,24 @@ log = structlog.get_logger(__name__)
 class AllSessionsFeed:
     """Shows the events of all sessions to followers."""
 
-    def __init__(self, engine: Engine, tasks: Tasks, tuning: Tuning, *, ask_others: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        tasks: Tasks,
+        tuning: Tuning,
+        room: Room,
+        metrics: Metrics,
+        *,
+        ask_others: Callable[[], None],
+    ) -> None:
         """Start without followers; `ask_others` asks other instances to notify this one of every session."""
         self.is_wanted = False
         """Whether followers here or other instances want to know of changes."""
         self._engine = engine
         self._tasks = tasks
         self._tuning = tuning
+        self._room = room
+        self._metrics = metrics
         self._ask_others = ask_others
         self._log = NewsLog(SessionNews)
         self._reading: asyncio.Task[None] | None = None
@@ -62,6 +75,9 @@ class AllSessionsFeed:
         self._names: OrderedDict[SessionId, SessionName] = OrderedDict()
         self._others: Callable[[SessionId, Live | None], None] | None = None
         self._others_until = 0.0
+        self._held_back_since: float | None = None
+        self._held_back = ""
+        """What the events that wait for an earlier transaction wait for."""
 
     @property
     def is_followed(self) -> bool:
@@ -105,23 +121,24 @@ class AllSessionsFeed:
     # Following -------------------------------------------------------------------------------------------
 
     async def follow(
-        self, which: EventFilter, *, after: Position | None, heartbeat: float, ended: Ending
+        self, which: EventFilter, *, after: Position | None, is_gap: bool = False, heartbeat: float, ended: Ending
     ) -> AsyncGenerator[SessionItem]:
-        """Yield the matching events after a position, then new ones; None starts with new events."""
+        """Yield the matching events after a position, then new ones; None starts with new events.
+
+        With `is_gap`, or after a position that the store has not reached, `Missed` is the first item.
+        """
         place = self._log.join()
         self.is_wanted = True
         waiting = self._log.waiting(ended, within=heartbeat)
         try:
             end = await self._engine.end()
             self._read_on(end)
-            last = end if after is None else after
-            if after is None:
-                # A client that is cut off before its first event resumes here.
-                yield Passed(last)
-            elif last > end:
-                # The store was restored, so the same positions may now belong to other events.
-                last = end
+            last = end if after is None else min(after, end)
+            is_gap = is_gap or last != (after or end)
+            if is_gap:
                 yield Missed()
+            if is_gap or after is None:
+                # A client that is cut off before its first event resumes here.
                 yield Passed(last)
             # Events recorded before joining are only in the store.
             sent, missed = last, True
@@ -135,15 +152,22 @@ class AllSessionsFeed:
                                 yield item
                 if some is not None:
                     chosen = _select(some, last, which)
+                    if chosen.items and not self._room.shares(some):
+                        # Recorded events are read again when there is room.
+                        missed = True
+                        continue
                     last = last if some.last is None else max(last, some.last)
                     if chosen.items:
-                        sent = max(sent, *(one.position or sent for one in chosen.items))
-                        yield chosen
+                        try:
+                            sent = max(sent, *(one.position or sent for one in chosen.items))
+                            yield chosen
+                        finally:
+                            self._room.leave_shared(some)
                 elif not (missed or is_behind):
                     if ended.is_set():
                         return
                     if not await self._log.wait(place, waiting):
-                        yield Passed(last) if last > sent else Heartbeat()
+                        yield Passed(last) if last > sent else Heartbeat(self._held_back)
                         sent = last
                 missed = False
         finally:
@@ -155,25 +179,41 @@ class AllSessionsFeed:
 
     async def _read(self, after: Position, which: EventFilter) -> AsyncGenerator[tuple[SessionItem | None, Position]]:
         """Yield the matching events on record after a position, each item with the position that it reaches."""
-        limit, searched, was_gap = _FIRST_PAGE, _LEAST_SEARCHED, False
-        while True:
-            page = await self._engine.read_all(
-                after, which, limit=limit, searched=limit if which == ANY_EVENT else searched
-            )
-            if page.is_gap and not was_gap:
-                was_gap = True
-                yield Missed(), after
-            taken, after, more = _take(page)
-            limit, full = _next_limit(limit, taken), len(page.events) == limit
-            searched = max(searched // 2, _LEAST_SEARCHED) if full else min(searched * 2, _MOST_SEARCHED)
-            del page
-            for news in taken:
-                yield Selected(news.items), news.last or after
-            if not more:
-                yield None, after
-                return
-            if not taken:
-                yield Passed(after), after
+        limit, searched, was_gap, reserved = _FIRST_PAGE, _LEAST_SEARCHED, False, 0
+        try:
+            while True:
+                page = await self._engine.read_all(
+                    after, which, limit=limit, searched=limit if which == ANY_EVENT else searched
+                )
+                if page.is_gap and not was_gap:
+                    was_gap = True
+                    yield Missed(), after
+                heavy = weight(page.events[0].envelope.event) if page.events else 0
+                if heavy > LARGE and not reserved:
+                    if not self._room.takes(heavy):
+                        # Waits without the page, and reads it again.
+                        del page
+                        await self._room.enter(heavy)
+                        limit, reserved = 1, heavy
+                        continue
+                    reserved = heavy
+                taken, after, more = _take(page)
+                limit, full = _next_limit(limit, taken), len(page.events) == limit
+                searched = max(searched // 2, _LEAST_SEARCHED) if full else min(searched * 2, _MOST_SEARCHED)
+                del page
+                for news in taken:
+                    yield Selected(news.items), news.last or after
+                if reserved:
+                    self._room.leave(reserved)
+                    reserved = 0
+                if not more:
+                    yield None, after
+                    return
+                if not taken:
+                    yield Passed(after), after
+        finally:
+            if reserved:
+                self._room.leave(reserved)
 
     # Reading ---------------------------------------------------------------------------------------------
 
@@ -195,8 +235,9 @@ class AllSessionsFeed:
             try:
                 page = await self._engine.read_all(self._position, ANY_EVENT, limit=limit, searched=limit)
                 await self._learn_names(page)
+                await self._note_held_back(is_held=page.held_back)
             except EngineUnavailable as exc:
-                log.warning("read of all sessions failed", reason=str(exc))
+                self._engine.outage.failed(exc, "read of all sessions")
                 await asyncio.sleep(self._tuning.feed_look)
                 continue
             if page.is_gap:
@@ -207,8 +248,27 @@ class AllSessionsFeed:
             if not more:
                 await asyncio.sleep(_GATHER)
                 await self._wait(_HELD_BACK if page.held_back else self._tuning.stream_look)
+        await self._note_held_back(is_held=False)
         # After a fault the task starts again where it was.
         self._reading = None
+
+    async def _note_held_back(self, *, is_held: bool) -> None:
+        """Say who holds back events: in the log, in a metric and to the followers."""
+        now = asyncio.get_running_loop().time()
+        if not is_held:
+            if self._held_back:
+                log.info("events are no longer held back")
+                self._metrics.held_back(None, 0)
+            self._held_back_since, self._held_back = None, ""
+            return
+        self._held_back_since = self._held_back_since or now
+        if now - self._held_back_since < _SAY_HELD_BACK or (holder := await self._engine.held_back_by()) is None:
+            return
+        if not self._held_back:
+            fix = "end it, for example with pg_terminate_backend"
+            log.warning("events are held back", by=str(holder), pid=holder.pid, database=holder.database, fix=fix)
+        self._held_back = f"events are held back by {holder}"
+        self._metrics.held_back(holder, now - self._held_back_since)
 
     async def _wait(self, seconds: float) -> None:
         try:
@@ -260,7 +320,7 @@ def _take(page: PlacedPage) -> tuple[list[SessionNews], Position, bool]:
     for count, placed in enumerate(page.events):
         size = weight(placed.envelope.event)
         heavy += size
-        if count and heavy > _PAGE_BYTES:
+        if count and heavy > LARGE:
             return taken, page.events[count - 1].position, True
         if not taken or not taken[-1].takes(size):
             taken.append(SessionNews())
@@ -270,7 +330,7 @@ def _take(page: PlacedPage) -> tuple[list[SessionNews], Position, bool]:
 
 def _next_limit(limit: int, taken: Sequence[SessionNews]) -> int:
     count, heavy = sum(len(news.items) for news in taken), sum(news.weight for news in taken)
-    return max(1, min(limit * 2, count * _PAGE_BYTES // heavy if heavy else limit * 2, _LARGEST_PAGE))
+    return max(1, min(limit * 2, count * LARGE // heavy if heavy else limit * 2, _LARGEST_PAGE))
 
 
 def _select(news: SessionNews, last: Position, which: EventFilter) -> Selected:

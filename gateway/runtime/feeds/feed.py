@@ -110,10 +110,10 @@ class Feed(NewsLog[News]):
         self._wake_watches()
         self.skip()
 
-    def ends_with(self, kind: str) -> bool:
-        """Whether the last item kept is a recorded event of this kind."""
+    def is_closed(self) -> bool:
+        """Whether the last item kept records the end of the session."""
         last = self.last.items[-1] if self.last is not None else None
-        return isinstance(last, Envelope) and last.event.kind == kind
+        return isinstance(last, Envelope) and last.event.kind == "session.closed"
 
     def close(self) -> None:
         """End all followers."""

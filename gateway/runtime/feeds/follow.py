@@ -14,14 +14,13 @@ from gateway.events.weight import weight
 from gateway.runtime.cluster.remote_feeds import RemoteFeeds
 from gateway.runtime.feeds.feed import Feed
 from gateway.runtime.feeds.linked import with_links
+from gateway.runtime.feeds.room import LARGE, Room
 from gateway.runtime.feeds.wakeup import Ending
 from gateway.runtime.views import Heartbeat, News, StreamItem
 from gateway.store.port import Engine
 
 _FIRST_PAGE, _LARGEST_PAGE = 4, 200
-_PAGE_BYTES = 128 * 1024
-"""Maximum weight of a page that a follower holds, unless one event is heavier; heavy pages shrink the next ones."""
-PAGES = 64
+PAGES = 16
 """Pages of history that are read concurrently."""
 
 
@@ -32,42 +31,59 @@ class JournalReader:
     engine: Engine
     pages: asyncio.Semaphore
     """Limits the pages that are read concurrently."""
+    room: Room
 
     async def read(self, session_id: SessionId, after: int) -> AsyncGenerator[StreamItem]:
         """Yield the events after a sequence."""
-        limit = _FIRST_PAGE
-        while True:
-            async with self.pages:
-                try:
-                    page = await self.engine.read(session_id, after=after, limit=limit)
-                    page = await with_links(self.engine, session_id, page, more=len(page) == limit)
-                    gap = None
-                except Truncated as exc:
-                    page, gap = (), Gap(exc.first_sequence)
-            if gap is not None:
-                yield gap
-                after = gap.first_sequence - 1
-                continue
-            count, heavy, taken, is_whole = 0, 0, [News()], True
-            for count, envelope in enumerate(page, 1):
-                size = weight(envelope.event)
-                heavy += size
-                if count > 1 and heavy > _PAGE_BYTES:
-                    # The rest is read again later, so that a follower that stops reading holds no more than this.
-                    is_whole = False
-                    break
-                if not taken[-1].takes(size):
-                    taken.append(News())
-                taken[-1].add(envelope, size)
-                after = envelope.sequence
-            is_last = is_whole and len(page) < limit
-            del page
-            for news in taken:
-                if news.items:
-                    yield news
-            if is_last:
-                return
-            limit = max(1, min(limit * 2, count * _PAGE_BYTES // heavy, _LARGEST_PAGE))
+        limit, reserved = _FIRST_PAGE, 0
+        try:
+            while True:
+                async with self.pages:
+                    try:
+                        page = await self.engine.read(session_id, after=after, limit=limit)
+                        more = page.more
+                        page = await with_links(self.engine, session_id, page, more=more)
+                        gap = None
+                    except Truncated as exc:
+                        page, more, gap = (), True, Gap(exc.first_sequence)
+                if gap is not None:
+                    yield gap
+                    after = gap.first_sequence - 1
+                    continue
+                heavy = weight(page[0].event) if page else 0
+                if heavy > LARGE and not reserved:
+                    if not self.room.takes(heavy):
+                        # Waits without the page, and reads it again.
+                        del page
+                        await self.room.enter(heavy)
+                        limit, reserved = 1, heavy
+                        continue
+                    reserved = heavy
+                count, heavy, taken = 0, 0, [News()]
+                for count, envelope in enumerate(page, 1):
+                    size = weight(envelope.event)
+                    heavy += size
+                    if count > 1 and heavy > LARGE:
+                        # The rest is read again later, so that a follower that stops reading holds no more than this.
+                        more = True
+                        break
+                    if not taken[-1].takes(size):
+                        taken.append(News())
+                    taken[-1].add(envelope, size)
+                    after = envelope.sequence
+                del page
+                for news in taken:
+                    if news.items:
+                        yield news
+                if reserved:
+                    self.room.leave(reserved)
+                    reserved = 0
+                if not more:
+                    return
+                limit = max(1, min(limit * 2, count * LARGE // heavy, _LARGEST_PAGE))
+        finally:
+            if reserved:
+                self.room.leave(reserved)
 
 
 async def follow(
@@ -130,9 +146,18 @@ async def _from_feed(
                         yield item
             if some is not None:
                 fresh = some if some.first is None or some.first > last else _newer_than(some, last)
-                if fresh.items:
-                    last = _place_of(fresh, last)
-                    yield fresh
+                if not fresh.items:
+                    pass
+                elif history.room.shares(fresh):
+                    try:
+                        last = _place_of(fresh, last)
+                        yield fresh
+                    finally:
+                        history.room.leave_shared(fresh)
+                else:
+                    # Recorded events are read again when there is room.
+                    missed = True
+                    continue
             elif not (missed or is_behind):
                 if feed.closed or ended.is_set():
                     return

@@ -127,7 +127,7 @@ async def watch_others(engine: Engine, interaction_feed: InteractionFeed, tuning
         try:
             waiting = {row.interaction_id async for row in _rows_waiting(engine)}
         except EngineUnavailable as exc:
-            log.warning("interaction query failed", reason=str(exc))
+            engine.outage.failed(exc, "query for interactions")
         else:
             if known is not None:
                 interaction_feed.record(known ^ waiting)
@@ -146,7 +146,11 @@ async def _rows_waiting(engine: Engine) -> AsyncIterator[InteractionRow]:
 
 
 async def _waiting(engine: Engine) -> AsyncIterator[InteractionShown]:
-    async for row in _rows_waiting(engine):
-        shown = await show(engine, row)
-        if shown is not None:
-            yield shown
+    after: str | None = None
+    while True:
+        rows, after = await engine.interactions_with_events(Page(_PAGE, after), state="waiting")
+        for row, asked in rows:
+            if asked is not None:
+                yield InteractionShown(row, asked)
+        if after is None:
+            return

@@ -19,7 +19,8 @@ class Wakeup:
     """Wakes all waiters; without waiters it has no effect."""
 
     def __init__(self) -> None:
-        self.waiting: set[asyncio.Future[bool]] = set()
+        # A dict wakes them in the order in which they began to wait.
+        self.waiting: dict[asyncio.Future[bool], None] = {}
 
     def wake(self) -> None:
         """Wake all waiters."""
@@ -67,12 +68,12 @@ class Waits:
         if self._alarm is None:
             self._arm(self._within)
         for wakeup in self._wakeups:
-            wakeup.waiting.add(waiter)
+            wakeup.waiting[waiter] = None
         try:
             return await waiter
         finally:
             for wakeup in self._wakeups:
-                wakeup.waiting.discard(waiter)
+                wakeup.waiting.pop(waiter, None)
 
     def end(self) -> None:
         """Cancel the timer."""

@@ -73,7 +73,7 @@ class Autostarts:
                 except BaseException as exc:
                     if not is_fault(exc) or is_to_end():
                         raise
-                    FAULTS.note("autostart", exc, runtime=name)
+                    FAULTS.get().note("autostart", exc, runtime=name)
                     reason = f"the adapter failed inside the gateway ({type(exc).__name__})"
                     longest = _LONGEST_AFTER_FAULTS
                 attempts += 1

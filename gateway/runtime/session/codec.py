@@ -4,8 +4,9 @@ from typing import cast
 
 from gateway.adapter.port import Codec, Encoded, Frame
 from gateway.errors import CannotExpress, MalformedFrame
-from gateway.events import Draft, Envelope
+from gateway.events import Draft, Envelope, Event
 from gateway.guard import FAULTS, is_fault
+from gateway.store.encoding import OWN_CHANNELS
 
 _TRIES = 3
 """Attempts per frame or event, without pauses because a codec is pure."""
@@ -36,9 +37,12 @@ class CheckedCodec:
                 if not is_fault(exc):
                     raise
                 if tries == 0:
-                    FAULTS.note("codec", exc, runtime=self._runtime, channel=frame.channel)
+                    FAULTS.get().note("codec", exc, runtime=self._runtime, channel=frame.channel)
                 reason = type(exc).__name__
             else:
+                for draft in drafts:
+                    if _takes_own_channel(draft.event):
+                        raise MalformedFrame(f"the channel {frame.channel!r} is the gateway's own")
                 return drafts
         raise MalformedFrame(f"the adapter failed to decode it ({reason})")
 
@@ -48,6 +52,8 @@ class CheckedCodec:
         Raises:
             CannotExpress: the protocol cannot express it, or the codec failed three times.
         """
+        if _takes_own_channel(item.event):
+            raise CannotExpress("this channel is the gateway's own", path="/channel")
         reason = ""
         for tries in range(_TRIES):
             try:
@@ -60,8 +66,13 @@ class CheckedCodec:
                 if not is_fault(exc):
                     raise
                 if tries == 0:
-                    FAULTS.note("codec", exc, runtime=self._runtime, kind=item.event.kind)
+                    FAULTS.get().note("codec", exc, runtime=self._runtime, kind=item.event.kind)
                 reason = type(exc).__name__
             else:
                 return encoded
         raise CannotExpress(f"the adapter failed to encode it ({reason})")
+
+
+def _takes_own_channel(event: Event) -> bool:
+    # Compare the kind: a failed isinstance check takes several times as long.
+    return event.kind == "opaque" and event.channel in OWN_CHANNELS

@@ -34,7 +34,7 @@ def decide(builder: StepBuilder, signal: s.Signal, *, outgoing: Outgoing, jitter
                 lifecycle.delivery(builder, sequence, target, state, reason=reason, answers=answers)
             if overdue:
                 confirmations.correct(builder, caused_by=sequences[-1])
-        case s.Connecting() | s.CaughtUp() | s.Reread() | s.LinkUp() | s.LinkDown():
+        case s.Connecting() | s.CaughtUp() | s.WantedDue() | s.Reread() | s.LinkUp() | s.LinkDown():
             _about_link(builder, signal, outgoing)
         case s.SlotFree() | s.TurnedAway() | s.ExecutorReplied():
             return _about_work(builder, signal)
@@ -61,6 +61,8 @@ def _about_link(builder: StepBuilder, signal: s.LinkSignal, outgoing: Outgoing) 
             inbound.connecting(builder)
         case s.CaughtUp(starting):
             inbound.caught_up(builder, is_starting=starting)
+        case s.WantedDue(requests=requests):
+            inbound.open_wanted(builder, requests)
         case s.Reread():
             interactions.ask_again(builder)
         case s.LinkUp():

@@ -6,7 +6,7 @@ from datetime import datetime
 from itertools import islice
 
 from gateway.clock import Clock
-from gateway.guard import guard_call, pause_after
+from gateway.guard import FAULTS, guard_call
 from gateway.runtime.session.inbox import Inbox
 from gateway.runtime.session.signals import Tick
 
@@ -74,7 +74,7 @@ class DueTimer:
             self._timer.cancel()
         wait = max(0.0, (due - self._clock.now()).total_seconds()) + _LATE
         if self.faults:
-            wait = max(wait, pause_after(self.faults))
+            wait = max(wait, FAULTS.get().pause_after(self.faults))
         self._at, self._timer = due, asyncio.get_running_loop().call_later(wait, _RING, self)
 
     def ring(self) -> None:

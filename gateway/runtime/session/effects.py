@@ -8,7 +8,7 @@ from typing import Any
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core.calls import outcome_fingerprint
-from gateway.core.effects import Ask, Dispatch, Effect, Queue, Release, Resend, Tell, Transmit
+from gateway.core.effects import Ask, AwaitCopy, Dispatch, Effect, OpenWanted, Queue, Release, Resend, Tell, Transmit
 from gateway.core.session import RuntimeContext
 from gateway.core.state import SessionView
 from gateway.errors import EngineUnavailable
@@ -54,7 +54,7 @@ class EffectRunner:
                 row = await self._shared.engine.call(call_id)
             except EngineUnavailable as exc:
                 # Retried after the next batch.
-                self.log.warning("late result query failed", reason=str(exc))
+                self._shared.engine.outage.failed(exc, "query for a late result")
                 return
             del self.late[0]
             if row is not None and row.outcome_sha != outcome_fingerprint(answered.outcome):
@@ -88,11 +88,16 @@ class EffectRunner:
                 self._queue(call_id, executor, due_at)
             case Ask():
                 dispatcher.ask(self._inbox, effect)
+            case AwaitCopy():
+                dispatcher.await_copy(self._inbox, effect)
             case Tell():
                 # `publish` has sent it in order.
                 pass
             case Resend(sequence):
                 self._outbox.resend(sequence)
+            case OpenWanted(after):
+                # Before the live frames that already wait.
+                self._inbox.put_back([s.WantedDue(after)])
 
     def _queue(self, call_id: CallId, executor: str, due_at: datetime | None) -> None:
         slots, wait = self._shared.slots, 0.0

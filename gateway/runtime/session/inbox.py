@@ -61,7 +61,7 @@ class Inbox:
         resumes: bool,
         is_live: Callable[[Frame], bool],
         overflow: Callable[[str], None],
-        memory: FrameMemory = FRAMES,
+        memory: FrameMemory | None = None,
     ) -> None:
         """Bound the frames of the runtime.
 
@@ -87,7 +87,7 @@ class Inbox:
         """Bytes of the frames that the worker is deciding; they stay in the shared budget meanwhile."""
         self._is_live = is_live
         self._overflow = overflow
-        self._memory = memory
+        self._memory = FRAMES.get() if memory is None else memory
 
     def bound(self, *, frames: int, size: int) -> None:
         """Replace the bounds; waiting frames stay."""

@@ -200,9 +200,9 @@ class Supervisor:
 
     def _failed(self, exc: BaseException) -> float:
         """Drop the link after an unexpected exception of the adapter; return the seconds until the next attempt."""
-        FAULTS.note("link", exc, session=label_session(self._worker.view))
+        FAULTS.get().note("link", exc, session=label_session(self._worker.view))
         self._down(f"the adapter failed inside the gateway ({type(exc).__name__})")
-        return FAULTS.pause("link", self, now=asyncio.get_running_loop().time())
+        return FAULTS.get().pause("link", self, now=asyncio.get_running_loop().time())
 
     def _refused(self, problem: LinkRefused) -> None:
         if self.reason != str(problem):

@@ -1,11 +1,12 @@
 """Loads a session from the store: its folded memory and its open calls."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
 from gateway.core.callers import id_of
 from gateway.core.fold import fold
+from gateway.core.lifecycle import UNREADABLE
 from gateway.core.nulls import sent_arguments
 from gateway.core.session import RuntimeContext
 from gateway.core.snapshots import from_snapshot
@@ -16,19 +17,21 @@ from gateway.events.weight import weight
 from gateway.runtime.session.signals import (
     AnsweredLate,
     CallAsked,
-    CaughtUp,
     DismissOrdered,
     FrameArrived,
     HandedOver,
     OutcomeLate,
     RedriveOrdered,
     Signal,
+    WantedDue,
 )
 from gateway.store.call import Call
 from gateway.store.port import Engine
 from gateway.store.rows import Send, SessionRow
+from gateway.store.step import RUNTIME
 
-_PAGE = 500
+_MOST_READ = 100
+_READ_BYTES = 1024 * 1024
 
 
 async def load_view(engine: Engine, session_id: SessionId) -> SessionView:
@@ -40,18 +43,19 @@ async def load_view(engine: Engine, session_id: SessionId) -> SessionView:
     row = await engine.session(session_id)
     if row is None:
         raise NotFound(f"no session {session_id}")
-    after, memory = from_snapshot(row.snapshot)
+    after, memory = from_snapshot(await engine.snapshot(session_id))
+    is_unsaved = False
     while True:
         try:
-            page = await engine.read(session_id, after=after, limit=_PAGE)
+            page = await engine.read(session_id, after=after)
         except Truncated as exc:
             after = exc.first_sequence - 1
             continue
         for envelope in page:
             memory = fold(memory, envelope)
-        if len(page) < _PAGE:
+        if not page.more:
             break
-        after = page[-1].sequence
+        after, is_unsaved = page[-1].sequence, True
     opened = [await _open_call(engine, row, call) for call in await engine.open_calls(session_id)]
     return SessionView(
         session_id=session_id,
@@ -62,6 +66,7 @@ async def load_view(engine: Engine, session_id: SessionId) -> SessionView:
         last_sequence=row.last_sequence,
         cursor=row.cursor,
         listed=row.state,
+        is_unsaved=is_unsaved,
     )
 
 
@@ -74,7 +79,7 @@ async def known_calls(engine: Engine, view: SessionView, runtime: RuntimeContext
         row = await engine.call(signal.row.call_id)
         return {} if row is None else {row.call_id: row}
     known: dict[str, Call] = {}
-    for native in _calls_in(view, runtime, signal):
+    for native in _calls_in(runtime, signal):
         row = await engine.latest_reuse(view.session_id, native)
         if row is None:
             first = name_call(runtime=view.runtime, native_session_id=view.native_id, native_call_id=native)
@@ -84,10 +89,10 @@ async def known_calls(engine: Engine, view: SessionView, runtime: RuntimeContext
     return known
 
 
-def _calls_in(view: SessionView, runtime: RuntimeContext, signal: Signal) -> Iterable[str]:
+def _calls_in(runtime: RuntimeContext, signal: Signal) -> Iterable[str]:
     """Return the native ids of the calls that a signal may open."""
-    if isinstance(signal, CaughtUp):
-        return view.memory.wanted
+    if isinstance(signal, WantedDue):
+        return [request.native_call_id for _, request in signal.requests]
     if not isinstance(signal, FrameArrived | HandedOver):
         return ()
     try:
@@ -95,6 +100,41 @@ def _calls_in(view: SessionView, runtime: RuntimeContext, signal: Signal) -> Ite
     except MalformedFrame:
         return ()
     return [draft.event.native_call_id for draft in drafts if isinstance(draft.event, ToolRequested)]
+
+
+async def read_wanted(engine: Engine, view: SessionView, due: WantedDue) -> WantedDue:
+    """Read the next requests without a call or an outcome, about 1 MiB of them.
+
+    Raises:
+        EngineUnavailable: the store cannot be read.
+    """
+    called = {call.native_call_id for call in view.calls.values() if call.is_the_runtimes}
+    open_requests = {
+        wanted.sequence: native
+        for native, wanted in view.memory.wanted.items()
+        if wanted.sequence > due.after and native not in called
+    }
+    found: list[tuple[int, ToolRequested]] = []
+    size = 0
+    for sequence in sorted(open_requests)[:_MOST_READ]:
+        request = await _request(engine, view.session_id, sequence)
+        if request is None:
+            request = ToolRequested(native_call_id=open_requests[sequence], tool="", problem=UNREADABLE)
+        found.append((sequence, request))
+        size += weight(request.arguments)
+        if size >= _READ_BYTES:
+            break
+    return WantedDue(due.after, found)
+
+
+async def _request(engine: Engine, session_id: SessionId, sequence: int) -> ToolRequested | None:
+    """Read a request; None if retention has removed it, or if this release cannot read it."""
+    try:
+        found = await engine.read(session_id, after=sequence - 1, limit=1)
+    except Truncated:
+        return None
+    event = found[0].event if found else None
+    return event if isinstance(event, ToolRequested) else None
 
 
 async def read_unconfirmed(engine: Engine, view: SessionView) -> list[Envelope]:
@@ -107,6 +147,17 @@ async def read_unconfirmed(engine: Engine, view: SessionView) -> list[Envelope]:
             # Removed by retention, so no executor is asked; the message still gets its confirmation.
             continue
     return found
+
+
+async def pending_rows(engine: Engine, session_id: SessionId) -> AsyncIterator[Send]:
+    """Yield the rows that wait for the runtime of a session, in order."""
+    after, more = 0, True
+    while more:
+        page = await engine.pending_sends(session_id=session_id, target=RUNTIME, after=after)
+        for row in page:
+            yield row
+            after = row.sequence
+        more = page.more
 
 
 async def when_posted(engine: Engine, session_id: SessionId, rows: Sequence[Send]) -> dict[int, datetime]:

@@ -13,7 +13,7 @@ from typing import cast, get_args
 from structlog.typing import FilteringBoundLogger
 
 from gateway.adapter.port import Link, Receipt, ReceiptState
-from gateway.core.adapt import tells_state
+from gateway.core.adapt import is_plain
 from gateway.core.effects import Transmit
 from gateway.core.session import RuntimeContext, StepBuilder
 from gateway.core.state import SessionView
@@ -21,12 +21,13 @@ from gateway.errors import CannotExpress, EngineUnavailable, LinkLost
 from gateway.events import Envelope
 from gateway.guard import FAULTS, guard, guard_call, in_time, is_fault, is_to_end, spawn
 from gateway.runtime.observe import excerpt
-from gateway.runtime.session.load import when_posted
+from gateway.runtime.session.load import pending_rows, when_posted
 from gateway.runtime.session.outgoing import PAGE, Attempt, Attempts, Idle, Outgoing, Read
 from gateway.runtime.session.permit import Permit
 from gateway.runtime.session.results import SENT, read_result
 from gateway.runtime.session.shared import Shared
 from gateway.runtime.session.signals import AttemptsDue, Delivered, Signal
+from gateway.store.rows import Send
 from gateway.store.step import RUNTIME
 
 _RETRY_LOAD = 1.0
@@ -144,8 +145,11 @@ class Outbox:
         Raises:
             EngineUnavailable: the store cannot be read.
         """
-        rows = await self._shared.engine.pending_sends(session_id=self._session_id, target=RUNTIME, limit=PAGE)
-        self.outgoing.state_waits = tells_state(rows)
+        self.outgoing.state_waits = False
+        async for row in pending_rows(self._shared.engine, self._session_id):
+            if is_plain(row.envelope.event):
+                self.outgoing.state_waits = True
+                return
 
     def link_up(self, link: Link) -> None:
         """Start on a new link: pending rows first, then new events."""
@@ -325,7 +329,7 @@ class Outbox:
 
         The next link starts from the ledger. The third failure quarantines the event that caused it.
         """
-        FAULTS.note("link", exc, session_id=self._session_id, sequences=list(sequences))
+        FAULTS.get().note("link", exc, session_id=self._session_id, sequences=list(sequences))
         reason = f"the link failed inside the gateway ({type(exc).__name__})"
         self._post_all(self.outgoing.link_failed(sequences, reason))
         self._link = None
@@ -349,14 +353,18 @@ class Outbox:
         """Load and queue the pending rows."""
         engine, reading = self._shared.engine, self.outgoing.begin_reading()
         try:
-            page = await engine.pending_sends(session_id=self._session_id, target=RUNTIME, limit=reading.limit)
+            after, page, more = 0, list[Send](), True
+            while more and not page:
+                found = await engine.pending_sends(session_id=self._session_id, target=RUNTIME, after=after, limit=PAGE)
+                page, more = [row for row in found if row.sequence not in reading.known], found.more
+                after = found[-1].sequence if found else after
             posted = await when_posted(engine, self._session_id, page)
         except EngineUnavailable as exc:
-            self._log.warning("pending send query failed", reason=str(exc))
+            engine.outage.failed(exc, "query for pending events")
             self.outgoing.reread()
             await asyncio.sleep(_RETRY_LOAD)
             return
-        self._post_all(self.outgoing.take(reading, page, posted, self.view, now=self._shared.clock.now()))
+        self._post_all(self.outgoing.take(reading, page, posted, self.view, more=more, now=self._shared.clock.now()))
 
     # Delivery confirmed by silence ------------------------------------------------------------------------
 

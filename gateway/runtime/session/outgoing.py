@@ -53,14 +53,12 @@ from gateway.events.weight import weight
 from gateway.runtime.session.in_flight import BATCH, NOTHING, InFlightSends
 from gateway.runtime.session.results import Meaning
 from gateway.runtime.session.signals import Delivered, Signal
-from gateway.store.rows import Send
+from gateway.store.rows import PAGE_BYTES, Send
 from gateway.store.step import RUNTIME, SendState
 
 PAGE = 200
-FEW, MOST_QUEUED = 16, 500
+MOST_QUEUED = 500
 """Events queued in memory for a slow link; further events stay only in the ledger."""
-_LARGE = 64 * 1024
-"""Larger events stay in the ledger even if only a few are queued."""
 FAULTS_AN_EVENT = 3
 """Unexpected link failures caused by one event before it is quarantined."""
 MOST_UNCONFIRMED = 10_000
@@ -106,7 +104,6 @@ NO_ATTEMPTS = Attempts()
 class Reading:
     """The state when a query of the ledger started; the page may be older than the state at its end."""
 
-    limit: int
     known: frozenset[int]
     again: frozenset[int]
     stored: int
@@ -114,7 +111,9 @@ class Reading:
 
 def _has_capacity(item: Transmit, waiting: int) -> bool:
     """Return whether an event is queued in memory behind `waiting` others, or stays only in the ledger."""
-    return waiting < FEW or (waiting < MOST_QUEUED and all(_size(frame) <= _LARGE for frame in item.frames))
+    if not waiting:
+        return True
+    return waiting < MOST_QUEUED and sum(map(_size, item.frames)) * (waiting + 1) <= PAGE_BYTES
 
 
 def _size(frame: Frame) -> int:
@@ -431,7 +430,7 @@ class Outgoing:
         self._loaded = True
         # Sent rows stay pending until their fate is committed, perhaps during the query, so the page has them again.
         known = self._queued.keys() | (self.in_flight.settling.keys() - self._again)
-        return Reading(PAGE + len(known), frozenset(known), self._again, self._stored)
+        return Reading(frozenset(known), self._again, self._stored)
 
     def take(
         self,
@@ -440,12 +439,13 @@ class Outgoing:
         posted: Mapping[int, datetime],
         view: SessionView,
         *,
+        more: bool,
         now: datetime,
     ) -> Sequence[Signal]:
-        """Queue pending rows that are not queued yet; `posted` has the times of messages."""
+        """Queue pending rows that are not queued yet; `posted` has the times of messages, `more` rows may follow."""
         signals: list[Signal] = []
         # Events that went only to the ledger meanwhile may be missing on this page.
-        self._more = len(page) >= reading.limit or self._stored != reading.stored
+        self._more = more or self._stored != reading.stored
         self._stored_work = 0
         # Kept until a page has them, also if the link of a query is lost.
         answered = reading.again.intersection(row.sequence for row in page) if self._more else reading.again

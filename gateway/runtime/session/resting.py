@@ -20,12 +20,11 @@ from gateway.events import (
     interaction_id,
 )
 from gateway.runtime.feeds.wakeup import finish
+from gateway.runtime.session.load import pending_rows
 from gateway.store.port import Engine
 from gateway.store.rows import Send
-from gateway.store.step import RUNTIME
 
 STOPPED = "the runtime has stopped the session; it is connected when an event waits for it"
-_PAGE = 200
 
 
 class Rest:
@@ -105,10 +104,7 @@ class Rest:
 
 async def has_something_to_say(engine: Engine, session_id: SessionId) -> bool:
     """Return whether an event of a client or a person waits for the runtime of a session."""
-    rows = await engine.pending_sends(session_id=session_id, target=RUNTIME, limit=_PAGE)
-    if len(rows) == _PAGE:
-        return True
-    for row in rows:
+    async for row in pending_rows(engine, session_id):
         if await _is_client_event(engine, row):
             return True
     return False

@@ -350,7 +350,7 @@ class Runtimes:
         row, is_new = await self.open(
             runtime_name, created.native_id, labels=labels, losses=losses, ticket=ticket, since=since
         )
-        return row, is_new, created.told
+        return row, is_new, created.tools
 
     async def _order(self, runtime: Runtime, order: Order) -> tuple[Ticket | None, Order]:
         """Add the address of the tools to an order, if the runtime accepts one and can reach us."""

@@ -54,7 +54,7 @@ class Sessions:
         self._limits = limits
         self._owned: dict[SessionId, OwnedSession] = {}
         self._starting: set[SessionId] = set()
-        self._ending: dict[SessionId, set[asyncio.Task[None]]] = {}
+        self._ending: dict[SessionId, dict[asyncio.Task[None], None]] = {}
         """Closing links of released sessions."""
         self._pending: dict[SessionId, PendingInputs] = {}
         """The undecided inputs of failed sessions until they restart."""
@@ -113,7 +113,7 @@ class Sessions:
         try:
             await self._load_and_start(row, lease)
         except EngineUnavailable as exc:
-            log.warning("session cannot be read yet", reason=str(exc), session=label_session(row))
+            self._shared.engine.outage.failed(exc, "load of a session")
             pause = _PAUSE
         except BaseException as exc:
             if not is_fault(exc):
@@ -126,8 +126,8 @@ class Sessions:
 
     def _failed(self, session_id: SessionId, exc: BaseException, text: str) -> float:
         """Note a fault of a session; return the seconds until it restarts."""
-        FAULTS.note("session", exc, text=text, session_id=session_id)
-        return FAULTS.pause("session", session_id, now=asyncio.get_running_loop().time())
+        FAULTS.get().note("session", exc, text=text, session_id=session_id)
+        return FAULTS.get().pause("session", session_id, now=asyncio.get_running_loop().time())
 
     def restart(self, session_id: SessionId, *, after: float = _PAUSE) -> None:
         """Restart a session after a pause, in a guarded task."""
@@ -231,7 +231,7 @@ class Sessions:
             try:
                 row = await self._keeper.take(session_id)
             except EngineUnavailable as exc:
-                log.warning("session cannot be acquired yet", reason=str(exc), session_id=session_id)
+                self._shared.engine.outage.failed(exc, "acquisition of a session")
             else:
                 if row is None:
                     self._hand_over_pending(session_id)
@@ -292,15 +292,16 @@ class Sessions:
         session_id = session.worker.view.session_id
         session.worker.give_up()
         self._shared.dispatcher.abandon(session.worker.inbox)
-        running = {task for task in session.tasks if not task.done() and task is not asyncio.current_task()}
-        self._ending.setdefault(session_id, set()).update(running)
+        current = asyncio.current_task()
+        running = [task for task in session.tasks if not task.done() and task is not current]
+        self._ending.setdefault(session_id, {}).update(dict.fromkeys(running))
         for task in running:
             task.cancel()
             task.add_done_callback(guard_call("session", partial(self._forget_task, session_id)))
 
     def _forget_task(self, session_id: SessionId, task: asyncio.Task[None]) -> None:
-        running = self._ending.get(session_id, set())
-        running.discard(task)
+        running = self._ending.get(session_id, {})
+        running.pop(task, None)
         if not running:
             self._ending.pop(session_id, None)
 
@@ -350,7 +351,9 @@ class Sessions:
         except BaseException as exc:
             if not is_fault(exc):
                 raise
-            FAULTS.note("lease", exc, text="session release failed; the sessions become free when the lease expires")
+            FAULTS.get().note(
+                "lease", exc, text="session release failed; the sessions become free when the lease expires"
+            )
         self._shared.notifications.tell("orphans", session_ids)
 
     async def close_links(self) -> None:

@@ -47,6 +47,14 @@ class CaughtUp:
 
 
 @frozen
+class WantedDue:
+    """Recorded requests after a sequence may have neither a call nor an outcome; the first ones are read."""
+
+    after: int
+    requests: Sequence[tuple[int, ToolRequested]] = ()
+
+
+@frozen
 class Reread:
     """Another writer changed the session; load it again."""
 
@@ -97,7 +105,7 @@ class TurnedAway:
 
 @frozen
 class ExecutorReplied:
-    """An executor replied to a routed event."""
+    """An executor replied to a routed event, or the fate of the copy that confirms a message is known."""
 
     sequence: int
     answer: Answer
@@ -237,7 +245,7 @@ ClientSignal = (
     | CloseOrdered
 )
 
-LinkSignal = Connecting | CaughtUp | Reread | LinkUp | LinkDown
+LinkSignal = Connecting | CaughtUp | WantedDue | Reread | LinkUp | LinkDown
 Signal = (
     FrameArrived
     | HandedOver

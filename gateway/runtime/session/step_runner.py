@@ -27,7 +27,7 @@ from gateway.runtime.session import signals as s
 from gateway.runtime.session.due import DueTimer
 from gateway.runtime.session.effects import EffectRunner
 from gateway.runtime.session.inbox import Inbox
-from gateway.runtime.session.load import known_calls, load_view
+from gateway.runtime.session.load import known_calls, load_view, read_wanted
 from gateway.runtime.session.outbox import Outbox
 from gateway.runtime.session.outgoing import NO_ATTEMPTS
 from gateway.runtime.session.pending_inputs import OWN_RESULTS, PendingInputs, Tried
@@ -44,7 +44,7 @@ RETRY_AFTER = 0.5
 STALE_PATIENCE = 3
 """Immediate retries of a decision before retries with pauses."""
 
-_READ_FOR = frozenset({s.Reread, s.LinkUp})
+_READ_FOR = frozenset({s.Reread, s.LinkUp, s.WantedDue})
 """Signals whose decision requires a query first."""
 
 Decided = tuple[StepBuilder, Committed | None, Answers]
@@ -93,6 +93,9 @@ class StepRunner:
         self._steps = parts.steps
         self._feed = parts.feed
         self._snapshot_at = view.last_sequence
+        self._unsaved = self._shared.tuning.snapshot_bytes if view.is_unsaved else 0
+        """The stored bytes of the events since the snapshot."""
+        self._snapshot_size = 0
 
     def collect_pending(self, retained: Sequence[Tried], replayed: Sequence[Tried]) -> PendingInputs:
         """Collect the inputs to decide again: those of the current step, retained and waiting ones."""
@@ -150,7 +153,7 @@ class StepRunner:
                 await self._wait_for_lease(batch)
                 return
             if not _READ_FOR.isdisjoint(map(type, batch)):
-                await self._read_for(batch)
+                batch = await self._read_for(batch)
         except BaseException as exc:
             # No decision used the granted slots.
             self._steps.release_granted(batch)
@@ -216,13 +219,17 @@ class StepRunner:
             else:
                 if attempts is not NO_ATTEMPTS:
                     self._outbox.outgoing.note_attempts(attempts)
+                self._unsaved += committed.size
                 if step.snapshot is not None:
-                    self._snapshot_at = builder.last_sequence
+                    self._snapshot_at, self._unsaved = builder.last_sequence, 0
+                    self._snapshot_size = len(step.snapshot)
                 return builder, committed, answers
 
     def _step(self, builder: StepBuilder, fence: int) -> Step | None:
         """Build the step of a decision, with a due snapshot; None if there is nothing to write."""
-        due = builder.last_sequence - self._snapshot_at >= self._shared.tuning.snapshot_every
+        tuning, events = self._shared.tuning, builder.last_sequence - self._snapshot_at
+        # A snapshot is never written for fewer bytes of events than its own.
+        due = events >= tuning.snapshot_every or self._unsaved >= max(tuning.snapshot_bytes, self._snapshot_size)
         if builder.empty and not due:
             return None
         snapshot = None
@@ -274,8 +281,8 @@ class StepRunner:
 
     # Queries before a decision -----------------------------------------------------------------------------
 
-    async def _read_for(self, batch: Sequence[s.Signal]) -> None:
-        """Run the queries that the signals of a batch require.
+    async def _read_for(self, batch: Sequence[s.Signal]) -> Sequence[s.Signal]:
+        """Run the queries that the signals of a batch require; return the batch with their results.
 
         Raises:
             EngineUnavailable: the store cannot be read.
@@ -284,6 +291,8 @@ class StepRunner:
             await self._reload()
         if any(isinstance(signal, s.LinkUp) for signal in batch) and lifecycle.hydrates(self.runtime, self.view.memory):
             await self._outbox.check_state_queued()
+        engine, view = self._shared.engine, self.view
+        return [await read_wanted(engine, view, one) if isinstance(one, s.WantedDue) else one for one in batch]
 
     async def _reload(self) -> None:
         """Fold events that other writers may have committed, and load the pending sends again."""
@@ -321,7 +330,7 @@ class StepRunner:
             try:
                 await self._carry_alone(signal, is_quarantined=times >= FAULTS_AN_INPUT)
             except EngineUnavailable as exc:
-                self.log.error("store unavailable", reason=str(exc))  # noqa: TRY400
+                self._shared.engine.outage.failed(exc, "decision")
                 await asyncio.sleep(RETRY_AFTER)
                 continue
             del retained[0]
@@ -374,7 +383,7 @@ class StepRunner:
 
     async def _wait_for_engine(self, batch: Iterable[s.Signal], problem: EngineUnavailable) -> None:
         """Wait for an unavailable store: reject client requests at once and keep all other signals."""
-        self.log.error("store unavailable", reason=str(problem))
+        self._shared.engine.outage.failed(problem, "decision")
         internal = without_requests(batch, problem)
         await asyncio.sleep(RETRY_AFTER)
         self._inbox.put_back([signal for signal in internal if not self._steps.requeue_slot(signal)])

@@ -155,14 +155,14 @@ class StepMaker:
 
     def _note(self, signal: s.Signal, exc: BaseException, view: SessionView) -> None:
         if not isinstance(exc, DragomanError):
-            FAULTS.note("decision", exc, session=label_session(view), signal=type(signal).__name__)
+            FAULTS.get().note("decision", exc, session=label_session(view), signal=type(signal).__name__)
 
     def _record_failure(self, builder: StepBuilder, signal: s.Signal, exc: BaseException) -> None:
         """Record that a decision failed, unless its client gets the error."""
         match signal:
             case s.LinkDown(_, refused):
                 self._outbox.link_down(refused=refused)
-            case s.LinkUp() | s.Connecting() | s.CaughtUp():
+            case s.LinkUp() | s.Connecting() | s.CaughtUp() | s.WantedDue():
                 # Later frames of this link would rest on a state that was not recorded.
                 self._drop_link(f"the gateway failed on a signal of the link ({type(exc).__name__})")
             case s.Tick():

@@ -1,7 +1,6 @@
 """Reads server-sent events from an httpx response, within a size limit."""
 
-import re
-from codecs import getincrementaldecoder
+from codecs import BOM_UTF8
 from collections.abc import AsyncGenerator, AsyncIterator
 from time import monotonic
 from typing import cast
@@ -9,20 +8,16 @@ from typing import cast
 import httpx
 from httpx_sse import EventSource, ServerSentEvent
 
-_Utf8 = getincrementaldecoder("utf-8-sig")
-_END = re.compile(r"\r\n\r\n|\n\n|\r\r")
-"""The end of an event."""
-
 
 class SseReader:
     """The events of one response.
 
     An event over `largest` bytes is cut there, and an event over `limit` bytes ends the stream. Without `limit`, no
-    event is cut.
+    event is cut. Comments and the lines between events have no limit.
     """
 
     def __init__(self, response: httpx.Response, *, largest: int, limit: int | None = None) -> None:
-        self._text = _BoundedText(response, largest, largest if limit is None else limit)
+        self._text = _EventTexts(response, largest, largest if limit is None else limit)
         self.is_cut = False
         """Whether the latest event was too large, and its data are cut."""
         self.has_data = False
@@ -36,30 +31,30 @@ class SseReader:
         return self._text.received_at
 
     async def events(self) -> AsyncGenerator[ServerSentEvent]:
-        """Yield each event with data until the server ends the stream; an event without an id repeats the latest id.
+        """Yield each event with data or a cut until the server ends the stream; without an id it has the latest id.
 
         Raises:
             httpx.HTTPError, httpx.StreamError: the connection broke or was silent.
-            ValueError: an event is over the limit.
+            ValueError: an event is over the limit; if events are cut, its beginning has been yielded.
         """
         found = EventSource(self._text).aiter_sse()
         try:
             async for event in found:
-                self.is_cut, self._text.is_cut = self._text.is_cut, False
-                self._text.unread = 0
+                self.is_cut = self._text.is_cut
                 if event.retry is not None:
                     self.retry = event.retry / 1000
-                if event.data:
+                if event.data or self.is_cut:
                     self.has_data = True
                     yield event
         finally:
             await found.aclose()
 
 
-class _BoundedText(httpx.Response):
-    """The text of a response, without a byte order mark and with large events cut.
+class _EventTexts(httpx.Response):
+    """The text of a response, one event at a time: without a byte order mark and comments, and with large events cut.
 
-    httpx itself would pass each chunk through four more generators.
+    httpx itself would pass each chunk through four more generators, and the line decoder of httpx-sse keeps a CR back
+    until the next chunk.
     """
 
     def __init__(self, response: httpx.Response, largest: int, limit: int) -> None:
@@ -67,27 +62,50 @@ class _BoundedText(httpx.Response):
         super().__init__(200, headers={"Content-Type": "text/event-stream"})
         self._response, self._largest, self._limit = response, largest, limit
         self.received_at: float | None = None
-        self.unread = 0
-        """Bytes since the latest complete event."""
         self.is_cut = False
-        """Whether the present event is too large: the rest of it is dropped."""
+        """Whether the latest event is too large: only its beginning is yielded."""
+        self._start: bytes | None = b""
+        """The first bytes, while they may be those of a byte order mark."""
+        self._is_after_cr = False
 
     async def aiter_text(self, chunk_size: int | None = None) -> AsyncIterator[str]:
-        """Decode each chunk as it arrives."""
+        """Yield each event as soon as its blank line is complete."""
         del chunk_size
-        decoder = _Utf8("replace")
-        tail = ""
+        event = bytearray()
+        size = 0
+        is_inside = is_comment = False
         async for chunk in cast("httpx.AsyncByteStream", self._response.stream):
             self.received_at = monotonic()
-            self.unread += len(chunk)
-            if self.unread > self._limit:
-                raise ValueError(f"an event of the stream has more than {self._limit} bytes")
-            text = decoder.decode(chunk)
-            if self.unread > self._largest:
-                text = tail + text
-                end = _END.search(text)
-                self.is_cut = True
-                tail = "" if end is not None else text[-3:]
-                text = "" if end is None else "\n\n" + text[end.end() :]
-            if text:
-                yield text
+            # A line may arrive in several parts.
+            for part in self._split(chunk):
+                content = part.rstrip(b"\r\n")
+                if not is_inside:
+                    is_comment = content.startswith(b":")
+                if content or is_inside:
+                    is_inside = len(content) == len(part)
+                    if is_comment:
+                        continue
+                    size += len(part)
+                    event += (content if is_inside else content + b"\n")[: self._largest - len(event)]
+                    if size <= self._limit:
+                        continue
+                self.is_cut = size > self._largest
+                if event and (size <= self._limit or self._limit > self._largest):
+                    yield event.decode("utf-8", "replace") + "\n\n"
+                if size > self._limit:
+                    raise ValueError(f"an event of the stream has more than {self._limit} bytes")
+                event.clear()
+                size = 0
+
+    def _split(self, chunk: bytes) -> list[bytes]:
+        """Split at the ends of lines; an end is complete with its CR, and an LF after it is skipped."""
+        if self._start is not None:
+            self._start += chunk
+            if BOM_UTF8.startswith(self._start):
+                return []
+            chunk, self._start = self._start.removeprefix(BOM_UTF8), None
+        if not chunk:
+            return []
+        parts = (chunk.removeprefix(b"\n") if self._is_after_cr else chunk).splitlines(keepends=True)
+        self._is_after_cr = chunk.endswith(b"\r")
+        return parts

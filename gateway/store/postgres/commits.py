@@ -266,7 +266,7 @@ class _Lane:
         # Nothing was written. Halving the batch finds the failing session.
         except Exception as exc:  # noqa: BLE001
             if len(batch) == 1:
-                FAULTS.note("postgres lane", exc, session_id=batch[0].step.session_id)
+                FAULTS.get().note("postgres lane", exc, session_id=batch[0].step.session_id)
                 return [(batch[0], None, exc)]
         else:
             if done.link is not self._link:

@@ -61,6 +61,8 @@ class Connection:
         self._named: dict[str, str] = {}
         self._answered_at = 0.0
         self._gave_up_after: float | None = None
+        self._late = 0.0
+        """Seconds by which the timeout fired too late."""
         """The exceeded timeout in seconds, if this side has discarded the connection."""
 
     def answered_within(self, seconds: float) -> bool:
@@ -145,15 +147,16 @@ class Connection:
     def _deadline(self, seconds: float) -> asyncio.TimerHandle:
         # asyncpg's own timeouts send a cancel request, which must never reach a COMMIT: a COMMIT that waits for its
         # replica would be reported as done.
-        return asyncio.get_running_loop().call_later(seconds, guard_call("postgres link", self._give_up), seconds)
+        loop = asyncio.get_running_loop()
+        return loop.call_later(seconds, guard_call("postgres link", self._give_up), seconds, loop.time() + seconds)
 
-    def _give_up(self, seconds: float) -> None:
-        self._gave_up_after = seconds
+    def _give_up(self, seconds: float, due: float) -> None:
+        self._gave_up_after, self._late = seconds, asyncio.get_running_loop().time() - due
         self.drop()
 
     def _to_error(self, exc: Exception) -> Exception:
         if self._gave_up_after is not None:
-            return unanswered(self.address.place, self._gave_up_after)
+            return unanswered(self.address.place, self._gave_up_after, late=self._late)
         error = translate(exc, self.address.place)
         # After a failover the host name resolves to another server, so reconnect.
         if isinstance(error, ConnectionLost | ReadOnly):

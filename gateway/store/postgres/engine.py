@@ -19,7 +19,8 @@ from gateway.clock import Clock
 from gateway.errors import EngineUnavailable, EngineUnusable, InvalidRequest, NotFound
 from gateway.events import CallId, SessionId
 from gateway.store.encoding import encode_event
-from gateway.store.port import NewSession
+from gateway.store.outage import StoreOutage
+from gateway.store.port import NewSession, Report, report_nothing
 from gateway.store.postgres import leases, upkeep
 from gateway.store.postgres.commits import LANES, CommitLanes
 from gateway.store.postgres.connection import Address
@@ -27,13 +28,15 @@ from gateway.store.postgres.notifier import PostgresNotifier
 from gateway.store.postgres.once import ExactlyOnce, Line
 from gateway.store.postgres.pool import Pool
 from gateway.store.postgres.schema import FORGET_FOREIGN, check, migrate
-from gateway.store.postgres.tables import MIGRATIONS
+from gateway.store.postgres.store import BEGIN_EVENTS
+from gateway.store.postgres.tables import NEWEST
 from gateway.store.postgres.tuning import PRODUCTION, PostgresTuning
+from gateway.store.questions import order
 from gateway.store.questions.answers import AnswersQuestions
 from gateway.store.questions.question import Question, T
 from gateway.store.records import micros
 from gateway.store.retention import RemovedRows
-from gateway.store.rows import EngineHealth, Instance, Regained, SessionRow, StoredAnswer
+from gateway.store.rows import EngineHealth, Holder, Instance, Position, Regained, SessionRow, StoredAnswer
 from gateway.store.shared_probe import SharedProbe
 from gateway.store.step import Committed, Step
 
@@ -69,9 +72,12 @@ class PostgresEngine(AnswersQuestions):
         connections: int = 8,
         tuning: PostgresTuning = PRODUCTION,
     ) -> None:
+        self.report: Report = report_nothing
+        """Gets the steps of a start; set it before the engine is entered."""
         self._tuning = tuning
         self._address = Address(dsn, schema, tuning)
         self._clock = clock
+        self.outage = StoreOutage(clock)
         self._questions = max(connections - RESERVED, 1)
         self._notified_at = Address(direct_dsn or dsn, schema, tuning)
         self._now_open: _Open | None = None
@@ -93,6 +99,7 @@ class PostgresEngine(AnswersQuestions):
             notifier = PostgresNotifier(self._notified_at)
             stack.push_async_callback(notifier.stop)
             self._now_open = _Open(lanes, pool, pulse, notifier)
+            await self._read_generation()
             self._stack = stack.pop_all()
         return self
 
@@ -110,10 +117,11 @@ class PostgresEngine(AnswersQuestions):
         line, until, pause = Line(self._address), loop.time() + tuning.start, tuning.pause_first
         try:
             while True:
+                self.report(f"waiting for {self._address.place}", 1 - (until - loop.time()) / tuning.start)
                 try:
                     link = await line.link()
                     found = await check(link)
-                    await migrate(link)
+                    await migrate(link, self.report)
                     await link.ask(FORGET_FOREIGN)
                     break
                 except EngineUnavailable as exc:
@@ -133,7 +141,7 @@ class PostgresEngine(AnswersQuestions):
         self._doubts = doubts
         return {
             "place": self._address.place,
-            "schema": f"{self._address.schema} {len(MIGRATIONS)}",
+            "schema": f"{self._address.schema} {NEWEST}",
             "pooler": "no" if self._address.direct else "yes",
             **found,
         }
@@ -149,7 +157,8 @@ class PostgresEngine(AnswersQuestions):
         return self._open.pool
 
     async def _answer(self, question: Question[T]) -> T:
-        return question.read([tuple(row) for row in await self._pool.ask(question.text, *question.values)])
+        rows = await self._pool.ask(question.for_postgres, *question.values)
+        return question.read_postgres([tuple(row) for row in rows])
 
     def _now(self) -> int:
         return micros(self._clock.now())
@@ -160,6 +169,20 @@ class PostgresEngine(AnswersQuestions):
         lanes = self._open.lanes
         return await lanes.commit(step, [encode_event(new) for new in step.events])
 
+    # Order
+
+    async def end(self) -> Position:
+        return await self._bound(), 0, 0
+
+    async def _bound(self) -> int:
+        # In a statement before the one that reads, so that the reader sees every transaction that has ended.
+        bound, doubtful = await self._answer(order.bound())
+        oldest = await self._answer(order.still_running(doubtful)) if doubtful else None
+        return bound if oldest is None else min(bound, oldest)
+
+    async def held_back_by(self) -> Holder | None:
+        return await self._answer(order.holder())
+
     # Registry
 
     async def open_session(self, new: NewSession) -> tuple[SessionRow, bool]:
@@ -168,7 +191,7 @@ class PostgresEngine(AnswersQuestions):
         except orjson.JSONEncodeError as exc:
             raise InvalidRequest(f"the labels cannot be stored: {exc}") from exc
         found, is_new = await self._pool.transact(
-            upkeep.open_session(new, labels, encode_event(new.first), now=self._now())
+            upkeep.open_session(new, labels, encode_event(new.first), now=self._now()), begin=BEGIN_EVENTS
         )
         row = await self.session(found)
         if row is None:

@@ -5,6 +5,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import asyncpg
 
+from gateway.clock import describe_stall
 from gateway.errors import DragomanError, EngineUnavailable, InvalidRequest
 
 
@@ -82,9 +83,11 @@ def translate(exc: BaseException, place: str) -> DragomanError:
     return error
 
 
-def unanswered(place: str, seconds: float) -> ConnectionLost:
-    """Make the error for a connection that was dropped after a timeout."""
-    why = "the server hangs, or another transaction holds the rows; find it with pg_blocking_pids()"
+def unanswered(place: str, seconds: float, *, late: float) -> ConnectionLost:
+    """Make the error for a connection that was dropped after a timeout, which fired `late` seconds too late."""
+    why = describe_stall(late) or (
+        "the server hangs, or another transaction holds the rows; find it with pg_blocking_pids()"
+    )
     return ConnectionLost(f"{place}: no response within {seconds:g} s; {why}")
 
 

@@ -9,11 +9,12 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from dragoman.postgres_dsn import is_of_libpq
 from gateway.errors import EngineUnusable, OperatorError
-from gateway.store.copy import PAGE, TABLES, Row, Table
+from gateway.store.copy import PAGE, TABLES, Row, Table, Value
 from gateway.store.postgres.connection import Address, Connection, connect
 from gateway.store.postgres.leases import INSTANCES
 from gateway.store.postgres.schema import check, migrate, reached
-from gateway.store.postgres.tables import MIGRATIONS
+from gateway.store.postgres.tables import NEWEST, RENEW
+from gateway.store.questions.question import Question
 from gateway.store.roster import RESTORED
 from gateway.store.rows import Instance
 
@@ -60,7 +61,7 @@ async def examine(address: Address) -> Examined:
     async with _open_link(address) as link:
         found = await check(link)
         number = await reached(link) or 0
-        rows = await link.ask(INSTANCES) if number == len(MIGRATIONS) else ()
+        rows = await link.ask(INSTANCES) if number == NEWEST else ()
         return Examined(found, number, [Instance(*row) for row in rows])
 
 
@@ -73,7 +74,7 @@ async def bring_up_to_date(address: Address) -> tuple[int, int]:
     async with _open_link(address) as link:
         before = await reached(link) or 0
         await migrate(link)
-        return before, len(MIGRATIONS)
+        return before, NEWEST
 
 
 async def bump_fences(address: Address) -> int:
@@ -90,7 +91,7 @@ async def bump_fences(address: Address) -> int:
         await migrate(link)
         async with _lock_out_writers(link):
             # No lease is valid. The rows of expired leases stay, so that none can be renewed.
-            await link.run(f"UPDATE @sessions SET fence = fence + {RESTORED}, owner = NULL", seconds=_LONG)
+            await link.run(f"{RENEW}, fence = fence + {RESTORED}, owner = NULL", seconds=_LONG)
             ((count,),) = await link.ask("SELECT count(*) FROM @sessions", seconds=_LONG)
             await link.run("COMMIT", seconds=_LONG)
     return count
@@ -112,12 +113,16 @@ class PostgresSide:
         columns, key = ", ".join(table.columns), ", ".join(table.key)
         marks = ", ".join(f"${place}" for place in range(1, len(table.key) + 1))
         places = [table.columns.index(name) for name in table.key]
-        rows = await self._link.ask(f"SELECT {columns} FROM @{table.name} ORDER BY {key} LIMIT {PAGE}", seconds=_LONG)
-        after = f"SELECT {columns} FROM @{table.name} WHERE ({key}) > ({marks}) ORDER BY {key} LIMIT {PAGE}"
-        while rows:
-            yield [tuple(row) for row in rows]
-            last = rows[-1]
-            rows = await self._link.ask(after, *(last[place] for place in places), seconds=_LONG)
+        where, last = "", tuple[Value, ...]()
+        while True:
+            text = f"SELECT {columns} FROM @{table.name} {where} ORDER BY {key} LIMIT {PAGE}"
+            page = Question(text, last, list[Row], sized=table.sized)
+            found = await self._link.ask(page.for_postgres, *page.values, seconds=_LONG)
+            rows = page.read_postgres([tuple(row) for row in found])
+            if not rows:
+                return
+            yield rows
+            where, last = f"WHERE ({key}) > ({marks})", tuple(rows[-1][place] for place in places)
 
     async def put(self, table: Table, rows: Sequence[Row]) -> None:
         columns = ", ".join(table.columns)
@@ -130,7 +135,13 @@ class PostgresSide:
             seconds=_LONG,
         )
 
-    async def keep(self) -> None:
+    async def generation(self) -> str:
+        ((name,),) = await self._link.ask("SELECT name FROM @generation")
+        return name
+
+    async def keep(self, generation: str) -> None:
+        await self._link.run(RENEW, seconds=_LONG)
+        await self._link.ask("UPDATE @generation SET previous = $1", generation)
         for table in TABLES:
             if "id" in table.columns:
                 await self._link.run(_COUNT_ON.format(table=table.name), seconds=_LONG)
@@ -147,7 +158,7 @@ async def postgres_side(address: Address, *, filled: bool) -> AsyncGenerator[Pos
         EngineUnavailable: the server does not respond, or its sessions are in use.
     """
     async with _open_link(address) as link:
-        if filled and (await reached(link) or 0) < len(MIGRATIONS):
+        if filled and (await reached(link) or 0) < NEWEST:
             raise EngineUnusable(f"{_place(address)} is not up to date: run `dragoman migrate` with its configuration")
         await migrate(link)
         types = {(table, column): kind for table, column, kind in await link.ask(_TYPES, address.schema)}

@@ -3,9 +3,11 @@
 import zlib
 from datetime import timedelta
 
-from gateway.errors import EngineUnavailable, EngineUnusable, SchemaTooNew
+from gateway.errors import EngineUnavailable, EngineUnusable
+from gateway.store.numbers import check_number
+from gateway.store.port import Report, report_nothing
 from gateway.store.postgres.connection import Connection
-from gateway.store.postgres.tables import MIGRATIONS, OURS
+from gateway.store.postgres.tables import FIRST, MIGRATIONS, NEWEST, OURS
 
 OLDEST = 140_000
 """The oldest supported server_version_num."""
@@ -83,7 +85,7 @@ async def check(link: Connection) -> dict[str, str]:
     return found
 
 
-async def migrate(link: Connection) -> None:
+async def migrate(link: Connection, report: Report = report_nothing) -> None:
     """Create or migrate the schema; several processes may do this at once.
 
     Raises:
@@ -91,11 +93,12 @@ async def migrate(link: Connection) -> None:
         SchemaTooNew: a newer release has migrated it.
         EngineUnavailable: the server does not respond, or a gateway of an older release holds a lease.
     """
-    if await reached(link) == len(MIGRATIONS):
+    if await reached(link) == NEWEST:
         return
     schema = link.address.schema
     await link.run("BEGIN ISOLATION LEVEL READ COMMITTED")
     try:
+        report("waiting for the migration by another gateway", 0)
         await link.ask(_LOCK, _number(schema), seconds=_MIGRATION_SECONDS)
         done = await reached(link)
         script: list[str] = []
@@ -104,7 +107,8 @@ async def migrate(link: Connection) -> None:
             if not await link.ask("SELECT 1 FROM pg_namespace WHERE nspname = $1", schema):
                 script.append(f'CREATE SCHEMA "{schema}"')
             script.append(f"CREATE TABLE @{OURS} (n bigint PRIMARY KEY, at timestamptz NOT NULL)")
-        for number, statements in enumerate(MIGRATIONS[done or 0 :], start=(done or 0) + 1):
+        last = done or FIRST - 1
+        for number, statements in enumerate(MIGRATIONS[last - FIRST + 1 :], start=last + 1):
             script += statements
             script.append(f"INSERT INTO @{OURS} (n, at) VALUES ({number}, clock_timestamp())")
         if script:
@@ -112,7 +116,9 @@ async def migrate(link: Connection) -> None:
                 # Prevents an instance from acquiring a lease during the migration.
                 await link.run("LOCK TABLE @instances IN EXCLUSIVE MODE", seconds=_MIGRATION_SECONDS)
                 await _refuse_live(link)
-            await link.run(";\n".join(script), seconds=_MIGRATION_SECONDS)
+            for number, statement in enumerate(script):
+                report(f"migration to {NEWEST}", number / len(script))
+                await link.run(statement, seconds=_MIGRATION_SECONDS)
         await link.run("COMMIT")
     except BaseException:
         # The server rolls the transaction back when the connection ends.
@@ -133,7 +139,7 @@ async def reached(link: Connection) -> int | None:
     """Return the number of the last migration of the tables; None if there are none.
 
     Raises:
-        EngineUnusable: the schema contains tables of another program.
+        EngineUnusable: the schema contains tables of another program, or of release 0.2.0 or earlier.
         SchemaTooNew: a newer release has migrated it.
     """
     schema, place = link.address.schema, link.address.place
@@ -146,11 +152,7 @@ async def reached(link: Connection) -> int | None:
         )
     ((found,),) = await link.ask(_VERSION)
     done: int = found or 0
-    if done > len(MIGRATIONS):
-        raise SchemaTooNew(
-            f"the schema {schema!r} of {place} has number {done} and this release supports up to {len(MIGRATIONS)}: "
-            "run the newer release, or restore the backup from before the upgrade"
-        )
+    check_number(f"{place}, schema {schema!r},", done, first=FIRST, newest=NEWEST)
     return done
 
 

@@ -43,6 +43,10 @@ SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synch
 """The limits of every transaction: it never holds a row for long, even if the gateway or the network fails, and it is
 acknowledged only when it is on disk."""
 
+BEGIN_EVENTS = f"{BEGIN} LOCK TABLE @written IN ROW EXCLUSIVE MODE;"
+"""Begins a transaction that writes events: it has this lock before its id (see `questions.order`). A single statement
+locks its tables by itself before it gets an id."""
+
 _HURRIED = "SET LOCAL lock_timeout = '50ms';"
 
 # Forces index scans, since a generic plan made for small tables would scan large ones; each statement is planned once.
@@ -73,8 +77,8 @@ class _Part(NamedTuple):
     columns: tuple[str, ...]
 
 
-def _add(table: str, columns: tuple[str, ...], *, more: str = "") -> _Part:
-    return _Part(f"INSERT INTO @{table} ({', '.join(columns)}) SELECT * FROM {{rows}}{more}", columns)
+def _add(table: str, columns: tuple[str, ...]) -> _Part:
+    return _Part(f"INSERT INTO @{table} ({', '.join(columns)}) SELECT * FROM {{rows}}", columns)
 
 
 def _move(table: str, columns: tuple[str, ...], keys: tuple[str, ...], *, more: str = "") -> _Part:
@@ -139,7 +143,7 @@ def lock(sessions: Iterable[SessionId], *, hurried: bool = False) -> str:
     """
     return " ".join(
         (
-            BEGIN,
+            BEGIN_EVENTS,
             _HURRIED if hurried else "",
             _BY_KEY.format(local="LOCAL "),
             "SELECT 1 FROM @sessions WHERE session_id = ANY (ARRAY[",

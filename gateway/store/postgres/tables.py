@@ -8,6 +8,11 @@ _TEXT = 'text COLLATE "C"'
 _BUSY = "autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 1"
 """Frequent vacuum for tables with frequent updates; otherwise their dead rows slow down every query."""
 
+FIRST = 7
+"""The number of the first migration below; a schema with a lower one is refused."""
+
+_NAME = "left(replace(gen_random_uuid()::text, '-', ''), 12)"
+
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         # Owner and fence are in the row that every commit updates. The fill factor leaves space for its next versions.
@@ -77,10 +82,18 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             redrive_of text,
             deliver bigint NOT NULL,
             finished_at bigint,
-            dead bigint NOT NULL
+            dead bigint NOT NULL,
+            -- Whether a different outcome arrived after the end; the recorded progress in bytes.
+            late bigint NOT NULL,
+            progressed bigint NOT NULL,
+            -- The end by the server's clock; `finished_at` is by the clock of the writing gateway.
+            ended_at timestamptz,
+            attempts text,
+            trace text
         ) WITH (fillfactor = 80, {_BUSY})
         """,
-        "CREATE INDEX calls_native ON @calls (session_id, native_call_id, n) WHERE redrive_of IS NULL",
+        # `latest_reuse`. Few ids are used again; an index of all took a random page for each call.
+        "CREATE INDEX calls_reused ON @calls (session_id, native_call_id, n) WHERE n > 0 AND redrive_of IS NULL",
         "CREATE INDEX calls_open ON @calls (session_id, id) WHERE state IN ('queued', 'dispatched', 'accepted')",
         "CREATE INDEX calls_unknown ON @calls (id) WHERE unknown = 1",
         "CREATE INDEX calls_dead ON @calls (id) WHERE dead = 1",
@@ -147,63 +160,6 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         ) WITH ({_BUSY})
         """,
         "CREATE TABLE @probe (id bigint PRIMARY KEY CHECK (id = 1), tried_at timestamptz NOT NULL)",
-    ),
-    (
-        "ALTER TABLE @schema_version ADD COLUMN readable_from bigint",
-        # Events from here on must stay, because a newer release folds them again.
-        "ALTER TABLE @snapshots ADD COLUMN keep_from bigint",
-        "CREATE INDEX snapshots_keep ON @snapshots (session_id, keep_from) WHERE keep_from IS NOT NULL",
-        # Rows that only a newer release can process are kept and listed; usually there is none.
-        "DROP INDEX @outbound_dead",
-        """
-        CREATE INDEX outbound_listed ON @outbound (created_at, session_id, seq, target)
-        WHERE state NOT IN ('pending', 'delivered', 'moot')
-            OR (state = 'pending' AND reason = 'written by a newer release')
-        """,
-        """
-        CREATE INDEX calls_newer ON @calls (session_id, request_seq)
-        WHERE state NOT IN ('queued', 'dispatched', 'accepted', 'succeeded', 'failed', 'canceled', 'expired')
-        """,
-        """
-        CREATE INDEX interactions_newer ON @interactions (session_id, request_seq)
-        WHERE state NOT IN ('waiting', 'answered', 'expired', 'moot')
-        """,
-    ),
-    (
-        # `late`: whether a different outcome arrived after the end. `progressed`: the recorded progress in bytes.
-        "ALTER TABLE @calls ADD COLUMN late bigint NOT NULL DEFAULT 0",
-        "ALTER TABLE @calls ADD COLUMN progressed bigint NOT NULL DEFAULT 0",
-        # The end by the server's clock; `finished_at` is by the clock of the writing gateway.
-        "ALTER TABLE @calls ADD COLUMN ended_at timestamptz",
-    ),
-    (
-        # Without `readable_from`, release 0.2.0 refuses the schema.
-        "ALTER TABLE @schema_version DROP COLUMN readable_from",
-        "ALTER TABLE @snapshots DROP COLUMN keep_from",
-        "DROP INDEX @calls_newer",
-        "DROP INDEX @interactions_newer",
-        # A row that waited for a newer release becomes a dead letter.
-        """
-        UPDATE @outbound SET state = 'dead', due_at = NULL
-        WHERE state = 'pending' AND reason = 'written by a newer release'
-        """,
-        "DROP INDEX @outbound_listed",
-        """
-        CREATE INDEX outbound_dead ON @outbound (created_at, session_id, seq, target)
-        WHERE state IN ('refused', 'unknown', 'dead')
-        """,
-    ),
-    (
-        # A pending event to the runtime may have been sent, except one that 0.2.0 marked as not sent.
-        """
-        UPDATE @outbound SET attempt = 1 WHERE target = 'runtime' AND state = 'pending'
-            AND reason IS DISTINCT FROM 'held: the runtime has not started yet'
-        """,
-        "UPDATE @outbound SET reason = NULL WHERE target = 'runtime' AND state = 'pending'",
-    ),
-    (
-        "ALTER TABLE @calls ADD COLUMN attempts text",
-        "ALTER TABLE @calls ADD COLUMN trace text",
         # The events of each transaction, as ranges of sequences in sessions: the position of a stream over sessions.
         """
         CREATE TABLE @written (
@@ -216,11 +172,29 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """,
     ),
     (
-        "DROP INDEX @calls_native",
-        # `latest_reuse`. Few ids are used again; an index of all took a random page for each call.
-        "CREATE INDEX calls_reused ON @calls (session_id, native_call_id, n) WHERE n > 0 AND redrive_of IS NULL",
+        # The name of this history, part of every position. The generation `previous` has the same events up to the
+        # transaction `shared`, and in each session up to the sequence `shared_seq`.
+        "CREATE TABLE @generation (name text NOT NULL, previous text, shared bigint NOT NULL)",
+        f"INSERT INTO @generation (name, shared) VALUES ({_NAME}, 0)",
+        "ALTER TABLE @sessions ADD COLUMN shared_seq bigint NOT NULL DEFAULT 0",
     ),
 )
+
+NEWEST = FIRST + len(MIGRATIONS) - 1
+"""The number of the schema of this release."""
+
+RENEW = f"""
+DELETE FROM @written;
+INSERT INTO @written (xid, at, sessions, firsts, lasts)
+VALUES (pg_current_xact_id()::text::bigint, '-infinity', '{{}}', '{{}}', '{{}}');
+UPDATE @generation SET previous = name, name = {_NAME}, shared = pg_current_xact_id()::text::bigint;
+UPDATE @sessions SET shared_seq = last_seq
+"""
+"""Begins a new generation: from here on, the history differs from the one that clients have seen.
+
+The transactions of a restored dump may be those of another server. One without sessions stands for all of them, so that
+a reader behind it sees a gap.
+"""
 
 OURS = "schema_version"
 """The table with the number of the last migration of a schema."""

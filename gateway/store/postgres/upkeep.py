@@ -16,6 +16,7 @@ from gateway.store.questions.calls import DROP_CALLS
 from gateway.store.questions.interactions import SET_NOTE
 from gateway.store.questions.retention import FLOOR
 from gateway.store.questions.sends import DISMISS, MOOT, REVIVE, UNDELIVERED
+from gateway.store.questions.sessions import abouts
 from gateway.store.records import EventRecord, Head, micros
 from gateway.store.retention import BATCH, RemovedRows, add_up
 from gateway.store.rows import StoredAnswer
@@ -198,14 +199,10 @@ def erase(session_id: SessionId, after: int) -> Work[int | None]:
             raise NotFound(f"no session {session_id!r}")
         if Head._make(found[0]).state != CLOSED:
             raise Conflict(f"session {session_id!r} is open; close it before erasing")
-        rows = await ask(
-            "SELECT seq, about FROM @events WHERE session_id = $1 AND seq > $2 ORDER BY seq LIMIT $3",
-            session_id,
-            after,
-            BATCH,
-        )
+        question = abouts(session_id, after, BATCH)
+        rows = question.read_postgres([tuple(row) for row in await ask(question.for_postgres, *question.values)])
         await ask(_ERASE, session_id, [row[0] for row in rows], [strip_about(row[1]) for row in rows])
-        if len(rows) == BATCH:
+        if rows.more:
             return rows[-1][0]
         await ask("DELETE FROM @snapshots WHERE session_id = $1", session_id)
         await ask("UPDATE @calls SET error = NULL WHERE session_id = $1", session_id)

@@ -1,16 +1,21 @@
 """Queries for interactions, kept answers and notes. Pure."""
 
-from gateway.events import InteractionId, SessionId
-from gateway.store.encoding import read_cursor
+from gateway.events import Envelope, InteractionId, SessionId
+from gateway.store.encoding import decode_envelope, read_cursor
 from gateway.store.questions.question import Listing, Question, Row, Where, columns, last, one, page_of
-from gateway.store.records import InteractionRecord, interaction_row, moment
+from gateway.store.records import EventRecord, InteractionRecord, interaction_row, moment
 from gateway.store.rows import InteractionRow, Page, StoredAnswer
 from gateway.store.states import WAITING
 from gateway.store.step import InteractionState
 
 _INTERACTION = columns(InteractionRecord._fields, "interactions")
 _LIST = f"SELECT {_INTERACTION}, id FROM @interactions"
+_LIST_ASKED = f"""
+SELECT {_INTERACTION}, {columns(EventRecord._fields, "e")}, interactions.id FROM @interactions
+LEFT JOIN @events e ON e.session_id = interactions.session_id AND e.seq = interactions.request_seq
+"""
 _BY_ID = f"SELECT {_INTERACTION} FROM @interactions WHERE interaction_id = $1"
+_COUNT_WAITING = f"SELECT count(*) FROM (SELECT 1 FROM @interactions WHERE {WAITING} LIMIT $1) AS c"
 _ANSWER = """
 SELECT request_sha, response, expires_at FROM @idempotency WHERE scope = $1 AND key = $2 AND expires_at > $3
 """
@@ -23,16 +28,33 @@ INSERT INTO @notes (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SE
 def interactions(
     page: Page, *, session_id: SessionId | None, state: InteractionState | None
 ) -> Question[tuple[list[InteractionRow], str | None]]:
+    listing = Listing("interactions", _LIST, _interaction, last, ("answered_by",))
+    return page_of(listing, page, _where(page, session_id, state), order="id")
+
+
+def with_events(
+    page: Page, *, session_id: SessionId | None, state: InteractionState | None
+) -> Question[tuple[list[tuple[InteractionRow, Envelope | None]], str | None]]:
+    """Query interactions with their request events; None for an event that retention removed."""
+    listing = Listing("interactions", _LIST_ASKED, _asked, last, ("body", "about"))
+    return page_of(listing, page, _where(page, session_id, state), order="interactions.id")
+
+
+def _where(page: Page, session_id: SessionId | None, state: InteractionState | None) -> Where:
     where = Where()
-    where.add("id > {0}", read_cursor(page.after, "interactions", int)[0] if page.after else 0)
+    where.add("interactions.id > {0}", read_cursor(page.after, "interactions", int)[0] if page.after else 0)
     if session_id is not None:
-        where.add("session_id = @key({0})", session_id)
+        where.add("interactions.session_id = @key({0})", session_id)
     if state == "waiting":
         # Literal, because partial indexes do not serve bound parameters.
         where.add(WAITING)
     else:
         where.equal(state=state)
-    return page_of(Listing("interactions", _LIST, _interaction, last), page, where, order="id")
+    return where
+
+
+def count_waiting(most: int) -> Question[int]:
+    return Question(_COUNT_WAITING, (most,), lambda rows: rows[0][0])
 
 
 def interaction(interaction_id: InteractionId) -> Question[InteractionRow | None]:
@@ -41,6 +63,11 @@ def interaction(interaction_id: InteractionId) -> Question[InteractionRow | None
 
 def _interaction(row: Row) -> InteractionRow:
     return interaction_row(InteractionRecord._make(row[: len(InteractionRecord._fields)]))
+
+
+def _asked(row: Row) -> tuple[InteractionRow, Envelope | None]:
+    record = row[len(InteractionRecord._fields) : -1]
+    return _interaction(row), None if record[0] is None else decode_envelope(EventRecord._make(record))
 
 
 def answer(key: str, scope: str, now: int) -> Question[StoredAnswer | None]:

@@ -1,8 +1,13 @@
 """Queries for the events of all sessions in one order. Pure.
 
 In SQLite the position of an event is its id. In PostgreSQL it is the transaction that wrote the event, the session
-within it, and the sequence. Transactions commit out of order, so a query reads only transactions below the oldest one
-that is running: later, no event can appear among them.
+within it, and the sequence. Transactions commit out of order, so a query reads only transactions below a bound: the
+oldest one of a writer of this schema that is running. Later, no event can appear below it.
+
+A writer locks `written` before PostgreSQL gives it a transaction id, until its end. So of the transactions that ran at
+a snapshot, those whose holder has this lock are writers; other programs, in this database or another one, are not. A
+transaction without any lock in the list, which is read after the snapshot, has ended meanwhile or has just begun. It
+is doubtful, and a later snapshot tells whether it has ended.
 
 Removed events show as a gap: ids without a row, or a range of sequences that starts before its session's first one.
 """
@@ -12,18 +17,16 @@ from collections.abc import Sequence
 import orjson
 
 from gateway.store.encoding import decode_envelope
-from gateway.store.questions.question import Question, Row, Where, has_labels
+from gateway.store.questions.question import Question, Row, Where, has_labels, one
 from gateway.store.records import EventRecord
-from gateway.store.rows import EventFilter, Placed, PlacedPage, Position, SessionName
+from gateway.store.rows import EventFilter, Generation, Holder, Placed, PlacedPage, Position, Rows, SessionName
 
 _EVENT = ", ".join("s.session_id" if name == "session_id" else f"e.{name}" for name in EventRecord._fields)
 _SESSION = "s.runtime, s.native_id, s.labels"
 
-# The values are the position (three), the number of transactions, and the limit; then those of the filter.
+# The values are the position (three), the number of transactions, the limit and the bound; then those of the filter.
 _READ = f"""
-WITH bound AS MATERIALIZED (
-    SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS xid
-), part AS MATERIALIZED (
+WITH bound (xid) AS (VALUES ($6::bigint)), part AS MATERIALIZED (
     SELECT w.* FROM @written w WHERE w.xid >= $1 AND w.xid < (SELECT xid FROM bound) ORDER BY w.xid LIMIT $4
 ), spans AS MATERIALIZED (
     SELECT w.xid, p.* FROM part w
@@ -55,18 +58,45 @@ SELECT
     f.*
 FROM (VALUES (1)) AS one LEFT JOIN found f ON true ORDER BY f.major, f.part, f.seq
 """
-_END = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
+_WRITERS = """
+WITH held AS MATERIALIZED (
+    SELECT locktype, database, relation, transactionid, virtualtransaction, pid, mode FROM pg_locks WHERE granted
+), writers AS MATERIALIZED (
+    SELECT virtualtransaction, pid FROM held
+    WHERE locktype = 'relation' AND relation = '@written'::regclass AND mode = 'RowExclusiveLock'
+        AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+), owned AS MATERIALIZED (
+    SELECT transactionid, virtualtransaction FROM held WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock'
+)
+"""
+_BOUND = f"""
+{_WRITERS}
+SELECT
+    least(
+        min(xid::text::bigint) FILTER (WHERE o.virtualtransaction IN (SELECT virtualtransaction FROM writers)),
+        pg_snapshot_xmax(pg_current_snapshot())::text::bigint
+    ),
+    coalesce(array_agg(xid::text::bigint) FILTER (WHERE o.transactionid IS NULL), '{{}}')
+FROM pg_snapshot_xip(pg_current_snapshot()) AS xid LEFT JOIN owned o ON o.transactionid = xid::xid
+"""
+_STILL_RUNNING = """
+SELECT min(xid) FROM unnest($1::bigint[]) AS xid
+WHERE NOT pg_visible_in_snapshot(xid::text::xid8, pg_current_snapshot())
+"""
+_HOLDER = f"""
+{_WRITERS}
+SELECT w.pid, current_database(), a.application_name, a.usename, a.state,
+    extract(epoch FROM clock_timestamp() - a.xact_start)::bigint
+FROM writers w JOIN owned o USING (virtualtransaction) LEFT JOIN pg_stat_activity a ON a.pid = w.pid
+ORDER BY a.xact_start NULLS FIRST LIMIT 1
+"""
 
+# The facts are a row of their own before the events, since a join with the events would copy their bodies.
 _READ_OF_SQLITE = f"""
 WITH reach (id) AS MATERIALIZED (
     SELECT coalesce(
         (SELECT id FROM events WHERE id > $1 ORDER BY id LIMIT 1 OFFSET $4 - 1), (SELECT max(id) FROM events), $1
     )
-), found AS MATERIALIZED (
-    SELECT e.id AS major, 0 AS part, {_EVENT}, {_SESSION}
-    FROM events e CROSS JOIN sessions s ON s.id = e.session_id
-    WHERE e.id > $1 AND e.id <= (SELECT id FROM reach) AND e.seq >= s.min_seq AND {{sessions}} AND {{kinds}}
-    ORDER BY e.id LIMIT $5
 )
 SELECT
     (SELECT id FROM reach) < (SELECT max(id) FROM events),
@@ -75,28 +105,55 @@ SELECT
         SELECT count(*) FROM events e CROSS JOIN sessions s ON s.id = e.session_id
         WHERE e.id > $1 AND e.id <= (SELECT id FROM reach) AND e.seq >= s.min_seq
     ),
-    0,
-    f.*
-FROM (VALUES (1)) LEFT JOIN found f ON true ORDER BY f.major
+    $6 < 0,
+    NULL AS major, NULL AS part, {", ".join(f"NULL AS {name}" for name in EventRecord._fields)}, NULL, NULL, NULL
+UNION ALL
+SELECT * FROM (
+    SELECT 0, 0, 0, 0, e.id, 0, {_EVENT}, {_SESSION}
+    FROM events e CROSS JOIN sessions s ON s.id = e.session_id
+    WHERE e.id > $1 AND e.id <= (SELECT id FROM reach) AND e.seq >= s.min_seq AND {{sessions}} AND {{kinds}}
+    ORDER BY e.id LIMIT $5
+)
 """
-_END_OF_SQLITE = "SELECT coalesce((SELECT max(id) FROM events), 0)"
+_END = "SELECT coalesce((SELECT max(id) FROM @events), 0)"
+
+
+def generation() -> Question[Generation]:
+    return Question("SELECT name, previous, shared FROM @generation", (), lambda rows: Generation(*rows[0]))
+
+
+def bound() -> Question[tuple[int, list[int]]]:
+    """Query the bound and the doubtful transactions; PostgreSQL only."""
+    return Question(_BOUND, (), lambda rows: (rows[0][0], rows[0][1]))
 
 
 def end() -> Question[Position]:
-    return Question(_END, (), lambda rows: (rows[0][0], 0, 0), _END_OF_SQLITE)
+    """Query the position behind all events; SQLite only."""
+    return Question(_END, (), lambda rows: (rows[0][0], 0, 0))
 
 
-def read_all(after: Position, which: EventFilter, *, limit: int, searched: int) -> Question[PlacedPage]:
+def still_running(doubtful: Sequence[int]) -> Question[int | None]:
+    """Query the oldest of some transactions that has not ended; PostgreSQL only."""
+    return Question(_STILL_RUNNING, (doubtful,), lambda rows: rows[0][0])
+
+
+def holder() -> Question[Holder | None]:
+    """Query the writer whose transaction has run longest; PostgreSQL only."""
+    return one(_HOLDER, (), lambda row: Holder(*row))
+
+
+def read_all(after: Position, which: EventFilter, *, bound: int, limit: int, searched: int) -> Question[PlacedPage]:
+    """Query the matching events behind a position and below a bound."""
     limit = max(limit, 1)
 
-    def read(rows: Sequence[Row]) -> PlacedPage:
+    def read(rows: Rows[Row]) -> PlacedPage:
         more, major, is_gap, held_back = rows[0][:4]
         events = [_placed(row[4:]) for row in rows if row[4] is not None]
-        is_full = len(events) == limit
+        is_full = rows.more or len(events) == limit
         position = events[-1].position if is_full else max((major, 0, 0), after)
         return PlacedPage(events, position, is_full or bool(more), bool(is_gap), bool(held_back))
 
-    sessions = Where((*after, max(searched, 1), limit))
+    sessions = Where((*after, max(searched, 1), limit, bound))
     sessions.equal(**{"s.session_id": which.session_id, "s.runtime": which.runtime})
     has_labels(sessions, which.labels)
     kinds = Where(sessions.values)
@@ -104,7 +161,8 @@ def read_all(after: Position, which: EventFilter, *, limit: int, searched: int) 
         kinds.is_in("e.kind", which.kinds)
     conditions = {"sessions": sessions.conditions or "true", "kinds": kinds.conditions or "true"}
     of_postgres = {**conditions, "sessions": f"(s.session_id IS NULL OR ({conditions['sessions']}))"}
-    return Question(_READ.format(**of_postgres), kinds.values, read, _READ_OF_SQLITE.format(**conditions))
+    sqlite = _READ_OF_SQLITE.format(**conditions)
+    return Question(_READ.format(**of_postgres), kinds.values, read, sqlite, ("body", "about"))
 
 
 def _placed(row: Row) -> Placed:

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 import orjson
 
 from gateway.store.encoding import ListName, write_cursor
-from gateway.store.rows import Page
+from gateway.store.rows import CAUSE_ENDS, PAGE_BYTES, Page, Rows
 
 T = TypeVar("T")
 Row = Sequence[Any]
@@ -31,9 +31,37 @@ class Question(Generic[T]):
 
     text: str
     values: Sequence[object]
-    read: Callable[[Sequence[Row]], T]
+    read: Callable[[Rows[Row]], T]
+    """Reads the rows; `more` says that the page ended at its size and not at the last row."""
     sqlite: str = ""
     """The statement for SQLite, if its planner needs another one."""
+    sized: tuple[str, ...] = ()
+    """The columns of any length, whose sum ends the page."""
+
+    @property
+    def for_postgres(self) -> str:
+        """The statement for PostgreSQL, which sends no row behind the page; `read_postgres` reads its rows."""
+        if not self.sized:
+            return self.text
+        # The length of a column that is stored apart is known without reading it.
+        size = " + ".join(f"coalesce(octet_length(q.{name}), 0)" for name in self.sized)
+        return _WITHIN.format(text=self.text, size=size)
+
+    def read_postgres(self, rows: Sequence[Row]) -> T:
+        """Read the rows of `for_postgres`, which end with the columns of `_WITHIN`."""
+        if not self.sized:
+            return self.read(Rows(rows))
+        more = bool(rows) and len(rows) < rows[0][-3]
+        return self.read(Rows([row[:-3] for row in rows], more=more))
+
+
+_WITHIN = f"""
+SELECT * FROM (
+    SELECT q.*, count(*) OVER () AS all_rows, sum({{size}}) OVER (ROWS UNBOUNDED PRECEDING) AS filled,
+        row_number() OVER () AS row_number
+    FROM ({{text}}) AS q
+) AS page WHERE filled <= {PAGE_BYTES} OR row_number = 1 ORDER BY row_number
+"""
 
 
 def write_references(statement: str, *, key: str, name: str, column: str) -> str:
@@ -77,6 +105,12 @@ class Where:
         marks = ", ".join(f"{{{n}}}" for n in range(len(values)))
         self.add(f"{column} IN ({marks})", *sorted(values))
 
+    def has_cause(self, column: str, cause: str | None) -> None:
+        """Compare the cause in a text, as `cause_of` returns it, with a cause, unless that is None."""
+        if cause is not None:
+            start = f"substr({column}, 1, {len(cause) + len(CAUSE_ENDS[0])})"
+            self.is_in(start, [cause, *(cause + end for end in CAUSE_ENDS)])
+
     @property
     def conditions(self) -> str:
         return " AND ".join(self._texts)
@@ -94,8 +128,8 @@ def one(text: str, values: Sequence[object], show: Callable[[Row], T]) -> Questi
     return Question(text, values, lambda rows: show(rows[0]) if rows else None)
 
 
-def each(text: str, values: Sequence[object], show: Callable[[Row], T], *, sqlite: str = "") -> Question[list[T]]:
-    return Question(text, values, lambda rows: [show(row) for row in rows], sqlite)
+def each(text: str, values: Sequence[object], show: Callable[[Row], T]) -> Question[list[T]]:
+    return Question(text, values, lambda rows: [show(row) for row in rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,17 +142,21 @@ class Listing(Generic[T]):
     show: Callable[[Row], T]
     place: Callable[[Row], Row]
     """Returns the values of a row that its cursor contains."""
+    sized: tuple[str, ...]
+    """See `Question.sized`."""
 
 
 def page_of(of: Listing[T], shown: Page, where: Where, *, order: str) -> Question[tuple[list[T], str | None]]:
     limit = max(shown.limit, 1)
 
-    def read(rows: Sequence[Row]) -> tuple[list[T], str | None]:
-        cursor = write_cursor(of.name, *of.place(rows[limit - 1])) if len(rows) > limit else None
-        return [of.show(row) for row in rows[:limit]], cursor
+    def read(rows: Rows[Row]) -> tuple[list[T], str | None]:
+        shown = rows[:limit]
+        cursor = write_cursor(of.name, *of.place(shown[-1])) if rows.more or len(rows) > limit else None
+        return [of.show(row) for row in shown], cursor
 
     values = [*where.values, limit + 1]
-    return Question(f"{of.text} {where.text()} ORDER BY {order} LIMIT ${len(values)}", values, read)
+    text = f"{of.text} {where.text()} ORDER BY {order} LIMIT ${len(values)}"
+    return Question(text, values, read, sized=of.sized)
 
 
 def last(row: Row) -> Row:
@@ -127,15 +165,17 @@ def last(row: Row) -> Row:
 
 WINDOW = 20_000
 """The rows that a page of a filtered list reads at most."""
-_WINDOWED = f"""
+SEARCHED = 4_000
+"""The rows that a page of a search for a text reads at most, since it compares long columns."""
+_WINDOWED = """
 WITH reach (id) AS MATERIALIZED (
     SELECT coalesce(
-        (SELECT {{id}} FROM {{rows}} WHERE {{window}} ORDER BY {{id}} {{order}} LIMIT 1 OFFSET {WINDOW - 1}), {{end}}
+        (SELECT {id} FROM {rows} WHERE {window} ORDER BY {id} {order} LIMIT 1 OFFSET {skipped}), {end}
     )
 )
-SELECT {{columns}}, {{id}}, ({{matching}}) AS matches, {{id}} = (SELECT id FROM reach) AS is_end FROM {{joined}}
-WHERE {{window}} AND {{id}} {{within}} (SELECT id FROM reach) AND (({{matching}}) OR {{id}} = (SELECT id FROM reach))
-ORDER BY {{id}} {{order}} LIMIT {{limit}}
+SELECT {columns}, {id}, ({matching}) AS matches, {id} = (SELECT id FROM reach) AS is_end FROM {rows}
+WHERE {window} AND {id} {within} (SELECT id FROM reach) AND (({matching}) OR {id} = (SELECT id FROM reach))
+ORDER BY {id} {order} LIMIT {limit}
 """
 
 
@@ -149,23 +189,24 @@ class Windowed(Generic[T]):
     """The table, with its alias if it has one."""
     id: str
     show: Callable[[Row], T]
-    joined: str = ""
-    """The table and what is joined to it, if anything."""
+    sized: tuple[str, ...]
+    """See `Question.sized`."""
 
 
 def page_of_window(
-    of: Windowed[T], shown: Page, window: Where, matching: Where, *, newest_first: bool = True
+    of: Windowed[T], shown: Page, window: Where, matching: Where, *, newest_first: bool = True, most: int = WINDOW
 ) -> Question[tuple[list[T], str | None]]:
-    """Query the matching rows among the next `WINDOW` ones; `matching` contains the values of `window`.
+    """Query the matching rows among the next `most` ones; `matching` contains the values of `window`.
 
     If fewer rows than a page match, the cursor continues after the window.
     """
     limit = max(shown.limit, 1)
 
-    def read(rows: Sequence[Row]) -> tuple[list[T], str | None]:
-        found = [of.show(row) for row in rows[:limit] if row[-2]]
-        if len(rows) > limit:
-            return found, write_cursor(of.name, rows[limit - 1][-3])
+    def read(rows: Rows[Row]) -> tuple[list[T], str | None]:
+        shown = rows[:limit]
+        found = [of.show(row) for row in shown if row[-2]]
+        if rows.more or len(rows) > limit:
+            return found, write_cursor(of.name, shown[-1][-3])
         # The last row is the end of the window, even if it does not match.
         return found, write_cursor(of.name, rows[-1][-3]) if rows and rows[-1][-1] else None
 
@@ -173,16 +214,25 @@ def page_of_window(
     text = _WINDOWED.format(
         id=of.id,
         rows=of.rows,
-        joined=of.joined or of.rows,
         columns=of.columns,
         window=window.conditions or "true",
         matching=matching.conditions,
         order="DESC" if newest_first else "ASC",
         within=">=" if newest_first else "<=",
+        skipped=most - 1,
         end="0" if newest_first else "9223372036854775807",
         limit=f"${len(values)}",
     )
-    return Question(text, values, read)
+    return Question(text, values, read, sized=of.sized)
+
+
+class Text:
+    """A text to search for, as the values of `ILIKE … ESCAPE '!'` and, in JSON, of `position`."""
+
+    def __init__(self, text: str) -> None:
+        self.at_start = re.sub("[!%_]", r"!\g<0>", text) + "%"
+        self.anywhere = "%" + self.at_start
+        self.in_json = orjson.dumps(text)[1:-1]
 
 
 def has_labels(where: Where, labels: Mapping[str, str]) -> None:

@@ -3,18 +3,25 @@
 import re
 from datetime import datetime
 
-from gateway.events import SessionId
+from gateway.events import Envelope, SessionId
 from gateway.store.encoding import decode_envelope, read_cursor
 from gateway.store.questions.question import Listing, Question, Row, Where, columns, each, page_of
 from gateway.store.records import SEND_COLUMNS, EventRecord, micros, moment_or_none, send_from
-from gateway.store.rows import DeadFilter, Page, Send
+from gateway.store.rows import DeadFilter, Page, Rows, Send
 from gateway.store.states import DEAD_SEND, PENDING
 
 _SENDS = f"""
 SELECT {columns(SEND_COLUMNS, "o")}, {columns(EventRecord._fields, "e")}
 FROM @outbound o JOIN @events e ON e.session_id = o.session_id AND e.seq = o.seq
 """
-_SENDS_OF = f"{_SENDS}WHERE o.session_id = @key($1) AND o.seq = $2 ORDER BY o.target"
+_SENDS_OF = f"""
+SELECT {columns(SEND_COLUMNS, "o")} FROM @outbound o WHERE o.session_id = @key($1) AND o.seq = $2 ORDER BY o.target
+"""
+_BODY = ("body", "about")
+_COUNT_DEAD = f"""
+SELECT (SELECT count(*) FROM (SELECT 1 FROM @calls WHERE dead = 1 LIMIT $1) AS c)
+    + (SELECT count(*) FROM (SELECT 1 FROM @outbound WHERE {DEAD_SEND} LIMIT $1) AS s)
+"""
 _FOLLOWS_A_DELAYED_SEND = f"""
 EXISTS (
     SELECT 1 FROM @outbound e
@@ -60,12 +67,12 @@ WHERE session_id = @key($1) AND target = $2 AND {PENDING}
 
 
 def pending_sends(
-    session_id: SessionId | None, target: str, due_before: datetime | None, limit: int
-) -> Question[list[Send]]:
-    where, sessions = Where(), _SESSIONS
+    session_id: SessionId | None, target: str, after: int, due_before: datetime | None, limit: int
+) -> Question[Rows[Send]]:
+    where, sessions, limit = Where(), _SESSIONS, max(limit, 0)
     where.add(f"o.{PENDING} AND o.target = {{0}}", target)
     if session_id is not None:
-        where.add("o.session_id = @key({0})", session_id)
+        where.add("o.session_id = @key({0}) AND o.seq > {1}", session_id, after)
     if due_before is not None:
         due = micros(due_before)
         where.add("(o.due_at IS NULL OR o.due_at <= {0})", due)
@@ -73,9 +80,13 @@ def pending_sends(
         where.add(f"NOT {_FOLLOWS_A_DELAYED_SEND}", due)
     if session_id is None:
         where.add(f"o.session_id IN ({sessions})")
-    values = [*where.values, max(limit, 0)]
+    values = [*where.values, limit]
     text = f"{_SENDS} {where.text()} ORDER BY o.session_id, o.seq LIMIT ${len(values)}"
-    return each(text, values, _send, sqlite=_use_pending_index(text))
+
+    def read(rows: Rows[Row]) -> Rows[Send]:
+        return Rows(map(_send, rows), more=rows.more or len(rows) == limit)
+
+    return Question(text, values, read, sqlite=_use_pending_index(text), sized=_BODY)
 
 
 def next_send_due(target: str) -> Question[datetime | None]:
@@ -87,8 +98,13 @@ def _use_pending_index(text: str) -> str:
     return _ROWS.sub(r"\g<0> INDEXED BY outbound_pending", text)
 
 
-def sends_of(session_id: SessionId, sequence: int) -> Question[list[Send]]:
-    return each(_SENDS_OF, (session_id, sequence), _send)
+def sends_of(event: Envelope) -> Question[list[Send]]:
+    """Query the sends of an event, which share it."""
+    return each(_SENDS_OF, (event.session_id, event.sequence), lambda row: send_from(row, event))
+
+
+def count_dead(most: int) -> Question[int]:
+    return Question(_COUNT_DEAD, (most,), lambda rows: rows[0][0])
 
 
 def dead_sends(page: Page, which: DeadFilter) -> Question[tuple[list[Send], str | None]]:
@@ -104,8 +120,9 @@ def dead_sends(page: Page, which: DeadFilter) -> Question[tuple[list[Send], str 
         where.add("o.target = {0}", which.target)
     if which.since is not None:
         where.add("o.created_at >= {0}", micros(which.since))
+    where.has_cause("o.reason", which.cause)
     order = "o.created_at DESC, o.session_id DESC, o.seq DESC, o.target DESC"
-    return page_of(Listing("sends", _SENDS, _send, _send_place), page, where, order=order)
+    return page_of(Listing("sends", _SENDS, _send, _send_place, _BODY), page, where, order=order)
 
 
 def _send(row: Row) -> Send:

@@ -7,19 +7,19 @@ resolved by `locate`.
 import os
 import sqlite3
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.errors import EngineUnusable, OperatorError
+from gateway.store.numbers import check_number
 from gateway.store.roster import RESTORED
 from gateway.store.sqlite.lock import SIDES, FileLock, before_restore, check_place, lock_path, sibling
-from gateway.store.sqlite.migrate_0_2 import keep_copy
-from gateway.store.sqlite.schema import APPLICATION, open_writer, refuse_newer
+from gateway.store.sqlite.schema import APPLICATION, FIRST, NEWEST, RENAME, RENEW, open_writer
 
 _STEPS_BETWEEN_SIGNALS = 100_000
-_RENEW = "UPDATE sessions SET fence = fence + ?, owner = NULL"
+_RELEASE = f"UPDATE sessions SET fence = fence + {RESTORED}, owner = NULL"  # noqa: S608 - a number
 _COUNTS = "SELECT (SELECT count(*) FROM sessions), (SELECT count(*) FROM events)"
 _RIGHTS = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY})
 _DAMAGE = frozenset({sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT})
@@ -49,7 +49,7 @@ def schema_of(path: Path) -> int:
 
 
 def migrate(path: Path) -> tuple[int, int]:
-    """Migrate a database or create it; return its schema numbers before and after. A copy of an old one is kept.
+    """Migrate a database or create it; return its schema numbers before and after.
 
     Raises:
         EngineLocked: a gateway uses it.
@@ -58,7 +58,6 @@ def migrate(path: Path) -> tuple[int, int]:
     """
     with hold_alone(path):
         before = schema_of(path)
-        keep_copy(path)
         open_writer(path).close()
         return before, schema_of(path)
 
@@ -78,6 +77,10 @@ def back_up(path: Path, target: Path) -> Contents:
     _check_target(target, path)
     with _create_partial(target) as partial:
         _copy(path, partial, target)
+        with _open(partial, "rw", name=target) as connection:
+            # Also if the copy is put in the place of a database without `restore`.
+            if _check(connection, target) == NEWEST:
+                _execute(connection, RENEW)
         contents = _examine(partial, name=target)
         _sync(partial, name=target)
         _give_name(partial, target)
@@ -108,7 +111,7 @@ def restore(path: Path, backup: Path) -> tuple[Contents, Path | None]:
         with _create_partial(path) as partial:
             _examine(backup, name=backup)
             _copy(backup, partial, path)
-            _renew(partial)
+            _release(partial, RENAME)
             _give_to_gateway(partial, path)
             contents = _examine(partial, name=path)
             _sync(partial, name=path)
@@ -129,7 +132,7 @@ def bump_fences(path: Path) -> int:
     with hold_alone(path):
         if not schema_of(path):
             raise EngineUnusable(f"there is no database at {str(path)!r}")
-        return _renew(path)
+        return _release(path, *RENEW)
 
 
 @contextmanager
@@ -236,11 +239,21 @@ def _give_to_gateway(partial: Path, path: Path) -> None:
         os.chown(partial, owner.st_uid, owner.st_gid)
 
 
-def _renew(path: Path) -> int:
-    """Migrate a database and release all its sessions under new fences; it is one file afterwards."""
+def _execute(connection: sqlite3.Connection, statements: Sequence[str]) -> int:
+    """Run statements in one transaction; return the number of rows that the last one changed."""
+    connection.execute("BEGIN IMMEDIATE")
+    count = 0
+    for statement in statements:
+        count = connection.execute(statement).rowcount
+    connection.execute("COMMIT")
+    return count
+
+
+def _release(path: Path, *statements: str) -> int:
+    """Begin a new generation and release all sessions under new fences; the database is one file afterwards."""
     connection = open_writer(path)
     try:
-        count = connection.execute(_RENEW, (RESTORED,)).rowcount
+        count = _execute(connection, (*statements, _RELEASE))
         connection.execute("PRAGMA journal_mode = DELETE")
     except sqlite3.Error as exc:
         raise EngineUnusable(f"cannot write {str(path)!r} ({exc}): has the disk space?") from exc
@@ -266,7 +279,7 @@ def _check(connection: sqlite3.Connection, path: Path) -> int:
     )
     if application != APPLICATION or not version:
         raise EngineUnusable(f"{str(path)!r} is not a database of Dragoman: check the path")
-    refuse_newer(connection, path)
+    check_number(str(path), version, first=FIRST, newest=NEWEST)
     return version
 
 

@@ -17,7 +17,8 @@ from gateway.clock import Clock
 from gateway.errors import EngineUnavailable, InvalidRequest, NotFound
 from gateway.events import CallId, SessionId
 from gateway.store.encoding import encode_event
-from gateway.store.port import NewSession
+from gateway.store.outage import StoreOutage
+from gateway.store.port import NewSession, Report, report_nothing
 from gateway.store.questions.answers import AnswersQuestions
 from gateway.store.questions.question import Question, T
 from gateway.store.records import micros
@@ -29,7 +30,6 @@ from gateway.store.sqlite import leases, upkeep
 from gateway.store.sqlite.dialect import answer
 from gateway.store.sqlite.file_guard import FileGuard
 from gateway.store.sqlite.lock import FileLock, check_place, locate
-from gateway.store.sqlite.migrate_0_2 import keep_copy
 from gateway.store.sqlite.privacy import make_private
 from gateway.store.sqlite.readers import Readers
 from gateway.store.sqlite.tuning import PRODUCTION, SqliteTuning
@@ -45,10 +45,14 @@ _SYNCHRONOUS = {0: "off", 1: "normal", 2: "full", 3: "extra"}
 class SqliteEngine(AnswersQuestions):
     """Keep everything in the file at `path`; its folder must exist and be on a local disk."""
 
-    def __init__(self, path: Path, clock: Clock, *, tuning: SqliteTuning = PRODUCTION) -> None:
+    def __init__(
+        self, path: Path, clock: Clock, *, tuning: SqliteTuning = PRODUCTION, report: Report = report_nothing
+    ) -> None:
+        self._report = report
         self._tuning = tuning
         self._path = locate(path)
         self._clock = clock
+        self.outage = StoreOutage(clock)
         self._lock = FileLock(self._path)
         self._opened: tuple[Writer, Readers, Roster] | None = None
         self._probing = SharedProbe(f"the disk of {str(self._path)!r}", self._probe, patience=tuning.probe)
@@ -58,16 +62,14 @@ class SqliteEngine(AnswersQuestions):
         self._lock.acquire()
         try:
             make_private(self._path)
-            copy = await asyncio.to_thread(keep_copy, self._path)
-            if copy is not None:
-                log.info("the database of an earlier release is migrated", path=str(self._path), copy=str(copy))
             guard = FileGuard(self._path, confirm=self._tuning.confirm)
-            writer = Writer(self._path, self._clock, guard, self._tuning)
+            writer = self._make_writer(guard)
             await writer.start()
         except BaseException:
             self._lock.release()
             raise
         self._opened = writer, Readers(self._path, guard), Roster(self._clock)
+        await self._read_generation()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -81,6 +83,9 @@ class SqliteEngine(AnswersQuestions):
                 await writer.stop()
             finally:
                 self._lock.release()
+
+    def _make_writer(self, guard: FileGuard) -> Writer:
+        return Writer(self._path, self._clock, guard, self._tuning, report=self._report)
 
     @property
     def _open(self) -> tuple[Writer, Readers, Roster]:

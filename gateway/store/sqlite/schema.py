@@ -1,17 +1,17 @@
 """Opens a SQLite database with the settings that the gateway needs, and migrates its tables.
 
 Migrations are numbered from `FIRST`, only go forward and are never changed once released. `PRAGMA user_version` is the
-number of the last one that a file has had; a release refuses a file with a higher number than its own.
+number of the last one that a file has had.
 """
 
 import sqlite3
-from itertools import chain
 from pathlib import Path
 from types import NoneType
 from typing import TypeVar
 
 from gateway.errors import EngineUnusable, SchemaTooNew
-from gateway.store.sqlite.migrate_0_2 import LAST, rebuild
+from gateway.store.numbers import check_number
+from gateway.store.port import Report, report_nothing
 from gateway.store.sqlite.tuning import PRODUCTION, SqliteTuning
 
 T = TypeVar("T")
@@ -19,8 +19,8 @@ T = TypeVar("T")
 # "Drgm", so that `file` and the gateway recognize its databases.
 APPLICATION = 0x4472676D
 
-FIRST = 10
-"""The number of the first migration below. Releases up to 0.2.0 had other tables, numbered 1 to 6."""
+FIRST = 11
+"""The number of the first migration below; a database with a lower one is refused."""
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
@@ -105,7 +105,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             trace TEXT
         ) STRICT
         """,
-        "CREATE INDEX calls_native ON calls (session_id, native_call_id, n) WHERE redrive_of IS NULL",
+        # `latest_reuse`. Few ids are used again; an index of all took a random page for each call.
+        "CREATE INDEX calls_reused ON calls (session_id, native_call_id, n) WHERE n > 0 AND redrive_of IS NULL",
         # `open_calls`, `count_open_calls`, lists of open calls, and the events that retention keeps.
         "CREATE INDEX calls_open ON calls (session_id) WHERE state IN ('queued', 'dispatched', 'accepted')",
         # Lists of dead and of unknown calls.
@@ -167,25 +168,42 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE probe (id INTEGER PRIMARY KEY CHECK (id = 1), tried_at INTEGER NOT NULL) STRICT",
     ),
     (
-        "DROP INDEX calls_native",
-        # `latest_reuse`. Few ids are used again; an index of all took a random page for each call.
-        "CREATE INDEX calls_reused ON calls (session_id, native_call_id, n) WHERE n > 0 AND redrive_of IS NULL",
+        # The name of this history, part of every position. The generation `previous` has the same events up to the id
+        # `shared`, and in each session up to the sequence `shared_seq`.
+        "CREATE TABLE generation (name TEXT NOT NULL, previous TEXT, shared INTEGER NOT NULL) STRICT",
+        "INSERT INTO generation (name, shared) VALUES (lower(hex(randomblob(6))), 0)",
+        "ALTER TABLE sessions ADD COLUMN shared_seq INTEGER NOT NULL DEFAULT 0",
     ),
 )
 
 NEWEST = FIRST + len(MIGRATIONS) - 1
 """The number of the schema of this release."""
 
+RENEW = (
+    """
+    UPDATE generation SET previous = name, name = lower(hex(randomblob(6))),
+        shared = coalesce((SELECT max(id) FROM events), 0)
+    """,
+    "UPDATE sessions SET shared_seq = last_seq",
+)
+"""Begins a new generation: from here on, the history differs from the one that clients have seen."""
+
+RENAME = "UPDATE generation SET name = lower(hex(randomblob(6)))"
+"""Begins another new generation in a copy that was made with one: it shares the same events with the original."""
+
 _CHECKPOINT_BYTES = 16 * 1024 * 1024
 
 
-def open_writer(path: Path, *, tuning: SqliteTuning = PRODUCTION) -> sqlite3.Connection:
+def open_writer(
+    path: Path, *, tuning: SqliteTuning = PRODUCTION, report: Report = report_nothing
+) -> sqlite3.Connection:
     """Open the one connection that writes: WAL, each commit on disk before it returns, tables migrated.
 
     A statement waits `tuning.lock` seconds for another connection.
 
     Raises:
-        EngineUnusable: the file is not a database of ours, or cannot be opened or written.
+        EngineUnusable: the file is not a database of ours, has an older schema than `FIRST`, or cannot be opened or
+            written.
         SchemaTooNew: a newer release has migrated it.
     """
     connection = None
@@ -205,7 +223,7 @@ def open_writer(path: Path, *, tuning: SqliteTuning = PRODUCTION) -> sqlite3.Con
         page_size = connection.execute("PRAGMA page_size").fetchone()[0]
         connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_BYTES // page_size}")
         connection.execute("PRAGMA journal_size_limit = 67108864")
-        _migrate(connection, path)
+        _migrate(connection, report)
     except sqlite3.Error as exc:
         if connection is not None:
             connection.close()
@@ -256,34 +274,17 @@ def _check_ours(connection: sqlite3.Connection, path: Path) -> None:
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if application != APPLICATION and (application or version or tables):
         raise EngineUnusable(f"{str(path)!r} is a database of another program: give engine.path another file name")
-    refuse_newer(connection, path)
+    if version:
+        check_number(str(path), version, first=FIRST, newest=NEWEST)
 
 
-def refuse_newer(connection: sqlite3.Connection, path: Path) -> None:
-    """Refuse a database with a newer schema.
-
-    Raises:
-        SchemaTooNew: a newer release has migrated it.
-    """
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version > NEWEST:
-        raise SchemaTooNew(
-            f"{str(path)!r} has schema {version} and this release supports up to {NEWEST}: "
-            "run the newer release, or restore the backup from before the upgrade"
-        )
-
-
-def _migrate(connection: sqlite3.Connection, path: Path) -> None:
-    done = connection.execute("PRAGMA user_version").fetchone()[0]
-    if LAST < done < FIRST:
-        raise EngineUnusable(f"{str(path)!r} has schema {done}, which no release has made: restore a backup")
-    if 0 < done < FIRST:
-        rebuild(connection, [*chain.from_iterable(MIGRATIONS)], NEWEST)
-        done = NEWEST
-    for number, statements in enumerate(MIGRATIONS[max(done - FIRST + 1, 0) :], start=max(done + 1, FIRST)):
+def _migrate(connection: sqlite3.Connection, report: Report) -> None:
+    last = connection.execute("PRAGMA user_version").fetchone()[0] or FIRST - 1
+    for number, statements in enumerate(MIGRATIONS[last - FIRST + 1 :], start=last + 1):
         connection.execute("BEGIN IMMEDIATE")
         try:
-            for statement in statements:
+            for done, statement in enumerate(statements):
+                report(f"migration {number} of {NEWEST}", done / len(statements))
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {APPLICATION}")
             connection.execute(f"PRAGMA user_version = {number}")

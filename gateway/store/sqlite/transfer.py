@@ -8,9 +8,10 @@ from pathlib import Path
 from gateway.errors import EngineUnavailable, EngineUnusable
 from gateway.store.copy import PAGE, Row, Table
 from gateway.store.questions.question import columns
+from gateway.store.rows import PAGE_BYTES
 from gateway.store.sqlite.backup import hold_alone, schema_of
 from gateway.store.sqlite.dialect import KEY, in_sqlite
-from gateway.store.sqlite.schema import NEWEST, open_writer
+from gateway.store.sqlite.schema import NEWEST, RENEW, open_writer
 
 
 class SqliteSide:
@@ -27,9 +28,16 @@ class SqliteSide:
     async def pages(self, table: Table) -> AsyncIterator[Sequence[Row]]:
         selected = ", ".join(table.columns) if table.name == "sessions" else columns(table.columns, table.name)
         text = f"SELECT {selected} FROM {table.name} ORDER BY {', '.join(table.key)}"  # noqa: S608
-        found = self._connection.execute(in_sqlite(text))
-        while rows := found.fetchmany(PAGE):
-            yield rows
+        page, filled = list[Row](), 0
+        for row in self._connection.execute(in_sqlite(text)):
+            size = sum(len(value) for value in row if isinstance(value, bytes | str))
+            if len(page) == PAGE or (page and filled + size > PAGE_BYTES):
+                yield page
+                page, filled = [], 0
+            page.append(row)
+            filled += size
+        if page:
+            yield page
 
     async def put(self, table: Table, rows: Sequence[Row]) -> None:
         refers = "" if table.name == "sessions" else "session_id"
@@ -37,7 +45,13 @@ class SqliteSide:
         text = f"INSERT INTO {table.name} ({', '.join(table.columns)}) VALUES ({marks})"  # noqa: S608
         self._connection.executemany(text, rows)
 
-    async def keep(self) -> None:
+    async def generation(self) -> str:
+        return self._connection.execute("SELECT name FROM generation").fetchone()[0]
+
+    async def keep(self, generation: str) -> None:
+        for statement in RENEW:
+            self._connection.execute(statement)
+        self._connection.execute("UPDATE generation SET previous = ?", (generation,))
         self._connection.execute("COMMIT")
 
 

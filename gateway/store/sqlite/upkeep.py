@@ -13,10 +13,11 @@ from gateway.store.questions.calls import DROP_CALLS
 from gateway.store.questions.interactions import SET_NOTE
 from gateway.store.questions.retention import FLOOR
 from gateway.store.questions.sends import DISMISS, MOOT, REVIVE, UNDELIVERED
+from gateway.store.questions.sessions import abouts
 from gateway.store.records import EventRecord, Head, micros
 from gateway.store.retention import BATCH, RemovedRows, add_up
 from gateway.store.rows import StoredAnswer
-from gateway.store.sqlite.dialect import in_sqlite
+from gateway.store.sqlite.dialect import answer, in_sqlite
 from gateway.store.sqlite.jobs import Turn
 from gateway.store.step import RUNTIME
 
@@ -148,14 +149,12 @@ def erase(session_id: SessionId, after: int) -> Run:
         if head.state != CLOSED:
             raise Conflict(f"session {session_id!r} is open; close it before erasing")
         connection, key = turn.store.connection, turn.store.key(session_id)
-        rows = connection.execute(
-            "SELECT seq, about FROM events WHERE session_id = ? AND seq > ? ORDER BY seq LIMIT ?", (key, after, BATCH)
-        ).fetchall()
+        rows = answer(connection, abouts(session_id, after, BATCH))
         connection.executemany(
             "UPDATE events SET body = NULL, about = ? WHERE session_id = ? AND seq = ?",
             [(strip_about(about), key, seq) for seq, about in rows],
         )
-        if len(rows) == BATCH:
+        if rows.more:
             return rows[-1][0]
         connection.execute("DELETE FROM snapshots WHERE session_id = ?", (key,))
         connection.execute("UPDATE calls SET error = NULL WHERE session_id = ?", (key,))

@@ -9,11 +9,9 @@ of the event loop per batch.
 import asyncio
 import contextlib
 import sqlite3
-import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import Any
 
 from gateway.clock import Clock
@@ -21,8 +19,10 @@ from gateway.errors import DragomanError, EngineUnavailable, OperatorError
 from gateway.guard import FAULTS, guard_call
 from gateway.store.apply import Writes, decide
 from gateway.store.byte_budget import ByteBudget
+from gateway.store.port import Report, report_nothing
 from gateway.store.records import EventRecord, micros
 from gateway.store.sqlite.file_guard import FileGuard
+from gateway.store.sqlite.job_thread import JobThread
 from gateway.store.sqlite.jobs import (
     LEAST,
     WAITING_BYTES,
@@ -45,19 +45,28 @@ from gateway.store.step import Committed, Step
 class Writer:
     """Run the thread: `start`, then `commit` and `run` from the event loop, then `stop`."""
 
-    def __init__(self, path: Path, clock: Clock, guard: FileGuard, tuning: SqliteTuning = PRODUCTION) -> None:
+    def __init__(
+        self,
+        path: Path,
+        clock: Clock,
+        guard: FileGuard,
+        tuning: SqliteTuning = PRODUCTION,
+        *,
+        report: Report = report_nothing,
+        thread: type[JobThread] = JobThread,
+    ) -> None:
         self._path = path
+        self._report = report
         self._tuning = tuning
         self._clock = clock
         self._guard = guard
         self._loop = asyncio.get_running_loop()
         self._started: asyncio.Future[None] = self._loop.create_future()
         self._stopped: asyncio.Future[None] = self._loop.create_future()
-        self._queue: SimpleQueue[list[Job] | None] = SimpleQueue()
         self._tick: list[Job] = []
         self._room = ByteBudget(WAITING_BYTES)
         self._closing = False
-        self._thread = threading.Thread(target=self._work, name="dragoman-sqlite-writer", daemon=True)
+        self._thread = thread(self._begin, self._write, self._end)
         self._store: Store | None = None
 
     # On the event loop
@@ -79,7 +88,7 @@ class Writer:
         """Write the queued jobs, close the database, end the thread."""
         self._closing = True
         self._flush()
-        self._queue.put(None)
+        self._thread.put(None)
         try:
             await asyncio.shield(self._stopped)
         finally:
@@ -118,7 +127,7 @@ class Writer:
 
     def _flush(self) -> None:
         if self._tick:
-            self._queue.put(self._tick)
+            self._thread.put(self._tick)
             self._tick = []
 
     def _resolve(self, verdicts: Sequence[Verdict]) -> None:
@@ -134,42 +143,31 @@ class Writer:
 
     # In the thread
 
-    def _work(self) -> None:
-        waiting: deque[Job] = deque()
+    def _begin(self) -> bool:
+        """Open the database; False if it cannot be used."""
         try:
-            try:
-                self._open()
-            except (OperatorError, EngineUnavailable) as exc:
-                self._tell(self._fail_start, exc)
-                return
-            self._tell(self._started.set_result, None)
-            open_ended = True
-            while open_ended or waiting:
-                if open_ended:
-                    open_ended = self._gather(waiting)
-                batch = take(waiting)
-                try:
-                    verdicts = self._process(batch)
-                except BaseException:
-                    waiting.extendleft(reversed(batch))
-                    raise
-                self._tell(self._resolve, verdicts)
-        finally:
-            # Also if this thread fails, so that no caller waits forever.
-            self._closing = True
-            self._close()
-            self._tell(self._abandon, list(waiting))
+            self._open()
+        except (OperatorError, EngineUnavailable) as exc:
+            self._tell(self._fail_start, exc)
+            return False
+        self._tell(self._started.set_result, None)
+        return True
 
-    def _gather(self, waiting: deque[Job]) -> bool:
-        """Move queued jobs over; wait only if there are none. False ends the thread."""
+    def _write(self, waiting: deque[Job]) -> None:
+        """Write the next batch of the waiting jobs, and tell their callers."""
+        batch = take(waiting)
         try:
-            while True:
-                jobs = self._queue.get_nowait() if waiting else self._queue.get()
-                if jobs is None:
-                    return False
-                waiting.extend(jobs)
-        except Empty:
-            return True
+            verdicts = self._process(batch)
+        except BaseException:
+            waiting.extendleft(reversed(batch))
+            raise
+        self._tell(self._resolve, verdicts)
+
+    def _end(self, waiting: deque[Job]) -> None:
+        """Close the database, also if the thread fails; no caller waits forever."""
+        self._closing = True
+        self._close()
+        self._tell(self._abandon, list(waiting))
 
     def _process(self, batch: Sequence[Job]) -> list[Verdict]:
         try:
@@ -186,7 +184,7 @@ class Writer:
         except Exception as exc:  # noqa: BLE001
             self._recover()
             if len(batch) == 1:
-                FAULTS.note("sqlite writer", exc)
+                FAULTS.get().note("sqlite writer", exc)
                 return [(batch[0], None, exc)]
         return [verdict for job in batch for verdict in self._process([job])]
 
@@ -238,7 +236,7 @@ class Writer:
             self._close()
 
     def _open(self) -> Store:
-        self._store = Store(open_writer(self._path, tuning=self._tuning))
+        self._store = Store(open_writer(self._path, tuning=self._tuning, report=self._report))
         self._guard.remember()
         return self._store
 
@@ -266,10 +264,7 @@ class Writer:
     def _abandon(self, jobs: list[Job]) -> None:
         text = f"the writer of {str(self._path)!r} has stopped"
         self._flush()
-        with contextlib.suppress(Empty):
-            while True:
-                jobs += self._queue.get_nowait() or []
-        self._resolve([(job, None, EngineUnavailable(text)) for job in jobs])
+        self._resolve([(job, None, EngineUnavailable(text)) for job in [*jobs, *self._thread.rest()]])
         if not self._started.done():
             self._started.set_exception(EngineUnavailable(text))
         if not self._stopped.done():

@@ -11,7 +11,7 @@ A vector is one JSON object (a file contains one, or a list of them):
 `{"frames": […], "losses": […]}` or `{"refused_at": "/path"}`. A vector with `"malformed_at": "/path"` instead of
 drafts must be refused at this path; one with `"event"` instead of a frame is only encoded.
 
-It needs pytest and hypothesis: install `dragoman[testing]`.
+It needs pytest and hypothesis, the extra `testing`.
 """
 
 import json

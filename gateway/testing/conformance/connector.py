@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from gateway.adapter.port import Adapter, Connector, Created, McpEndpoint, Order, Tool
 from gateway.errors import LinkLost, LinkRefused
 from gateway.strict_json import pointer
-from gateway.testing.conformance.link import within
+from gateway.testing.conformance.collector import within
 
 _CARDS = {"type": "object", "properties": {"rank": {"enum": ["7", "K"]}}, "additionalProperties": False}
 _TOOLS = (
@@ -75,9 +75,9 @@ class ConnectorSuite:
             created = await within(connector.create(order))
         self._check(created, order)
         if how == "create":
-            assert all(name in runtime.received for name in created.told), "`told` lists a tool that was not sent"
+            assert all(name in runtime.received for name in created.tools), "`tools` lists a tool that was not sent"
         else:
-            assert not created.told, f"takes_tools={how!r} sends no tools without an MCP endpoint"
+            assert not created.tools, f"takes_tools={how!r} sends no tools without an MCP endpoint"
 
     async def test_tools_at_an_mcp_endpoint_are_sent_or_lost(self) -> None:
         order = Order(tools=_TOOLS, mcp=_MCP)
@@ -87,7 +87,7 @@ class ConnectorSuite:
         async with self.connected() as (runtime, connector):
             created = await within(connector.create(order))
         self._check(created, order)
-        if created.told:
+        if created.tools:
             assert _MCP.url in runtime.received
             assert _TICKET in runtime.received
 
@@ -103,7 +103,7 @@ class ConnectorSuite:
     async def test_an_order_for_nothing_loses_nothing(self) -> None:
         async with self.connected() as (_, connector):
             created = await within(connector.create(Order()))
-        assert (created.told, created.losses) == ((), ())
+        assert (created.tools, created.losses) == ((), ())
 
     async def test_declared_tools_are_listed_or_unknown(self) -> None:
         order = Order(tools=_TOOLS)
@@ -122,12 +122,12 @@ class ConnectorSuite:
         """Check the result of an order."""
         names = {tool.name for tool in order.tools}
         assert created.native_id
-        assert set(created.told) <= names, "`told` lists a tool that the order does not have"
-        assert len(created.told) == len(set(created.told))
-        assert not created.unaccounted(order), "list each tool in `told` or in `losses`"
+        assert set(created.tools) <= names, "`tools` lists a tool that the order does not have"
+        assert len(created.tools) == len(set(created.tools))
+        assert not created.unaccounted(order), "list each tool in `tools` or in `losses`"
         dropped = {loss.path for loss in created.losses if loss.how == "dropped"}
-        if created.told:
-            both = dropped & {"/tools", *(pointer("/tools", name) for name in created.told)}
-            assert not both, "a tool is in `told` and in `losses`"
+        if created.tools:
+            both = dropped & {"/tools", *(pointer("/tools", name) for name in created.tools)}
+            assert not both, "a tool is in `tools` and in `losses`"
         places = ("/tools", "/name", "/instructions", "/mcp")
         assert all(loss.path.startswith(places) for loss in created.losses), "a loss must name a member of the order"

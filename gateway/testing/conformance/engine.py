@@ -20,6 +20,7 @@ from gateway.testing.conformance.engine_leases import LeaseSuite, NotifierSuite
 from gateway.testing.conformance.engine_ledger import InteractionSuite, MemorySuite, SendSuite
 from gateway.testing.conformance.engine_model import ModelSuite
 from gateway.testing.conformance.engine_order import OrderSuite
+from gateway.testing.conformance.engine_pages import PageSuite
 from gateway.testing.conformance.engine_registry import RegistrySuite
 from gateway.testing.conformance.engine_unknown import UnknownSuite
 from gateway.testing.conformance.engine_upkeep import EraseSuite, LifeSuite, SweepSuite
@@ -31,6 +32,7 @@ class EngineSuite(
     ExpectationSuite,
     RegistrySuite,
     OrderSuite,
+    PageSuite,
     CallSuite,
     SendSuite,
     InteractionSuite,

@@ -8,7 +8,8 @@ from datetime import timedelta
 import pytest
 
 from gateway.errors import Stale
-from gateway.events import CallId
+from gateway.events import CallId, ToolRequested
+from gateway.events.response import Response
 from gateway.store.attempts import CallAttempt
 from gateway.store.call import (
     BORN,
@@ -40,6 +41,8 @@ from gateway.testing.conformance.engine_words import (
     answered,
     asked,
     call,
+    close_session,
+    new,
     open_call,
     open_session,
     said,
@@ -210,11 +213,11 @@ class CallSuite:
         first, second, third = (START + SECOND * n for n in (0, 10, 20))
         call_id = CallId("call-1")
         for change in (
-            Requeue(call_id, second, "answered 503", status=503),
+            Requeue(call_id, second, "answered 503", response=Response(503)),
             Claim(call_id, 2),
             Requeue(call_id, third, "no connection", sent=False),
             Claim(call_id, 2),
-            Accept(call_id, START + DAY, START + 60 * SECOND, status=202),
+            Accept(call_id, START + DAY, START + 60 * SECOND, response=Response(202)),
             Accept(call_id, START + DAY, START + 90 * SECOND, ended=False),
             Claim(call_id, 3),
         ):
@@ -222,7 +225,7 @@ class CallSuite:
             await engine.commit(Step(ALICE, calls=(change,)))
         clock.turn(SECOND)
         end = settled(state="failed", unknown=True, error="gone")
-        await engine.commit(Step(ALICE, (answered(),), calls=(replace(end, status=500),)))
+        await engine.commit(Step(ALICE, (answered(),), calls=(replace(end, response=Response(500)),)))
         row = await engine.call(call_id)
         assert row is not None
         at = [START + SECOND * n for n in range(9)]
@@ -237,7 +240,7 @@ class CallSuite:
         await open_session(engine)
         await open_call(engine)
         clock.turn(SECOND)
-        await engine.commit(Step(ALICE, (answered(),), calls=(replace(settled(), status=200),)))
+        await engine.commit(Step(ALICE, (answered(),), calls=(replace(settled(), response=Response(200)),)))
         row = await engine.call(CallId("call-1"))
         assert row is not None
         assert row.attempts is None
@@ -322,6 +325,66 @@ class CallSuite:
             rows, cursor = await engine.calls(which, ALL)
             assert ([row.call_id for row in rows], cursor) == (expected, None)
 
+    async def test_calls_are_found_by_a_text(self, engine: Engine) -> None:
+        await open_session(engine)
+        hostile = 'ä "100%" \\ _!\n'
+        for number, rank in enumerate(("7", hostile, "x" * 20_000)):
+            request = new(ToolRequested(native_call_id=f"n-{number}", tool="ask", arguments={"rank": rank}))
+            opened = call(f"call-{number}", native_call_id=f"n-{number}", key=f"key-{number}")
+            await engine.commit(Step(ALICE, (request,), calls=(opened,)))
+        lost = settled("call-0", state="failed", error="Answered 500: no_such 100% table!")
+        await engine.commit(Step(ALICE, (answered("n-0"),), calls=(lost,)))
+        for text, expected in (
+            ("CALL-1", ["call-1"]),
+            ("key-2", ["call-2"]),
+            ("n-0", ["call-0"]),
+            ("answered 500", ["call-0"]),
+            ("no_such 100% table!", ["call-0"]),
+            ("no!such", []),
+            ("n%", []),
+            (hostile, ["call-1"]),
+            ("Ä", []),
+            ('"rank":"7"', []),
+            ("x" * 200, []),
+        ):
+            rows, cursor = await engine.calls(CallFilter(text=text), ALL)
+            assert ([row.call_id for row in rows], cursor) == (expected, None), text
+        rows, _ = await engine.calls(CallFilter(text="call-", states=frozenset({"failed"})), ALL)
+        assert [row.call_id for row in rows] == ["call-0"]
+
+    async def test_excerpts_of_arguments_are_short_and_skip_long_requests(self, engine: Engine) -> None:
+        await open_session(engine)
+        await open_session(engine, BOB)
+        given: dict[str, dict[str, object]] = {
+            "none": {},
+            "exact": {"rank": "x" * 188},
+            "one more": {"rank": "x" * 189},
+            "hostile": {"<b>": ["\u202e\n", None, 2**70, -0.5]},
+            "cut within a letter": {"a": "é" * 3_000, "b": "never"},
+            "long": {"a": "x" * 20_000},
+        }
+        for number, (name, arguments) in enumerate(given.items()):
+            native = f"n-{number}"
+            request = new(ToolRequested(native_call_id=native, tool="ask", arguments=arguments))
+            await engine.commit(Step(ALICE, (request,), calls=(call(name, native_call_id=native),)))
+        await open_call(engine, BOB, call_id="erased")
+        await engine.commit(Step(BOB, (answered(),), calls=(settled("erased"),)))
+        await close_session(engine, BOB)
+        await engine.erase(BOB)
+        names = [CallId(name) for name in (*given, "erased", "unknown")]
+        found = dict(await engine.argument_excerpts(names))
+        long = found.pop(CallId("long"))
+        assert long.startswith("… 20,")
+        assert long.endswith(" bytes")
+        assert found == {
+            "none": "{}",
+            "exact": '{"rank": "' + "x" * 188 + '"}',
+            "one more": '{"rank": "' + "x" * 189 + "…",
+            "hostile": '{"<b>": ["\u202e\\n", null, 1180591620717411303424, -0.5]}',
+            "cut within a letter": '{"a": "' + "é" * 192 + "…",
+        }
+        assert await engine.argument_excerpts([]) == {}
+
     async def test_a_dead_call_is_listed_until_it_is_redriven(self, engine: Engine, clock: FakeClock) -> None:
         await open_session(engine)
         await open_call(engine, call_id="lost", executor="cards")
@@ -331,12 +394,17 @@ class CallSuite:
         lost = replace(settled("lost", state="failed", unknown=True), dead=True)
         await engine.commit(Step(ALICE, (answered(),), calls=(lost,)))
         await engine.commit(Step(ALICE, (answered(),), calls=(settled("done", state="failed"),)))
-        await engine.commit(Step(ALICE, (answered(),), calls=(replace(settled("later", state="expired"), dead=True),)))
+        await engine.commit(
+            Step(ALICE, (answered(),), calls=(replace(settled("later", state="expired"), dead=True, error="é: 7"),))
+        )
         for which, expected in (
             (CallFilter(dead=True), ["later", "lost"]),
             (CallFilter(dead=False), ["done"]),
             (CallFilter(dead=True, executor="cards"), ["lost"]),
             (CallFilter(dead=True, since=START + DAY), ["later"]),
+            (CallFilter(dead=True, cause="é"), ["later"]),
+            (CallFilter(dead=True, cause="é: 7"), ["later"]),
+            (CallFilter(dead=True, cause="é:"), []),
             (CallFilter(since=START + DAY + SECOND), []),
         ):
             rows, _ = await engine.calls(which, ALL)

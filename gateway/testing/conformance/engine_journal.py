@@ -20,6 +20,7 @@ from gateway.testing.conformance.engine_words import (
     answered,
     asked,
     call,
+    journal,
     new,
     open_call,
     open_session,
@@ -187,14 +188,16 @@ class JournalSuite:
         done = await engine.commit(Step(ALICE, cursor="c-1", snapshot=b"\x00snap", state="running"))
         assert (done.envelopes, done.last_sequence) == ((), 1)
         row = await row_of(engine)
-        assert (row.cursor, row.snapshot, row.state, row.last_sequence) == ("c-1", b"\x00snap", "running", 1)
+        assert (row.cursor, row.state, row.last_sequence) == ("c-1", "running", 1)
+        assert await engine.snapshot(ALICE) == b"\x00snap"
 
     async def test_rows_that_a_step_omits_stay(self, engine: Engine) -> None:
         await open_session(engine)
         await engine.commit(Step(ALICE, cursor="c-1", snapshot=b"1", state="running"))
         await engine.commit(Step(ALICE, (said(),)))
         row = await row_of(engine)
-        assert (row.cursor, row.snapshot, row.state, row.last_sequence) == ("c-1", b"1", "running", 2)
+        assert (row.cursor, row.state, row.last_sequence) == ("c-1", "running", 2)
+        assert await engine.snapshot(ALICE) == b"1"
 
     async def test_an_unknown_session_is_not_found(self, engine: Engine) -> None:
         with pytest.raises(NotFound):
@@ -246,7 +249,7 @@ class JournalSuite:
         steps = [Step(sessions[n % 20], (said(str(n)), said(f"{n} too"))) for n in range(500)]
         results = await asyncio.gather(*(engine.commit(step) for step in steps))
         for number, session_id in enumerate(sessions):
-            kept = await engine.read(session_id, limit=1_000)
+            kept = await journal(engine, session_id)
             assert [e.sequence for e in kept] == list(range(1, 52))
             committed = [e for n, done in enumerate(results) if n % 20 == number for e in done.envelopes]
             assert sorted(committed, key=lambda e: e.sequence) == [*kept[1:]]
@@ -282,7 +285,7 @@ class JournalSuite:
         results = await asyncio.gather(*tasks, return_exceptions=True)
         assert all(isinstance(result, asyncio.CancelledError) for result in results[::3])
         last = (await engine.commit(Step(ALICE, (said("end"),)))).last_sequence
-        kept = await engine.read(ALICE, limit=1_000)
+        kept = await journal(engine, ALICE)
         assert [e.sequence for e in kept] == list(range(1, last + 1))
         told = {e.sequence for done in results if not isinstance(done, BaseException) for e in done.envelopes}
         assert len(told) == 40

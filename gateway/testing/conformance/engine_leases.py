@@ -186,7 +186,7 @@ class LeaseSuite:
         await self.lapse(engine, clock, A)
         await live(engine, B)
         await engine.take(B, ALICE)
-        heard = [Opaque(channel="handed-over", payload={"json": letter * 2**20}) for letter in "xy"]
+        heard = [Opaque(channel="handed-over", payload={"json": letter * 2**18}) for letter in "xy"]
         step = Step(ALICE, tuple(new(event) for event in heard), sends=(Enqueue(0, HANDOVER), Enqueue(1, HANDOVER)))
         with pytest.raises(Fenced):
             await engine.commit(replace(step, fence=1))

@@ -169,6 +169,9 @@ class SendSuite:
         ]
         rows, cursor = await engine.dead_sends(Page(3, cursor))
         assert ([row.sequence for row in rows], cursor) == ([2], None)
+        assert [await engine.count_dead(most) for most in (10, 3)] == [4, 3]
+        assert await engine.count_open_sessions() == 1
+        assert await engine.held_back_by() is None
 
     async def test_a_dead_send_is_revived_once(self, engine: Engine) -> None:
         await open_session(engine)
@@ -207,7 +210,8 @@ class SendSuite:
         await open_session(engine, BOB, runtime="coder")
         for session_id, target in ((ALICE, RUNTIME), (ALICE, "destination:x"), (BOB, "destination:x")):
             done = await engine.commit(Step(session_id, (said(),), sends=(Enqueue(0, target),)))
-            change = SendChange(done.last_sequence, target, "dead", 1)
+            reason = f"answered 500 (after {done.last_sequence} attempts)" if target != RUNTIME else None
+            change = SendChange(done.last_sequence, target, "dead", 1, None, reason)
             await engine.commit(Step(session_id, send_changes=(change,)))
             clock.turn(SECOND)
         for which, expected in (
@@ -216,6 +220,9 @@ class SendSuite:
             (DeadFilter(target="destination:x"), [(BOB, 2), (ALICE, 3)]),
             (DeadFilter(target=RUNTIME, runtime="coder"), []),
             (DeadFilter(since=START + SECOND), [(BOB, 2), (ALICE, 3)]),
+            (DeadFilter(cause="answered 500"), [(BOB, 2), (ALICE, 3)]),
+            (DeadFilter(cause="answered 500 (after 3 attempts)"), [(ALICE, 3)]),
+            (DeadFilter(cause="answered"), []),
         ):
             rows, cursor = await engine.dead_sends(ALL, which)
             assert ([(row.session_id, row.sequence) for row in rows], cursor) == (expected, None)
@@ -236,10 +243,12 @@ class InteractionSuite:
         assert row is not None
         assert (row.session_id, row.kind, row.state, row.request_sequence) == (ALICE, "question.asked", "waiting", 3)
         assert (row.expires_at, row.answered_by) == (START + DAY, None)
+        assert [await engine.count_waiting(most) for most in (0, 1, 9)] == [0, 1, 1]
         await engine.commit(
             Step(ALICE, interactions=(InteractionChange(InteractionId("i-1"), "answered", answered_by="backend"),))
         )
         assert await engine.interaction(InteractionId("i-1")) == replace(row, state="answered", answered_by="backend")
+        assert await engine.count_waiting(9) == 0
 
     async def test_a_change_of_no_question_changes_nothing(self, engine: Engine) -> None:
         await open_session(engine)

@@ -114,6 +114,15 @@ class OrderSuite:
             page = await engine.read_all(place, ANY_EVENT, limit=50, searched=50)
             assert (page.is_gap, page.events) == (is_gap, [one for one in kept if one.position > place])
 
+    async def test_a_reader_who_has_read_all_removed_events_of_a_commit_misses_none(self, engine: Engine) -> None:
+        await open_session(engine)
+        await engine.commit(Step(ALICE, (said("a"), said("b"))))
+        whole, _ = await read_on(engine)
+        assert (await engine.sweep(RetentionPolicy(open_events=1))).events == 2
+        for placed, is_gap in zip(whole, (True, False, False), strict=True):
+            page = await engine.read_all(placed.position, ANY_EVENT, limit=50, searched=50)
+            assert (page.is_gap, page.events) == (is_gap, [one for one in whole[2:] if one.position > placed.position])
+
     async def test_no_place_is_given_again_after_the_last_event_was_removed(
         self, engine: Engine, clock: FakeClock
     ) -> None:
@@ -121,9 +130,12 @@ class OrderSuite:
         await open_session(engine, BOB)
         await engine.commit(Step(BOB, (said("a"), said("b"))))
         await close_session(engine, BOB)
-        _, end = await read_on(engine)
+        whole, end = await read_on(engine)
         clock.turn(timedelta(days=8))
         assert (await engine.sweep(RetentionPolicy())).events == 3
+        for placed, is_gap in zip(whole, (True, True, True, False), strict=True):
+            page = await engine.read_all(placed.position, ANY_EVENT, limit=50, searched=50)
+            assert (page.is_gap, page.events) == (is_gap, [])
         await engine.commit(Step(ALICE, (said("new"),)))
         found, _ = await read_on(engine, end)
         assert [(one.session.session_id, one.envelope.sequence) for one in found] == [(ALICE, 2)]

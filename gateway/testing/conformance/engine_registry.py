@@ -108,7 +108,7 @@ class RegistrySuite:
         row = await open_session(engine, labels={"team": "b"}, state="idle")
         assert (row.state, row.labels, row.last_sequence, row.first_sequence) == ("idle", {"team": "b"}, 3, 1)
         assert (row.opened_at, row.updated_at) == (START, START + DAY)
-        assert (row.cursor, row.snapshot) == ("c", b"s")
+        assert (row.cursor, await engine.snapshot(ALICE)) == ("c", b"s")
         assert isinstance((await engine.read(ALICE, after=2))[0].event, SessionOpened)
 
     async def test_of_many_that_open_one_session_at_once_one_makes_it(self, engine: Engine) -> None:
@@ -225,6 +225,14 @@ class RegistrySuite:
             (SessionFilter(states=frozenset({"idle", "closed"})), "bd"),
             (SessionFilter(states=frozenset({"idle", "closed"}), open_only=True), "b"),
             (SessionFilter(native_id="room-7"), "ac"),
+            (SessionFilter(text="finn/room-7"), "a"),
+            (SessionFilter(text="OOM-7"), "ac"),
+            (SessionFilter(text="r_om"), ""),
+            (SessionFilter(text="BLUE"), "ab"),
+            (SessionFilter(text="ä'; --"), "c"),
+            (SessionFilter(text='","x":"'), "c"),
+            (SessionFilter(text="%"), "c"),
+            (SessionFilter(text="C"), "c"),
             (SessionFilter("odd", "room-7", labels={"%": "\x00"}), "c"),
             (SessionFilter(since=START + DAY), "cd"),
             (SessionFilter(until=START + DAY), "ab"),

@@ -67,7 +67,7 @@ class UnknownSuite:
         await open_session(engine)
         await engine.commit(Step(ALICE, (new(WeatherChanged()),), sends=(Enqueue(0, COPIES),)))
         (row,) = await engine.pending_sends(target=COPIES, due_before=START)
-        kind, data = to_copy(row.envelope)
+        kind, data = to_copy(row.envelope, engine.generation.name)
         assert (kind, data["event"], data["sequence"]) == ("weather.changed", WEATHER, 2)
 
     async def test_an_unknown_event_is_listed_with_its_outbound_rows(self, engine: Engine) -> None:

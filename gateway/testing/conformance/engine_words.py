@@ -136,9 +136,19 @@ async def row_of(engine: Engine, session_id: SessionId = ALICE) -> SessionRow:
     return row
 
 
+async def journal(engine: Engine, session_id: SessionId = ALICE, *, after: int = 0) -> list[Envelope]:
+    """Read all events behind a sequence, page by page."""
+    found, more = list[Envelope](), True
+    while more:
+        page = await engine.read(session_id, after=after)
+        found += page
+        after, more = page[-1].sequence if page else after, page.more
+    return found
+
+
 async def texts(engine: Engine, session_id: SessionId = ALICE) -> list[str]:
     """Read the texts of a session's messages, in order."""
-    envelopes = await engine.read(session_id, limit=10_000)
+    envelopes = await journal(engine, session_id)
     return [text_of(e.event.content) for e in envelopes if isinstance(e.event, MessagePosted)]
 
 

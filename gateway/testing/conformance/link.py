@@ -6,18 +6,16 @@ runtimes (`one_message_per_turn`). It needs pytest with pytest-asyncio in auto m
 """
 
 import asyncio
-from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import Literal, Protocol
+from urllib.parse import quote
 
 import pytest
 
 from gateway.adapter.port import Adapter, Connector, Frame, Link, Receipt
 from gateway.errors import LinkLost, LinkRefused, MalformedFrame
 from gateway.events import Author, Draft, FaultReported, MessagePosted, Text, text_of
-
-BOUND = 15.0
-"""The timeout in seconds of each wait in the suite."""
+from gateway.testing.conformance.collector import BOUND, Collector, enter, within
 
 
 class Peer(Protocol):
@@ -65,57 +63,16 @@ class Peer(Protocol):
         """
         ...
 
+    def fail_next_send(self, how: "Failure") -> None:
+        """Fail the client's next frame: read it and close the connection without an answer (`break`), read and answer
+        nothing any more (`hang`), or answer 401 (`unauthorized`).
 
-class Collector:
-    """A receiver that collects the frames of a link and lets tests wait for them."""
+        With delivery='silence' only `hang`, and `unauthorized` only with delivery='response'.
+        """
+        ...
 
-    def __init__(self) -> None:
-        self.times_caught_up = 0
-        self.frames: list[Frame] = []
-        self.cursors: list[str | None] = []
-        self.is_caught_up = False
-        self.is_starting: bool | None = None
-        self.before_caught_up: list[Frame] = []
-        """The frames that arrived before the link had caught up."""
-        self._changed = asyncio.Event()
 
-    def frame(self, frame: Frame, cursor: str | None = None) -> None:
-        self.frames.append(frame)
-        self.cursors.append(cursor)
-        self._changed.set()
-
-    def caught_up(self, *, starting: bool | None = None) -> None:
-        self.is_caught_up, self.is_starting = True, starting
-        self.times_caught_up += 1
-        self.before_caught_up = list(self.frames)
-        self._changed.set()
-
-    async def wait_for(self, count: int, *, otherwise: str = "") -> list[Frame]:
-        """Wait until `count` frames have arrived; `otherwise` explains the failure."""
-        fault = otherwise or "the link did not pass on every frame that the peer has sent"
-        await self._wait(lambda: len(self.frames) >= count, fault)
-        return self.frames
-
-    async def wait_for_frame(self, frame: Frame, *, otherwise: str = "") -> None:
-        """Wait until this frame has arrived."""
-        await self._wait(lambda: frame in self.frames, otherwise or f"the link did not pass on {frame}")
-
-    async def wait_until_caught_up(self) -> None:
-        """Wait until the link has called `caught_up`."""
-        await self._wait(
-            lambda: self.is_caught_up,
-            "the link never called `receiver.caught_up()`, so no call would be executed: call it once after the"
-            " history, even if the history is empty",
-        )
-
-    async def _wait(self, done: Callable[[], bool], fault: str) -> None:
-        try:
-            async with asyncio.timeout(BOUND):
-                while not done():
-                    self._changed.clear()
-                    await self._changed.wait()
-        except TimeoutError:
-            pytest.fail(f"{fault} (after {BOUND:g} s and {len(self.frames)} frames)")
+Failure = Literal["break", "unauthorized", "hang"]
 
 
 class LinkSuite:
@@ -126,6 +83,10 @@ class LinkSuite:
     takes_large_messages = True
     sends = 500
     """The number of frames sent at once; use fewer if each is a separate request."""
+    send_within = BOUND
+    """Seconds after which a send without an answer must have failed; configure a shorter limit in `connector`."""
+    key = ""
+    """The key of the connector's options, which no error may quote."""
     overlap = 0
     """The number of messages before its cursor that a resumed link may repeat; each of them needs a `native_id`."""
 
@@ -193,7 +154,7 @@ class LinkSuite:
         ):
             await within(peer.connected())
             await peer.drop()
-            assert await within(link.wait_closed())
+            self.check_error(await within(link.wait_closed()))
 
     async def test_sending_after_the_loss_raises_link_lost(self) -> None:
         async with (
@@ -242,8 +203,7 @@ class LinkSuite:
                 assert await collector.wait_for(1) == [self.inbound(7)]
 
     async def test_a_link_that_resumes_calls_caught_up_once_per_connection(self) -> None:
-        if not self.adapter.capabilities.resumes:
-            return
+        self.skip_unless(self.adapter.capabilities.resumes, "resumes=False: the runtime has no history")
         async with self.serve() as peer, self.connector(peer) as connector:
             for number in (1, 2):
                 collector = Collector()
@@ -264,12 +224,14 @@ class LinkSuite:
             with pytest.raises(LinkRefused) as refusal:
                 await enter(connector.connect(self.native_id, Collector()))
             assert refusal.value.terminal
+            self.check_error(refusal.value)
 
     async def test_an_unreachable_peer_raises_link_lost(self) -> None:
         async with self.serve() as peer, self.connector(peer) as connector:
             await peer.stop()
-            with pytest.raises(LinkLost):
+            with pytest.raises(LinkLost) as lost:
                 await enter(connector.connect(self.native_id, Collector()))
+            self.check_error(lost.value)
 
     async def test_leaving_the_connector_is_possible_after_a_cancel_in_the_middle(self) -> None:
         async with self.serve() as peer, self.connector(peer) as connector:
@@ -288,8 +250,7 @@ class LinkSuite:
     # History, repeats and cursors: for protocols that resume -----------------------------------------------------
 
     async def test_history_is_passed_on_before_the_link_has_caught_up(self) -> None:
-        if not self.adapter.capabilities.resumes:
-            return
+        self.skip_unless(self.adapter.capabilities.resumes, "resumes=False: the runtime has no history")
         async with self.serve() as peer, self.connector(peer) as connector:
             stored = self.store(peer, 1, 2, 3)
             collector = await self.follow(peer, connector)
@@ -300,8 +261,7 @@ class LinkSuite:
             )
 
     async def test_a_message_that_comes_twice_is_passed_on_once(self) -> None:
-        if not self.adapter.capabilities.resumes:
-            return
+        self.skip_unless(self.adapter.capabilities.resumes, "resumes=False: the runtime has no history")
         async with self.serve() as peer, self.connector(peer) as connector:
             (first, repeated) = self.store(peer, 1, 2)
             collector = Collector()
@@ -320,8 +280,7 @@ class LinkSuite:
             )
 
     async def test_messages_during_the_connection_are_neither_lost_nor_doubled(self) -> None:
-        if not self.adapter.capabilities.resumes:
-            return
+        self.skip_unless(self.adapter.capabilities.resumes, "resumes=False: the runtime has no history")
         async with self.serve() as peer, self.connector(peer) as connector:
             collector, sent = Collector(), self.store(peer, 1)
             follows, ends = asyncio.Event(), asyncio.Event()
@@ -356,8 +315,7 @@ class LinkSuite:
             assert len(collector.frames) == len(sent), "a message was passed on both from history and live: drop one"
 
     async def test_a_cursor_resumes_after_its_message(self) -> None:
-        if not self.adapter.capabilities.resumes:
-            return
+        self.skip_unless(self.adapter.capabilities.resumes, "resumes=False: the runtime has no history")
         async with self.serve() as peer, self.connector(peer) as connector:
             self.store(peer, *range(1, 4))
             collector = Collector()
@@ -385,8 +343,7 @@ class LinkSuite:
                 )
 
     async def test_a_resumed_link_starts_at_its_cursor(self) -> None:
-        if not self.adapter.capabilities.resumes:
-            return
+        self.skip_unless(self.adapter.capabilities.resumes, "resumes=False: the runtime has no history")
         async with self.serve() as peer, self.connector(peer) as connector:
             stored = self.store(peer, *range(1, self.overlap + 21))
             cursor = (await self.follow(peer, connector)).cursors[-1]
@@ -407,8 +364,8 @@ class LinkSuite:
 
     async def test_an_echo_of_our_message_is_marked(self) -> None:
         able = self.adapter.capabilities
-        if not able.echoes or "message.posted" not in able.accepts:
-            return
+        self.skip_unless(able.echoes, "echoes=False: the runtime does not repeat the messages of clients")
+        self.skip_unless("message.posted" in able.accepts, "the runtime takes no messages")
         async with self.serve() as peer, self.connector(peer) as connector:
             collector = Collector()
             async with connector.connect(self.native_id, collector) as link:
@@ -432,8 +389,9 @@ class LinkSuite:
 
     async def test_a_rejected_frame_is_not_delivered(self) -> None:
         able = self.adapter.capabilities
-        if not able.linked or (able.delivery == "silence" and not able.rejects_with):
-            return
+        self.skip_unless(able.linked, "linked=False: the gateway sends this runtime nothing")
+        rejects = able.delivery != "silence" or bool(able.rejects_with)
+        self.skip_unless(rejects, "rejects_with is empty, and delivery='silence': the runtime rejects no frame")
         async with self.serve() as peer, self.connector(peer) as connector:
             collector = Collector()
             async with connector.connect(self.native_id, collector) as link:
@@ -461,10 +419,31 @@ class LinkSuite:
                 )
                 assert await within(peer.hear()) == self.outbound(2)
 
+    async def test_a_send_whose_connection_breaks_may_have_arrived(self) -> None:
+        self.skip_unless(
+            self.adapter.capabilities.delivery != "silence",
+            "delivery='silence': no frame has an answer that a break prevents; see test_prove_succeeds_until_…",
+        )
+        await self.check_unanswered("break")
+
+    async def test_a_send_without_a_response_may_have_arrived(self) -> None:
+        await self.check_unanswered("hang")
+
+    async def test_a_send_that_is_answered_401_is_not_rejected_for_good(self) -> None:
+        self.skip_unless(
+            self.adapter.capabilities.delivery == "response",
+            "the runtime checks the key once, when the client connects; see test_a_terminal_refusal_…",
+        )
+        outcome = await self.fail_send("unauthorized")
+        assert isinstance(outcome, LinkLost | LinkRefused), (
+            f"the response was 401, and the result is {outcome!r}: the key was refused, not the frame; raise LinkLost"
+            " with `unsent`, so that the frame is sent again when the key is right"
+        )
+
     async def test_a_busy_runtime_gets_the_message_again_after_its_turn(self) -> None:
         able = self.adapter.capabilities
-        if not able.one_message_per_turn or "message.posted" not in able.accepts:
-            return
+        self.skip_unless(able.one_message_per_turn, "one_message_per_turn=False: the runtime is never busy")
+        self.skip_unless("message.posted" in able.accepts, "the runtime takes no messages")
         async with (
             self.serve() as peer,
             self.connector(peer) as connector,
@@ -485,6 +464,56 @@ class LinkSuite:
         """The receipt of a frame that the runtime accepts."""
         return "sent" if self.adapter.capabilities.delivery == "silence" else "delivered"
 
+    def skip_unless(self, applies: bool, reason: str) -> None:
+        """Skip a test that the protocol has no equivalent for."""
+        if not applies:
+            pytest.skip(reason)
+
+    async def fail_send(self, how: Failure) -> LinkLost | LinkRefused | Receipt:
+        """Send a frame that the peer fails to answer, and prove the link if silence means delivery."""
+        able = self.adapter.capabilities
+        self.skip_unless(able.linked, "linked=False: the gateway sends this runtime nothing")
+        async with (
+            self.serve() as peer,
+            self.connector(peer) as connector,
+            connector.connect(self.native_id, Collector()) as link,
+        ):
+            await within(peer.connected())
+            peer.fail_next_send(how)
+            try:
+                async with asyncio.timeout(self.send_within):
+                    receipt = await link.send_all([self.outbound(1)])
+                    if able.delivery == "silence":
+                        await link.prove()
+                    return receipt
+            except (LinkLost, LinkRefused) as exc:
+                self.check_error(exc)
+                return exc
+            except TimeoutError:
+                pytest.fail(
+                    f"a send without a response has not failed within {self.send_within:g} s: give each send a time"
+                    " limit, and raise LinkLost; otherwise the frame blocks all later ones"
+                )
+
+    async def check_unanswered(self, how: Failure) -> None:
+        """Check that a frame whose response is missing counts as possibly arrived."""
+        outcome = await self.fail_send(how)
+        is_open = isinstance(outcome, LinkLost) and not outcome.unsent
+        if self.adapter.capabilities.delivery == "ack":
+            is_open = is_open or (isinstance(outcome, Receipt) and outcome.state == "sent")
+        assert is_open, (
+            f"the runtime did not answer the frame, and the result is {outcome!r}: the frame may have arrived; raise"
+            " LinkLost without `unsent` (from `prove`, if silence means delivery), since the gateway would send it a"
+            " second time, or count it as delivered"
+        )
+
+    def check_error(self, error: object) -> None:
+        """Check that an error names a reason, and does not quote the key."""
+        text = str(error)
+        assert text, "an error needs a reason that an operator can act on"
+        for key in {self.key, quote(self.key, safe="")} - {""}:
+            assert key not in text, "an error quotes the key of the options: mask it, since errors are logged and shown"
+
     def check_rejection(self, receipt: Receipt) -> None:
         """Check the receipt of a frame that the runtime has rejected, unless delivery is 'silence'."""
         assert receipt.state != "delivered", (
@@ -494,6 +523,7 @@ class LinkSuite:
         if self.adapter.capabilities.delivery == "response":
             assert receipt.state != "sent", "the response rejected the frame, and `sent` would leave its fate unknown"
         assert receipt.reason, "a receipt other than `delivered` needs a reason that an operator can act on"
+        self.check_error(receipt.reason)
 
     def store(self, peer: Peer, *numbers: int) -> list[Frame]:
         """Add messages with these numbers to the peer's history, without sending them."""
@@ -526,15 +556,3 @@ class LinkSuite:
             return self.adapter.codec().decode(frame)
         except MalformedFrame:
             return ()
-
-
-async def within(awaitable: Any) -> Any:
-    """Await with the suite's timeout."""
-    async with asyncio.timeout(BOUND):
-        return await awaitable
-
-
-async def enter(link: AbstractAsyncContextManager[Any]) -> None:
-    """Open a link and close it at once."""
-    async with asyncio.timeout(BOUND), link:
-        pass

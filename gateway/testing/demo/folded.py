@@ -15,7 +15,7 @@ from gateway.testing.demo.one_call import DIALECTS, OneCall
 from gateway.testing.demo.report import Note, Story
 from gateway.testing.serving import LOOPBACK
 
-STARTS = "the gateway starts"
+STARTS, WHOLE = "the gateway starts", "the whole game"
 MARKS = {True: "✓", False: "✗", None: "…"}
 STYLES: dict[bool | None, str] = {True: "bold green", False: "bold red", None: "dim"}
 HEADING = "bold"
@@ -43,6 +43,15 @@ class FoldedOutput:
         line = Text(f"{MARKS[None]} {note.runtime}: {note.step}", STYLES[None], no_wrap=True, overflow="ellipsis")
         self._live.update(line, refresh=self._live.is_started)
 
+    def show_waiting(self, note: Note, text: str) -> None:
+        """Show that a step still waits: on its line in a terminal, else on a line of its own."""
+        line = Text(f"{MARKS[None]} {note.runtime}: {note.step}: {text}", STYLES[None])
+        if self._live.is_started:
+            line.truncate(self._console.width, overflow="ellipsis")
+            self._live.update(line, refresh=True)
+        else:
+            self._print(line)
+
     def show_played(self, note: Note) -> None:
         if not note.held:
             self.print_failure(note)
@@ -60,11 +69,17 @@ class FoldedOutput:
         self._story = story
 
     def show_end(self, notes: Sequence[Note], seen: str, log: str) -> None:
+        complete = any(note.step == WHOLE and note.held for note in notes)
         for runtime, name in DIALECTS.items():
             own = [note for note in notes if note.runtime == runtime]
             held = sum(note.held is True for note in own)
             steps = " · ".join(dict.fromkeys(note.step for note in own if note.latency is not None))
-            line = _line(held == len(own), name, f"{held} of {len(own)} checks  {steps}")
+            text = f"{held} of {len(own)} checks  {steps}"
+            played = complete and bool(own)
+            if not played:
+                text = f"{held} of {len(own)} checks, the rest not played" if own else "not played"
+            # Only a side that was played to its end can be green.
+            line = _line(held == len(own) and (played or None), name, text)
             line.truncate(self._console.width, overflow="ellipsis")
             self._print(line)
         if self._story is not None:
@@ -76,6 +91,8 @@ class FoldedOutput:
         self._print(Text.assemble("\n", passed, f" in {took:.0f} s: {seen}"))
         if held < len(notes):
             self._print(Text(f"The log of the gateway is {log}"))
+        if not complete:
+            return
         command = command_line()
         self._print(Text.assemble((f"{command} demo --verbose", HEADING), "  show every step and message"))
         keep = f"{command} demo --keep"
@@ -99,7 +116,7 @@ class FoldedOutput:
 
 
 def _line(held: bool | None, name: str, text: str) -> Text:
-    return Text.assemble((MARKS[held], STYLES[held]), f" {name:11} ", text)
+    return Text.assemble(("–" if held is None else MARKS[held], STYLES[held]), f" {name:11} ", text)
 
 
 def story_lines(story: Story) -> list[Text]:

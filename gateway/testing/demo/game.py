@@ -8,12 +8,13 @@ import asyncio
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 
 from rich.console import Console
 
 from gateway.testing.demo.crash import Side, crash_in_the_middle
 from gateway.testing.demo.environment import Environment, check_ports
-from gateway.testing.demo.folded import STARTS, FoldedOutput
+from gateway.testing.demo.folded import STARTS, WHOLE, FoldedOutput
 from gateway.testing.demo.herm import HermSide
 from gateway.testing.demo.huma import HumaSide
 from gateway.testing.demo.lines import sample_lines
@@ -26,7 +27,7 @@ from gateway.testing.demo.story import tell_story
 from gateway.testing.demo.verbose import VerboseOutput
 from gateway.testing.serving import LOOPBACK
 
-WHOLE_LIMIT = 120.0
+WHOLE_LIMIT = 300.0
 ALL = "all"
 
 
@@ -71,7 +72,12 @@ async def _demonstrate(environment: Environment, report: Report, *, keep: bool) 
             report.output.begin()
             try:
                 await _play(environment, report, sides, huma[-1])
-                if not keep and environment.runs:
+                lines = list[str]()
+                if keep and environment.runs:
+                    async with report.step(ALL, "commands to try") as note:
+                        lines += await sample_lines(environment)
+                        note.say(f"{len(lines)} lines")
+                elif environment.runs:
                     await _stop(environment, report)
             finally:
                 coder.end()
@@ -81,8 +87,8 @@ async def _demonstrate(environment: Environment, report: Report, *, keep: bool) 
             if not report.failed:
                 seen += ", one kill -9, one outcome each"
             report.output.show_end(report.notes, seen, str(environment.log))
-            if keep and environment.runs:
-                await _stand_by(report, environment)
+            if lines:
+                await _stand_by(report, environment, lines)
     except (asyncio.CancelledError, OSError):
         environment.remove()
         raise
@@ -92,11 +98,12 @@ async def _demonstrate(environment: Environment, report: Report, *, keep: bool) 
 
 
 async def _play(environment: Environment, report: Report, sides: list[Side], hero: HumaSide) -> None:
-    async with report.step(ALL, "the whole game", within=WHOLE_LIMIT) as whole:
-        async with report.step(ALL, STARTS, within=30) as note:
-            await environment.start_gateway()
-            note.say(f"ready at {environment.url}")
-        expect(note.held is True, "the gateway did not start")
+    async with report.step(ALL, STARTS, within=None) as note:
+        await environment.start_gateway(partial(report.output.show_waiting, note))
+        note.say(f"ready at {environment.url}")
+    if not note.held:
+        return
+    async with report.step(ALL, WHOLE, within=WHOLE_LIMIT) as whole:
         for side in sides:
             await side.connect()
             await side.ask_for_cards()
@@ -105,11 +112,11 @@ async def _play(environment: Environment, report: Report, sides: list[Side], her
             report.output.chapter(side.player.label, DIALECTS[side.player.label])
             await side.play()
         report.output.chapter(ALL, "The gateway is killed")
-        if await crash_in_the_middle(environment, report, sides):
-            for side in sides:
-                report.output.chapter(side.player.label, f"{DIALECTS[side.player.label]}, after the crash")
-                await side.check_calls_after_crash()
-                await side.check_game()
+        expect(await crash_in_the_middle(environment, report, sides), "broken off: the gateway did not come back")
+        for side in sides:
+            report.output.chapter(side.player.label, f"{DIALECTS[side.player.label]}, after the crash")
+            await side.check_calls_after_crash()
+            await side.check_game()
         if hero.interrupted is not None:
             story = await tell_story(hero.player, hero.interrupted)
             if story is not None:
@@ -140,15 +147,15 @@ async def _compare(report: Report, sides: list[Side]) -> None:
 
 async def _stop(environment: Environment, report: Report) -> None:
     report.output.chapter(ALL, "The end")
-    async with report.step(ALL, "SIGTERM: drained and exited", within=20) as note:
+    async with report.step(ALL, "SIGTERM: drained and exited", within=None) as note:
         code = await environment.stop_gateway()
         expect(code == 0, f"exit code {code}")
         note.say("exit code 0")
 
 
-async def _stand_by(report: Report, environment: Environment) -> None:
+async def _stand_by(report: Report, environment: Environment, lines: list[str]) -> None:
     """Keep everything running until Ctrl-C."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop.set)
-    report.output.show_addresses(environment.addresses(), await sample_lines(environment))
+    report.output.show_addresses(environment.addresses(), lines)
     await stop.wait()

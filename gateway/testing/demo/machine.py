@@ -9,7 +9,7 @@ from gateway.testing.demo.report import Note, Story
 
 
 class JsonOutput:
-    """Prints a `step` object for each step, then `call` with all recorded texts, `story` and `end`."""
+    """Prints `step` objects, `waiting` while the gateway starts, then `call` with all texts, `story` and `end`."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -22,6 +22,9 @@ class JsonOutput:
 
     def show_playing(self, note: Note) -> None:
         """Print nothing until the step has ended."""
+
+    def show_waiting(self, note: Note, text: str) -> None:
+        self._write("waiting", runtime=note.runtime, step=note.step, text=text)
 
     def show_played(self, note: Note) -> None:
         took = None if note.latency is None else round(note.latency.total_seconds() * 1000, 1)

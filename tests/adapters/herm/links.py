@@ -7,7 +7,7 @@ from typing import Any
 from adapters.herm.connector import open_connector
 from adapters.herm.options import HermOptions
 from adapters.herm.tuning import PRODUCTION, HermTuning
-from gateway.testing.conformance.link import Collector
+from gateway.testing.conformance.collector import Collector
 from tests.adapters.herm.raw_herm import KEY, SESSION, RawHerm
 
 

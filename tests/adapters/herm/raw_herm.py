@@ -14,7 +14,8 @@ from typing import Any, cast
 from urllib.parse import parse_qs
 
 from gateway.adapter.port import Frame
-from gateway.testing.serving import Served
+from gateway.testing.conformance.link import Failure
+from gateway.testing.serving import Served, abort
 
 KEY = "hk_test-canary-key-0123456789"
 SESSION = "session_1"
@@ -70,6 +71,7 @@ class RawHerm:
         self.running = False
         self.event_lines = True
         self._number = 0
+        self._failure: Failure | None = None
         self._streams: set[asyncio.Queue[bytes | None]] = set()
         self._heard: asyncio.Queue[Frame] = asyncio.Queue()
         self._changed = asyncio.Condition()
@@ -157,6 +159,9 @@ class RawHerm:
         error = {"error": "turn_in_progress" if busy else "invalid_event", "message": "Not accepted."}
         self.posts.append(RestAnswer(409 if busy else 422, error))
 
+    def fail_next_send(self, how: Failure) -> None:
+        self._failure = how
+
     def refuse_next(self) -> None:
         self.opens.append(RestAnswer(401, {"error": "unauthorized", "message": "Unknown key."}))
 
@@ -179,6 +184,14 @@ class RawHerm:
             await self._stream(receive, send)
         elif request.method == "GET":
             await _reply(send, await self._list(request))
+        elif self._failure is not None:
+            failure, self._failure = self._failure, None
+            if failure == "unauthorized":
+                await _reply(send, RestAnswer(401, {"error": "unauthorized", "message": f"Unknown key {KEY}."}))
+                return
+            if failure == "break":
+                abort(receive)
+            await _wait_for_leaving(receive)
         else:
             await _reply(send, self._post(request))
 

@@ -19,12 +19,14 @@ class TestHermLink(LinkSuite):
     adapter = ADAPTER
     native_id = SESSION
     sends = 100
+    send_within = 10.0
+    key = KEY
 
     def serve(self) -> AbstractAsyncContextManager[Peer]:
         return RawHerm().serve()
 
     def connector(self, peer: Peer) -> AbstractAsyncContextManager[Connector]:
-        return ADAPTER.connector(options_for(cast("RawHerm", peer)))
+        return ADAPTER.connector(options_for(cast("RawHerm", peer), send_timeout="2s"))
 
     def inbound(self, number: int, padding: str = "") -> Frame:
         payload = {**text(padding), "number": number}
@@ -111,7 +113,7 @@ async def test_a_session_is_opened_as_the_options_say(answer: RestAnswer, native
         # Herm declares tools on its agents, which is not ours to do.
         lost = [(loss.how, loss.path) for loss in created.losses]
         assert lost == [("dropped", "/tools/ask"), ("dropped", "/instructions")]
-        assert created.told == ()
+        assert created.tools == ()
         (request,) = server.requests
         assert (request.method, request.path) == ("POST", "/v1/agents/agent_1/sessions")
         assert request.body == {"userId": "u1", "title": "N", "metadata": {"a": 1}}

@@ -11,7 +11,7 @@ from adapters.herm import ADAPTER
 from gateway.adapter.port import Frame
 from gateway.errors import LinkLost, LinkRefused, MalformedFrame
 from gateway.events import Draft, SecretSupplied, dump_event
-from gateway.testing.conformance.link import Collector, enter, within
+from gateway.testing.conformance.collector import Collector, enter, within
 from tests.adapters.herm.links import RecordingBackend, call, idle, linked, options_for, result, text, user
 from tests.adapters.herm.raw_herm import KEY, SESSION, RawHerm, RestAnswer
 

@@ -21,12 +21,14 @@ from tests.pace import PATIENCE
 pytestmark = pytest.mark.requirement("H-h")
 
 
-async def told(*chunks: bytes) -> list[object]:
-    """Say some bytes and then a last event; return everything before it."""
+async def told(*chunks: bytes, most: int) -> list[object]:
+    """Send some bytes and wait in silence for `most` frames; return the frames before another event."""
     record = RecordingBackend()
     async with RawHerm().serve() as server, linked(server, record):
         await within(server.connected())
-        await server.raw(*chunks, b'\n\ndata: "last"\n\n')
+        await server.raw(*chunks)
+        await record.wait_for(most)
+        await server.raw(b'\n\ndata: "last"\n\n')
         async with asyncio.timeout(PATIENCE):
             while not record.frames or record.frames[-1].payload != "last":
                 await record.wait_for(len(record.frames) + 1)
@@ -50,7 +52,7 @@ async def told(*chunks: bytes) -> list[object]:
     ],
 )
 async def test_every_form_of_an_event_is_understood(said: bytes, heard: list[object]) -> None:
-    assert await told(said) == heard
+    assert await told(said, most=len(heard)) == heard
 
 
 async def test_events_arrive_whole_when_the_stream_is_cut_at_every_byte() -> None:
@@ -79,7 +81,7 @@ async def test_an_event_arrives_whole_wherever_it_is_cut_in_two() -> None:
 
 @pytest.mark.parametrize("said", [b"{", b'{"a":1', b"not json", b'{"a":"\\ud800', b"\xff\xfe"])
 async def test_what_cannot_be_read_is_malformed_and_the_stream_lives_on(said: bytes) -> None:
-    (payload,) = await told(b"data: " + said + b"\n\n")
+    (payload,) = await told(b"data: " + said + b"\n\n", most=1)
     assert isinstance(payload, Malformed)
     assert len(payload.excerpt) <= 1_024
 
@@ -123,6 +125,19 @@ async def test_an_event_without_end_ends_the_link() -> None:
         await record.wait_for(50)
         await server.raw(b"data: " + b"x" * 80_001)
         assert "more than 80000 bytes" in await within(link.wait_closed())
+        assert isinstance(record.frames[-1].payload, Malformed)
+        assert "limits.frame" in record.frames[-1].payload.reason
+
+
+async def test_an_event_after_comments_of_any_length_arrives() -> None:
+    record, tuning = RecordingBackend(), HermTuning(event_bytes=10_000)
+    async with RawHerm().serve() as server, linked(server, record, tuning=tuning):
+        await within(server.connected())
+        for _ in range(100):
+            await server.raw(b": " + b"x" * 2_000 + b"\n\n")
+        await server.raw(server.sse({**server.wrap(text("Still here")), "id": "evt_last"}))
+        (frame,) = await record.wait_for(1)
+        assert name_of(frame) == "evt_last"
 
 
 @pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n"])
@@ -130,8 +145,13 @@ async def test_an_event_over_the_limit_is_rejected_and_the_next_one_arrives(end:
     record, tuning = RecordingBackend(), HermTuning(event_bytes=10_000)
     async with RawHerm().serve() as server, linked(server, record, tuning=tuning):
         for size in (9_000, 10_001, 70_000):
-            # In pieces, so that the end comes apart too.
-            text = b"data: " + json.dumps({"id": f"e{size}", "x": "y" * size}).encode() + end
+            # In pieces, so that the end comes apart too; the second one has its data after the cut.
+            text = (
+                (b"event: " + b"x" * 11_000 + b"\n" if size == 10_001 else b"")
+                + b"data: "
+                + json.dumps({"id": f"e{size}", "x": "y" * size}).encode()
+                + end
+            )
             for start in range(0, len(text), 4_999):
                 await server.raw(text[start : start + 4_999])
             await server.raw(b"data: " + json.dumps({"id": f"after{size}"}).encode() + end)

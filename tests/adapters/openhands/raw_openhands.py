@@ -9,7 +9,8 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from gateway.adapter.port import Frame
-from gateway.testing.serving import Served
+from gateway.testing.conformance.link import Failure
+from gateway.testing.serving import Served, abort, freeze
 
 # Untyped library.
 socketio: Any = import_module("socketio")
@@ -39,7 +40,7 @@ class RawOpenHands:
         self.answers_once: dict[str, tuple[int, Any]] = {}
         """The same, but each for one request."""
         self.acknowledges = True
-        self._rejects_next = False
+        self._rejects_next = self._breaks_next = False
         self._silence = asyncio.Event()
         self._heard: asyncio.Queue[Frame] = asyncio.Queue()
         self._sid: str | None = None
@@ -92,6 +93,9 @@ class RawOpenHands:
 
     async def _hear(self, event: str, _sid: str, *arguments: Any) -> Any:
         payload = arguments[0] if arguments else None
+        if self._breaks_next:
+            self._breaks_next = False
+            abort(self._receive)
         if self._rejects_next:
             self._rejects_next = False
             return self.io.not_handled
@@ -132,7 +136,8 @@ class RawOpenHands:
         await self.io.disconnect(sid)
 
     def refuse_next(self) -> None:
-        self.refusal = socketio.exceptions.ConnectionRefusedError("invalid_session_api_key")
+        # The server quotes no key, and a proxy in front of it may.
+        self.refusal = socketio.exceptions.ConnectionRefusedError(f"Settings not found for {KEY}")
 
     # What only the suite for links calls: see `gateway.testing.conformance.link.Peer`.
 
@@ -147,6 +152,17 @@ class RawOpenHands:
     def reject_next_send(self, *, busy: bool = False) -> None:
         assert not busy, "OpenHands takes messages during a turn"
         self._rejects_next = True
+
+    def fail_next_send(self, how: Failure) -> None:
+        if how == "hang":
+            freeze(self._receive)
+        else:
+            assert how == "break", "OpenHands checks the key once, when the client connects"
+            self._breaks_next = True
+
+    @property
+    def _receive(self) -> Any:
+        return self.io.get_environ(self._sid)["asgi.receive"]
 
     # REST ------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""A V1 agent-server as far as a V0 client sees it: no Socket.IO, other paths, and `/server_info` open to everybody."""
+"""V1 servers as far as a V0 client sees them: no Socket.IO, other paths, and `/server_info` open to everybody."""
 
 import asyncio
 import json
@@ -75,3 +75,47 @@ async def _answer(send: Any, status: int, body: bytes) -> None:
     headers = [(b"content-type", b"application/json")]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+class RawAppServer:
+    """The V1 app server (OV72): its API below `/api/v1`, and a web page at every other path, or 404 without pages."""
+
+    def __init__(self, *, pages: bool = True, document: bool = True, both: bool = False, count: int = 200) -> None:
+        self.pages, self.document, self.both, self.count = pages, document, both, count
+        """Whether there are web pages and an OpenAPI document; whether V0 is spoken, too; the status of the count."""
+        self._served = Served(self)
+
+    @property
+    def url(self) -> str:
+        return self._served.url
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        if scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        while (await receive()).get("more_body"):
+            pass
+        known = ["/api/v1/app-conversations/count", *(["/api/conversations"] if self.both else [])]
+        paths: dict[str, Any] = dict.fromkeys(known)
+        document = {"openapi": "3.1.0", "info": {"title": "OpenHands", "version": "1.11.0"}, "paths": paths}
+        match scope["path"]:
+            case "/server_info":
+                await _answer(send, 200, json.dumps(V0_INFO).encode())
+            case "/openapi.json" if self.document:
+                await _answer(send, 200, json.dumps(document).encode())
+            case "/api/v1/app-conversations/count":
+                await _answer(send, self.count, b"3" if self.count == 200 else b'{"detail":"Unauthorized"}')
+            case str(path) if path.startswith("/api/") and self.both:
+                await _answer(send, 401, b'{"detail":"Unauthorized"}')
+            case _ if self.pages and scope["method"] == "GET":
+                await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/html")]})
+                await send({"type": "http.response.body", "body": b"<!doctype html><title>OpenHands</title>"})
+            case _:
+                await _answer(send, 405 if self.pages else 404, b'{"detail":"Not Found"}')
+
+    @asynccontextmanager
+    async def serve(self) -> AsyncGenerator["RawAppServer"]:
+        """Listen on a free port of loopback."""
+        async with self._served:
+            yield self

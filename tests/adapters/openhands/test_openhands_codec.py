@@ -285,6 +285,26 @@ def test_an_order_to_write_is_refused_with_the_way_that_works() -> None:
             CODEC.encode(Draft(Opaque(channel=channel, payload={"action": "write", "args": {"path": "/a"}})))
 
 
+@pytest.mark.requirement("OH54", "OH55")
+def test_orders_that_spoil_a_conversation_are_for_servers_that_accept_them() -> None:
+    options: dict[str, Any] = {"adapter": "openhands", "url": "http://h", "conversation": {}, "unsafe_orders": True}
+    unsafe = ADAPTER.codec(ADAPTER.options.model_validate(options))
+    for action, arguments in (
+        ("write", {"path": "/a", "content": "x"}),
+        ("run", {"command": "ls", "confirmation_state": "awaiting_confirmation"}),
+        ("run_ipython", {"code": "1", "confirmation_state": "rejected"}),
+    ):
+        order = Draft(ActionOrdered(action=action, arguments=arguments))
+        with pytest.raises(CannotExpress, match="unsafe_orders"):
+            CODEC.encode(order)
+        assert unsafe.encode(order).frames[0].payload == {"action": action, "args": arguments}
+    for arguments in ({"path": "/a"}, {"path": "/a", "content": "x", "mode": 1}):
+        with pytest.raises(CannotExpress):
+            unsafe.encode(Draft(ActionOrdered(action="write", arguments=arguments)))
+    with pytest.raises(CannotExpress):
+        unsafe.encode(Draft(ActionOrdered(action="run", arguments={"command": "ls", "confirmation_state": "maybe"})))
+
+
 def test_what_the_socket_could_not_read_is_malformed_with_its_reason() -> None:
     with pytest.raises(MalformedFrame, match="beyond 64 bits"):
         CODEC.decode(Frame("oh_event", Malformed("an integer is beyond 64 bits", "{")))

@@ -12,7 +12,7 @@ import pytest
 from pydantic import SecretStr
 
 from adapters.openhands import ADAPTER, wire
-from gateway.adapter.port import LARGEST_FRAME, Connector, Frame, McpEndpoint, Order, Resting, RestTimes, Tool
+from gateway.adapter.port import LARGEST_FRAME, Adapter, Connector, Frame, McpEndpoint, Order, Resting, RestTimes, Tool
 from gateway.errors import LinkLost, LinkRefused, MalformedFrame
 from gateway.links.frame_memory import FRAMES
 from gateway.testing.conformance.link import Collector, LinkSuite, Peer, enter, within
@@ -62,15 +62,17 @@ def message(text: str) -> Frame:
 
 @pytest.mark.requirement("OH5")
 class TestOpenHandsLink(LinkSuite):
-    adapter = ADAPTER
+    adapter: Adapter = ADAPTER
     native_id = CONVERSATION
     overlap = wire.OVERLAP
+    key = KEY
 
     def serve(self) -> AbstractAsyncContextManager[Peer]:
-        return RawOpenHands().serve()
+        return RawOpenHands(key=KEY).serve()
 
     def connector(self, peer: Peer) -> AbstractAsyncContextManager[Connector]:
-        return ADAPTER.connector(options_for(cast("RawOpenHands", peer), ack_timeout="3s"))
+        options = options_for(cast("RawOpenHands", peer), ack_timeout="3s", session_api_key=KEY)
+        return self.adapter.connector(options)
 
     def inbound(self, number: int, padding: str = "") -> Frame:
         return Frame("oh_event", thought(number, padding))
@@ -491,9 +493,10 @@ async def test_a_server_that_evicts_us_ends_the_link_with_a_reason_and_no_second
 @pytest.fixture
 def large_frames() -> Iterator[None]:
     """Allow the largest frames."""
-    before, FRAMES.largest = FRAMES.largest, LARGEST_FRAME
+    frames = FRAMES.get()
+    before, frames.largest = frames.largest, LARGEST_FRAME
     yield
-    FRAMES.largest = before
+    frames.largest = before
 
 
 @pytest.mark.requirement("OH58")
@@ -599,7 +602,7 @@ async def test_a_conversation_is_told_an_mcp_server_and_for_how_long_its_calls_m
 ) -> None:
     async with RawOpenHands().serve() as server, ADAPTER.connector(creating(server)) as connector:
         created = await within(connector.create(order_with_tools(timedelta(seconds=longest))))
-        assert (created.told, created.losses) == (("ask",), ())
+        assert (created.tools, created.losses) == (("ask",), ())
         said = {"url": "https://gateway.example/mcp/t/1", "api_key": TICKET, "timeout": told}
         assert json.loads(server.requests[0][3]) == {"mcp_config": {"shttp_servers": [said]}}
 
@@ -677,5 +680,5 @@ async def test_our_tools_and_a_name_are_not_told_which_is_a_loss_each() -> None:
     tools = (Tool("ask_for_cards", "Ask.", {"type": "object"}),)
     async with RawOpenHands(key=KEY).serve() as server, ADAPTER.connector(creating(server)) as connector:
         created = await within(connector.create(Order(tools=tools, name="Table 4")))
-        assert created.told == ()
+        assert created.tools == ()
         assert [(loss.how, loss.path) for loss in created.losses] == [("dropped", "/tools"), ("dropped", "/name")]

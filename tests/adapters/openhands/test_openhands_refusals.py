@@ -11,7 +11,7 @@ from gateway.adapter.port import Order, Resting
 from gateway.errors import LinkLost, LinkRefused
 from gateway.testing.conformance.link import Collector, enter, within
 from tests.adapters.openhands.raw_openhands import CONVERSATION, KEY, RawOpenHands, state, thought
-from tests.adapters.openhands.raw_v1 import V0_INFO, V1_INFO, RawV1
+from tests.adapters.openhands.raw_v1 import V0_INFO, V1_INFO, RawAppServer, RawV1
 from tests.pace import PATIENCE
 
 
@@ -40,6 +40,51 @@ async def test_a_v1_server_is_named_as_one_and_not_as_a_wrong_key() -> None:
     assert f"GET {server.url}/socket.io/: HTTP 403" in str(refused)
     assert KEY not in str(refused)
     assert refused.terminal
+
+
+@pytest.mark.requirement("OV72")
+@pytest.mark.parametrize("pages", [True, False])
+async def test_an_app_server_of_v1_is_named_with_what_to_configure(*, pages: bool) -> None:
+    async with RawAppServer(pages=pages).serve() as server:
+        refused = await refused_by(server.url)
+        creating: dict[str, Any] = {"conversation_id": None, "conversation": {}}
+        async with ADAPTER.connector(options_for(server.url, **creating)) as connector:
+            with pytest.raises(LinkRefused) as not_created:
+                await within(connector.create(Order()))
+    for one in (refused, not_created.value):
+        assert (one.code, one.terminal) == ("WRONG_PROTOCOL", True)
+        assert "this is an OpenHands V1 server (app server 1.11.0)" in str(one)
+        assert "adapter: mcp" in str(one)
+
+
+async def test_an_app_server_whose_pages_answer_every_path_is_named_before_a_link_is_made() -> None:
+    async with RawAppServer().serve() as server, ADAPTER.connector(options_for(server.url)) as connector:
+        assert isinstance(connector, Resting)
+        with pytest.raises(LinkRefused, match="OpenHands V1 server"):
+            await within(connector.is_stopped(CONVERSATION))
+
+
+async def test_an_app_server_without_a_document_is_known_by_its_count_unless_a_key_may_be_wrong() -> None:
+    creating: dict[str, Any] = {"conversation_id": None, "conversation": {}}
+    for count, code in ((200, "WRONG_PROTOCOL"), (401, "HTTP_404")):
+        async with (
+            RawAppServer(pages=False, document=False, count=count).serve() as server,
+            ADAPTER.connector(options_for(server.url, **creating)) as connector,
+        ):
+            with pytest.raises(LinkRefused) as refused:
+                await within(connector.create(Order()))
+        assert refused.value.code == code
+
+
+async def test_a_wrong_key_of_a_server_of_both_protocols_is_a_wrong_key() -> None:
+    creating: dict[str, Any] = {"conversation_id": None, "conversation": {}}
+    async with (
+        RawAppServer(both=True).serve() as server,
+        ADAPTER.connector(options_for(server.url, **creating)) as connector,
+    ):
+        with pytest.raises(LinkRefused) as refused:
+            await within(connector.create(Order()))
+    assert refused.value.code == "UNAUTHORIZED"
 
 
 async def test_a_v1_server_is_named_before_a_link_is_made() -> None:

@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import AsyncIterator, Sequence
+from urllib.parse import quote
 
 import pytest
 
-from gateway.events import SessionId
+from gateway.events import SessionId, ToolRequested
 from gateway.store.questions.question import WINDOW
 from gateway.store.step import Step
 from gateway.testing.conformance.engine_words import call
@@ -55,7 +56,9 @@ async def look_further(browser: Browser, path: str) -> str:
     """Return the target of the link that continues a search."""
     answer = await browser.open(path)
     assert answer.status_code == 200, answer.text
-    (target,) = re.findall(r'<a href="([^"]+)">look further', answer.text)
+    (target,) = re.findall(r'<a href="([^"]+)">look further[^<]*calls', answer.text) or re.findall(
+        r'<a href="([^"]+)">look further back<', answer.text
+    )
     return target.replace("&amp;", "&")
 
 
@@ -78,17 +81,18 @@ async def test_the_calls_of_a_trace_are_found(environment: Environment, browser:
     assert await found(browser, "b" * 32) == f"/ui/calls?trace_id={'b' * 32}"
     assert await rows(browser, f"/ui/calls?trace_id={'b' * 32}") == 2
     none = await browser.open(f"/ui/search?q={'c' * 32}")
-    assert "No session, call, interaction or dead letter has this id" in none.text
+    assert "No session, call, interaction or dead letter matches" in none.text
 
 
 async def test_a_search_of_a_part_of_the_calls_offers_to_look_further(
     environment: Environment, browser: Browser
 ) -> None:
     await keep_calls(environment, await environment.attach(), ["a" * 32, *["b" * 32] * (WINDOW + 10)])
-    path = f"/ui/search?q=native-{WINDOW - 700}"
-    assert "No match yet. Looked back to " in (await browser.open(path)).text
-    answer = await browser.open(await look_further(browser, path))
-    assert answer.headers["location"] == f"/ui/calls/traced-{WINDOW - 700}"
+    path = "/ui/search?q=native-4567"
+    for _ in range(WINDOW // 8_000 - 1):
+        assert "No call matches yet. The search of calls stopped early" in (await browser.open(path)).text
+        path = await look_further(browser, path)
+    assert (await browser.open(path)).headers["location"] == "/ui/calls/traced-4567"
     path = await found(browser, "a" * 32)
     assert await rows(browser, path) == 0
     assert await rows(browser, await look_further(browser, path)) == 1
@@ -97,9 +101,11 @@ async def test_a_search_of_a_part_of_the_calls_offers_to_look_further(
 @pytest.mark.parametrize(
     ("query", "count"),
     [
-        ("outcome=unknown", 1),
-        ("outcome=success", 0),
-        ("state=accepted", 1),
+        ("state=unknown", 1),
+        ("state=succeeded", 0),
+        ("state=failed", 0),
+        ("state=open", 1),
+        ("within=15", 2),
         ("executor=cards", 2),
         ("label=room%3Dnone", 0),
         ("tool=lost&runtime=finn", 1),
@@ -110,3 +116,26 @@ async def test_calls_are_filtered(environment: Environment, browser: Browser, qu
     await environment.fill()
     assert await rows(browser, f"/ui/calls?{query}") == count
     assert "/v1/calls?" in (await browser.open(f"/ui/calls?{query}")).text.partition("<footer")[2]
+
+
+async def test_search_finds_parts_of_ids_labels_errors_and_arguments(
+    environment: Environment, browser: Browser
+) -> None:
+    await environment.gateway.opening.open("finn", native_id="agent-9", labels={"room": "the blue one"})
+    other = await environment.attach()
+    session = f"/ui/sessions/{other}"
+    assert await found(browser, other[:8]) == session
+    assert await found(browser, "finn/agent-7") == session
+    assert (await found(browser, "blue")).startswith("/ui/sessions/")
+    environment.runtime.say(ToolRequested(native_call_id="c-1", tool="ask", arguments={"rank": "9 of hearts, 50%"}))
+    asked = (await environment.call("c-1", "accepted")).call_id
+    lost = await environment.lose_call("c-2")
+    error = (await environment.call("c-2", "failed")).error
+    assert error is not None
+    assert await found(browser, "9 of hearts, 50%25") == f"/ui/calls/{asked}"
+    assert await found(browser, quote(error.upper())) == f"/ui/calls/{lost}"
+    assert "No session, call, interaction or dead letter matches" in (await browser.open("/ui/search?q=9%25f")).text
+    both = (await browser.open("/ui/search?q=agent")).text
+    assert all(f"agent-{number}" in both for number in (7, 9))
+    assert await rows(browser, "/ui/calls?text=hearts") == 1
+    assert await rows(browser, "/ui/sessions?text=BLUE") == 1

@@ -1,10 +1,12 @@
 """The sign-in of the web UI: the form, the cookie, and all cookies that sign nobody in."""
 
+import re
 import time
 from collections.abc import MutableMapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 from starlette.requests import Request
 
 from gateway.http.ui.sign_in import Cookie, operator_of
@@ -84,6 +86,28 @@ async def test_the_form_is_bounded(url: str) -> None:
         assert (large.status_code, large.json()["type"]) == (413, "/problems/too-large")
         many = await browser.send("/ui/sign-in", {f"field{number}": "x" for number in range(33)})
         assert (many.status_code, many.json()["type"]) == (400, "/problems/invalid-request")
+
+
+async def test_signing_out_ends_the_cookie_at_every_replica(environment: Environment, url: str) -> None:
+    async with serving(environment.gateway) as (_, other), browsing(url) as browser:
+        await browser.sign_in("look-only")
+        kept = browser.cookie
+        async with browsing(other, browser.host) as thief:
+            thief.cookie = kept
+            assert await thief.is_signed_in()
+            left = await browser.send("/ui/sign-out", {})
+            assert (left.status_code, cookie_in(left)["max-age"]) == (303, "0")
+            assert not await thief.is_signed_in()
+            assert (await thief.open("/ui/calls")).headers["location"].startswith("/ui/sign-in")
+            assert (await thief.http.get("/ui/live", headers={"cookie": kept, "host": thief.host})).status_code == 401
+
+
+async def test_signing_out_leaves_other_cookies_of_the_key_alone(environment: Environment, url: str) -> None:
+    async with browsing(url) as browser, browsing(url) as other:
+        browser.cookie = signed(browser, KEYS[0], lasts=61)
+        other.cookie = signed(other, KEYS[0], lasts=71)
+        await browser.send("/ui/sign-out", {})
+        assert (await browser.is_signed_in(), await other.is_signed_in()) == (False, True)
 
 
 FOREIGN = [
@@ -348,3 +372,23 @@ def test_without_keys_the_operator_is_local() -> None:
     assert found is not None
     assert (found.name, found.key) == ("local", None)
     assert found.scopes == {"read", "drive", "answer", "operate"}
+
+
+@pytest.mark.parametrize("public_url", ["https://gateway.example/dragoman", "http://127.0.0.1:8080/dragoman"])
+async def test_under_a_path_the_cookie_is_for_that_path_only(
+    environment: Environment, url: str, public_url: str
+) -> None:
+    await environment.reload({"public_url": public_url})
+    async with browsing(url, public_url.split("/")[2]) as browser:
+        # The proxy in front strips the path, or keeps it.
+        for path in ("/ui/sign-in", "/dragoman/ui/sign-in"):
+            answer = await browser.send(path, {"key": "all-of-it", "next": "/ui/inbox"})
+            kept = cookie_in(answer)
+            assert answer.headers["location"] == "/dragoman/ui/inbox"
+            is_secure = public_url.startswith("https")
+            assert (kept.key, kept["path"]) == ("__Secure-dragoman" if is_secure else "dragoman-8080", "/dragoman/ui")
+            assert bool(kept["secure"]) == is_secure
+            browser.cookie = f"{kept.key}={kept.value}"
+            shown = await browser.open(path.replace("/sign-in", ""))
+            assert shown.status_code == 200
+            assert re.findall(r'(?:href|action|src)="(?!/dragoman/ui|#|data:)([^"]*)', shown.text) == []

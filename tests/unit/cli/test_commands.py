@@ -20,6 +20,7 @@ from typer.testing import CliRunner, Result
 from gateway.cli.commands import app
 from gateway.cli.send import WORDED
 from gateway.store.sqlite.lock import FileLock
+from gateway.store.sqlite.schema import NEWEST, open_writer
 from tests.pace import PATIENCE
 from tests.ports import free_port
 
@@ -287,6 +288,31 @@ def test_check_fails_on_warnings_when_strict() -> None:
     assert _run("check", str(STATIC), "--strict").exit_code == 1
 
 
+def test_check_shows_a_note_without_a_fix_and_passes_when_strict(tmp_path: Path) -> None:
+    file = tmp_path / "my.yaml"
+    file.write_text(
+        "public_url: https://gateway.example\n"
+        "api: {keys: [{name: me, key: 0123456789abcdef0123456789abcdef}]}\n"
+        "tools: {look: {description: Look., parameters: {type: object}}}\n"
+        "runtimes:\n"
+        "  works: {adapter: openhands, url: 'http://127.0.0.1:3000', conversation: {}}\n"
+        "executors: {eyes: {type: static, result: seen}}\n"
+        "routes: [{match: {tool: '*'}, to: eyes}]\n"
+    )
+    result = _run("check", str(file), "--strict")
+    assert result.exit_code == 0, result.stderr
+    works, counted = result.stderr.splitlines()
+    assert works.startswith(f"{file}:5: note: runtimes.works: its confirmation mode does not cover the tools declared")
+    assert counted == f"{file}: 1 note"
+    assert f"{file}: ok (1 note): " in result.stdout
+    marked = _run("check", str(file), "--strict", "--format", "github")
+    assert marked.exit_code == 0
+    assert [line.partition(" ")[0] for line in marked.stdout.splitlines()] == ["::notice"]
+    doctor = [json.loads(line) for line in _run("doctor", "--config", str(file), "--json").stdout.splitlines()]
+    (usable,) = [one for one in doctor if one["about"] == "Configuration" and "state" in one]
+    assert (usable["state"], usable["text"]) == ("ok", f"{file}: usable, 1 note")
+
+
 def test_check_shows_every_error_with_file_line_path_and_mend(tmp_path: Path) -> None:
     file = tmp_path / "my.yaml"
     file.write_text("executors:\n  c:\n    type: webhook\n    url: http://c\n    timeout: 20 parsecs\n    tries: 3\n")
@@ -365,7 +391,7 @@ def test_serve_answers_until_it_is_told_to_stop(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "gateway", "serve", "--config", str(STATIC), "--port", str(port)]
     with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
-            assert _status(f"http://127.0.0.1:{port}/healthz") == 200
+            assert _status(f"http://127.0.0.1:{port}/readyz") == 200
             process.send_signal(signal.SIGTERM)
             assert process.wait(timeout=30) == 0
         finally:
@@ -373,13 +399,15 @@ def test_serve_answers_until_it_is_told_to_stop(tmp_path: Path) -> None:
 
 
 def _status(url: str) -> int:
-    """Ask until somebody listens, for half a minute at most."""
+    """Ask until somebody listens and has started, for half a minute at most."""
     end = monotonic() + 30
     while monotonic() < end:
         try:
-            return httpx.get(url, timeout=PATIENCE).status_code
+            if (status := httpx.get(url, timeout=PATIENCE).status_code) != 503:
+                return status
         except httpx.ConnectError:
-            threading.Event().wait(0.05)
+            pass
+        threading.Event().wait(0.05)
     pytest.fail("nobody listens")
 
 
@@ -426,6 +454,8 @@ def test_the_doctor_has_nothing_to_reach_where_clients_come_to_us(tmp_path: Path
     assert result.exit_code == 0
     assert "mcp speaks mcp/2026-07-28" in result.stdout
     assert "nothing to connect to" in result.stdout
+    # The file has a warning: no route leads a tool to an executor.
+    assert result.stdout.rstrip().endswith("No errors, but warnings: see the marked lines above.")
 
 
 @pytest.mark.parametrize(
@@ -443,6 +473,30 @@ def test_the_doctor_says_what_is_wrong_with_the_store(tmp_path: Path, path: str,
     result = _run("doctor", "--config", str(file))
     assert result.exit_code == 1
     assert part in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("number", "state", "part"),
+    [
+        (NEWEST + 1, "broken", "run the newer release, or restore the backup from before the upgrade"),
+        (1, "broken", "check out commit"),
+        (NEWEST, "ok", f"schema is at {NEWEST}"),
+        (NEWEST - 1, "note", f"schema is at {NEWEST - 1}, this release requires {NEWEST}"),
+    ],
+)
+def test_the_doctor_compares_the_schema_of_a_sqlite_store_with_this_release(
+    tmp_path: Path, number: int, state: str, part: str
+) -> None:
+    file, path = tmp_path / "my.yaml", tmp_path / "my.db"
+    file.write_text(f"engine: {{path: {path}}}\n")
+    connection = open_writer(path)
+    connection.execute(f"PRAGMA user_version = {number}")
+    connection.close()
+    result = _run("doctor", "--config", str(file), "--json")
+    checks = [json.loads(line) for line in result.stdout.splitlines()]
+    (found,) = [one for one in checks if one["about"] == "Store" and part in f"{one['text']} {one['fix']}"]
+    assert found["state"] == state
+    assert result.exit_code == (state == "broken")
 
 
 def test_the_doctor_shows_the_problems_of_a_configuration(tmp_path: Path) -> None:
@@ -466,3 +520,16 @@ def test_the_doctor_says_which_process_uses_the_store(tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert f"in use by process {os.getpid()}" in result.stdout
     assert "no other process uses it" in _run("doctor", "--config", str(file)).stdout
+
+
+def test_the_doctor_finds_no_problem_where_nothing_is_marked(tmp_path: Path) -> None:
+    file = tmp_path / "my.yaml"
+    file.write_text(
+        f"engine: {{path: {tmp_path}/my.db}}\n"
+        f"api: {{keys: [{{name: backend, key: {'5e' * 32}}}]}}\n"
+        "tools: {ask: {description: Asks.}}\n"
+        "executors: {all: {type: static, result: 7}}\n"
+        "routes: [{match: {tool: ask}, to: all}]\n"
+        "runtimes: {desk: {adapter: mcp, clients: [{name: ada, token: 0123456789abcdef}]}}\n"
+    )
+    assert _run("doctor", "--config", str(file)).stdout.rstrip().endswith("No problems found.")

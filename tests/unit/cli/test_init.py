@@ -44,12 +44,14 @@ def _contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("runtime", RuntimeChoice)
 @pytest.mark.parametrize("backend", BackendChoice)
-def test_what_is_written_passes_a_strict_check(tmp_path: Path, runtime: RuntimeChoice, backend: BackendChoice) -> None:
+def test_what_is_written_passes_a_check(tmp_path: Path, runtime: RuntimeChoice, backend: BackendChoice) -> None:
     assert _init("--runtime", runtime, "--backend", backend).exit_code == 0
     text = (tmp_path / "gateway.yaml").read_text()
     env = {name: str(value) for name, value in dotenv_values(tmp_path / ".env").items()}
     loaded = load(tmp_path / "gateway.yaml", adapters=ADAPTERS, env=env)
-    assert loaded.problems == ()
+    # Only the server knows whether its agents ask before they act.
+    uncovered = ["runtimes.coder"] if runtime.value == "openhands" else []
+    assert [problem.path for problem in loaded.problems] == uncovered
     assert {str(options.adapter) for options in loaded.settings.runtimes.values()} == {runtime.value}
     # Nothing in there that nobody reads, and nothing read that is not there.
     assert set(env) == set(re.findall(r"\$\{(\w+)\}", text)) - {"NAME"}
@@ -213,10 +215,10 @@ def test_nothing_is_wider_than_a_terminal_in_a_folder_where_one_is() -> None:
 
 
 def test_what_is_missing_for_the_simulator_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "dragoman[demo]" in _init("one").stdout
+    assert "the extra `demo`" in _init("one").stdout
     # As if it were not installed.
     monkeypatch.setitem(sys.modules, "mcp", None)
-    assert "pip install 'dragoman[demo]'" in _init("two").stdout
+    assert "pip install ./gateway/sdk '.[demo]'" in _init("two").stdout
 
 
 def test_what_has_come_since_one_looked_is_not_overwritten_either(tmp_path: Path) -> None:

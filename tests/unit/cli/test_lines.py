@@ -45,7 +45,7 @@ def test_a_line_tells_the_facts(event: dict[str, Any], told: str) -> None:
 
 def test_a_runtimes_own_side_of_a_call_says_which_call_it_is() -> None:
     own = {"kind": "tool.finished", "tool": "call_tool_mcp", "outcome": "success"}
-    assert line(own, linked_to="c\x1b[2J-1").endswith("call_tool_mcp success null  [is call c [2J-1]")
+    assert line(own, linked_to="c\x1b[2J-1").endswith("call_tool_mcp success null  [is call c\\x1b[2J-1]")
     linked = {"kind": "call.linked", "native_call_id": "8", "tool": "ask", "call_id": "c-1"}
     told = line(linked, direction="to_runtime", origin=None)
     assert " · call.linked " in told

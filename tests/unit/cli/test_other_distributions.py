@@ -81,7 +81,7 @@ def test_an_installed_adapter_of_ports_1_is_refused_with_the_lines_to_change(tmp
         word in told
         for word in (
             "`async def declared(self, native_id)`",
-            "`told`",
+            "`tools`",
             "`takes_tools`",
             "`async def send_all(self, frames)`",
         )

@@ -78,6 +78,6 @@ async def test_a_count_in_a_terminal_is_drawn_over_itself() -> None:
     async with terminal([sys.executable, "-c", code], environment_of(None, plain)) as shown:
         assert await shown.ended() == 0
     drawn = re.findall(r"\r\x1b\[K([^\r]*)", shown.raw.decode())
-    assert drawn[:2] == ["redriven …", "redriven [2J: 1,000 of 4,000 calls, 25%"]
+    assert drawn[:2] == ["redriven …", "redriven\\x1b[2J: 1,000 of 4,000 calls, 25%"]
     assert 3 <= len(drawn) <= 8
     assert drawn[-1] == ""

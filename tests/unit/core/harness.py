@@ -146,6 +146,16 @@ class Harness:
         self.now += timedelta(seconds=seconds)
         self.decide(lifecycle.tick)
 
+    def catch_up(self, *, is_starting: bool | None = None) -> None:
+        """Let a link catch up, and open the recorded calls that waited for it, all in one step."""
+
+        def move(builder: StepBuilder) -> None:
+            inbound.caught_up(builder, is_starting=is_starting)
+            waiting = {wanted.sequence for wanted in builder.memory.wanted.values()}
+            inbound.open_wanted(builder, [(n, new.event) for new, n in self.journal if n in waiting])
+
+        self.decide(move)
+
     def recover(self) -> None:
         """Let a new process take the session up."""
         self.decide(lifecycle.recover)

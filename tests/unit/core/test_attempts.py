@@ -7,6 +7,7 @@ import pytest
 
 from gateway.events import CallId, SessionId
 from gateway.events.frozen import replace
+from gateway.events.response import Response
 from gateway.store.attempts import LONGEST_REASON, NEWEST, OLDEST, CallAttempt
 from gateway.store.call import (
     Accept,
@@ -49,7 +50,8 @@ def after(call: Call, changes: Sequence[CallChange]) -> Call:
 
 
 def settle(status: int | None = None, *, error: str | None = None, unknown: bool = False) -> Settle:
-    return Settle(ID, "succeeded" if error is None else "failed", "sha", None, unknown, error, unknown, status)
+    response = None if status is None else Response(status)
+    return Settle(ID, "succeeded" if error is None else "failed", "sha", None, unknown, error, unknown, response)
 
 
 @pytest.mark.parametrize("status", [None, 200, 204])
@@ -72,19 +74,19 @@ def test_an_attempt_under_way_has_no_end() -> None:
 
 
 def test_what_ends_a_waiting_call_ends_no_attempt_again() -> None:
-    again = Requeue(ID, START + 9 * SECOND, "executor answered 503", status=503)
+    again = Requeue(ID, START + 9 * SECOND, "executor answered 503", response=Response(503))
     tried = after(LEFT_AT_ONCE, [again])
     assert attempts_of(after(tried, [settle(error="the deadline has passed")])) == attempts_of(tried)
-    accepted = after(LEFT_AT_ONCE, [Accept(ID, START + 600 * SECOND, status=202)])
+    accepted = after(LEFT_AT_ONCE, [Accept(ID, START + 600 * SECOND, response=Response(202))])
     assert attempts_of(after(accepted, [settle()])) == (CallAttempt(1, START, START + SECOND, 202),)
 
 
 def test_a_change_of_times_ends_no_repeat_of_an_accepted_call() -> None:
     due = START + 60 * SECOND
-    accepted = after(LEFT_AT_ONCE, [Accept(ID, due, due, status=202), Claim(ID, 2, due)])
+    accepted = after(LEFT_AT_ONCE, [Accept(ID, due, due, response=Response(202)), Claim(ID, 2, due)])
     later = after(accepted, [Accept(ID, due, due + SECOND, ended=False)])
     assert attempts_of(later)[-1] == CallAttempt(2, START + 2 * SECOND)
-    refused = after(accepted, [Accept(ID, due, due, status=401, reason="executor answered 401")])
+    refused = after(accepted, [Accept(ID, due, due, response=Response(401), reason="executor answered 401")])
     assert attempts_of(refused)[-1] == CallAttempt(
         2, START + 2 * SECOND, START + SECOND, 401, "executor answered 401", due_at=due
     )

@@ -1,13 +1,18 @@
 """What a session remembers is bounded by count and bytes, and nothing that waits is forgotten without an answer."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from hypothesis import given, strategies as st
 
+from gateway.core import confirmations, inbound
 from gateway.core.bounds import HISTORY_BYTES, KEPT_BYTES, with_entry, without
-from gateway.core.state import MOST_ASKED, Hosted
-from gateway.events import ContextUpdated, MessagePosted, Text
+from gateway.core.calls import OVERLOADED
+from gateway.core.routing import Route
+from gateway.core.state import MOST_ASKED, MOST_WANTED, Hosted
+from gateway.events import ContextUpdated, MessagePosted, Text, ToolRequested
 from gateway.events.weight import weight
+from gateway.executors.port import Replied
 from tests.unit.core.harness import OPENHANDS, Harness
 from tests.unit.core.test_herm import Herm
 
@@ -24,6 +29,16 @@ def test_for_one_question_too_many_the_oldest_is_skipped_and_the_runtime_told():
     assert [change.state for change in herm.harness.step.interactions] == ["expired", "waiting"]
 
 
+def test_for_one_question_too_many_in_a_replayed_history_the_runtime_is_told_too():
+    herm = Herm()
+    herm.harness.decide(inbound.connecting)
+    for number in range(MOST_ASKED + 1):
+        herm.hear("agent.clarify_request", request_id=f"q{number}", question="Which?", choices=None)
+    assert herm.harness.sent == [{"type": "user.clarify_result", "request_id": "q0", "answer": ""}]
+    herm.harness.catch_up()
+    assert len(herm.harness.step.interactions) == MOST_ASKED
+
+
 def test_large_questions_give_way_by_bytes_but_the_newest_stays():
     herm = Herm()
     herm.hear("session.status_running")
@@ -34,14 +49,63 @@ def test_large_questions_give_way_by_bytes_but_the_newest_stays():
     assert [asked.event.id for asked in herm.harness.view.memory.asked] == ["huge"]
 
 
-def test_unanswered_calls_of_a_replayed_history_are_bounded():
+def test_large_unconfirmed_messages_are_bounded_by_bytes_and_the_next_one_is_refused() -> None:
+    harness = Harness(routes=(Route(event="message.posted", to="chat"),))
+    for number in range(5):
+        harness.send("x" * 1_000_000, index=number, count=6)
+    assert harness.sent[0]["data"]["messageIndex"] == 4
+    assert harness.sent[0]["data"]["error"] == OVERLOADED
+    assert [waiting.index for waiting in harness.view.memory.confirmations] == [0, 1, 2, 3]
+    assert sum(waiting.size for waiting in harness.view.memory.confirmations) <= KEPT_BYTES
+    first = harness.view.memory.confirmations[0]
+    harness.decide(lambda builder: confirmations.replied(builder, first.sequence, Replied({"delivered": True})))
+    harness.send("y" * 1_000_000, index=5, count=6)
+    assert (harness.sent, len(harness.view.memory.confirmations)) == ([], 4)
+
+
+def test_a_single_unconfirmed_message_may_have_any_size() -> None:
+    harness = Harness(routes=(Route(event="message.posted", to="chat"),))
+    harness.send("x" * (KEPT_BYTES + 1))
+    assert (harness.sent, len(harness.view.memory.confirmations)) == ([], 1)
+
+
+def test_unanswered_calls_of_a_replayed_history_are_bounded_and_the_next_one_is_refused():
     herm = Herm()
-    herm.harness.decide(lambda builder: setattr(builder, "live", False))
-    for number in range(1_010):
+    herm.harness.decide(inbound.connecting)
+    for number in range(MOST_WANTED):
         herm.wants(f"toolu_{number}")
-    wanted = herm.harness.view.memory.wanted
-    assert len(wanted) == 1_000
-    assert list(wanted)[-1] == "toolu_1009"
+        assert herm.harness.sent == []
+    herm.wants("one more")
+    [told] = herm.harness.sent
+    assert told["tool_use_id"] == "one more"
+    assert OVERLOADED in told["content"][-1]["text"]
+    assert len(herm.harness.view.memory.wanted) == MOST_WANTED
+    herm.harness.catch_up()
+    assert [call.native_call_id for call in herm.harness.view.calls.values()][::999] == ["toolu_0", "toolu_999"]
+
+
+def test_recorded_calls_wait_again_when_another_link_replays_history_before_they_are_read():
+    herm = Herm()
+    herm.harness.decide(inbound.connecting)
+    herm.wants("c1")
+    [(request, sequence)] = [one for one in herm.harness.journal if isinstance(one[0].event, ToolRequested)]
+    herm.harness.decide(inbound.caught_up)
+    herm.harness.decide(inbound.connecting)
+    herm.harness.decide(lambda builder: inbound.open_wanted(builder, [(sequence, request.event)]))
+    assert (herm.harness.dispatched, herm.harness.effects) == ([], ())
+
+
+def test_the_answer_of_another_client_ends_a_call_that_no_memory_holds():
+    herm = Herm()
+    policy = replace(herm.harness.runtime.policy, open_calls=2 * MOST_WANTED)
+    herm.harness.runtime = replace(herm.harness.runtime, policy=policy)
+    for number in range(MOST_WANTED + 1):
+        herm.wants(f"toolu_{number}")
+    last = list(herm.harness.view.calls.values())[-1]
+    assert last.native_call_id not in herm.harness.view.memory.wanted
+    herm.hear("user.custom_tool_result", tool_use_id=last.native_call_id, content=[{"type": "text", "text": "x"}])
+    assert [change.call_id for change in herm.harness.settled] == [last.call_id]
+    assert herm.harness.sent == []
 
 
 def test_words_without_an_echo_and_held_contexts_are_bounded_by_bytes():
@@ -49,9 +113,14 @@ def test_words_without_an_echo_and_held_contexts_are_bounded_by_bytes():
     for _ in range(10):
         harness.post(MessagePosted(content=(Text(text="x" * 1_000_000),)))
         harness.post(ContextUpdated(name="news", context={}, description="y" * 200_000))
+    harness.post(ContextUpdated(name="news", context={}, description="y" * 200_000))
     memory = harness.view.memory
     assert sum(said.size for said in memory.unechoed) <= KEPT_BYTES
     assert len(memory.held) <= 2
+    assert [(loss.how, loss.note) for loss in harness.step.events[0].losses] == [
+        ("narrowed", "held"),
+        ("dropped", "older contexts that waited with this one: 1"),
+    ]
     assert sum(len(line) for line in memory.history) <= HISTORY_BYTES
 
 

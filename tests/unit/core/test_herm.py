@@ -107,7 +107,7 @@ def test_history_is_recorded_and_only_what_is_still_open_is_acted_on():
     herm.hear("agent.clarify_request", request_id="q1", question="Which?", choices=None)
     assert herm.harness.dispatched == []
     assert not herm.harness.view.calls
-    herm.harness.decide(inbound.caught_up)
+    herm.harness.catch_up()
     assert [call.native_call_id for call in herm.harness.dispatched] == ["open"]
     assert [effect.kind for effect in herm.harness.effects if isinstance(effect, Ask)] == ["question.asked"]
     herm.harness.answer(Answered(Outcome(outcome="success", result=1)), native="open")

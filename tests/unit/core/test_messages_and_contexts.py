@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
-from gateway.adapter.port import Adapter, RuntimeOptions
-from gateway.core import confirmations, lifecycle
-from gateway.core.effects import Ask, Tell
+from gateway.adapter.port import Adapter, Frame, RuntimeOptions
+from gateway.core import confirmations, lifecycle, live
+from gateway.core.effects import Ask, AwaitCopy, Tell, Transmit
 from gateway.core.routing import Route
+from gateway.core.session import RetryPolicy
+from gateway.core.state import MOST_CONFIRMATIONS
 from gateway.errors import Conflict, Inexpressible
 from gateway.events import (
     ActionOrdered,
@@ -59,14 +61,142 @@ def test_a_message_repeated_while_it_waits_is_not_delivered_twice():
     assert harness.effects == ()
 
 
+COPY = (Route(event="message.posted", copy_to=("chat-log",)),)
+
+
+@pytest.mark.parametrize(
+    ("routes", "options", "confirmer"),
+    [
+        ((), {}, ("recorded", None)),
+        (CHAT, {}, ("executor", "chat")),
+        (COPY, {}, ("copied", "chat-log")),
+        (CHAT + COPY, {}, ("executor", "chat")),
+        ((Route(event="message.*", copy_to=("audit",)),), {}, ("recorded", None)),
+        ((Route(copy_to=("audit",)),), {}, ("recorded", None)),
+        ((*COPY, Route(event="message.posted", copy_to=("other",))), {}, ("recorded", None)),
+        ((Route(event="message.posted", runtime="other", copy_to=("chat-log",)),), {}, ("recorded", None)),
+        (CHAT + COPY, {"confirm": "copied"}, ("copied", "chat-log")),
+        (CHAT, {"confirm": "client"}, ("client", None)),
+        (COPY, {"confirm": "recorded"}, ("recorded", None)),
+        (COPY, {"confirm": "executor"}, ("executor", None)),
+        ((Route(event="message.*", copy_to=("audit",)),), {"confirm": "copied"}, ("copied", None)),
+        (
+            (Route(event="message.*", copy_to=("audit",)),),
+            {"confirm": "copied", "confirm_by": "audit"},
+            ("copied", "audit"),
+        ),
+    ],
+)
+def test_the_confirmer_is_the_configured_one_or_the_one_that_the_routes_name(
+    routes: tuple[Route, ...], options: dict[str, Any], confirmer: tuple[str, str | None]
+) -> None:
+    harness = Harness(routes=routes, given=options)
+    rule = harness.runtime.options.confirmation
+    found = confirmations.find_confirmer(rule, harness.runtime.policy.routes, runtime="finn", labels={})
+    assert found == confirmer
+
+
+@pytest.mark.requirement("N76", "N79")
+def test_a_client_confirms_a_message_that_waits_for_it() -> None:
+    harness = Harness(given={"confirm": "client"})
+    harness.send()
+    assert (harness.kinds[-1], harness.effects) == ("message.posted", ())
+    harness.recover()
+    assert harness.kinds == []
+    harness.post(MessageConfirmed(native_call_id="burst-1", index=0, context={"seen": 1}))
+    assert harness.sent[0]["data"] == {"messageIndex": 0, "success": True, "context": {"seen": 1}}
+
+
+@pytest.mark.requirement("N51", "N76")
+@pytest.mark.parametrize("options", [{"confirm": "client"}, {"confirm": "copied"}])
+def test_a_message_that_nothing_confirms_in_time_has_no_known_delivery(options: dict[str, str]) -> None:
+    harness = Harness(routes=COPY, given=options)
+    harness.send()
+    harness.wait(19)
+    assert "message.confirmed" not in harness.kinds
+    harness.recover()
+    assert harness.kinds == []
+    harness.wait(1)
+    assert harness.sent[0]["data"]["error"] == "delivery not known: nothing confirmed it within 20 s"
+    with pytest.raises(Conflict):
+        harness.post(MessageConfirmed(native_call_id="burst-1", index=0))
+
+
+@pytest.mark.requirement("N76")
+def test_a_message_is_confirmed_by_the_fate_of_its_copy_also_after_a_restart() -> None:
+    harness = Harness(routes=COPY)
+    harness.send()
+    (first,) = harness.effects
+    assert isinstance(first, AwaitCopy)
+    assert first.destination == "chat-log"
+    assert harness.sent == []
+    harness.recover()
+    assert harness.effects == (first,)
+    harness.decide(lambda builder: confirmations.replied(builder, first.sequence, Replied({"delivered": True})))
+    assert harness.sent[0]["data"]["success"] is True
+
+
+@pytest.mark.parametrize("options", [{"confirm": "executor"}, {"confirm": "copied"}])
+def test_a_message_that_no_route_leads_to_its_confirmer_is_not_delivered(options: dict[str, str]) -> None:
+    harness = Harness(routes=(), given=options)
+    harness.send()
+    assert harness.sent[0]["data"]["success"] is False
+    assert f"`confirm: {options['confirm']}`" in harness.sent[0]["data"]["error"]
+
+
+@pytest.mark.requirement("N74")
+@pytest.mark.parametrize(
+    "abort",
+    [
+        {"type": "messaging", "event": "typing_end", "toolCallId": "burst-1", "reason": "canceled"},
+        {"type": "messaging", "event": "typing_end", "reason": "canceled"},
+        {"type": "cancel-tool-call", "toolCallId": "burst-1"},
+    ],
+)
+def test_a_message_of_an_aborted_burst_waits_for_no_confirmation(abort: dict[str, str]) -> None:
+    harness = Harness(given={"confirm": "client"})
+    harness.send()
+    other = {"type": "messaging", "event": "typing_end", "toolCallId": "burst-2", "reason": "canceled"}
+    assert live.only_live(harness.runtime, harness.view, Frame("event", other), now=harness.now) is not None
+    ended = {"type": "messaging", "event": "typing_end", "toolCallId": "burst-1"}
+    assert live.only_live(harness.runtime, harness.view, Frame("event", ended), now=harness.now) is not None
+    assert live.only_live(harness.runtime, harness.view, Frame("event", abort), now=harness.now) is None
+    harness.receive(abort)
+    assert harness.kinds[-1] == "message.confirmed"
+    assert harness.sent == []
+    assert harness.view.memory.confirmations == ()
+    with pytest.raises(Conflict):
+        harness.post(MessageConfirmed(native_call_id="burst-1", index=0))
+
+
+def test_the_executor_of_an_aborted_burst_still_reports_its_delivery() -> None:
+    harness = Harness(routes=CHAT)
+    harness.send()
+    harness.receive({"type": "messaging", "event": "typing_end", "toolCallId": "burst-1", "reason": "canceled"})
+    (waiting,) = harness.view.memory.confirmations
+    harness.decide(lambda builder: confirmations.replied(builder, waiting.sequence, Replied({})))
+    assert harness.sent[0]["data"]["success"] is True
+
+
+def test_a_client_cannot_confirm_where_something_else_does() -> None:
+    harness = Harness()
+    harness.send()
+    with pytest.raises(Conflict, match="`confirm: recorded`, not `client`"):
+        harness.post(MessageConfirmed(native_call_id="burst-1", index=0))
+
+
 @pytest.mark.requirement("N76")
 def test_a_message_that_comes_again_after_its_confirmation_is_confirmed_again_and_not_delivered_again():
     harness = Harness(routes=CHAT)
+    harness.post(ContextUpdated(name="start", context={"group": "Movie Night"}, description=""))
     harness.send()
     harness.post(MessageConfirmed(native_call_id="burst-1", index=0))
     harness.send()
     assert harness.kinds == ["message.confirmed"]
     assert harness.sent[0]["data"]["success"] is True
+    assert harness.sent[0]["data"]["context"]["group"] == "Movie Night"
+    (again,) = [effect for effect in harness.effects if isinstance(effect, Transmit)]
+    assert again.leave_before == harness.now + timedelta(seconds=30)
     assert not [effect for effect in harness.effects if isinstance(effect, Ask)]
 
 
@@ -99,6 +229,17 @@ def test_anything_but_a_clear_yes_is_confirmed_as_failed_with_words(answer: Repl
     harness.decide(lambda builder: confirmations.replied(builder, sequence, answer))
     assert harness.sent[0]["data"]["success"] is False
     assert words in harness.sent[0]["data"]["error"]
+
+
+def test_a_confirmation_that_cannot_be_expressed_is_sent_with_the_beginning_of_its_error():
+    harness = Harness(routes=CHAT)
+    harness.send()
+    sequence = harness.view.memory.confirmations[0].sequence
+    answer = Replied({"delivered": False, "error": "no" * 250 + "\udc80"})
+    harness.decide(lambda builder: confirmations.replied(builder, sequence, answer))
+    assert harness.sent[0]["data"] == {"messageIndex": 0, "success": False, "error": "no" * 250}
+    (confirmed,) = harness.step.events
+    assert [(loss.how, loss.path) for loss in confirmed.losses] == [("dropped", "/context")]
 
 
 @pytest.mark.requirement("N51", "A14", "N87")
@@ -158,6 +299,27 @@ def test_a_message_under_way_when_the_process_died_is_confirmed_as_failed():
     harness.send()
     harness.recover()
     assert harness.sent[0]["data"]["success"] is False
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_a_message_under_way_is_delivered_again_after_a_restart_only_if_a_repeat_is_harmless(idempotent: bool) -> None:
+    harness = Harness(routes=CHAT, executors={"chat": RetryPolicy(idempotent=idempotent)})
+    harness.send()
+    (message,) = [event for event in harness.step.events if isinstance(event.event, MessagePosted)]
+    (waiting,) = harness.view.memory.confirmations
+    harness.decide(lambda builder: confirmations.recover(builder, waiting, message))
+    assert [isinstance(effect, Ask) for effect in harness.effects] == [idempotent]
+    if not idempotent:
+        assert "unknown" in harness.sent[0]["data"]["error"]
+
+
+def test_the_messages_that_wait_for_a_confirmation_are_bounded_and_the_next_one_is_told_so() -> None:
+    harness = Harness(routes=CHAT)
+    for number in range(MOST_CONFIRMATIONS):
+        assert not harness.sent
+        harness.send(index=number, count=MOST_CONFIRMATIONS)
+    assert harness.sent[0]["data"]["success"] is False
+    assert len(harness.view.memory.confirmations) == MOST_CONFIRMATIONS - 1
 
 
 # Contexts ------------------------------------------------------------------------------------------------

@@ -380,7 +380,7 @@ def test_history_asks_nothing_until_the_link_has_caught_up():
         _run(2, "rm -r x", correlation="c1", confirmation="awaiting_confirmation"),
     )
     assert not [effect for effect in harness.effects if isinstance(effect, Ask)]
-    harness.decide(inbound.caught_up)
+    harness.catch_up()
     assert [effect for effect in harness.effects if isinstance(effect, Ask)]
     harness.decide(lambda b: lifecycle.link(b, LinkChanged(state="up")))
     assert harness.sent == []

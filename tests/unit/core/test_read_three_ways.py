@@ -41,7 +41,7 @@ class Reader:
         self._note()
 
     def caught_up(self, *, starting: bool | None = None) -> None:
-        self.harness.decide(lambda builder: inbound.caught_up(builder, is_starting=starting))
+        self.harness.catch_up(is_starting=starting)
         self._note()
 
     def link(self, stored: list[Event], *, sorts: bool = True) -> None:

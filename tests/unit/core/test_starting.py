@@ -22,7 +22,7 @@ def _state(number: int, state: str) -> dict[str, Any]:
 
 
 def _linked(harness: Harness, *, is_starting: bool | None = None) -> None:
-    harness.decide(lambda builder: inbound.caught_up(builder, is_starting=is_starting))
+    harness.catch_up(is_starting=is_starting)
     harness.decide(lambda builder: lifecycle.link(builder, LinkChanged(state="up")))
 
 

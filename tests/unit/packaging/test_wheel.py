@@ -229,7 +229,7 @@ def test_an_sdk_of_another_release_is_refused_with_the_command(sdk: Path, wheel:
         assert done.returncode == 1
         shown = " ".join((done.stdout + done.stderr).split())
         assert told in shown
-        assert f"pip install dragoman-sdk=={release}" in shown
+        assert f"in a clone of Dragoman {release}, run pip install ./gateway/sdk ." in shown
 
 
 BACKEND = """
@@ -247,6 +247,7 @@ class Wanted(BaseModel):
 
 @tools.tool("ask")
 async def ask(wanted: Wanted) -> str:
+    '''Ask for all cards of a rank.'''
     return f"Go fish for {wanted.rank}"
 
 app.include_router(tools.router)
@@ -273,9 +274,7 @@ def test_without_fastapi_the_client_and_the_models_can_be_imported(sdk: Path, tm
     assert len(made.libraries) <= 14
     assert made.imports("dragoman", cwd=tmp_path, without=r"dragoman\.kit") == ""
     done = made.do("-c", "import dragoman.kit", cwd=tmp_path)
-    assert done.stderr.splitlines()[-1] == (
-        "ModuleNotFoundError: dragoman.kit requires FastAPI: pip install 'dragoman-sdk[fastapi]'"
-    )
+    assert done.stderr.splitlines()[-1] == ("ModuleNotFoundError: dragoman.kit requires FastAPI: pip install fastapi")
 
 
 def test_production_imports_what_the_wheel_asks_for_and_the_other_way_round() -> None:
@@ -283,7 +282,9 @@ def test_production_imports_what_the_wheel_asks_for_and_the_other_way_round() ->
     assert {path.rpartition("/")[0] for path in imported.pop("asyncpg")} == {"gateway/store/postgres"}
     of_mcp = {path.rpartition("/")[0] for name in ("mcp", "mcp-types", "sse-starlette") for path in imported.pop(name)}
     assert of_mcp == {"gateway/http/mcp"}
-    of_traces = {path for name in [*imported] if name.startswith("opentelemetry") for path in imported.pop(name)}
+    # The exporter takes a session of requests.
+    libraries = [name for name in imported if name.startswith("opentelemetry") or name == "requests"]
+    of_traces = {path for name in libraries for path in imported.pop(name)}
     assert of_traces == {"gateway/traces/otlp.py"}
     declared, _ = requirements_of("pyproject.toml")
     assert imported.keys() - THROUGH.keys() == declared - BY_NAME
@@ -319,7 +320,7 @@ def test_without_its_extra_check_names_the_command_for_mcp(bare: Environment, tm
     config = tmp_path / "gateway.yaml"
     config.write_text("mcp: {hold: 20s}\n")
     done = bare.run("check", str(config), cwd=tmp_path)
-    assert "pip install 'dragoman[mcp]'" in done.stdout + done.stderr
+    assert "pip install ./gateway/sdk '.[mcp]'" in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -329,7 +330,7 @@ def test_without_its_extra_check_names_the_command_for_traces(bare: Environment,
     config.write_text("traces: {}\n")
     done = bare.run("check", str(config), cwd=tmp_path)
     assert done.returncode == 1
-    assert "pip install 'dragoman[otel]'" in done.stdout + done.stderr
+    assert "pip install ./gateway/sdk '.[otel]'" in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -345,7 +346,7 @@ def test_postgresql_without_its_extra_names_the_command(
     named = [str(config)] if words == ("check",) else ["--config", str(config)]
     done = bare.run(*words, *named, cwd=tmp_path)
     assert done.returncode == 1
-    assert "pip install 'dragoman[postgres]'" in done.stdout + done.stderr
+    assert "pip install ./gateway/sdk '.[postgres]'" in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -353,7 +354,7 @@ def test_postgresql_without_its_extra_names_the_command(
 def test_the_demo_without_its_extra_names_the_command(bare: Environment, tmp_path: Path) -> None:
     done = bare.run("demo", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
-    assert "pip install 'dragoman[demo]'" in done.stderr
+    assert "pip install ./gateway/sdk '.[demo]'" in done.stderr
 
 
 @pytest.mark.slow
@@ -364,7 +365,7 @@ def test_init_has_its_files_in_the_wheel_and_names_the_extra_of_the_simulators(
         for runtime in ("huma-0.2", "huma-0.1", "openhands", "herm", "mcp"):
             done = bare.run("init", f"{backend}-{runtime}", "--runtime", runtime, "--backend", backend, cwd=tmp_path)
             assert done.returncode == 0, done.stderr
-            assert "pip install 'dragoman[demo]'" in done.stdout
+            assert "pip install ./gateway/sdk '.[demo]'" in done.stdout
             found = {path.name for path in (tmp_path / f"{backend}-{runtime}").iterdir()}
             assert found == {"gateway.yaml", ".env", ".gitignore", *written}
     done = bare.run("init", "acme", "--adapter", "acme", cwd=tmp_path)

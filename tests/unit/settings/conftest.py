@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 from pydantic import Field, SecretStr, field_validator
 
-from gateway.adapter.port import PORTS_VERSION, Adapter, Capabilities, Codec, Connector, RuntimeOptions
+from gateway.adapter.port import (
+    PORTS_VERSION,
+    Adapter,
+    Capabilities,
+    Codec,
+    ConfirmationRule,
+    Confirmer,
+    Connector,
+    RuntimeOptions,
+)
 from gateway.errors import InvalidConfiguration
 from gateway.settings.load import Loaded, load
 
@@ -20,6 +29,9 @@ class PigeonOptions(RuntimeOptions):
     api_key: SecretStr = Field(description="The pigeon's key.")
     loft: str | None = Field(default=None, description="Attach to this loft.")
     build: bool = Field(default=False, description="Build a loft.")
+    talks: bool = Field(default=False, description="Whether the pigeon waits for confirmations.")
+    confirm: Confirmer | None = Field(default=None, description="What confirms its messages.")
+    confirm_by: str | None = Field(default=None, description="The destination whose copy counts.")
 
     @property
     def native_id(self) -> str | None:
@@ -28,6 +40,10 @@ class PigeonOptions(RuntimeOptions):
     @property
     def creates(self) -> bool:
         return self.build
+
+    @property
+    def confirmation(self) -> ConfirmationRule | None:
+        return ConfirmationRule(self.confirm, self.confirm_by) if self.talks else None
 
     @field_validator("loft")
     @classmethod
@@ -80,16 +96,14 @@ def load_text(tmp_path: Path, adapters: Mapping[str, Adapter]) -> Load:
 
 @pytest.fixture
 def complaints(load_text: Load) -> Complain:
-    """Load YAML text and list all findings as `line: path: message`, warnings marked."""
+    """Load YAML text and list all findings as `line: path: message`, warnings and notes marked."""
 
     def listed(text: str, **env: str) -> list[str]:
         try:
             problems = load_text(text, **env).problems
         except InvalidConfiguration as exc:
             problems = exc.problems
-        return [
-            f"{problem.line}: {'warning: ' if problem.severity == 'warning' else ''}{problem.path}: {problem.message}"
-            for problem in problems
-        ]
+        marks = {"error": "", "warning": "warning: ", "note": "note: "}
+        return [f"{one.line}: {marks[one.severity]}{one.path}: {one.message}" for one in problems]
 
     return listed

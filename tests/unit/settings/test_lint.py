@@ -2,6 +2,7 @@
 
 import pytest
 
+from gateway.errors import InvalidConfiguration
 from tests.unit.settings.conftest import Complain, Load
 
 BASE = """\
@@ -118,6 +119,50 @@ def test_copies_of_events_that_are_never_recorded_need_a_live_route(complaints: 
     assert complaints(_routes(tools, f"{route}, live: true}}")) == []
 
 
+_TALKER = BASE.replace('loft: "7"', 'loft: "7", talks: true, labels: {room: lobby}OPTIONS')
+
+
+@pytest.mark.parametrize(
+    ("options", "route", "expected"),
+    [
+        ("", "", "warning: runtimes.pip: each agent message is confirmed before anybody delivered it"),
+        ("", '{match: {event: "message.*"}, copy_to: log}', "warning: runtimes.pip: each agent message is confirmed"),
+        ("", "{match: {event: message.posted, label: {room: bar}}, copy_to: log}", "warning: runtimes.pip: each"),
+        ("", "{match: {event: message.posted}, copy_to: log}", None),
+        ("", "{match: {event: message.posted, label: {room: lobby}}, copy_to: log}", None),
+        ("", "{match: {event: message.posted}, to: cards}", None),
+        (", confirm: recorded", "", None),
+        (", confirm: client", "", None),
+        (
+            ", confirm: client",
+            "{match: {event: message.posted}, to: cards}",
+            "warning: runtimes.pip.confirm: with `confirm: client` no executor gets message.posted",
+        ),
+        (
+            ", confirm: executor",
+            "",
+            "error: runtimes.pip.confirm: no route takes message.posted `to` an executor; add one",
+        ),
+        (", confirm: copied", "", "error: runtimes.pip.confirm: not exactly one destination is named by a route"),
+        (
+            ", confirm: copied, confirm_by: log",
+            "",
+            "error: runtimes.pip.confirm_by: no route copies message.posted to 'log'",
+        ),
+        (", confirm: copied, confirm_by: log", '{match: {event: "*"}, copy_to: log}', None),
+    ],
+)
+def test_what_confirms_messages_gets_them(load_text: Load, options: str, route: str, expected: str | None) -> None:
+    text = _TALKER.replace("OPTIONS", options) + "routes:\n  - {match: {tool: '*'}, to: cards}\n"
+    try:
+        problems = load_text(f"{text}  - {route}\n" if route else text).problems
+    except InvalidConfiguration as exc:
+        problems = exc.problems
+    found = [f"{one.severity}: {one.path}: {one.message}" for one in problems if "pip" in one.path]
+    assert len(found) == (expected is not None)
+    assert all(expected in line for line in found if expected is not None)
+
+
 def test_a_declared_tool_that_no_route_takes_is_doubtful(complaints: Complain) -> None:
     text = _routes("{match: {tool: ask_again}, to: cards}", '{match: {tool: "*"}, copy_to: log}')
     warning = "3: warning: tools.ask_for_cards: no route takes this tool, so each call of it fails"
@@ -179,7 +224,7 @@ GOOD_ROUTES = 'routes: [{match: {tool: "*"}, to: cards}]\n'
         ('loft: "7"}', 'loft: "7"}\n  pop: {adapter: pigeon, url: "http://LOFT/", api_key: x, loft: "7"}',
          "runtimes.pop: this is the same native session as runtimes.pip: each call would run twice; remove one"),
         ('loft: "7"}', "}",
-         ("warning: runtimes.pip: has no native_id and creates no session; it stays idle until POST /v1/sessions"
+         ("note: runtimes.pip: has no native_id and creates no session; it stays idle until POST /v1/sessions"
          " passes a native_id")),
         ('loft: "7"}', "autostart: true}",
          "runtimes.pip.autostart: autostart needs options that say what to create; see the adapter's README"),
@@ -226,6 +271,37 @@ def test_what_is_doubtful_or_impossible_is_said(complaints: Complain, old: str, 
     assert [line.split(": ", 1)[1] for line in complaints(text + GOOD_ROUTES)] == [expected]
 
 
+_FORBIDDEN = (
+    "169.254.169.254 is a link-local address; the gateway never connects to it; write the address of your service"
+)
+_PORT = "must have a port from 1 to 65535"
+_TRACE = "must be a URL with {id} once in its path or query"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("engine: {path: \"a\\0b\"}", "engine.path: must be a path without a NUL character"),
+        ("traces: {endpoint: 'http://c:0'}", f"traces.endpoint: {_PORT}"),
+        ("public_url: 'https://x:0'", f"public_url: {_PORT}"),
+        ("instance: {url: 'http://x:0'}", f"instance.url: {_PORT}"),
+        ("destinations: {d: {url: 'http://x:0/y'}}", f"destinations.d.url: {_PORT}"),
+        ("executors: {e: {type: webhook, url: 'http://x:0'}}", f"executors.e.url: {_PORT}"),
+        ("traces: {endpoint: 'http://169.254.169.254'}", f"traces.endpoint: {_FORBIDDEN}"),
+        ("traces: {ui: 'https://t/trace'}", f"traces.ui: {_TRACE}"),
+        ("traces: {ui: 'https://t/{id}/{id}'}", f"traces.ui: {_TRACE}"),
+        ("traces: {ui: 'https://{id}/x'}", f"traces.ui: {_TRACE}"),
+        ("traces: {ui: 'https://u:p@t/{id}'}", f"traces.ui: {_TRACE}"),
+        ("traces: {ui: 'https://[t/{id}'}", f"traces.ui: {_TRACE}"),
+        ("traces: {ui: 'javascript://t/{id}'}", f"traces.ui: {_TRACE}"),
+        ("instance: {url: 'http://169.254.169.254'}", f"instance.url: {_FORBIDDEN}"),
+    ],
+)  # fmt: skip
+def test_an_address_or_path_that_nothing_can_open_is_an_error(complaints: Complain, text: str, expected: str) -> None:
+    found = complaints(f"{text}\n")
+    assert any(f": {expected}" in line for line in found), found
+
+
 @pytest.mark.parametrize("url", ["http://localhost:8080", "http://127.0.0.1", "http://[::1]:1", "https://x.example"])
 def test_a_safe_public_url_is_not_doubted(complaints: Complain, url: str) -> None:
     assert complaints(f"public_url: '{url}'\n" + BASE + GOOD_ROUTES) == []
@@ -266,3 +342,22 @@ def test_what_a_route_uses_is_not_doubted(load_text: Load) -> None:
 def test_a_frame_that_its_budget_could_never_hold_is_refused(complaints: Complain) -> None:
     found = complaints("limits: {frame: 8MiB, frame_memory: 4MiB}\n")
     assert "1: limits.frame: is larger than limits.frame_memory; raise that, or lower this" in found
+
+
+@pytest.mark.parametrize("name", ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"])
+@pytest.mark.parametrize(
+    ("url", "fault"),
+    [
+        ("http://169.254.169.254/", "169.254.169.254 is "),
+        ("http://[fd00:ec2::254]:4318", "fd00:ec2::254 is "),
+        ("http://h:99999", ""),
+    ],
+)
+def test_the_collector_of_the_environment_is_checked_as_the_endpoint_is(
+    complaints: Complain, name: str, url: str, fault: str
+) -> None:
+    (found,) = [one for one in complaints("unrouted: ignore", **{name: url}) if name in one]
+    assert f": traces: {name}: {fault}" in found
+    assert not [one for one in complaints("unrouted: ignore", **{name: "http://127.0.0.1:4318"}) if name in one]
+    # It is not used.
+    assert not [one for one in complaints("traces: {endpoint: 'http://h:4318'}", **{name: url}) if name in one]

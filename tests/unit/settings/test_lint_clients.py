@@ -114,7 +114,9 @@ def test_without_the_library_the_check_names_the_command(complaints: Complain, m
     # As if it were not installed.
     monkeypatch.setitem(sys.modules, "mcp", None)
     (said,) = complaints(HEAD + ADA)
-    assert said.endswith("runtimes.desk: its library is not installed: pip install 'dragoman[mcp]'")
+    assert said.endswith(
+        "runtimes.desk: its library is not installed; in a clone of Dragoman, run pip install ./gateway/sdk '.[mcp]'"
+    )
 
 
 def test_tokens_are_among_what_is_shown_nowhere(load_text: Load) -> None:

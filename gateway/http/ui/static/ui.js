@@ -17,18 +17,33 @@ function ago(at) {
   const seconds = (Date.now() - at) / 1000;
   const whole = Math.max(1, Math.round(Math.abs(seconds)));
   const [size, name] = UNITS.find(([size]) => whole >= size);
-  const text = `${Math.floor(whole / size)} ${name}`;
+  const rest = size === 60 ? whole % 60 : 0;
+  const text = `${Math.floor(whole / size)} ${name}${rest ? ` ${rest} s` : ""}`;
   if (Math.abs(seconds) < 1) return "now";
   return seconds > 0 ? `${text} ago` : `in ${text}`;
 }
 
 function showTimes() {
   const absolute = store.get("times") === "absolute";
+  const zone = store.get("zone") === "local" ? "local" : "UTC";
   root.classList.toggle("absolute", absolute);
-  for (const time of $$("time[data-rel]")) {
-    const text = absolute ? time.title : ago(new Date(time.dateTime).getTime());
+  $("[data-zone]")?.replaceChildren(zone);
+  for (const time of $$("time")) {
+    const at = new Date(time.dateTime);
+    const whole = zone === "UTC" ? time.title.replace(" UTC", "") : local(at).slice(0, time.title.length - 4);
+    // A moment of the same day as its turn has no date.
+    const text = "abs" in time.dataset ? whole.slice(-time.textContent.length) : absolute ? `${whole} ${zone}` : ago(at.getTime());
     if (time.textContent !== text) time.textContent = text;
   }
+}
+
+function local(at) {
+  return new Date(at.getTime() - 60000 * at.getTimezoneOffset()).toISOString().replace("T", " ").replace("Z", "");
+}
+
+function toggleZone() {
+  store.set("zone", store.get("zone") === "local" ? "UTC" : "local");
+  showTimes();
 }
 
 function toggleTimes() {
@@ -90,6 +105,7 @@ document.addEventListener("click", (event) => {
   else if ("copyText" in data) copy(target, $("code", target.parentElement).textContent);
   else if ("copyStory" in data) copyFrom(target, data.copyStory);
   else if ("times" in data) toggleTimes();
+  else if ("zone" in data) toggleZone();
   else if ("help" in data) showHelp();
   else if ("fresh" in data) location.reload();
   else if ("expand" in data && !event.ctrlKey && !event.metaKey && !event.shiftKey) { event.preventDefault(); expand(target); }
@@ -97,10 +113,10 @@ document.addEventListener("click", (event) => {
 
 // Keyboard ------------------------------------------------------------------------------------------------
 
-const ROWS = "[data-list] > [data-id] a.main, [data-list] > tbody > tr a.main, .card a, .card button, .turn > summary, .turn[open] .event > .seq, .found .event > .seq, .steps .seq";
+const ROWS = "[data-list] > [data-id] a.main, [data-list] > tbody > tr a.main, .card summary, .card a, .card button, .turn > summary, .turn[open] .event > .seq, .found .event > .seq, .steps .seq";
 
 function move(step) {
-  const rows = $$(ROWS).filter((one) => one.offsetParent !== null);
+  const rows = $$(ROWS).filter((one) => one.checkVisibility());
   if (!rows.length) return;
   const at = rows.indexOf(document.activeElement);
   const next = rows[at < 0 ? (step > 0 ? 0 : rows.length - 1) : Math.min(rows.length - 1, Math.max(0, at + step))];
@@ -135,10 +151,11 @@ document.addEventListener("keydown", (event) => {
 
 // Live updates --------------------------------------------------------------------------------------------
 
-const LEAST = 1000;
+// An update waits 50 times as long as the last one took, within these limits, because a page costs the gateway its time.
+const [LEAST, MOST, COST] = [1000, 2500, 50];
 const banner = document.getElementById("banner");
 const SILENCE = 15000;
-let stream = null, lost = null, timer = null, updated = 0, busy = false;
+let stream = null, lost = null, timer = null, updated = 0, pause = LEAST, busy = false;
 
 function parse(html) {
   return new DOMParser().parseFromString(html, "text/html");
@@ -184,7 +201,7 @@ function disconnect() {
 
 function schedule() {
   if (timer || document.hidden) return;
-  timer = setTimeout(update, Math.max(150, updated + LEAST - Date.now()));
+  timer = setTimeout(update, Math.max(150, updated + pause - Date.now()));
 }
 
 async function update() {
@@ -198,7 +215,9 @@ async function update() {
     if (seen) address.searchParams.set("seen", $$("[data-id]", seen).map((one) => one.dataset.id).slice(0, 50).join(","));
     const response = await fetch(address);
     if (!response.ok || response.redirected) throw new Error(response.status);
-    merge(parse(await response.text()));
+    const text = await response.text();
+    pause = Math.min(MOST, Math.max(LEAST, COST * (Date.now() - updated)));
+    merge(parse(text));
     showTimes();
   } catch {
     report(new Date(), "reload the page");
@@ -214,10 +233,10 @@ function isEdited(field) {
 
 const isBusy = (element) => element.contains(document.activeElement) && document.activeElement.matches("input, textarea, select, button, summary")
   || $$("input, textarea, select", element).some(isEdited)
-  || $(".menu[open], .detail-in, .opened", element) || element.matches(":hover:active");
+  || $(".menu[open], .group[open], .detail-in, .opened", element) || element.matches(":hover:active");
 
-// Each rendering of a form has its own key, and relative times depend on the moment; neither alone is a change.
-const shown = (element) => element.outerHTML.replace(/(name="once" value=")[^"]*/g, "$1").replace(/(<time [^>]*data-rel[^>]*>)[^<]*/g, "$1");
+// Each rendering of a form has its own key, and times depend on the moment and the zone; neither alone is a change.
+const shown = (element) => element.outerHTML.replace(/(name="once" value=")[^"]*/g, "$1").replace(/(<time [^>]*>)[^<]*/g, "$1");
 
 function replace(old, fresh) {
   if (isBusy(old)) { old.classList.toggle("gone", fresh.classList.contains("gone")); return; }
@@ -231,6 +250,7 @@ function replace(old, fresh) {
 }
 
 function merge(page) {
+  document.title = page.title;
   for (const part of $$("[data-part]")) {
     const fresh = $(`[data-part="${part.dataset.part}"]`, page);
     if (fresh) replace(part, fresh);
@@ -258,7 +278,7 @@ document.addEventListener("visibilitychange", () => {
   if (document.hidden) disconnect();
   else { connect(); schedule(); }
 });
-if (matchMedia("(max-width: 640px)").matches) for (const one of $$(".frames[open]")) one.open = false;
+if (matchMedia("(max-width: 640px)").matches) for (const one of $$(".frames[open], .talk[open]")) one.open = false;
 setInterval(showTimes, 15000);
 showTimes();
 connect();

@@ -36,6 +36,7 @@ from dragoman.models.responses import (
     Session,
 )
 from dragoman.models.states import InteractionState
+from dragoman.models.stream import sequence_of
 from dragoman.models.webhooks import Envelope
 
 Row = TypeVar("Row", bound=BaseModel)
@@ -152,43 +153,48 @@ class Client:
         return [read(Envelope, row) for row in _rows(given)]
 
     async def events(
-        self, session: Session | str, *, after: int = 0, kind: Sequence[str] = ()
+        self, session: Session | str, *, after: int | str = 0, kind: Sequence[str] = ()
     ) -> AsyncGenerator[Envelope | Gap]:
-        """Yield the recorded events after a sequence, with a `Gap` if retention removed some.
+        """Yield the recorded events after a `position` or sequence.
 
-        `kind` are globs such as `tool.*`, of which one must match.
+        A `Gap` means that retention removed some, or that the store was restored. `kind` are globs such as `tool.*`, of
+        which one must match.
         """
-        path, place, restored = f"{_session_path(session)}/events", after, False
+        path, place, restored = f"{_session_path(session)}/events", str(after), False
         while True:
             try:
-                query = {"after": place, "limit": _PAGE, "kind": list(kind) or None}
+                query = {
+                    "after": place,
+                    "limit": _PAGE,
+                    "kind": [kind] if isinstance(kind, str) else list(kind) or None,
+                }
                 page = await self._transport.ask("GET", path, query=query, repeatable=True)
             except RequestRefused as exc:
                 first = exc.problem.first_sequence
-                if exc.type != "gone" or first is None or first == place + 1 or (first <= place and restored):
+                if exc.type != "gone" or first is None or (first <= sequence_of(place) + 1 and restored):
                     raise
-                restored = restored or first <= place
+                restored = restored or first <= sequence_of(place) + 1
                 yield Gap(first)
-                place = first - 1
+                place = str(first - 1)
                 continue
             for row in _rows(page):
                 yield read(Envelope, row)
             onward = page.get("next")
             if onward is None:
                 return
-            if not isinstance(onward, int) or onward <= place:
+            if not isinstance(onward, int | str) or sequence_of(str(onward)) <= sequence_of(place):
                 raise _repeated_page(path)
-            place = onward
+            place = str(onward)
 
     def follow(
         self,
         session: Session | str,
         *,
-        after: int | None = None,
+        after: int | str | None = None,
         silence: float = 15.0,
         patience: float = 300.0,
     ) -> AsyncGenerator[Envelope | Live | Gap]:
-        """Yield the recorded events after a sequence, then new ones, until the session is closed.
+        """Yield the recorded events after a `position` or sequence, then new ones, until the session is closed.
 
         Without `after` it starts with new events. Each envelope is yielded once and in order, across lost connections
         and restarts. The stream reconnects after `silence` seconds without a byte; `api.heartbeat` must be shorter.

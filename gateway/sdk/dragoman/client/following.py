@@ -17,6 +17,7 @@ from dragoman.client.reading import read, read_event
 from dragoman.client.transport import Transport
 from dragoman.models import Gap, Live, Missed, Passed
 from dragoman.models.responses import Interaction, Session, SessionName
+from dragoman.models.stream import sequence_of
 from dragoman.models.webhooks import Envelope
 from dragoman.sse import SseReader
 
@@ -84,21 +85,18 @@ class Outage:
 
 
 async def follow_session(
-    transport: Transport, path: str, *, after: int | None, silence: float, patience: float
+    transport: Transport, path: str, *, after: int | str | None, silence: float, patience: float
 ) -> AsyncGenerator[Envelope | Live | Gap]:
     """Yield the recorded events after `after`, then new ones, until the session is closed."""
     outage = Outage(transport, patience=patience)
-    place, ended = after, False
+    place, ended = None if after is None else str(after), False
     while True:
         try:
             # The session's row tells whether it exists and where it ends.
             row = read(Session, await transport.ask("GET", path, retries=0))
-            place = row.last_sequence if place is None else place
-            if row.last_sequence < place:
-                # The store was restored; the same sequences may now be other events.
-                place = row.last_sequence
-                yield Gap(place + 1)
-            if row.state == "closed" and row.last_sequence == place:
+            ends = {row.position or str(row.last_sequence), str(row.last_sequence)}
+            place = row.position or str(row.last_sequence) if place is None else place
+            if row.state == "closed" and place in ends:
                 return
             if ended:
                 # A stopping gateway also ends its streams.
@@ -109,13 +107,14 @@ async def follow_session(
                 aclosing(outage.read(answer)) as events,
             ):
                 async for event in events:
-                    match item := _item(event, place, _data(event)):
+                    data = _data(event)
+                    match item := _item(event, sequence_of(place), data):
                         case Envelope():
-                            if item.sequence > place + 1:
+                            if item.sequence > sequence_of(place) + 1:
                                 yield Gap(item.sequence)
-                            place = item.sequence
+                            place = item.position or str(item.sequence)
                         case Gap():
-                            place = item.first_sequence - 1
+                            place = str(data.get("position") or item.first_sequence - 1)
                         case Live():
                             pass
                         case None:
@@ -221,7 +220,8 @@ def _item(event: ServerSentEvent, place: int, data: dict[str, Any]) -> Envelope 
         first = data.get("first_sequence")
         if not isinstance(first, int):
             raise UnexpectedAnswer("a gap of the stream has no `first_sequence`", status=200)
-        return Gap(first) if first > place + 1 else None
+        # With a position, the store was restored: other events may follow the same place.
+        return Gap(first) if first > place + 1 or "position" in data else None
     if "sequence" not in data:
         return None
     envelope = read(Envelope, data)

@@ -64,7 +64,9 @@ class Transport:
         self.url = _check_url(url.strip())
         self.largest_answer = largest_answer
         self.retries, self.pause = retrying.retries, retrying.pause
-        self._key = None if key is None else SecretStr(check_header(key, "an API key"))
+        if key is not None and not (key and key.isprintable()):
+            raise ValueError("an API key must be printable text on one line")
+        self._key = None if key is None else SecretStr(key)
         self._hidden = Hidden(() if key is None else (key,))
         """Masks the key in responses of other servers."""
         self._timeout = timeout
@@ -166,7 +168,8 @@ class Transport:
             self.url + path,
             params={name: value for name, value in query.items() if value is not None},
             content=content,
-            headers=whole,
+            # A key may contain letters beyond ASCII.
+            headers=httpx.Headers(whole, encoding="utf-8"),
             timeout=httpx.Timeout(within, connect=min(within, _CONNECT)),
         )
 
@@ -197,7 +200,7 @@ class Transport:
         if _media_type(answer) not in _JSON:
             raise self._unexpected(answer)
         try:
-            value: Any = json.loads(raw if answer.is_success else self._hidden.mask(raw.decode()))
+            value: Any = json.loads(raw if answer.is_success else self._hidden.mask(raw.decode("utf-8-sig")))
         except (ValueError, RecursionError):
             raise self._unexpected(answer) from None
         if not isinstance(value, dict):

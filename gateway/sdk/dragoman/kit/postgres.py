@@ -1,4 +1,4 @@
-"""Claims in PostgreSQL, for workers on several machines; requires `pip install 'dragoman-sdk[postgres]'`."""
+"""Claims in PostgreSQL, for workers on several machines; requires asyncpg."""
 
 import asyncio
 import contextlib
@@ -15,9 +15,7 @@ from dragoman.postgres_dsn import asyncpg_dsn, find_dropped, why_refused
 try:
     import asyncpg
 except ModuleNotFoundError as exc:
-    raise ModuleNotFoundError(
-        "dragoman.kit.postgres requires asyncpg: pip install 'dragoman-sdk[postgres]'", name=exc.name
-    ) from exc
+    raise ModuleNotFoundError("dragoman.kit.postgres requires asyncpg: pip install asyncpg", name=exc.name) from exc
 
 _PATIENCE = 5.0
 """Seconds for one statement, and between two checks of the connection that shows that this worker is alive."""

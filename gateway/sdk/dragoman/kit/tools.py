@@ -1,16 +1,16 @@
 """Tool functions behind one signed endpoint: runs each call once and delivers its outcome to the gateway."""
 
 import asyncio
-import contextlib
 import hashlib
 import json
 import logging
+import re
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from inspect import Parameter, get_annotations, getdoc, iscoroutinefunction, signature
-from types import UnionType
+from inspect import Parameter, get_annotations, getdoc, iscoroutinefunction, signature, unwrap
+from types import FunctionType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -25,18 +25,17 @@ from dragoman.kit.store import Callback, CallStore, Claimed, KeyReused, StoreUna
 try:
     from fastapi import APIRouter, Request, Response
 except ModuleNotFoundError as exc:
-    raise ModuleNotFoundError(
-        "dragoman.kit requires FastAPI: pip install 'dragoman-sdk[fastapi]'", name=exc.name
-    ) from exc
+    raise ModuleNotFoundError("dragoman.kit requires FastAPI: pip install fastapi", name=exc.name) from exc
 
 if TYPE_CHECKING:
     from dragoman.kit.callbacks import CallbackClient
 
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""The names that the APIs of all models accept."""
 _IDLE = 1.0
 """Seconds that an idle connection to the gateway, or to the proxy in front of it, may be reused."""
-_LOOK = 0.25
-"""Seconds until the first poll of a call that another worker runs; each later pause doubles."""
-_LONGEST_LOOK = 2.0
+_LOOK, _LONGEST_LOOK = 0.25, 2.0
+"""Seconds until the first poll of a call that another worker runs; each later pause doubles, up to the second."""
 _REUSED = "this key came before, with another tool or other arguments"
 _SWEEP = 10.0
 """Seconds between two polls for callbacks of dead workers."""
@@ -157,7 +156,17 @@ class Tools:
         The default description is the function's docstring. `idempotent` means that a second run does no harm: a call
         that a crash interrupted runs again; otherwise the agent gets an unknown outcome. A function that runs longer
         than `timeout` seconds is canceled.
+
+        Raises:
+            TypeError: the name is missing, as in `@tools.tool`.
+            ValueError: no model API accepts the name.
         """
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - without parentheses, a function
+            raise TypeError(
+                f'the name of the tool is missing: write @tools.tool("{getattr(name, "__name__", "name")}")'
+            )
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"{name[:100]!r} is not the name of a tool: use 1 to 64 ASCII letters, digits, _ and -")
 
         def declare(function: ToolFunction) -> ToolFunction:
             model, takes_call = _read_signature(name, function)
@@ -165,6 +174,8 @@ class Tools:
                 raise ValueError(f"two functions have the name {name!r}")
             text = description if description is not None else getdoc(function) or ""
             parameters_of(model)
+            if not text.strip():
+                log.warning("tool %r has no description for agents: write a docstring, or pass `description`", name)
             self._tools[name] = _Tool(name, text, model, function, takes_call, idempotent, read_only, timeout)
             return function
 
@@ -210,6 +221,8 @@ class Tools:
 
         from dragoman.kit.callbacks import CallbackClient
 
+        if not self._tools:
+            log.warning('no tool is declared: import the modules that have the functions, and use @tools.tool("name")')
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._store)
             limits = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=_IDLE)
@@ -247,7 +260,7 @@ class Tools:
         self._callbacks = None
 
     async def _wait_for_tasks(self, patience: float) -> None:
-        with contextlib.suppress(TimeoutError):
+        with suppress(TimeoutError):
             async with asyncio.timeout(patience):
                 while self._tasks:
                     await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -470,9 +483,13 @@ class Tools:
             said["updates"] = answer.updates
         if answer.wakes_agent is not None:
             said["wakes_agent"] = answer.wakes_agent
-        written = _dump(said)
+        try:
+            written = _dump(said)
+        except (TypeError, ValueError):
+            log.exception("a tool returned something that is not JSON")
+            return _unknown("the tool ran; its result is not JSON")
         if len(written) > self._largest_answer:
-            return _failure(f"the result has {len(written)} bytes, more than {self._largest_answer}")
+            return _unknown(f"the tool ran; its result has {len(written)} bytes, more than {self._largest_answer}")
         return written
 
     async def _finish(self, key: str, answer: bytes) -> None:
@@ -504,17 +521,36 @@ def _read_signature(name: str, function: ToolFunction) -> tuple[type[BaseModel],
     plain = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     if not 1 <= len(parameters) <= 2 or any(one.kind not in plain for one in parameters):
         raise TypeError(f"the function of tool {name!r} must have one model as parameter, and optionally the ToolCall")
-    hints = get_annotations(function, eval_str=True)
-    model = hints.get(parameters[0].name)
+    try:
+        model = _type_of(function, parameters[0])
+    except NameError as exc:
+        raise TypeError(f"{exc}: import the model of tool {name!r} outside of `if TYPE_CHECKING`") from exc
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
         raise TypeError(f"the first parameter of tool {name!r} must be annotated with a pydantic model")
-    second: object = hints.get(parameters[-1].name) if len(parameters) == 2 else None
+    try:
+        second = _type_of(function, parameters[1]) if len(parameters) == 2 else None
+    except NameError:
+        # Imported for type checkers only.
+        second = None
     if get_origin(second) not in {Union, UnionType}:
         # Of `Annotated[Session, Depends(…)]`, as of `dict[str, int]`, the class.
         second = getattr(second, "__origin__", second)
     if isinstance(second, type) and not issubclass(ToolCall, second):
         raise TypeError(f"the second parameter of tool {name!r} is the ToolCall, not {second.__name__}")
     return model, len(parameters) == 2
+
+
+def _type_of(function: ToolFunction, parameter: Parameter) -> object:
+    """Evaluate the annotation of one parameter; the others, and that of the result, may name what is not imported.
+
+    Raises:
+        NameError: it names what is not imported.
+    """
+    alone = FunctionType(
+        (lambda: None).__code__, getattr(unwrap(getattr(function, "func", function)), "__globals__", {})
+    )
+    alone.__annotations__ = {} if parameter.annotation is Parameter.empty else {"it": parameter.annotation}
+    return get_annotations(alone, eval_str=True).get("it")
 
 
 async def _read(request: Request, largest: int) -> bytes | None:

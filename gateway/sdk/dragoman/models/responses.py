@@ -60,12 +60,14 @@ class ListedEvent(Envelope):
 
     native: NativeFrames | None = None
     """Its native messages; only with `native=true`, and null if none was kept."""
+    cut: bool | None = None
+    """Whether `event` is the beginning of the recorded event; only with `excerpts=true`."""
 
 
 class EventListing(Shape):
     data: list[ListedEvent]
     """The rows."""
-    next: int | None
+    next: str | None
     """Pass it as `after` to get the next page; null on the last page."""
 
 
@@ -101,6 +103,8 @@ class Session(Shape):
     """The time of the last change."""
     owner: str | None
     """The instance that owns the session, or its last owner."""
+    position: str | None = None
+    """The position of the newest event. Pass it as `after` to read on behind it."""
 
 
 class SessionName(Shape):
@@ -115,7 +119,7 @@ class SessionName(Shape):
 
 
 class OpenedSession(Session):
-    told: list[str]
+    tools: list[str]
     """Names of the tools that the runtime received on creation; empty if the session was attached."""
 
 
@@ -157,8 +161,10 @@ class Executor(Shape):
     """The state of its circuit breaker; calls start while it is closed."""
     since: datetime | None
     """The time of the first failure in this series; null while the breaker is closed."""
+    refuses: bool
+    """Whether the last response shows a wrong setup, such as 401 or a web page; `reason` has the fix."""
     failed_at: datetime | None
-    """The time of the last attempt without a response; null if there was none since the start."""
+    """The time of the last attempt without a response, or with such a one; null if there was none since the start."""
     reason: str | None
     """The error of that attempt."""
     running: int
@@ -167,13 +173,34 @@ class Executor(Shape):
     """The calls that wait for a slot or the breaker."""
 
 
+class Condition(Shape):
+    kind: Literal["part", "runtime", "autostart", "link", "executor"]
+    """`part`: keeps failing after restarts; `runtime`: not connected; `autostart`: fails; `link`: down or refused;
+    `executor`: does not respond or refuses requests."""
+    name: str
+    """The part, runtime or executor; a link's is `RUNTIME/NATIVE_ID`."""
+    reason: str | None
+    """The cause, if known."""
+    since: datetime | None
+    """The time at which it began, if known."""
+    session_id: str | None
+    """The session of a link; null for other kinds."""
+
+
 class Activity(Shape):
     instance_since: datetime
     """The start of the instance that responds."""
     minutes: list[Minute]
     """Its last 60 minutes or fewer, oldest first, including those without calls; the last one is not over yet."""
+    p50: float | None
+    """The median time in seconds from request to outcome of the calls that ended in the last hour, of the newest 1,000;
+    null if none ended."""
+    p95: float | None
+    """The time in seconds that 95 % of these calls took at most; null if none ended."""
     executors: list[Executor]
     """The configured executors, sorted by name."""
+    conditions: list[Condition]
+    """What needs an operator: `/readyz` names each, and `dragoman_conditions` counts them."""
 
 
 class Call(Shape):
@@ -227,6 +254,14 @@ class Call(Shape):
     """Whether the call is a dead letter."""
 
 
+class ListedCall(Call):
+    """A call of a list."""
+
+    arguments_excerpt: str | None = None
+    """The first 200 characters of its arguments as JSON, and of a request above 16 KiB only its size; only with
+    `arguments=true`, and null if the request was erased, removed or is unreadable."""
+
+
 class Delivery(Shape):
     session_id: str
     """The session."""
@@ -267,6 +302,10 @@ class Attempt(Shape):
     """The time of its end; null while it runs, or if a restart cut it off."""
     status: int | None
     """The HTTP status of the response; null without a response, and for a first attempt that brought the outcome."""
+    content_type: str | None
+    """The content type of the response."""
+    body: str | None
+    """The first 2 KiB of a response without an outcome, with secrets masked."""
     reason: str | None
     """Why it brought no outcome, or the error of the outcome; at most 300 characters."""
     unsure: bool

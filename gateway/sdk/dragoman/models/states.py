@@ -3,7 +3,7 @@
 from typing import Literal
 
 CallState = Literal["queued", "dispatched", "accepted", "succeeded", "failed", "canceled", "expired"]
-AnswerTo = Literal["runtime", "caller", "nobody"]
+AnswerTo = Literal["runtime", "caller", "none"]
 Direction = Literal["from_runtime", "to_runtime"]
 SendState = Literal["pending", "delivered", "refused", "moot", "unknown", "dead"]
 Lane = Literal["urgent", "turn", "new_work"]

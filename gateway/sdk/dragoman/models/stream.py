@@ -30,3 +30,9 @@ class Passed:
 @dataclass(frozen=True, slots=True)
 class Missed:
     """The reader missed some: changes of interactions, which continue with all pending ones, or events of sessions."""
+
+
+def sequence_of(position: str) -> int:
+    """Return the sequence in a position of a session; 0 if this release cannot read it."""
+    number = position.partition(".")[0]
+    return int(number) if number.isdecimal() else 0

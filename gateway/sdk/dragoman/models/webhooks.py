@@ -41,6 +41,9 @@ class Envelope(WebhookModel):
     """The session."""
     sequence: int
     """1, 2, 3 … per session, without gaps."""
+    position: str | None = None
+    """The sequence and the store's generation, which a restore renews. Pass it as `after` to read on behind this event;
+    null where it is not known."""
     recorded_at: AwareDatetime
     """The time of recording."""
     direction: Direction

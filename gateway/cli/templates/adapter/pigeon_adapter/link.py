@@ -35,7 +35,7 @@ async def open_link(
         headers=headers,
         within=options.connect_timeout,
         idle=options.idle_timeout,
-        largest=FRAMES.largest,
+        largest=FRAMES.get().largest,
     ) as stream:
         link = PigeonLink(client, receiver, path=f"{path}/messages", options=options, after=after)
         async with Tasks() as tasks:

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from gateway.adapter.port import Frame
-from gateway.testing.serving import Served
+from gateway.testing.serving import Served, abort
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -31,6 +31,7 @@ class PigeonPeer:
         self._heard: asyncio.Queue[Frame] = asyncio.Queue()
         self._refuses_next = False
         self._rejections: deque[Response] = deque()
+        self._failure = ""
         self._changed = asyncio.Event()
         app = Starlette(
             routes=[
@@ -70,6 +71,9 @@ class PigeonPeer:
     def reject_next_send(self, *, busy: bool = False) -> None:
         error = {"error": "turn_running"} if busy else {"error": "not_accepted"}
         self._rejections.append(JSONResponse(error, status_code=409 if busy else 422))
+
+    def fail_next_send(self, how: str) -> None:
+        self._failure = how
 
     async def connected(self) -> None:
         await self._until(has_streams=True)
@@ -113,6 +117,15 @@ class PigeonPeer:
 
     async def _take_message(self, request: Request) -> Response:
         body = await request.json()
+        failure, self._failure = self._failure, ""
+        if failure == "break":
+            abort(request.receive)
+        if failure == "unauthorized":
+            return JSONResponse({"error": "unauthorized"}, status_code=401)
+        if failure:
+            # Reports the end of the connection.
+            await request.receive()
+            return Response()
         if self._rejections:
             return self._rejections.popleft()
         self._heard.put_nowait(Frame("messages", body))

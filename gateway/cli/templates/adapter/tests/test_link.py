@@ -14,12 +14,20 @@ class TestPigeonLink(LinkSuite):
     adapter = ADAPTER
     native_id = SESSION
     sends = 50
+    send_within = 10.0
+    key = KEY
 
     def serve(self) -> AbstractAsyncContextManager[Any]:
         return PigeonPeer().serve()
 
     def connector(self, peer: Any) -> AbstractAsyncContextManager[Connector]:
-        options = {"adapter": ADAPTER.name, "url": peer.url, "api_key": KEY, "session_id": SESSION}
+        options = {
+            "adapter": ADAPTER.name,
+            "url": peer.url,
+            "api_key": KEY,
+            "session_id": SESSION,
+            "send_timeout": "2s",
+        }
         return ADAPTER.connector(ADAPTER.options.model_validate(options))
 
     def inbound(self, number: int, padding: str = "") -> Frame:

@@ -1,0 +1,1 @@
+"""The gateway in a simulated world: one thread, simulated time, and a seed that chooses everything."""

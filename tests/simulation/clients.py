@@ -1,0 +1,92 @@
+"""Clients of the world: each goes on over all restarts, repeats what got no answer, and knows what it has seen."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+from tests.simulation.instance import Exchange
+
+_AGAIN = 0.5
+
+Ask = Callable[[str, str, bytes, dict[str, str]], Exchange | None]
+"""Begins a request at an instance that listens: method, path, body, headers; None if there is none."""
+GAP = (-1, "")
+
+
+class Follower:
+    """Follows the events of one session from its first event, with the position of its last one."""
+
+    def __init__(self, ask: Ask, session_id: str) -> None:
+        self._ask, self._path = ask, f"/v1/sessions/{session_id}/events/stream"
+        self.position: str | None = None
+        self.seen: list[tuple[int, str]] = []
+        """The sequences and ids of events in the order of their arrival, and `GAP`."""
+
+    async def follow(self) -> None:
+        """Follow forever; each broken stream is continued after the last event."""
+        while True:
+            query = "?after=0" if self.position is None else ""
+            headers = {} if self.position is None else {"last-event-id": self.position}
+            exchange = self._ask("GET", f"{self._path}{query}", b"", headers)
+            if exchange is not None:
+                await self._read(exchange)
+            await asyncio.sleep(_AGAIN)
+
+    async def _read(self, exchange: Exchange) -> None:
+        read = 0
+        while True:
+            while (end := exchange.body.find(b"\n\n", read)) >= 0:
+                self._take(exchange.body[read:end].decode())
+                read = end + 2
+            if exchange.over:
+                return
+            await exchange.changed.wait()
+
+    def _take(self, block: str) -> None:
+        fields: dict[str, Any] = dict(line.split(": ", 1) for line in block.splitlines() if ": " in line)
+        if "id" in fields:
+            self.position = fields["id"]
+            if fields.get("event") == "gap":
+                self.seen.append(GAP)
+            else:
+                event = json.loads(fields["data"])
+                self.seen.append((event["sequence"], event["event_id"]))
+
+
+class Writer:
+    """Posts one request with a key until it is answered, and once more after that, now and then."""
+
+    def __init__(self, ask: Ask, path: str, body: dict[str, Any], key: str, *, repeats: int) -> None:
+        self._ask, self._path, self.body = ask, path, body
+        self.key = key
+        self._repeats = repeats
+        self.answers: list[dict[str, Any]] = []
+        """The bodies of successful responses."""
+        self.last = ""
+        """What the last response was, unless it was an answer."""
+        self.refused = ""
+        """The problem that ended it."""
+
+    async def write(self) -> None:
+        """Post until as many answers as wanted have arrived, or one that no repeat can change."""
+        while len(self.answers) <= self._repeats and not self.refused:
+            headers = {"idempotency-key": self.key}
+            exchange = self._ask("POST", self._path, json.dumps(self.body).encode(), headers)
+            if exchange is not None:
+                await exchange.whole()
+                self._take(exchange)
+            await asyncio.sleep(_AGAIN)
+
+    def _take(self, exchange: Exchange) -> None:
+        status = exchange.status
+        if status is None or exchange.broken:
+            return
+        content = json.loads(exchange.body)
+        # A call is answered with its outcome; 202 says that it is open.
+        if status == 200 or (status == 202 and "events" in self.body):
+            self.answers.append(content)
+            return
+        self.last = f"{status} {content.get('type') or content.get('state')} {content.get('detail')}"
+        if status < 500 and status not in {202, 409, 429}:
+            self.refused = self.last

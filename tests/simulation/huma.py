@@ -1,0 +1,98 @@
+"""HUMA servers of both versions: the strict rules of the simulated runtime over simulated connections."""
+
+from typing import Any
+
+from gateway.testing.runtimes.huma.agent import Manners, SimAgent
+from gateway.testing.runtimes.huma.rules import Dialect
+from tests.simulation.network import Network
+from tests.simulation.servers import SocketIOConn, SocketServer
+
+KEY = "ak_simulated"
+_PING = 25.0
+
+
+class HumaServer(SocketServer):
+    """A server with one agent."""
+
+    def __init__(self, net: Network, dialect: Dialect, agent_id: str, port: int, manners: Manners) -> None:
+        self._net = net
+        self._port = port
+        self._conns: dict[str, SocketIOConn] = {}
+        self._made = 0
+        self.refusing: str | None = None
+        """A code with which connections are refused."""
+        self.agent = SimAgent(agent_id, dialect, self, manners)
+        self.start()
+
+    def start(self) -> None:
+        """Accept connections."""
+        self._net.listeners[self._port] = lambda: SocketIOConn(self)
+
+    def stop(self) -> None:
+        """Accept none, and break all."""
+        self._net.listeners.pop(self._port, None)
+        self.cut(self.agent.agent_id)
+
+    # Called by connections
+
+    def joining(self, conn: SocketIOConn) -> None:
+        if self.refusing is not None:
+            conn.refuse({"message": self.refusing})
+            return
+        if conn.query.get("apiKey") != KEY or conn.query.get("agentId") != self.agent.agent_id:
+            conn.refuse({"message": "UNAUTHORIZED"})
+            return
+        conn.admit()
+        self._made += 1
+        sid = f"s{self._made}"
+        self._conns[sid] = conn
+        self.agent.join(sid)
+        self._ping_later(conn)
+
+    def left(self, conn: SocketIOConn) -> None:
+        for sid in [sid for sid, one in self._conns.items() if one is conn]:
+            del self._conns[sid]
+            self.agent.leave(sid)
+
+    def message(self, conn: SocketIOConn, channel: str, payload: Any) -> None:
+        sid = next((sid for sid, one in self._conns.items() if one is conn), None)
+        if sid is not None and channel == "message":
+            self._net.loop.create_task(self.agent.accept(sid, payload))
+
+    def _ping_later(self, conn: SocketIOConn) -> None:
+        def ping() -> None:
+            if not conn.over:
+                conn.ping()
+                self._ping_later(conn)
+
+        self._net.call_at(self._net.loop.now + _PING, ping)
+
+    # Called by the agent
+
+    async def broadcast(self, agent_id: str, channel: str, payload: Any) -> None:
+        del agent_id
+        for conn in tuple(self._conns.values()):
+            conn.emit(channel, payload)
+
+    async def broadcast_text(self, agent_id: str, packet: str) -> None:
+        del agent_id
+        for conn in tuple(self._conns.values()):
+            conn.write_text(f"4{packet}")
+
+    async def tell(self, sid: str, channel: str, payload: Any) -> None:
+        if (conn := self._conns.get(sid)) is not None:
+            conn.emit(channel, payload)
+
+    async def disconnect(self, sid: str) -> None:
+        if (conn := self._conns.get(sid)) is not None:
+            conn.write_text("41")
+            conn.close()
+            conn.ended()
+
+    def cut(self, agent_id: str) -> int:
+        del agent_id
+        found = tuple(self._conns.values())
+        for conn in found:
+            conn.reset()
+            conn.ended()
+        return len(found)

@@ -1,0 +1,266 @@
+"""The promises of gateway/README.md as code: what must hold of a world, seen from outside.
+
+The judges ask the database file, the backend and the agents, never the memory of the gateway.
+"""
+
+import asyncio
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gateway.testing.runtimes.huma.rules import ResultFrame, Violation, read_frame
+from tests.simulation.clients import GAP
+
+if TYPE_CHECKING:
+    from tests.simulation.backend import Work
+    from tests.simulation.huma import HumaServer
+    from tests.simulation.world import World
+
+_HEALING = 900.0
+"""Simulated seconds after the last fault in which everything comes to rest."""
+_LATE = "arrived too late; success was assumed"
+"""A violation that no gateway can avoid: the confirmation of a message took longer than its server waits."""
+
+_QUIET = 4
+"""Looks, five seconds apart, that find nothing unfinished."""
+
+_QUICK = 3.0
+"""Seconds in which an answer is certainly in time."""
+_AROUND = 5.0
+"""Seconds around a fault that may have kept the gateway from an answer."""
+
+Broken = tuple[int, str]
+"""The number of a promise, and how it is broken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event of the journal."""
+
+    runtime: str
+    session: int
+    sequence: int
+    event_id: str
+    kind: str
+    body: Mapping[str, Any]
+
+
+async def check_end(world: "World") -> None:
+    """Heal everything, wait until it rests, and judge."""
+    world.heal()
+    until, quiet = world.loop.now + _HEALING, 0
+    while world.loop.now < until and quiet < _QUIET:
+        await asyncio.sleep(5)
+        world.start()
+        up = all(instance.up for instance in world.instances)
+        quiet = quiet + 1 if up and not any(unfinished(world)) else 0
+    for instance in world.instances:
+        if not instance.up:
+            world.fail(10, f"{instance.name} does not start: {instance.failure!r}")
+            return
+    for judge in (unfinished, outcomes, replays, agents, order, followers, writers, surprises):
+        try:
+            found = [*judge(world)]
+        except Exception as exc:  # noqa: BLE001 - a check that fails is a fault of the world
+            world.fault = exc
+            return
+        for number, text in found:
+            world.fail(number, text)
+
+
+def unfinished(world: "World") -> Iterator[Broken]:
+    """2: no recorded call stays open, and each outcome is delivered, refused, moot or listed."""
+    rows = world.read("SELECT call_id, state FROM calls WHERE state IN ('queued', 'dispatched', 'accepted')")
+    for call_id, state in rows:
+        yield 2, f"call {call_id} stays {state}"
+    for sequence, target in world.read("SELECT seq, target FROM outbound WHERE state = 'pending'"):
+        yield 2, f"the delivery of event {sequence} to {target} stays pending"
+    for writer in world.writers:
+        if not writer.answers and not writer.refused:
+            yield 2, f"the request with {writer.key} gets no answer, but {writer.last}"
+
+
+def journal(world: "World") -> list[Event]:
+    """Read all events in their order."""
+    rows = world.read(
+        "SELECT s.runtime, s.id, e.seq, e.event_id, e.kind, e.body FROM events e JOIN sessions s ON s.id = e.session_id"
+        " ORDER BY s.id, e.seq"
+    )
+    return [
+        Event(name, session, place, event_id, kind, json.loads(body or b"{}"))
+        for name, session, place, event_id, kind, body in rows
+    ]
+
+
+def outcomes(world: "World") -> Iterator[Broken]:
+    """2, 3, 5: each call has one outcome, which is what the backend did."""
+    found: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    asked: dict[str, int] = defaultdict(int)
+    for event in journal(world):
+        if event.kind == "tool.finished":
+            found[event.body["call_id"]].append(event.body)
+        elif event.kind == "tool.requested" and event.body.get("runs_in", "host") == "host":
+            asked[event.body["call_id"]] += 1
+    recorded = {row[0]: row[1:] for row in world.read("SELECT call_id, native_call_id, tool, state FROM calls")}
+    for call_id in asked.keys() - recorded.keys():
+        yield 2, f"the request {call_id} has no call"
+    for call_id, (native, tool, state) in recorded.items():
+        if len(found[call_id]) != 1:
+            yield 2, f"{native} has {len(found[call_id])} outcomes and is {state}"
+            continue
+        if call_id in world.forgotten:
+            continue
+        work = world.backend.work.get(call_id)
+        yield from _outcome(native, tool, found[call_id][0], work, attempts=world.most_attempts)
+        if call_id in world.due and state == "expired":
+            yield 2, f"{native} waited while everything worked, and expired"
+        last = work.requests[-1] if work is not None else None
+        if found[call_id][0].get("unknown") and last is not None and last.answered_at is not None:
+            quick = last.answered_at - last.at < _QUICK
+            if quick and not world.was_disturbed(last.at - _AROUND, last.answered_at + _AROUND):
+                yield 5, f"{native} is unknown, and the backend answered {last.manner} to attempt {last.attempt}"
+
+
+def replays(world: "World") -> Iterator[Broken]:
+    """8: a call that its agent or client sends again is one call, whether it has ended or not."""
+    rows = world.read(
+        "SELECT native_call_id, count(*) FROM calls WHERE redrive_of IS NULL"
+        " GROUP BY session_id, native_call_id, args_sha HAVING count(*) > 1"
+    )
+    for native, times in rows:
+        if native not in world.forgotten:
+            yield 8, f"{native} is {times} calls with the same arguments"
+
+
+def _outcome(
+    native: str, tool: str, outcome: Mapping[str, Any], work: "Work | None", *, attempts: int
+) -> Iterator[Broken]:
+    sent = [] if work is None else [one.get("result") for one in work.sent]
+    if outcome["outcome"] == "success" and outcome.get("result") not in sent:
+        yield 3, f"{native} succeeded with a result that the backend never sent: {outcome.get('result')}"
+    if work is None:
+        return
+    if tool == "once" and len([one for one in work.requests if one.manner != "busy"]) > 1:
+        yield 3, f"{native} was sent twice: {[one.manner for one in work.requests]}"
+    if len([one for one in work.requests if one.manner != "busy"]) > attempts:
+        yield 10, f"{native} was sent {len(work.requests)} times, and {attempts} attempts are allowed"
+    ended = outcome["outcome"] in {"failure", "expired"} and not outcome.get("unknown")
+    if ended and work.nonces and not any(one.manner in {"fail", "refuse"} for one in work.requests):
+        yield 5, f"{native} ran, and its failure is not marked unknown: {outcome.get('error')}"
+
+
+def agents(world: "World") -> Iterator[Broken]:
+    """3: an agent gets the recorded outcome, and all repeats are equal; delivered means that it arrived."""
+    finished = {(event.session, event.sequence): event for event in journal(world) if event.kind == "tool.finished"}
+    natives = dict(world.read("SELECT call_id, native_call_id FROM calls"))
+    delivered = {
+        (session, sequence): state
+        for session, sequence, state in world.read(
+            "SELECT session_id, seq, state FROM outbound WHERE target = 'runtime'"
+        )
+    }
+    for place, event in finished.items():
+        server = world.servers[event.runtime]
+        call = server.agent.calls.get(natives[event.body["call_id"]])
+        if call is None or call.call_id in world.forgotten:
+            continue
+        if delivered.get(place) == "delivered" and not call.results:
+            yield 2, f"the outcome of {call.call_id} counts as delivered and has not arrived"
+        outcome = {"expired": "failure"}.get(event.body["outcome"], event.body["outcome"])
+        if call.reading is not None and call.reading.outcome != outcome:
+            yield 3, f"{call.call_id} is {outcome}, and its agent got {call.reading.outcome}"
+    for name, server in world.servers.items():
+        for violation in server.agent.violations:
+            # After a restore, an agent gets the outcomes of calls again, and others than before.
+            if _LATE not in violation and not world.forgotten:
+                yield 4, f"{name}: {violation}"
+
+
+def order(world: "World") -> Iterator[Broken]:
+    """4: outcomes arrive in the order of the journal, repeats aside."""
+    natives = dict(world.read("SELECT call_id, native_call_id FROM calls"))
+    for name, server in world.servers.items():
+        places = {
+            natives[event.body["call_id"]]: event.sequence
+            for event in journal(world)
+            if event.runtime == name and event.kind == "tool.finished"
+        }
+        last, seen = 0, set[str]()
+        for call_id in _results(server):
+            place = places.get(call_id, 0)
+            if call_id in world.forgotten:
+                continue
+            if call_id not in seen and place < last:
+                yield 4, f"{name} got the outcome of {call_id} (event {place}) after event {last}"
+            seen.add(call_id)
+            last = max(last, place)
+
+
+def _results(server: "HumaServer") -> Iterator[str]:
+    for frame in server.agent.received:
+        try:
+            read = read_frame(frame.payload, server.agent.dialect)
+        except Violation:
+            continue
+        if isinstance(read, ResultFrame):
+            yield read.call_id
+
+
+def followers(world: "World") -> Iterator[Broken]:
+    """A follower with a position sees each event once, in order, or a gap."""
+    events = journal(world)
+    for runtime, follower in world.followers.items():
+        expected = [(event.sequence, event.event_id) for event in events if event.runtime == runtime]
+        seen = follower.seen
+        if GAP in seen:
+            seen = seen[len(seen) - seen[::-1].index(GAP) :]
+            expected = [one for one in expected if seen and one[0] >= seen[0][0]]
+        if seen != expected:
+            others = len({*seen} - {*expected})
+            yield (
+                1,
+                (
+                    f"a follower of {runtime} saw {_shorten(seen)}, {others} of them not on record,"
+                    f" instead of {_shorten(expected)}"
+                ),
+            )
+
+
+def writers(world: "World") -> Iterator[Broken]:
+    """3: a request with a key is recorded once, and all its answers are equal."""
+    events = journal(world)
+    ended = {event.body["call_id"]: event.body for event in events if event.kind == "tool.finished"}
+    contexts = Counter(event.body["context"].get("n") for event in events if event.body.get("name") == "board")
+    for writer in world.writers:
+        if writer.key in world.forgotten or not writer.answers:
+            continue
+        if "events" in writer.body:
+            times = contexts[writer.body["events"][0]["context"]["n"]]
+            if times != 1:
+                yield 3, f"the context of {writer.key} is recorded {times} times"
+            continue
+        for answer in writer.answers:
+            got: dict[str, Any] = answer["outcome"] or {}
+            body = ended.get(answer["call_id"], {})
+            if any(got.get(name) != body.get(name) for name in ("outcome", "result")):
+                yield 3, f"the caller with {writer.key} got {got}, and {body} is recorded"
+
+
+def surprises(world: "World") -> Iterator[Broken]:
+    """11: every fault of the world is one that the gateway expects, so its log has no traceback."""
+    before, found, _ = world.log.getvalue().partition("Traceback")
+    if found:
+        yield 11, f"the gateway did not expect: {before.splitlines()[-1]}"
+
+
+def _shorten(events: list[tuple[int, str]]) -> str:
+    runs: list[str] = []
+    for number, _ in events:
+        first, _, last = runs[-1].partition("-") if runs else ("", "", "")
+        if runs and number == int(last or first) + 1:
+            runs[-1] = f"{first}-{number}"
+        else:
+            runs.append(str(number))
+    return " ".join(runs[-20:])

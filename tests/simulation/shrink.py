@@ -1,0 +1,31 @@
+"""Shortens a failing run: removes steps as long as the same promise breaks."""
+
+from collections.abc import Callable
+
+from tests.simulation.world import Story, run
+
+_MOST_RUNS = 300
+
+
+def shrink(seed: int, steps: int, story: Story, tell: Callable[[str], None]) -> tuple[list[int], Story]:
+    """Return the steps that are left, and their story; `tell` gets a line for each shorter run."""
+    promise = promise_of(story)
+    kept, size, runs = [*range(steps)], (steps + 1) // 2, 0
+    while size and runs < _MOST_RUNS:
+        start = 0
+        while start < len(kept) and runs < _MOST_RUNS:
+            tried = kept[:start] + kept[start + size :]
+            runs += 1
+            found = run(seed, steps, frozenset(tried))
+            if promise_of(found) == promise:
+                kept, story = tried, found
+                tell(f"{len(kept)} steps after {runs} runs")
+            else:
+                start += size
+        size //= 2
+    return kept, story
+
+
+def promise_of(story: Story) -> str:
+    """Return how a run names the promise that broke first; empty if none broke."""
+    return story.broken[0].partition(":")[0] if story.broken else ""

@@ -1,0 +1,41 @@
+"""Seeds keep every promise, tell one story, and find the faults that are known."""
+
+import os
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.search import FAULTS, ROOT, search
+
+_SECONDS = 60
+"""CPU for fresh seeds, and for the search of one fault."""
+
+
+def simulate(*words: str) -> str:
+    """Run the simulation in a process of its own, since it replaces the loop and the randomness."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.simulation", *words],
+        cwd=ROOT, env=os.environ | {"PYTHONHASHSEED": "0"}, capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr[-4_000:]
+    return done.stdout
+
+
+def test_fixed_seeds_keep_every_promise_and_tell_one_story() -> None:
+    assert "8 seeds" in simulate("--first", "0", "--count", "8", "--steps", "150", "--twice")
+
+
+@pytest.mark.slow
+def test_fresh_seeds_keep_every_promise() -> None:
+    first = secrets.randbelow(10**9)
+    assert " 0 failed" in simulate("--first", str(first), "--seconds", str(_SECONDS))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", sorted(FAULTS.glob("*.patch")), ids=lambda path: path.stem)
+def test_a_known_fault_breaks_a_promise(fault: Path) -> None:
+    # Fixed seeds find each in a minute of CPU of a usual core.
+    assert search(fault, seconds=3 * _SECONDS, first=1, steps=200)

@@ -1,0 +1,623 @@
+"""The world: one gateway, its agents, its backend and its clients, and the choices of a seed."""
+
+import asyncio
+import gc
+import random as global_random
+import shutil
+import signal
+import sqlite3
+import tempfile
+import traceback
+from collections.abc import Callable, Collection, Generator
+from contextlib import closing, contextmanager, redirect_stderr
+from dataclasses import dataclass
+from datetime import timedelta
+from io import StringIO
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import yaml
+
+from gateway.runtime import log as log_setup
+from gateway.store.sqlite import backup
+from gateway.store.sqlite.lock import SIDES, before_restore
+from gateway.testing.runtimes.huma.agent import Manners
+from gateway.testing.runtimes.huma.calls import SimCall
+from tests.simulation.backend import Backend, Request
+from tests.simulation.clients import Follower, Writer
+from tests.simulation.clock import EPOCH
+from tests.simulation.huma import KEY, HumaServer
+from tests.simulation.instance import FIRST_PORT, Exchange, Instance
+from tests.simulation.loop import Endless
+from tests.simulation.network import NetLoop
+from tests.simulation.promises import check_end
+from tests.simulation.store import Disk
+from tests.simulation.store_server import RemoteEngine, StoreServer
+
+TOOLS = ("again", "once")
+_REPLICAS = 0.3
+"""The share of runs with two instances on one store."""
+_HUMA = {"0.1": 4001, "0.2": 4002}
+_BACKEND = 9000
+_PUBLIC = f"http://127.0.0.1:{FIRST_PORT}"
+_MOST_CPU = 60
+"""Seconds of CPU after which a run is taken for endless."""
+_SOON = 30
+"""Seconds in which a healthy gateway certainly sends a call."""
+API_KEY = "dk_simulated-key-of-the-world"
+
+
+class World:
+    """Everything that a seed runs."""
+
+    def __init__(self, loop: NetLoop, folder: Path, log: StringIO) -> None:
+        self.log = log
+        """What all instances log."""
+        self.loop, self.net, self.random = loop, loop.net, loop.random
+        self.fault: BaseException | None = None
+        """What is wrong with the world itself; it says nothing about the gateway."""
+        self._folder = folder
+        self.story: list[str] = []
+        self.broken: list[str] = []
+        random = self.random
+        self.draw_limits()
+        self.most_attempts = self.attempts
+        """The most that any configuration of the run allows."""
+        self.deadline = random.choice((5, 30, 120))
+        self.lease = random.choice((1, 3, 6))
+        manners = Manners(confirmation_timeout=timedelta(seconds=30), interrupts=random.random() < 0.3)
+        self.servers = {
+            "old": HumaServer(self.net, "0.1", "olga", _HUMA["0.1"], manners),
+            "new": HumaServer(self.net, "0.2", "nina", _HUMA["0.2"], manners),
+        }
+        self.backend = Backend(self.net, random, _BACKEND, self._call_back)
+        self.backend.on_request = self._check_request
+        self.disk = Disk()
+        path = folder / "0.db"
+        self.store = StoreServer(self.net, path, self.disk) if random.random() < _REPLICAS else None
+        self.instances = [
+            Instance(self.net, random, path, self._configuration, disk=self.disk, number=number, server=self.store)
+            for number in range(1 if self.store is None else 2)
+        ]
+        for instance in self.instances:
+            instance.misconfigured = self._blame
+        self.calls: list[tuple[str, SimCall]] = []
+        self.followers: dict[str, Follower] = {}
+        self.writers: list[Writer] = []
+        self.uses_http = random.random() < 0.3
+        """Whether clients use HTTP, which takes half of the CPU."""
+        # Some runs have few kinds of faults, or none, so that others reach deep states.
+        self.weights = {
+            step: weight if step in _USUAL else weight * random.choice((0, 0.5, 1, 3)) for step, weight in STEPS.items()
+        }
+        self.pace = random.choice((1, 1, 5))
+        self.number = 0
+        self.due: list[str] = []
+        """The calls that wait at the end, with time enough to be sent."""
+        self.disturbed: list[tuple[float, float]] = []
+        self.forgotten: set[str] = set()
+        """The agents' ids of calls that were made before the database was restored: their outcomes may be lost."""
+        self.copy: Path | None = None
+        """The last copy of the database."""
+        self.copies = 0
+        self._has_tables = False
+
+    def draw_limits(self) -> None:
+        """Draw what a reload may change."""
+        random = self.random
+        self.attempts = random.choice((1, 3, 10))
+        self.limits = {"session_concurrency": random.choice((1, 2, 16)), "drain": f"{random.choice((1, 5, 20))}s"}
+
+    def _configuration(self) -> str:
+        executor = {
+            "type": "webhook", "url": f"http://127.0.0.1:{_BACKEND}/tools", "attempts": self.attempts,
+            "timeout": "4s", "deadline": f"{self.deadline}s", "backoff": {"initial": "100ms", "maximum": "2s"},
+            "accepted_deadline": "60s", "accepted_silence": "10s", "reconnect_within": "10s",
+        }  # fmt: skip
+        runtimes = {
+            name: {
+                "adapter": f"huma-{dialect}", "url": f"http://127.0.0.1:{_HUMA[dialect]}", "api_key": KEY,
+                "agent_id": self.servers[name].agent.agent_id, "delivery_window": "200ms",
+            }
+            for name, dialect in (("old", "0.1"), ("new", "0.2"))
+        }  # fmt: skip
+        return yaml.safe_dump(
+            {
+                "engine": {"type": "sqlite", "path": str(self.path)},
+                "public_url": _PUBLIC,
+                "api": {"keys": [{"name": "world", "key": API_KEY}]},
+                "instance": {"lease": f"{self.lease}s"},
+                "limits": self.limits,
+                "logging": {"level": "error", "format": "console"},
+                "executors": {"again": {**executor, "idempotent": True}, "once": executor},
+                "routes": [{"match": {"tool": tool}, "to": tool} for tool in TOOLS]
+                + [{"match": {"event": "message.posted"}, "to": "again"}],
+                "runtimes": runtimes,
+            }
+        )
+
+    @property
+    def path(self) -> Path:
+        """The database file."""
+        return self.instances[0].path
+
+    def any_up(self) -> Instance | None:
+        """Return an instance that answers requests."""
+        found = [one for one in self.instances if one.up]
+        return self.random.choice(found) if found else None
+
+    def ask(self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None) -> Exchange | None:
+        """Begin a request of an API client; None if nobody listens."""
+        instance = self.any_up()
+        named = {"authorization": f"Bearer {API_KEY}", **(headers or {})}
+        return None if instance is None else instance.request(method, path, body, named)
+
+    # The story
+
+    def tell(self, text: str) -> None:
+        """Add a line to the story."""
+        self.story.append(f"{self.loop.now - 1_000:9.3f}  {text}")
+
+    def fail(self, promise: int, text: str) -> None:
+        """Note a broken promise; the run ends."""
+        line = f"promise {promise} is broken: {text}"
+        self.tell(line)
+        self.broken.append(line)
+
+    def take_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Take an exception that nobody handles: a fault of the world, or promise 11 is broken."""
+        del loop
+        exc = context.get("exception")
+        if "was destroyed" in context.get("message", ""):
+            return
+        if exc is not None and _is_ours(exc):
+            self.fault = exc
+            return
+        trace = "" if exc is None else "".join(traceback.format_exception(exc))
+        self.fail(11, f"unhandled: {context.get('message')} {exc!r}\n{trace}")
+
+    def _blame(self, exc: BaseException) -> None:
+        self.fault = exc
+
+    def heal(self) -> None:
+        """End all faults: from now on everything works, and nothing new happens."""
+        self.tell("everything heals")
+        self.disturb()
+        # A call that is at its executor may hold the only slot until its own deadline.
+        query = """
+            SELECT call_id FROM calls WHERE state = 'queued' AND deadline_at > ?
+            AND NOT EXISTS (SELECT 1 FROM calls WHERE state IN ('dispatched', 'accepted'))
+        """
+        self.due = [call_id for (call_id,) in self.read(query, int((EPOCH + self.loop.now + _SOON) * 1_000_000))]
+        self.backend.kind = True
+        for part in (self.backend, *self.servers.values()):
+            part.start()
+        self.disk.refuses = 0.0
+        self.net.heal()
+        for instance in self.instances:
+            if isinstance(instance.engine, RemoteEngine):
+                instance.engine.reach()
+            process = instance.process
+            if process is not None:
+                process.fuse = None
+                if process.paused:
+                    process.resume(self.loop)
+
+    def follow(self) -> None:
+        """Let a client follow each session that has none yet."""
+        for runtime, session_id in self.read("SELECT runtime, session_id FROM sessions"):
+            if runtime not in self.followers:
+                follower = self.followers[runtime] = Follower(self.ask, session_id)
+                self.loop.create_task(follower.follow())
+
+    async def begin(self) -> None:
+        """Start everything."""
+        if self.store is not None:
+            await self.store.engine.__aenter__()
+        self.start()
+
+    def end(self) -> None:
+        """Kill everything."""
+        for instance in self.instances:
+            instance.kill()
+        if self.store is not None:
+            self.store.engine.die(writes=False)
+
+    def start(self) -> None:
+        """Start each instance that does not run."""
+        for instance in self.instances:
+            if instance.process is None:
+                self.tell(f"{instance.name} starts")
+                instance.start()
+
+    def disturb(self, seconds: float = 0.0) -> None:
+        """Note a fault that may keep the gateway from an answer that was sent to it."""
+        self.disturbed.append((self.loop.now, self.loop.now + seconds))
+
+    def was_disturbed(self, first: float, last: float) -> bool:
+        """Whether such a fault was in a span of time."""
+        return any(begin <= last and end >= first for begin, end in self.disturbed)
+
+    # The journal, read from outside
+
+    def read(self, query: str, *values: object) -> list[Any]:
+        """Ask the database, as another process would; a database without tables answers nothing."""
+        if not self.path.exists():
+            return []
+        with closing(sqlite3.connect(f"file:{self.path}?mode=ro", uri=True)) as connection:
+            if not self._has_tables:
+                found = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'calls'").fetchall()
+                self._has_tables = bool(found)
+            return connection.execute(query, values).fetchall() if self._has_tables else []
+
+    def _check_request(self, request: Request) -> None:
+        self.tell(f"backend gets {request.key[:8]} {request.data['tool']} attempt {request.attempt}: {request.manner}")
+        found = self.read("SELECT state, attempt FROM calls WHERE call_id = ?", request.data["call_id"])
+        if request.data["call_id"] not in self.forgotten and (not found or found[0][1] < request.attempt):
+            self.fail(1, f"attempt {request.attempt} of {request.key} left before its commit: {found}")
+
+    def _call_back(self, url: str, body: bytes, tries: int) -> None:
+        """Post an outcome to the callback URL until it is answered."""
+        path = url.removeprefix(_PUBLIC)
+
+        async def post() -> None:
+            instance = self.any_up()
+            exchange = None if instance is None else instance.request("POST", path, body)
+            if exchange is not None:
+                await exchange.whole()
+                if exchange.status is not None and exchange.status < 500:
+                    return
+            if tries < 60:
+                self.net.call_at(self.loop.now + 1 + tries, lambda: self._call_back(url, body, tries + 1))
+
+        self.loop.create_task(post())
+
+    # Steps
+
+    async def settle(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def step(self) -> None:
+        """Do one thing that the seed chooses."""
+        chosen = self.random.choices([*self.weights], [*self.weights.values()])[0]
+        await chosen(self)
+        if self.uses_http and len(self.followers) < 2 and self.any_up() is not None:
+            self.follow()
+        await asyncio.sleep(self.pace * self.random.choice((0, 0, 0.001, 0.01, 0.1, 0.5)) * self.random.random())
+
+
+def _server(world: World) -> HumaServer:
+    return world.servers[world.random.choice(("old", "new", "new"))]
+
+
+async def call(world: World) -> None:
+    server = _server(world)
+    world.number += 1
+    tool = world.random.choice(TOOLS)
+    big = "x" * int(10 ** (world.random.random() * 5)) if world.random.random() < 0.1 else ""
+    arguments = {"n": world.number, "big": big}
+    made = await server.agent.call(tool, arguments, f"call-{world.number}")
+    if server.agent.connected:
+        world.calls.append((server.agent.dialect, made))
+    world.tell(f"{server.agent.agent_id} calls {tool} as call-{world.number}")
+
+
+async def repeat(world: World) -> None:
+    if not world.calls:
+        return
+    dialect, made = world.random.choice(world.calls[-20:])
+    server = world.servers["old" if dialect == "0.1" else "new"]
+    await server.agent.call(made.tool, made.arguments, made.call_id)
+    world.tell(f"{server.agent.agent_id} repeats {made.call_id}")
+
+
+async def cancel(world: World) -> None:
+    if not world.calls:
+        return
+    dialect, made = world.random.choice(world.calls[-5:])
+    server = world.servers["old" if dialect == "0.1" else "new"]
+    await server.agent.cancel(made)
+    world.tell(f"{server.agent.agent_id} cancels {made.call_id}")
+
+
+async def talk(world: World) -> None:
+    server = _server(world)
+    world.number += 1
+    texts = [f"message {world.number}.{index}" for index in range(world.random.randint(1, 3))]
+    world.loop.create_task(server.agent.say(texts, call_id=f"burst-{world.number}"))
+    world.tell(f"{server.agent.agent_id} says {len(texts)} messages as burst-{world.number}")
+
+
+async def garbage(world: World) -> None:
+    server = _server(world)
+    packet = world.random.choice(
+        ('2["event",{"type":"tool-call"}]', '2["event",17]', "2{", '2["event",{"type":"tool-call","toolCallId":7}]',
+         '2["other",{}]', '2["event",{"type":"status","status":"busy"}]', "29999999999999999999[]", '2["event",NaN]')
+    )  # fmt: skip
+    await server.agent.emit_text(packet)
+    world.tell(f"{server.agent.agent_id} sends {packet}")
+
+
+async def post(world: World) -> None:
+    """A client posts a context to an agent, or calls a tool."""
+    name = world.random.choice(("old", "new"))
+    found = world.read("SELECT session_id FROM sessions WHERE runtime = ?", name) if world.uses_http else ()
+    if not found:
+        return
+    world.number += 1
+    path, key, repeats = f"/v1/sessions/{found[0][0]}", f"key-{world.number}", world.random.choice((0, 0, 1))
+    if world.random.random() < 0.5:
+        body: dict[str, Any] = {"tool": world.random.choice(TOOLS), "arguments": {"n": world.number}}
+        writer = Writer(world.ask, f"{path}/calls?wait={world.random.choice((0, 1, 30))}", body, key, repeats=repeats)
+        world.tell(f"a client calls {body['tool']} of {name} with {key}")
+    else:
+        body = {"events": [{"kind": "context.updated", "name": "board", "context": {"n": world.number}}]}
+        writer = Writer(world.ask, f"{path}/events", body, key, repeats=repeats)
+        world.tell(f"a client posts a context to {name} with {key}")
+    world.writers.append(writer)
+    world.loop.create_task(writer.write())
+
+
+async def reload(world: World) -> None:
+    """Change the configuration, and let each instance read it again."""
+    world.draw_limits()
+    world.most_attempts = max(world.most_attempts, world.attempts)
+    world.tell(f"the configuration changes: {world.attempts} attempts, {world.limits}")
+    for instance in world.instances:
+        instance.rewrite()
+        if instance.up:
+            headers = {"authorization": f"Bearer {API_KEY}"}
+            instance.request("POST", "/v1/reload", b"{}", headers)
+
+
+async def back_up(world: World) -> None:
+    """Copy the database, as `dragoman backup` does."""
+    if world.store is not None or not world.read("SELECT 1 FROM calls LIMIT 1"):
+        return
+    world.copies += 1
+    world.copy = world.path.with_name(f"copy-{world.copies}.db")
+    backup.back_up(world.path, world.copy)
+    world.tell("the database is copied")
+
+
+async def restore_copy(world: World) -> None:
+    """Stop the gateway, put the last copy of the database in its place, and start it again."""
+    instance = world.instances[0]
+    if world.copy is None or instance.process is None:
+        return
+    world.tell("the gateway is killed, and the copy of the database restored")
+    world.disturb()
+    instance.kill()
+    rows = world.read("SELECT call_id, native_call_id FROM calls")
+    world.forgotten.update(name for row in rows for name in row)
+    world.forgotten.update(made.call_id for _, made in world.calls)
+    world.forgotten.update(writer.key for writer in world.writers)
+    backup.restore(world.path, world.copy)
+    for side in ("", *SIDES):
+        world.path.with_name(f"{before_restore(world.path).name}{side}").unlink(missing_ok=True)
+    world.start()
+
+
+async def cut(world: World) -> None:
+    server = _server(world)
+    world.tell(f"the link of {server.agent.agent_id} breaks")
+    await server.agent.drop()
+
+
+async def leave(world: World) -> None:
+    server = _server(world)
+    world.tell(f"the server disconnects {server.agent.agent_id}")
+    await server.agent.disconnect()
+
+
+async def outage(world: World) -> None:
+    """A server or the backend is away for a while."""
+    gone: Any = world.random.choice((*world.servers.values(), world.backend))
+    seconds = 20 * world.random.random() ** 2
+    world.tell(f"{type(gone).__name__} is away for {seconds:.2f} s")
+    gone.stop()
+    world.disturb(seconds)
+    world.net.call_at(world.loop.now + seconds, gone.start)
+
+
+async def partition(world: World) -> None:
+    """The network holds everything, or what goes to or from one instance, or between it and the store."""
+    seconds = 8 * world.random.random() ** 2
+    world.disturb(seconds)
+    instance = world.random.choice(world.instances)
+    process, engine = instance.process, instance.engine
+    match world.random.choice(("all", "instance", "store")):
+        case "instance" if process is not None and world.store is not None:
+            world.tell(f"the network of {instance.name} holds everything for {seconds:.2f} s")
+            world.net.isolated[process] = None
+        case "store" if isinstance(engine, RemoteEngine):
+            seconds *= 2
+            world.tell(f"{instance.name} cannot reach the store for {seconds:.2f} s")
+            engine.is_away = True
+            world.disturb(seconds)
+            world.net.call_at(world.loop.now + seconds, engine.reach)
+            return
+        case _:
+            world.tell(f"the network holds everything for {seconds:.2f} s")
+            world.net.partitioned = True
+    world.net.call_at(world.loop.now + seconds, world.net.heal)
+
+
+async def bad_disk(world: World) -> None:
+    disk = world.disk
+    disk.refuses = world.random.choice((1.0, 0.3))
+    seconds = 5 * world.random.random() ** 2
+    world.tell(f"the disk refuses {disk.refuses:.0%} for {seconds:.2f} s")
+
+    def heal() -> None:
+        disk.refuses = 0.0
+
+    world.net.call_at(world.loop.now + seconds, heal)
+
+
+async def pause(world: World) -> None:
+    """SIGSTOP."""
+    instance = world.random.choice(world.instances)
+    process = instance.process
+    if process is None:
+        return
+    seconds = 10 * world.random.random() ** 2
+    world.tell(f"{instance.name} is stopped for {seconds:.2f} s")
+    process.paused = True
+    world.disturb(seconds)
+    world.net.call_at(world.loop.now + seconds, lambda: process.resume(world.loop))
+
+
+async def kill(world: World) -> None:
+    """`kill -9`, at one of the next callbacks."""
+    instance = world.random.choice(world.instances)
+    process = instance.process
+    if process is None or process.fuse is not None:
+        return
+    process.fuse = world.random.choice((1, 3, 10, 30, 100, 300))
+
+    def burn() -> None:
+        world.tell(f"{instance.name} is killed")
+        world.disturb()
+        instance.kill()
+        seconds = 3 * world.random.random() ** 3
+        if world.store is not None:
+            # Beyond the lease, so that the other instance takes over.
+            seconds *= 4
+        world.net.call_at(world.loop.now + seconds, world.start)
+
+    process.on_fuse = lambda: world.net.world.run(world.loop.call_soon, burn)
+
+
+async def drain(world: World) -> None:
+    instance = world.random.choice(world.instances)
+    if not instance.up:
+        return
+    world.tell(f"{instance.name} drains")
+    world.disturb(60)
+    instance.drain()
+    process, until = instance.process, world.loop.now + 200
+    while instance.process is process and world.loop.now < until:
+        await world.settle(0.1)
+    if instance.process is process:
+        world.fail(10, f"the drain of {instance.name} does not end")
+    world.start()
+
+
+async def wait(world: World) -> None:
+    seconds = world.random.choice((0.01, 0.1, 1.0, 10.0)) * world.random.random()
+    await asyncio.sleep(seconds)
+
+
+STEPS: dict[Callable[[World], Any], float] = {
+    call: 60, repeat: 4, cancel: 6, talk: 8, garbage: 3, post: 6, cut: 3, leave: 1, outage: 2, partition: 2,
+    bad_disk: 3, pause: 1, kill: 2, drain: 1, reload: 1, back_up: 2, restore_copy: 1, wait: 10,
+}  # fmt: skip
+"""The steps with their weights."""
+_USUAL = (call, talk, post, wait)
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What a run was: its events, its broken promises, and the gateway's errors."""
+
+    lines: list[str]
+    broken: list[str]
+    log: list[str]
+
+
+class WorldFault(Exception):
+    """The world itself is wrong, so the run says nothing about the gateway."""
+
+
+def run(seed: int, steps: int, only: Collection[int] | None = None) -> Story:
+    """Run a seed, or only some of its steps.
+
+    Raises:
+        WorldFault: a peer, a check or the configuration of the world failed.
+    """
+    log = StringIO()
+    with redirect_stderr(log):
+        return _run(seed, steps, log, only)
+
+
+def _run(seed: int, steps: int, log: StringIO, only: Collection[int] | None) -> Story:
+    # Jitter has no port.
+    global_random.seed(seed)
+    loop = NetLoop(Random(seed))
+    shared_memory = Path("/dev/shm")  # noqa: S108 - a disk in memory
+    folder = Path(tempfile.mkdtemp(prefix="dragoman-sim-", dir=shared_memory if shared_memory.is_dir() else None))
+    log_setup.configure(level="error", stream=log)
+    asyncio.set_event_loop(loop)
+    world = World(loop, folder, log)
+
+    loop.set_exception_handler(world.take_exception)
+    # What a dead process leaves behind must not be closed, nor log anything, while the world exists.
+    gc.disable()
+    try:
+        with _bounded():
+            loop.run_until_complete(_live(world, seed, steps, only))
+    except Endless as exc:
+        world.fail(10, f"the run does not end: {exc}")
+    except Exception as exc:  # noqa: BLE001 - a step that fails is a fault of the world
+        world.fault = exc
+    try:
+        world.end()
+        # What is collected from now on is no part of the story.
+        loop.set_exception_handler(_ignore)
+        if world.fault is not None:
+            raise WorldFault(repr(world.fault)) from world.fault
+        return Story(world.story, world.broken, log.getvalue().splitlines())
+    finally:
+        loop.net.close()
+        # The coroutines of dead processes end here, after their world.
+        loop.close()
+        del world
+        gc.collect()
+        gc.enable()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _ignore(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Do nothing."""
+
+
+async def _live(world: World, seed: int, steps: int, only: Collection[int] | None) -> None:
+    await world.begin()
+    for number in range(steps):
+        if world.broken or world.fault is not None:
+            return
+        if only is None or number in only:
+            # Of its own, so that a step does the same without the others.
+            world.random = Random(f"{seed} {number}")
+            await world.step()
+    await check_end(world)
+
+
+def _is_ours(exc: BaseException) -> bool:
+    """Whether an exception comes from the world, and not from the gateway or its adapters."""
+    root = Path(__file__).parents[2]
+    for frame in reversed(traceback.extract_tb(exc.__traceback__)):
+        path = Path(frame.filename)
+        if path.is_relative_to(root / "tests") or path.is_relative_to(root / "gateway/testing"):
+            return True
+        if path.is_relative_to(root / "gateway") or path.is_relative_to(root / "adapters"):
+            return False
+    return False
+
+
+@contextmanager
+def _bounded() -> Generator[None]:
+    """Limit the CPU of a run, also within one callback."""
+
+    def end(*_: object) -> None:
+        raise Endless(f"{_MOST_CPU} s of CPU")
+
+    before = signal.signal(signal.SIGVTALRM, end)
+    signal.setitimer(signal.ITIMER_VIRTUAL, _MOST_CPU)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)

@@ -1,0 +1,49 @@
+"""Production code reads the wall clock in the system clock only; a contract in `pyproject.toml` holds the modules."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+READS = frozenset({"now", "utcnow", "today"})
+TYPES = frozenset({"datetime", "date"})
+ALLOWED = {
+    "gateway/cli": "another process",
+    "gateway/sdk": "somebody else's process",
+    "gateway/testing": "the other side of the wire",
+}
+"""Folders that read the wall clock, and why."""
+
+
+def reads(source: str) -> Iterator[tuple[int, str]]:
+    """Find reads of the wall clock by the classes of `datetime`, called or passed on."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and node.attr in READS:
+            owner = ast.unparse(node.value)
+            if owner.rpartition(".")[2] in TYPES:
+                yield node.lineno, f"{owner}.{node.attr}"
+
+
+def test_only_other_processes_read_the_wall_clock() -> None:
+    found = {
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for folder in ("gateway", "adapters")
+        for path in (ROOT / folder).rglob("*.py")
+        if not any(path.is_relative_to(ROOT / one) for one in ALLOWED)
+        for line, name in reads(path.read_text(encoding="utf-8"))
+    }
+    assert found == set()
+
+
+@pytest.mark.parametrize(
+    "source", ["datetime.now(UTC)", "dt.datetime.utcnow()", "field(default_factory=date.today)", "f(now=datetime.now)"]
+)
+def test_a_read_is_found(source: str) -> None:
+    assert len(list(reads(source))) == 1
+
+
+@pytest.mark.parametrize("source", ["clock.now()", "self._clock.now()", "datetime.fromtimestamp(0, UTC)"])
+def test_a_clock_is_fine(source: str) -> None:
+    assert not list(reads(source))
