@@ -100,6 +100,7 @@ class PostgresEngine(AnswersQuestions):
             stack.push_async_callback(notifier.stop)
             self._now_open = _Open(lanes, pool, pulse, notifier)
             await self._read_generation()
+            notifier.start()
             self._stack = stack.pop_all()
         return self
 

@@ -34,7 +34,7 @@ Listener = Callable[[str | None], None]
 
 
 class PostgresNotifier:
-    """Notifies and listens, from construction until `stop`."""
+    """Notifies and listens, from `start` until `stop`."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -47,6 +47,9 @@ class PostgresNotifier:
         self._pinged = asyncio.Event()
         self._has_warned = False
         self._tasks = Tasks()
+
+    def start(self) -> None:
+        """Connect; a listener that is added before the next turn of the loop receives the first None."""
         guard("postgres notifier", self._run, self._tasks)
 
     async def stop(self) -> None:
