@@ -30,6 +30,7 @@ def _observe(request: pytest.FixtureRequest) -> Iterator[None]:
     seen = {
         "fault": mark.args[0],
         "store": mark.kwargs.get("on", store),
+        "simulated": mark.kwargs.get("simulated", ""),
         "file": file,
         "test": name.partition("[")[0],
         **figures.as_json(),

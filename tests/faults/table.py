@@ -35,7 +35,8 @@ Real gateway processes on real databases run between simulated runtimes and an e
 number, so a mix-up is detected.
 
 - **fault**: the link leads to the tests of its row and of the rows below without one.
-- **gateways on**: SQLite or PostgreSQL, both in turn, or two replicas on PostgreSQL.
+- **gateways on**: SQLite or PostgreSQL, both in turn, or two replicas on PostgreSQL. Where SQLite is *simulated*, the
+  [simulation](../simulation/README.md) proves the row there; the link leads to a fault that makes it fail.
 - **calls**: 30 or more are a load that runs during the fault.
 - **lost**: calls without a record, without an outcome, or with an outcome that never reached the runtime.
 - **different outcomes**: calls with a second outcome, or with another one than the executor's.
@@ -70,12 +71,16 @@ class Row:
     repeats: int
     twice: int
     longest: float
+    simulated: str = ""
+    """The known fault that shows how the simulation proves the row on SQLite."""
 
     def line(self) -> str:
         """Write the row; the fault leads to the tests."""
         stores = (
             "both" if self.stores == tuple(_NAMES) else "; ".join(_NAMES.get(store, store) for store in self.stores)
         )
+        if self.simulated:
+            stores += f"; SQLite [simulated](../simulation/faults/{self.simulated}.patch)"
         numbers = (self.calls, self.lost, self.different)
         cells = [
             f"[{self.fault}]({self.file})",
@@ -105,6 +110,7 @@ def rows_of(seen: Iterable[Mapping[str, Any]]) -> list[Row]:
             tuple(sorted({one["store"] for one in tests}, key=lambda store: (store != "sqlite", store.lower()))),
             *(total(tests, name) for name in ("calls", "lost", "different", "wire", "at_risk", "repeats", "twice")),
             longest=max(one["longest"] for one in tests),
+            simulated=tests[0].get("simulated", ""),
         )
         for fault, tests in by_fault.items()
     ]

@@ -14,6 +14,8 @@ from tests.pace import PATIENCE
 
 pytestmark = pytest.mark.faults
 
+on_postgres = pytest.mark.parametrize(("dialect", "store"), [("0.2", "postgres")])
+"""For the faults of which the simulation proves the SQLite half."""
 both = pytest.mark.parametrize(("dialect", "store"), [("0.1", "sqlite"), ("0.2", "postgres")])
 MANY = 30
 
@@ -25,8 +27,8 @@ async def finish(scene: Scene) -> None:
     await scene.verify_journal()
 
 
-@pytest.mark.fault("A call frame three times, before and after its outcome")
-@both
+@pytest.mark.fault("A call frame three times, before and after its outcome", simulated="repeated-call-runs-again")
+@on_postgres
 async def test_a_call_that_is_asked_three_times_is_carried_out_once(
     tmp_path: Path, dialect: Dialect, store: str
 ) -> None:
@@ -70,8 +72,8 @@ async def test_a_cancel_that_races_with_the_result_leaves_one_outcome(
         await finish(scene)
 
 
-@pytest.mark.fault("Links that break repeatedly with calls in flight")
-@both
+@pytest.mark.fault("Links that break repeatedly with calls in flight", simulated="delivery-counts-when-written")
+@on_postgres
 async def test_a_link_that_breaks_again_and_again_loses_no_call(tmp_path: Path, dialect: Dialect, store: str) -> None:
     async with Scene(tmp_path, dialect, store=store) as scene:
         await scene.run()

@@ -88,7 +88,8 @@ POINTS = ("before-accept", "after-accept", "before-request", "after-request", "b
 
 @pytest.mark.parametrize("tool", ["again", "once"])
 @pytest.mark.parametrize("point", POINTS)
-@pytest.mark.fault("SIGKILL during a client's call, repeated with its key")
+@pytest.mark.parametrize("store", ["postgres"])
+@pytest.mark.fault("SIGKILL during a client's call, repeated with its key", simulated="repeated-write-is-written-again")
 async def test_a_callers_call_with_a_key_runs_once(tmp_path: Path, store: str, point: str, tool: str) -> None:
     async with CallerScene(tmp_path, store=store) as scene:
         await scene.run(point)

@@ -14,14 +14,24 @@ from tests.faults.scene import Scene
 
 pytestmark = pytest.mark.faults
 
-stores = pytest.mark.parametrize(("dialect", "store"), [("0.1", "sqlite"), ("0.2", "postgres")])
-"""What a dialect does and what a store does have nothing to do with each other, so two of the four pairs will do."""
+on_postgres = pytest.mark.parametrize(("dialect", "store"), [("0.2", "postgres")])
+"""For the faults of which the simulation proves the SQLite half."""
 
-ASKED_AGAIN = pytest.mark.fault("SIGKILL before the first commit; the agent repeats the call")
-BEFORE_REQUEST = pytest.mark.fault("SIGKILL after the first commit, before the request")
-AFTER_REQUEST = pytest.mark.fault("SIGKILL after the answer, before the outcome's commit")
-BEFORE_EMIT = pytest.mark.fault("SIGKILL after the outcome's commit, before it is sent")
-AFTER_EMIT = pytest.mark.fault("SIGKILL after an outcome was sent, before its confirmation")
+ASKED_AGAIN = pytest.mark.fault(
+    "SIGKILL before the first commit; the agent repeats the call", simulated="repeated-call-runs-again"
+)
+BEFORE_REQUEST = pytest.mark.fault(
+    "SIGKILL after the first commit, before the request", simulated="recovery-forgets-queued-calls"
+)
+AFTER_REQUEST = pytest.mark.fault(
+    "SIGKILL after the answer, before the outcome's commit", simulated="recovery-repeats-any-dispatched-call"
+)
+BEFORE_EMIT = pytest.mark.fault(
+    "SIGKILL after the outcome's commit, before it is sent", simulated="pending-outcomes-are-forgotten-at-a-start"
+)
+AFTER_EMIT = pytest.mark.fault(
+    "SIGKILL after an outcome was sent, before its confirmation", simulated="delivery-counts-when-written"
+)
 
 points = pytest.mark.parametrize(
     "point",
@@ -51,8 +61,8 @@ async def finish(scene: Scene) -> None:
     await scene.verify_journal()
 
 
-@pytest.mark.fault("SIGKILL before the first commit")
-@stores
+@pytest.mark.fault("SIGKILL before the first commit", simulated="effects-before-commit")
+@on_postgres
 async def test_a_call_lost_before_the_first_commit_left_no_trace(tmp_path: Path, dialect: Dialect, store: str) -> None:
     async with Scene(tmp_path, dialect, store=store) as scene:
         await play(scene, "before-accept", "once")
@@ -65,7 +75,7 @@ async def test_a_call_lost_before_the_first_commit_left_no_trace(tmp_path: Path,
 
 
 @ASKED_AGAIN
-@stores
+@on_postgres
 async def test_a_call_lost_before_the_first_commit_may_be_asked_again(
     tmp_path: Path, dialect: Dialect, store: str
 ) -> None:
@@ -79,7 +89,7 @@ async def test_a_call_lost_before_the_first_commit_may_be_asked_again(
         await finish(scene)
 
 
-@stores
+@on_postgres
 @points
 async def test_a_repeatable_call_is_asked_again_with_the_same_id(
     tmp_path: Path, dialect: Dialect, store: str, point: str
@@ -96,7 +106,7 @@ async def test_a_repeatable_call_is_asked_again_with_the_same_id(
         assert len(scene.backend.seen) == asked
 
 
-@stores
+@on_postgres
 @points
 async def test_an_unrepeatable_call_is_told_to_have_an_unknown_outcome(
     tmp_path: Path, dialect: Dialect, store: str, point: str
@@ -113,6 +123,7 @@ async def test_an_unrepeatable_call_is_told_to_have_an_unknown_outcome(
 
 
 @AFTER_REQUEST
+@pytest.mark.parametrize("store", ["postgres"])
 async def test_an_answer_out_of_the_configuration_is_given_by_the_next_process(tmp_path: Path, store: str) -> None:
     async with Scene(tmp_path, "0.2", store=store) as scene:
         await play(scene, "after-request", "words")
@@ -123,8 +134,8 @@ async def test_an_answer_out_of_the_configuration_is_given_by_the_next_process(t
         await finish(scene)
 
 
-@pytest.mark.fault("SIGKILL after the request, before its answer")
-@stores
+@pytest.mark.fault("SIGKILL after the request, before its answer", simulated="recovered-call-is-not-unknown")
+@on_postgres
 @pytest.mark.parametrize("tool", ["again", "once"])
 async def test_a_gateway_killed_while_the_executor_works_keeps_its_promise(
     tmp_path: Path, dialect: Dialect, store: str, tool: str
@@ -144,7 +155,7 @@ async def test_a_gateway_killed_while_the_executor_works_keeps_its_promise(
         assert len(scene.backend.seen) == (2 if tool == "again" else 1)
 
 
-@stores
+@on_postgres
 @pytest.mark.parametrize(
     "point",
     [
@@ -167,7 +178,7 @@ async def test_a_recorded_outcome_is_sent_by_the_next_process(
 
 
 @AFTER_EMIT
-@stores
+@on_postgres
 async def test_a_result_that_has_arrived_but_is_not_marked_is_repeated_word_for_word(
     tmp_path: Path, dialect: Dialect, store: str
 ) -> None:
@@ -186,7 +197,7 @@ async def test_a_result_that_has_arrived_but_is_not_marked_is_repeated_word_for_
 
 
 @pytest.mark.fault("SIGKILL after the delivery")
-@stores
+@pytest.mark.parametrize(("dialect", "store"), [("0.1", "sqlite"), ("0.2", "postgres")])
 async def test_a_delivered_result_is_not_repeated(tmp_path: Path, dialect: Dialect, store: str) -> None:
     async with Scene(tmp_path, dialect, store=store) as scene:
         await scene.run()
@@ -201,8 +212,8 @@ async def test_a_delivered_result_is_not_repeated(tmp_path: Path, dialect: Diale
         assert len(call.results) == 1
 
 
-@pytest.mark.fault("SIGKILL before and after the claim of a queued call")
-@stores
+@pytest.mark.fault("SIGKILL before and after the claim of a queued call", simulated="one-attempt-too-many")
+@on_postgres
 @pytest.mark.parametrize(
     ("point", "tool", "succeeds"),
     [("before-claim", "once", True), ("after-claim", "once", False), ("after-claim", "again", True)],

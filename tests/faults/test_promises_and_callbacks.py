@@ -10,9 +10,12 @@ import pytest
 from gateway.testing.runtimes.huma.rules import Dialect
 from tests.faults.scene import Scene
 
-pytestmark = [pytest.mark.faults, pytest.mark.fault("SIGKILL around a 202 and its callback")]
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.fault("SIGKILL around a 202 and its callback", simulated="accepted-call-has-no-deadline"),
+]
 
-stores = pytest.mark.parametrize(("dialect", "store"), [("0.1", "sqlite"), ("0.2", "postgres")])
+on_postgres = pytest.mark.parametrize(("dialect", "store"), [("0.2", "postgres")])
 
 
 async def call_back(scene: Scene, body: dict[str, Any]) -> httpx.Response:
@@ -21,7 +24,7 @@ async def call_back(scene: Scene, body: dict[str, Any]) -> httpx.Response:
     return await scene.http.post(f"{address.path}?{address.query}", json=body)
 
 
-@stores
+@on_postgres
 async def test_an_accepted_call_outlives_its_gateway_and_takes_its_callback_from_the_next(
     tmp_path: Path, dialect: Dialect, store: str
 ) -> None:
@@ -45,7 +48,7 @@ async def test_an_accepted_call_outlives_its_gateway_and_takes_its_callback_from
         await scene.verify_journal()
 
 
-@stores
+@on_postgres
 async def test_a_callback_whose_gateway_died_may_be_sent_again(tmp_path: Path, dialect: Dialect, store: str) -> None:
     async with Scene(tmp_path, dialect, store=store) as scene:
         await scene.run("after-outcome")
@@ -65,7 +68,7 @@ async def test_a_callback_whose_gateway_died_may_be_sent_again(tmp_path: Path, d
         await scene.verify_journal()
 
 
-@stores
+@on_postgres
 async def test_a_promise_that_was_not_recorded_is_an_unknown_outcome_and_its_callback_is_ignored(
     tmp_path: Path, dialect: Dialect, store: str
 ) -> None:

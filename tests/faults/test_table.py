@@ -2,24 +2,39 @@
 
 import ast
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.faults.table import PAGE, fault_of, lines_of, list_of, page_of, rows_of
+from tests.simulation.search import FAULTS as KNOWN
 
 FOLDER = Path(__file__).parent
+
+
+def marks() -> Iterator[tuple[str, str, list[str]]]:
+    """The faults that tests are marked with, the files they are in, and the known faults of the simulation."""
+    for file in sorted(FOLDER.glob("test_*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            match node:
+                case ast.Call(func=ast.Attribute(attr="fault"), args=[ast.Constant(value=str(fault))], keywords=more):
+                    yield fault, file.name, [ast.literal_eval(one.value) for one in more if one.arg == "simulated"]
+                case _:
+                    pass
 
 
 def tried() -> dict[str, set[str]]:
     """The faults that tests are marked with, and the files they are in."""
     found: defaultdict[str, set[str]] = defaultdict(set)
-    for file in sorted(FOLDER.glob("test_*.py")):
-        for node in ast.walk(ast.parse(file.read_text())):
-            match node:
-                case ast.Call(func=ast.Attribute(attr="fault"), args=[ast.Constant(value=str(fault))]):
-                    found[fault].add(file.name)
-                case _:
-                    pass
+    for fault, file, _ in marks():
+        found[fault].add(file)
     return found
+
+
+def test_each_fault_that_is_simulated_has_a_known_fault_which_the_simulation_finds() -> None:
+    known = {path.stem for path in KNOWN.glob("*.patch")}
+    simulated = {name for _, _, names in marks() for name in names}
+    assert simulated
+    assert simulated <= known
 
 
 def test_each_fault_of_the_page_is_tried_by_the_test_that_it_leads_to() -> None:
@@ -51,9 +66,14 @@ def test_figures_of_one_fault_are_added_up_over_its_tests() -> None:
     }  # fmt: skip
     other = {**one, "store": "postgres", "calls": 500, "longest": 1.26, "lost": 1}
     quiet = {**one, "fault": "Frost", "calls": 0, "at_risk": 0}
-    assert [row.line() for row in rows_of([one, other, quiet])] == [
+    half = {**other, "fault": "Flood", "at_risk": 0, "simulated": "leak"}
+    assert [row.line() for row in rows_of([one, other, quiet, half])] == [
         "| [Fire](test_a.py) | both | 1,500 | 1 | 0 | 2 of 6 | 4 | 2 | 1.3 s |",
         "| [Frost](test_a.py) | SQLite |  |  |  |  |  |  |  |",
+        (
+            "| [Flood](test_a.py) | PostgreSQL; SQLite [simulated](../simulation/faults/leak.patch) "
+            "| 500 | 1 | 0 |  | 2 | 1 | 1.3 s |"
+        ),
     ]
 
 

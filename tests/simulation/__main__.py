@@ -10,7 +10,10 @@ import traceback
 
 from tests.simulation.release import release
 from tests.simulation.shrink import shrink
-from tests.simulation.world import WorldFault, run
+from tests.simulation.world import Story, WorldFault, run
+
+_SHOWN = 30
+"""Lines that are printed of a log, and of the story of the first seed that fails."""
 
 
 def say(line: str) -> None:
@@ -55,13 +58,20 @@ def _replay(parser: argparse.ArgumentParser, given: argparse.Namespace) -> int:
     if given.shrink and story.broken:
         kept, story = shrink(int(number), given.steps, story, say)
         say(f"needs the steps {', '.join(map(str, kept)) or 'of no seed'}")
-    sys.stdout.write("\n".join([*story.lines, *story.log[-20:], ""]))
+    say("\n".join(story.lines))
+    _show_log(story)
     return 1 if story.broken else 0
+
+
+def _show_log(story: Story) -> None:
+    if story.log:
+        say("\n".join(["The last errors of the gateway, in real time:", *story.log[-_SHOWN:]]))
 
 
 def _search(given: argparse.Namespace) -> int:
     if given.minutes is not None:
         given.first, given.seconds = secrets.randbelow(10**9), given.minutes * 60
+        say(f"fresh seeds from {given.first}@{release()}, for {given.minutes:g} minutes of CPU")
     # The first run imports everything; later ones need not look at it again.
     run(given.first, 10)
     gc.collect()
@@ -77,10 +87,14 @@ def _search(given: argparse.Namespace) -> int:
         if told:
             failed += 1
             say(f"seed {seed}@{release()}, {time.process_time() - began:.1f} s: {told}")
+            if failed == 1:
+                say("\n".join(story.lines[-_SHOWN:]))
+                _show_log(story)
             if given.until_broken:
                 return 1
     seconds = time.process_time() - began
-    say(f"{done} seeds, {done * given.steps / seconds * 60:,.0f} steps a minute of CPU, {failed} failed")
+    speed = done * given.steps / seconds * 60
+    say(f"{done} seeds from {given.first}, {speed:,.0f} steps a minute of CPU, {failed} failed")
     return 1 if failed else 0
 
 

@@ -16,7 +16,7 @@ from gateway.serve import parts_for, read_configuration
 from gateway.store.port import Engine
 from gateway.store.sqlite.lock import SIDES
 from tests.simulation.clock import SimClock
-from tests.simulation.loop import Process
+from tests.simulation.loop import Process, acts
 from tests.simulation.network import Network
 from tests.simulation.servers import HttpConn
 from tests.simulation.store import Disk, SimEngine
@@ -237,6 +237,8 @@ class Instance:
             return {"type": "http.disconnect"}
 
         async def send(message: dict[str, Any]) -> None:
+            if not acts():
+                return
             if message["type"] == "http.response.start":
                 exchange.status = message["status"]
                 exchange.headers = {name.decode(): value.decode() for name, value in message["headers"]}

@@ -21,7 +21,7 @@ _HELD = 0.01
 
 
 class Process:
-    """A process of the world: its callbacks, its tasks and its fuse."""
+    """A process of the world: its callbacks, its tasks and its fuses."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -31,6 +31,8 @@ class Process:
         """Seconds by which its wall clock is wrong."""
         self.fuse: int | None = None
         """Callbacks until it is killed."""
+        self.effects: int | None = None
+        """Effects until it is killed, perhaps within a callback: the next ones do not happen."""
         self.on_fuse: Callable[[], object] = lambda: None
         self.context = copy_context()
         self.context.run(PROCESS.set, self)
@@ -53,6 +55,15 @@ class Process:
                 return
         callback(*args)
 
+    def acts(self) -> bool:
+        """Whether the next effect of the process happens: what it writes to a connection, the store or a client."""
+        if self.effects is not None and not self.dead:
+            self.effects -= 1
+            if self.effects <= 0:
+                self.dead = True
+                self.on_fuse()
+        return not self.dead
+
     def add(self, task: asyncio.Task[Any]) -> None:
         self._tasks[task] = None
         if len(self._tasks) > 2_000:
@@ -67,6 +78,12 @@ class Process:
 
 
 PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
+
+
+def acts() -> bool:
+    """Whether the next effect of the current process happens; the world always acts."""
+    process = PROCESS.get()
+    return process is None or process.acts()
 
 
 MOST_TURNS = 3_000_000

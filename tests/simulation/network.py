@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextvars import copy_context
 from typing import Any
 
-from tests.simulation.loop import PROCESS, Process, SimLoop
+from tests.simulation.loop import PROCESS, Process, SimLoop, acts
 
 _KERNEL = 128 * 1024
 """Bytes that a kernel takes before a writer notices that its peer does not read."""
@@ -182,7 +182,7 @@ class _Transport(asyncio.Transport):
 
     def write(self, data: Any) -> None:
         wire = self._wire
-        if self._closing or wire.over or _gone(wire):
+        if self._closing or wire.over or not acts() or _gone(wire):
             return
         wire.to_server.put(bytes(data))
         if not self._paused and wire.to_server.size > _KERNEL + _HIGH:
@@ -305,7 +305,7 @@ class Network:
             raise ConnectionRefusedError(111, "Connection refused")
 
     def open(self, factory: Callable[[], asyncio.BaseProtocol], address: Address) -> Wire:
-        conn = self.world.run(self.listeners[address[1]]) if address[1] in self.listeners else None
+        conn = self.world.run(self.listeners[address[1]]) if address[1] in self.listeners and acts() else None
         if conn is None:
             raise ConnectionResetError(104, "Connection reset by peer")
         protocol = factory()

@@ -1,19 +1,22 @@
 """Shortens a failing run: removes steps as long as the same promise breaks."""
 
+import time
 from collections.abc import Callable
 
 from tests.simulation.world import Story, run
 
-_MOST_RUNS = 300
+_MOST_CPU = 300
+"""Seconds of CPU after which the shortest run so far will do."""
 
 
 def shrink(seed: int, steps: int, story: Story, tell: Callable[[str], None]) -> tuple[list[int], Story]:
     """Return the steps that are left, and their story; `tell` gets a line for each shorter run."""
     promise = promise_of(story)
     kept, size, runs = [*range(steps)], (steps + 1) // 2, 0
-    while size and runs < _MOST_RUNS:
+    until = time.process_time() + _MOST_CPU
+    while size and time.process_time() < until:
         start = 0
-        while start < len(kept) and runs < _MOST_RUNS:
+        while start < len(kept) and time.process_time() < until:
             tried = kept[:start] + kept[start + size :]
             runs += 1
             found = run(seed, steps, frozenset(tried))

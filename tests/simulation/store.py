@@ -14,7 +14,7 @@ from gateway.store.sqlite.job_thread import JobThread
 from gateway.store.sqlite.jobs import Job, Verdict
 from gateway.store.sqlite.tuning import SqliteTuning
 from gateway.store.sqlite.writer import Writer
-from tests.simulation.loop import SimLoop
+from tests.simulation.loop import SimLoop, acts
 
 _TUNING = SqliteTuning(synchronous="OFF")
 
@@ -46,8 +46,9 @@ class _Runner(JobThread):
         self._later(self._open)
 
     def put(self, jobs: Sequence[Job] | None) -> None:
-        self._jobs.append(jobs)
-        self._ring()
+        if acts():
+            self._jobs.append(jobs)
+            self._ring()
 
     def rest(self) -> Sequence[Job]:
         return [job for jobs in self._jobs for job in jobs or ()]

@@ -15,7 +15,7 @@ from gateway.errors import EngineUnavailable
 from gateway.store.outage import StoreOutage
 from gateway.store.rows import EngineHealth
 from tests.simulation.clock import SimClock
-from tests.simulation.loop import PROCESS, Process
+from tests.simulation.loop import PROCESS, Process, acts
 from tests.simulation.network import Network
 from tests.simulation.store import Disk, SimEngine
 
@@ -83,6 +83,7 @@ class RemoteEngine:
 
     async def _ask(self, name: str, *args: Any, **named: Any) -> Any:
         net = self._server.net
+        acts()
         until = net.loop.now + _PATIENCE
         await asyncio.sleep(net.delay())
         while self.is_away:
@@ -114,7 +115,7 @@ class RemoteEngine:
 
     def notify(self, topic: str) -> None:
         """Tell the others; what cannot be sent is lost."""
-        if not self.is_away:
+        if not self.is_away and acts():
             self._server.tell(topic, self)
 
     def listen(self, heard: Heard) -> Callable[[], None]:

@@ -1,7 +1,6 @@
 """Seeds keep every promise, tell one story, and find the faults that are known."""
 
 import os
-import secrets
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 from tests.simulation.search import FAULTS, ROOT, search
 
 _SECONDS = 60
-"""CPU for fresh seeds, and for the search of one fault."""
+"""CPU of a usual core in which each known fault is found."""
 
 
 def simulate(*words: str) -> str:
@@ -28,14 +27,12 @@ def test_fixed_seeds_keep_every_promise_and_tell_one_story() -> None:
     assert "8 seeds" in simulate("--first", "0", "--count", "8", "--steps", "150", "--twice")
 
 
-@pytest.mark.slow
-def test_fresh_seeds_keep_every_promise() -> None:
-    first = secrets.randbelow(10**9)
-    assert " 0 failed" in simulate("--first", str(first), "--seconds", str(_SECONDS))
+def test_more_fixed_seeds_keep_every_promise() -> None:
+    assert " 0 failed" in simulate("--first", "1000", "--seconds", "20")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", sorted(FAULTS.glob("*.patch")), ids=lambda path: path.stem)
 def test_a_known_fault_breaks_a_promise(fault: Path) -> None:
-    # Fixed seeds find each in a minute of CPU of a usual core.
+    # A core may be three times as slow.
     assert search(fault, seconds=3 * _SECONDS, first=1, steps=200)

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +41,22 @@ def test_a_seed_of_another_release_says_so_and_one_of_this_release_does_not() ->
     code, told = simulate("--seed", "seven")
     assert code == 2
     assert "'seven' is not a seed: write a number, or NUMBER@RELEASE" in told
+
+
+def test_a_seed_tells_the_same_story_in_other_surroundings(tmp_path: Path) -> None:
+    stories = [
+        subprocess.run(
+            [*before, sys.executable, "-m", "tests.simulation", "--seed", "7"],
+            cwd=ROOT, env=os.environ | {"PYTHONHASHSEED": "0"} | more, capture_output=True, text=True, check=True,
+            timeout=300,
+        ).stdout.partition("The last errors")[0]
+        for before, more in (
+            ((), {"TZ": "UTC"}),
+            (("taskset", "1"), {"TZ": "Asia/Kathmandu", "LC_ALL": "tr_TR.UTF-8", "TMPDIR": str(tmp_path), "HOME": "/"}),
+        )
+    ]  # fmt: skip
+    assert stories[0] == stories[1]
+    assert len(stories[0].splitlines()) > 100
 
 
 def test_a_configuration_that_the_gateway_refuses_is_a_fault_of_the_world() -> None:

@@ -200,7 +200,7 @@ class World:
                 instance.engine.reach()
             process = instance.process
             if process is not None:
-                process.fuse = None
+                process.fuse = process.effects = None
                 if process.paused:
                     process.resume(self.loop)
 
@@ -470,12 +470,15 @@ async def pause(world: World) -> None:
 
 
 async def kill(world: World) -> None:
-    """`kill -9`, at one of the next callbacks."""
+    """`kill -9`, at one of the next callbacks or between two of the next effects."""
     instance = world.random.choice(world.instances)
     process = instance.process
-    if process is None or process.fuse is not None:
+    if process is None or process.fuse is not None or process.effects is not None:
         return
-    process.fuse = world.random.choice((1, 3, 10, 30, 100, 300))
+    if world.random.random() < 0.5:
+        process.fuse = world.random.choice((1, 3, 10, 30, 100, 300))
+    else:
+        process.effects = world.random.choice((1, 2, 3, 5, 10, 30))
 
     def burn() -> None:
         world.tell(f"{instance.name} is killed")
