@@ -145,7 +145,13 @@ async def test_what_keeps_running_takes_the_lines_that_it_prints_and_leaves_noth
         begins = "# kill the gateway, and restart it with"
         assert (begins in said) is not contained
         pasted = said[said.index("# paste these first") : said.index("" if contained else begins, -4)]
-        tried = [line.replace("curl -s", "echo == && curl -m 5 -sf") for line in pasted]
+        tried = [
+            # What the agents have asked is listed as soon as the gateway has heard of it.
+            f'echo ==; until found=$({line}) && grep -q asked <<< "$found"; do sleep 0.1; done; echo "$found"'
+            if "/interactions?" in line
+            else line.replace("curl -s", "echo == && curl -m 5 -sf")
+            for line in pasted
+        ]
         shell = await asyncio.create_subprocess_exec(
             "bash", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
         )
