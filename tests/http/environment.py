@@ -135,6 +135,8 @@ class Backend:
     canceled: list[Cancellation] = field(default_factory=list[Cancellation])
     gate: asyncio.Event | None = None
     """What it waits for before it answers."""
+    cancels_forever: bool = False
+    """Whether it never ends a cancel."""
 
     async def execute(self, request: Request) -> Answer:
         self.asked.append(request)
@@ -157,6 +159,8 @@ class Backend:
 
     async def cancel(self, cancellation: Cancellation) -> None:
         self.canceled.append(cancellation)
+        if self.cancels_forever:
+            await asyncio.Event().wait()
 
     async def copy(self, *, key: str, kind: str, at: datetime, data: dict[str, Any], attempt: int) -> Copied:
         del key, kind, at, data, attempt

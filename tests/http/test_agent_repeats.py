@@ -10,6 +10,8 @@ from typing import Any
 
 import httpx
 import pytest
+import structlog
+from structlog.testing import capture_logs
 
 from gateway.adapter.port import McpEndpoint
 from gateway.events import CallId, Outcome
@@ -249,6 +251,25 @@ async def test_the_end_of_get_result_ends_the_wait_and_not_the_call(way: str) ->
                 await until(left)
                 await agent.settle(call_id)
         assert not agent.environment.backend.canceled
+
+
+@pytest.mark.slow
+async def test_an_executor_that_never_ends_a_cancel_is_no_fault_of_the_gateway() -> None:
+    async with agent_of("desk") as agent:
+        structlog.reset_defaults()
+        agent.environment.backend.cancels_forever = True
+        asking = asyncio.create_task(agent.call())
+        call_id = await agent.started(1)
+        with capture_logs() as log:
+
+            async def gave_up() -> str | None:
+                return next((line["reason"] for line in log if line["event"] == "cancel failed"), None)
+
+            response = await agent.wire.post(f"/v1/calls/{call_id}/cancel", headers=bearer(agent.token))
+            assert response.status_code == 202
+            await asking
+            assert await until(gave_up) == "the executor did not finish in time"
+            assert "part failed" not in {line["event"] for line in log}
 
 
 @pytest.mark.parametrize("kind", ["desk", "tool token", "ticket", "operator", "operator without keys"])

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.testing.runtimes.huma.rules import ResultFrame, Violation, read_frame
 from tests.simulation.clients import GAP
+from tests.simulation.clock import EPOCH
 
 if TYPE_CHECKING:
     from tests.simulation.backend import Work
@@ -103,10 +104,11 @@ def outcomes(world: "World") -> Iterator[Broken]:
             found[event.body["call_id"]].append(event.body)
         elif event.kind == "tool.requested" and event.body.get("runs_in", "host") == "host":
             asked[event.body["call_id"]] += 1
-    recorded = {row[0]: row[1:] for row in world.read("SELECT call_id, native_call_id, tool, state FROM calls")}
+    rows = world.read("SELECT call_id, native_call_id, tool, state, deadline_at FROM calls")
+    recorded = {row[0]: row[1:] for row in rows}
     for call_id in asked.keys() - recorded.keys():
         yield 2, f"the request {call_id} has no call"
-    for call_id, (native, tool, state) in recorded.items():
+    for call_id, (native, tool, state, deadline) in recorded.items():
         if len(found[call_id]) != 1:
             yield 2, f"{native} has {len(found[call_id])} outcomes and is {state}"
             continue
@@ -118,9 +120,12 @@ def outcomes(world: "World") -> Iterator[Broken]:
             yield 2, f"{native} waited while everything worked, and expired"
         last = work.requests[-1] if work is not None else None
         if found[call_id][0].get("unknown") and last is not None and last.answered_at is not None:
-            quick = last.answered_at - last.at < _QUICK
+            # An attempt shortly before the deadline has only the time until then.
+            had_time = deadline / 1_000_000 - EPOCH - last.at > _QUICK
+            quick = had_time and last.answered_at - last.at < _QUICK
             if quick and not world.was_disturbed(last.at - _AROUND, last.answered_at + _AROUND):
-                yield 5, f"{native} is unknown, and the backend answered {last.manner} to attempt {last.attempt}"
+                error = found[call_id][0].get("error")
+                yield 5, f"{native} is unknown ({error}), and the backend answered {last.manner} to {last.attempt}"
 
 
 def replays(world: "World") -> Iterator[Broken]:

@@ -319,8 +319,12 @@ class Dispatcher:
 
     async def _cancel(self, executor: Executor, cancellation: Cancellation) -> None:
         # Cancels are best effort: a failure is logged and changes nothing.
-        async with asyncio.timeout((cancellation.timeout + _SLACK).total_seconds()):
-            await executor.cancel(cancellation)
+        try:
+            async with asyncio.timeout((cancellation.timeout + _SLACK).total_seconds()):
+                await executor.cancel(cancellation)
+        except TimeoutError:
+            # Also after a stall of the process, in which the executor's own limit has expired too.
+            log.warning("cancel failed", key=cancellation.key, reason="the executor did not finish in time")
 
     # Questions -------------------------------------------------------------------------------------------
 
