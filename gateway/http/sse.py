@@ -76,7 +76,7 @@ class Followers:
     """The open streams of one application: limits their number and ends them."""
 
     def __init__(self) -> None:
-        self._streams: set[EventStream] = set()
+        self._streams: dict[EventStream, None] = {}
         self._count_by_subject: Counter[str] = Counter()
 
     def __len__(self) -> int:
@@ -96,12 +96,12 @@ class Followers:
     @contextmanager
     def register(self, stream: "EventStream") -> Generator[None]:
         """Count a stream while it is open."""
-        self._streams.add(stream)
+        self._streams[stream] = None
         self._count_by_subject[stream.subject] += 1
         try:
             yield
         finally:
-            self._streams.discard(stream)
+            self._streams.pop(stream, None)
             self._count_by_subject[stream.subject] -= 1
             if not self._count_by_subject[stream.subject]:
                 del self._count_by_subject[stream.subject]

@@ -27,6 +27,10 @@ _LATE = "arrived too late; success was assumed"
 _QUIET = 4
 """Looks, five seconds apart, that find nothing unfinished."""
 
+_ARRIVING = 10
+"""Seconds in which the last events reach their followers."""
+_IDLE = 6
+"""Looks that find a queued call which may be sent, while no call holds a slot."""
 _QUICK = 3.0
 """Seconds in which an answer is certainly in time."""
 _AROUND = 5.0
@@ -51,16 +55,24 @@ class Event:
 async def check_end(world: "World") -> None:
     """Heal everything, wait until it rests, and judge."""
     world.heal()
-    until, quiet = world.loop.now + _HEALING, 0
+    until, quiet, idle = world.loop.now + _HEALING, 0, dict[str, int]()
     while world.loop.now < until and quiet < _QUIET:
         await asyncio.sleep(5)
         world.start()
         up = all(instance.up for instance in world.instances)
         quiet = quiet + 1 if up and not any(unfinished(world)) else 0
+        idle = {call_id: idle.get(call_id, 0) + 1 for call_id in _waits_for_nothing(world)}
+        for call_id in [call_id for call_id, looks in idle.items() if looks > _IDLE]:
+            world.fail(2, f"call {call_id} waits, and no other call runs")
+            return
     for instance in world.instances:
         if not instance.up:
             world.fail(10, f"{instance.name} does not start: {instance.failure!r}")
             return
+    for _ in range(_ARRIVING):
+        # What is recorded at this moment reaches its followers a little later.
+        if any(followers(world)):
+            await asyncio.sleep(1)
     for judge in (unfinished, outcomes, replays, agents, order, followers, writers, surprises):
         try:
             found = [*judge(world)]
@@ -69,6 +81,15 @@ async def check_end(world: "World") -> None:
             return
         for number, text in found:
             world.fail(number, text)
+
+
+def _waits_for_nothing(world: "World") -> list[str]:
+    """List the queued calls whose time has come, if no other call can hold their slot."""
+    query = """
+        SELECT call_id FROM calls WHERE state = 'queued' AND coalesce(due_at, 0) < ?
+        AND NOT EXISTS (SELECT 1 FROM calls WHERE state IN ('dispatched', 'accepted'))
+    """
+    return [call_id for (call_id,) in world.read(query, int((EPOCH + world.loop.now) * 1_000_000))]
 
 
 def unfinished(world: "World") -> Iterator[Broken]:

@@ -1,4 +1,7 @@
-"""Production code reads the wall clock in the system clock only; a contract in `pyproject.toml` holds the modules."""
+"""Production code reads the wall clock in the system clock only, and its order depends on no address.
+
+A contract in `pyproject.toml` holds the modules.
+"""
 
 import ast
 from collections.abc import Iterator
@@ -47,3 +50,44 @@ def test_a_read_is_found(source: str) -> None:
 @pytest.mark.parametrize("source", ["clock.now()", "self._clock.now()", "datetime.fromtimestamp(0, UTC)"])
 def test_a_clock_is_fine(source: str) -> None:
     assert not list(reads(source))
+
+
+HASHED_BY_VALUE = frozenset(
+    {"str", "int", "tuple", "None", "SessionId", "CallId", "InteractionId", "DedupeKey", "Direction"}
+)
+
+
+def sets_of_objects(source: str) -> Iterator[tuple[int, str]]:
+    """Find sets whose members are hashed by their address, so that their order differs from run to run."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "set":
+            names = {part for one in ast.walk(node.slice) for part in _names(one)}
+            if names - HASHED_BY_VALUE:
+                yield node.lineno, ast.unparse(node)
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    match node:
+        case ast.Name(name) | ast.Constant(str(name)):
+            yield name
+        case ast.Attribute(attr=name):
+            yield name
+        case _:
+            pass
+
+
+def test_no_set_is_ordered_by_addresses() -> None:
+    found = {
+        f"{path.relative_to(ROOT)}:{line}: {text}"
+        for folder in ("gateway", "adapters")
+        for path in (ROOT / folder).rglob("*.py")
+        if not any(path.is_relative_to(ROOT / one) for one in ALLOWED)
+        for line, text in sets_of_objects(path.read_text(encoding="utf-8"))
+    }
+    assert found == set(), "use a dict with the value None"
+
+
+def test_a_set_of_objects_is_found() -> None:
+    assert [text for _, text in sets_of_objects("a: set[asyncio.Task[int]]; b: set[tuple[str, int]]")] == [
+        "set[asyncio.Task[int]]"
+    ]

@@ -74,7 +74,7 @@ class HttpClient:
         self._waiting: deque[asyncio.Future[None]] = deque()
         """Exchanges that wait for a slot."""
         self._idle: deque[_Wire] = deque()
-        self._wires: set[_Wire] = set()
+        self._wires: dict[_Wire, None] = {}
         self._sweeper: asyncio.TimerHandle | None = None
         self._sweep_moment = inf
         self._alarm: asyncio.TimerHandle | None = None
@@ -313,7 +313,7 @@ class _PendingExchange(asyncio.Future[T]):
 class _Wire(asyncio.Protocol):
     """One connection; it has at most one exchange at a time."""
 
-    def __init__(self, client: HttpClient, wires: set["_Wire"], *, limit: int) -> None:
+    def __init__(self, client: HttpClient, wires: dict["_Wire", None], *, limit: int) -> None:
         self._client = client
         self._wires = wires
         self.reader = HttpReader(limit=limit)
@@ -331,7 +331,7 @@ class _Wire(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports do not inherit from asyncio's.
         self.transport = cast("asyncio.Transport", transport)
-        self._wires.add(self)
+        self._wires[self] = None
 
     def ask(
         self, request: bytes, within: timedelta, until: float, read: Callable[[Exchange], T]
@@ -377,7 +377,7 @@ class _Wire(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
-        self._wires.discard(self)
+        self._wires.pop(self, None)
         self.closed.set_result(None)
         self._end("the connection was lost before a response arrived")
 

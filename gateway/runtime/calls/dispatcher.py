@@ -102,7 +102,7 @@ class Dispatcher:
         self._traces = None if services.traces is None else AttemptTraces(services.traces, services.clock)
         self._attempts: dict[Inbox, dict[CallId, Future[Answer]]] = {}
         """The running attempts of each session."""
-        self._broken_off: set[Future[Answer]] = set()
+        self._broken_off: dict[Future[Answer], None] = {}
         """Canceled attempts whose end is not reported."""
         self._questions: dict[Inbox, dict[Task[None], None]] = {}
         self._asking = Counter[tuple[Inbox, str]]()
@@ -148,7 +148,7 @@ class Dispatcher:
 
     def _break_off(self, *attempts: Future[Answer]) -> None:
         for attempt in attempts:
-            self._broken_off.add(attempt)
+            self._broken_off[attempt] = None
             attempt.cancel()
 
     # Calls -----------------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ class Dispatcher:
         except BaseException as exc:  # noqa: BLE001
             if not attempt.cancelled() or attempt not in self._broken_off:
                 answer, result = _note_fault(exc, executor=call.executor, call_id=call.call_id), "uncertain"
-        self._broken_off.discard(attempt)
+        self._broken_off.pop(attempt, None)
         self._finish(session, call, epoch, answer, result, is_evidence=is_evidence)
 
     def _finish(

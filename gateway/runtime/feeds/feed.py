@@ -39,7 +39,7 @@ class Feed(NewsLog[News]):
         self.last_sequence = last_sequence
         self._session_id = session_id
         self._all_sessions = all_sessions
-        self._watches: dict[str, set[OutcomeWatch]] = {}
+        self._watches: dict[str, dict[OutcomeWatch, None]] = {}
         """Watches by call."""
         self._others: Callable[[Live | None], None] | None = None
         self._others_until = 0.0
@@ -60,12 +60,12 @@ class Feed(NewsLog[News]):
     def watching(self, call_id: CallId) -> Generator[OutcomeWatch]:
         """Watch for the outcome of an open call; also wakes when the feed ends or skips events."""
         watch = OutcomeWatch()
-        watches = self._watches.setdefault(call_id, set())
-        watches.add(watch)
+        watches = self._watches.setdefault(call_id, {})
+        watches[watch] = None
         try:
             yield watch
         finally:
-            watches.discard(watch)
+            watches.pop(watch, None)
             if not watches:
                 self._watches.pop(call_id, None)
 

@@ -38,7 +38,7 @@ class Pool:
             self._free.put_nowait(Line(address))
         self._waiting = 0
         self._tasks = Tasks()
-        self._running: set[asyncio.Task[Any]] = set()
+        self._running: dict[asyncio.Task[Any], None] = {}
         self._closing = False
 
     async def ask(self, statement: str, *values: object) -> Sequence[Any]:
@@ -83,12 +83,12 @@ class Pool:
 
     async def _protect(self, work: Coroutine[Any, Any, T]) -> T:
         task = spawn("postgres pool", work, self._tasks)
-        self._running.add(task)
+        self._running[task] = None
         task.add_done_callback(guard_call("postgres pool", self._ended))
         return await asyncio.shield(task)
 
     def _ended(self, task: "asyncio.Task[Any]") -> None:
-        self._running.discard(task)
+        self._running.pop(task, None)
         if not task.cancelled():
             # Retrieved here, because the caller may have been canceled.
             task.exception()
