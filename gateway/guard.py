@@ -305,7 +305,7 @@ def guard_call(name: str, call: Callable[[*Args], object]) -> Callable[[*Args], 
 
 @contextmanager
 def loop_faults() -> Generator[None]:
-    """Log and count faults that only the running loop's exception handler receives, unless somebody else does."""
+    """Log and count the faults that reach only the exception handler of the loop; an existing handler stays."""
     loop, faults = asyncio.get_running_loop(), FAULTS.get()
 
     def note(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

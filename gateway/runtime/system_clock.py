@@ -13,6 +13,8 @@ from gateway.clock import Clock
 from gateway.events import EventId, ulid_entropy, ulid_time
 
 _ENTROPY_BITS = 80
+_READINGS = 5
+"""Readings of both clocks, of which the fastest counts."""
 _DIGITS = [ulid_entropy(n)[-1] for n in range(32)]
 _NEXT = dict(pairwise(_DIGITS))
 """The successor of each digit but the last, which carries over."""
@@ -24,12 +26,21 @@ def _find_steady() -> Callable[[], float]:
     return time.monotonic if boot_time is None else partial(time.clock_gettime, boot_time)
 
 
+def _find_offset(steady: Callable[[], float]) -> float:
+    """Return the wall time at the zero of a steady clock; a stall between two reads would make all times wrong."""
+    readings: list[tuple[float, float]] = []
+    for _ in range(_READINGS):
+        before, wall, after = steady(), time.time(), steady()
+        readings.append((after - before, wall - (before + after) / 2))
+    return min(readings)[1]
+
+
 class SystemClock:
     """Wall time that is read once and continued by a steady clock, so that clock changes have no effect."""
 
     def __init__(self) -> None:
         self._steady = _find_steady()
-        self._offset = time.time() - self._steady()
+        self._offset = _find_offset(self._steady)
         self.monotonic = time.monotonic
 
     def now(self) -> datetime:

@@ -1,7 +1,7 @@
 """One call in the terminal: found, shown, canceled, and redriven after its backend has refused it."""
 
 import json
-from datetime import UTC, datetime
+from datetime import datetime
 
 from fastapi import Response
 from fastapi.responses import JSONResponse
@@ -171,9 +171,9 @@ async def test_calls_are_filtered_like_dead_letters_and_show_how_long_they_took(
     newer.settings["routes"].insert(0, {"match": {"tool": "free"}, "to": "others"})
     async with newer.running() as gateway:
         await ended(await newer.agent.call("ask", GOOD))
-        between = datetime.now(UTC).isoformat()
         await ended(await newer.agent.call("free", {}))
         late, early = (await gateway.get("/v1/calls"))["data"]
+        between = late["created_at"]
         for words, rows in (
             (("--executor", "others"), [late]),
             (("--executor", "cards"), [early]),

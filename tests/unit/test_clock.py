@@ -34,6 +34,24 @@ def test_the_time_is_in_utc_and_right() -> None:
     assert abs(now - datetime.now(UTC)) < timedelta(seconds=5)
 
 
+@pytest.mark.parametrize("stalls_before", [True, False], ids=["before the read", "after the read"])
+def test_a_stall_at_the_start_does_not_make_all_times_wrong(
+    monkeypatch: pytest.MonkeyPatch, *, stalls_before: bool
+) -> None:
+    read, stalls = time.time, [0.2, 0.2]
+
+    def read_slowly() -> float:
+        at = read()
+        # The stall is the fault itself.
+        time.sleep(stalls.pop() if stalls else 0)
+        return read() if stalls_before else at
+
+    monkeypatch.setattr(time, "time", read_slowly)
+    clock = SystemClock()
+    assert not stalls
+    assert abs(clock.timestamp() - read()) < 0.05
+
+
 def test_a_step_of_the_wall_clock_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SystemClock()
     before = clock.now()

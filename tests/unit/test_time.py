@@ -4,7 +4,7 @@ A contract in `pyproject.toml` holds the modules.
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,18 @@ ALLOWED = {
     "gateway/sdk": "somebody else's process",
     "gateway/testing": "the other side of the wire",
 }
-"""Folders that read the wall clock, and why."""
+"""Folders that are no part of the gateway's process, and why."""
+
+
+def found_by(look: Callable[[str], Iterator[tuple[int, str]]]) -> set[str]:
+    """Look at each production module except those of other processes."""
+    return {
+        f"{path.relative_to(ROOT)}:{line}: {text}"
+        for folder in ("gateway", "adapters")
+        for path in (ROOT / folder).rglob("*.py")
+        if not any(path.is_relative_to(ROOT / one) for one in ALLOWED)
+        for line, text in look(path.read_text(encoding="utf-8"))
+    }
 
 
 def reads(source: str) -> Iterator[tuple[int, str]]:
@@ -30,14 +41,7 @@ def reads(source: str) -> Iterator[tuple[int, str]]:
 
 
 def test_only_other_processes_read_the_wall_clock() -> None:
-    found = {
-        f"{path.relative_to(ROOT)}:{line}: {name}"
-        for folder in ("gateway", "adapters")
-        for path in (ROOT / folder).rglob("*.py")
-        if not any(path.is_relative_to(ROOT / one) for one in ALLOWED)
-        for line, name in reads(path.read_text(encoding="utf-8"))
-    }
-    assert found == set()
+    assert found_by(reads) == set()
 
 
 @pytest.mark.parametrize(
@@ -77,14 +81,7 @@ def _names(node: ast.AST) -> Iterator[str]:
 
 
 def test_no_set_is_ordered_by_addresses() -> None:
-    found = {
-        f"{path.relative_to(ROOT)}:{line}: {text}"
-        for folder in ("gateway", "adapters")
-        for path in (ROOT / folder).rglob("*.py")
-        if not any(path.is_relative_to(ROOT / one) for one in ALLOWED)
-        for line, text in sets_of_objects(path.read_text(encoding="utf-8"))
-    }
-    assert found == set(), "use a dict with the value None"
+    assert found_by(sets_of_objects) == set(), "use a dict with the value None"
 
 
 def test_a_set_of_objects_is_found() -> None:

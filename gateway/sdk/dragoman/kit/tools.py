@@ -541,7 +541,7 @@ def _read_signature(name: str, function: ToolFunction) -> tuple[type[BaseModel],
 
 
 def _type_of(function: ToolFunction, parameter: Parameter) -> object:
-    """Evaluate the annotation of one parameter; the others, and that of the result, may name what is not imported.
+    """Evaluate the annotation of one parameter only, because other names may not be imported.
 
     Raises:
         NameError: it names what is not imported.
