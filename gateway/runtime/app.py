@@ -335,7 +335,8 @@ class Gateway:
         stack.push_async_callback(lambda: suppress_faults("sessions", self._sessions.end()))
         for name in settings.runtimes:
             await self._configuration.start_runtime(name)
-        await _enter(stack, "cluster member", self._member.taking_over(self._parts.report))
+        await self._configuration.start_sessions(self._parts.report)
+        await _enter(stack, "cluster member", self._member.taking_over())
         stack.enter_context(self._maintenance.running(self._tasks, lambda: self.settings.retention))
         stack.push_async_callback(lambda: suppress_faults("drain", self._stop()))
 

@@ -10,7 +10,7 @@ from typing import Any
 import structlog
 
 from gateway.adapter.port import Adapter
-from gateway.errors import Conflict, DragomanError, InvalidConfiguration, Problem
+from gateway.errors import Conflict, DragomanError, EngineUnavailable, InvalidConfiguration, Problem
 from gateway.guard import FAULTS, Tasks, guard, guard_call, in_thread, is_fault, spawn
 from gateway.log_limit import limited
 from gateway.runtime.ambient import Ambient
@@ -31,6 +31,7 @@ from gateway.runtime.views import Reloaded
 from gateway.settings.model import Section, Settings
 from gateway.settings.place import Finding, Place, report
 from gateway.settings.source import read_source
+from gateway.store.port import Report
 
 log = structlog.get_logger(__name__)
 
@@ -103,11 +104,19 @@ class Configuration:
             call(settings)
 
     async def start_runtime(self, name: str) -> None:
-        """Connect a configured runtime; if its adapter fails, retry in a task of its own."""
+        """Connect a configured runtime; if its adapter or the store fails, retry in a task of its own."""
         try:
             await self._apply_runtime(name)
-        except AdapterFailed as exc:
+        except (AdapterFailed, EngineUnavailable) as exc:
             self._retry(name, exc)
+
+    async def start_sessions(self, progress: Report) -> None:
+        """Take over sessions without an owner before any link connects; if the store fails, retry in a task."""
+        try:
+            async with self._parts.sessions.without_links():
+                await self._parts.takeover.take_all(report=progress)
+        except EngineUnavailable as exc:
+            self._retry(None, exc)
 
     async def reload(self, *, force: bool, dry_run: bool) -> Reloaded:
         """Read the configuration file again and apply it; the reload continues if its caller is canceled.

@@ -79,6 +79,8 @@ class Instance:
         self._stop: asyncio.Event | None = None
         self.misconfigured: Callable[[BaseException], None] = lambda _: None
         """Takes the refusal of a configuration."""
+        self.exited: Callable[[Process], None] = lambda _: None
+        """Takes a process that ends although nobody stopped it; `failure` is the reason."""
         self.main: asyncio.Task[None] | None = None
         self._processes: list[Process] = []
         """All so far: what a dead process refers to must not be collected while the world exists."""
@@ -138,6 +140,8 @@ class Instance:
         finally:
             if not process.dead:
                 self._forget(process)
+                if not stop.is_set():
+                    self._loop.call_soon(self.exited, process, context=self._net.world)
 
     def _forget(self, process: Process) -> None:
         if self.process is process:

@@ -27,6 +27,8 @@ class Process:
         self.name = name
         self.dead = False
         self.paused = False
+        self.connected = False
+        """Whether it has connected to a peer."""
         self.skew = 0.0
         """Seconds by which its wall clock is wrong."""
         self.fuse: int | None = None

@@ -310,7 +310,9 @@ class Network:
             raise ConnectionResetError(104, "Connection reset by peer")
         protocol = factory()
         assert isinstance(protocol, asyncio.Protocol)
-        wire = Wire(self, protocol, conn, PROCESS.get())
+        wire = Wire(self, protocol, conn, owner := PROCESS.get())
+        if owner is not None:
+            owner.connected = True
         self.wires[wire] = None
         return wire
 

@@ -85,7 +85,7 @@ async def spin(_):
         {body}
 world.STEPS.clear()
 world.STEPS[spin] = 1
-world._USUAL = (spin,)
+world.USUAL = (spin,)
 {bound}
 """
 

@@ -19,7 +19,6 @@ from gateway.runtime.feeds.interactions import watch_others
 from gateway.runtime.session.sessions import Sessions
 from gateway.runtime.session.shared import Shared
 from gateway.runtime.session.worker import SessionWorker
-from gateway.store.port import Report
 
 log = structlog.get_logger(__name__)
 
@@ -81,11 +80,9 @@ class ClusterMember:
         )
 
     @asynccontextmanager
-    async def taking_over(self, report: Report) -> AsyncGenerator[None]:
-        """Take over sessions without an owner, now and regularly; the runtimes must be known."""
+    async def taking_over(self) -> AsyncGenerator[None]:
+        """Look regularly for sessions without an owner; the runtimes must be known."""
         shared = self._shared
-        async with self._sessions.without_links():
-            await self.takeover.take_all(report=report)
         guard("takeover", self.takeover.warn_unserved, shared.tasks, again=False)
         with ExitStack() as stack:
             look = partial(self._handover.keep_looking, self._workers, shared=shared.keeper.shared)

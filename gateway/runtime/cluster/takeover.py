@@ -68,17 +68,25 @@ class Takeover:
 
     async def take_all(self, *, pause: float = 0.0, report: Report = report_nothing) -> None:
         """Take over all sessions that this instance may own, `BATCH` at a time."""
-        most = 0 if report is report_nothing else await self._engine.count_open_sessions()
-        while not self._sessions.leaving:
-            report("loading sessions", min(1, self._sessions.count / max(most, 1)))
-            rows = await self._keeper.take_over(self._sessions.runtimes.keys(), limit=BATCH)
-            if not rows:
-                return
-            for row in rows:
-                self._metrics.taken_up(takeover=row.fence > 1)
-            self._log_taken(rows)
-            await self._sessions.take_up(rows)
-            await asyncio.sleep(pause * (0.5 + self._jitter()))
+        try:
+            most = 0 if report is report_nothing else await self._engine.count_open_sessions()
+            while not self._sessions.leaving:
+                report("loading sessions", min(1, self._sessions.count / max(most, 1)))
+                rows = await self._keeper.take_over(self._sessions.runtimes.keys(), limit=BATCH)
+                if not rows:
+                    break
+                for row in rows:
+                    self._metrics.taken_up(takeover=row.fence > 1)
+                self._log_taken(rows)
+                await self._sessions.take_up(rows)
+                await asyncio.sleep(pause * (0.5 + self._jitter()))
+            if self._must_compare:
+                self._must_compare = False
+                await self._compare()
+        except EngineUnavailable:
+            # This instance may own a session without knowing, because the answer was lost.
+            self._must_compare = True
+            raise
 
     def _log_taken(self, rows: Sequence[SessionRow]) -> None:
         """Log sessions of other instances, one line for each former owner."""
@@ -132,12 +140,10 @@ class Takeover:
             try:
                 # A leaving instance names its sessions in parts. `take_over` would still count it for the fair shares.
                 await self._take_named()
+                if looks >= _COMPARE:
+                    looks, self._must_compare = 0, True
                 await self.take_all(pause=_PAUSE)
-                if self._must_compare or looks >= _COMPARE:
-                    looks, self._must_compare = 0, False
-                    await self._compare()
             except EngineUnavailable as exc:
-                # This instance may own a session without knowing, because the answer was lost.
                 self._must_compare = True
                 self._engine.outage.failed(exc, "query for sessions without an owner")
 

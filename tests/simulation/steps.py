@@ -1,0 +1,251 @@
+"""What happens in a world: each step is one thing that its seed chooses."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from gateway.store.sqlite import backup
+from gateway.store.sqlite.lock import SIDES, before_restore
+from tests.simulation.clients import Writer
+from tests.simulation.store_server import RemoteEngine
+
+if TYPE_CHECKING:
+    from tests.simulation.huma import HumaServer
+    from tests.simulation.world import World
+
+API_KEY = "dk_simulated-key-of-the-world"
+TOOLS = ("again", "once")
+
+
+def _server(world: "World") -> "HumaServer":
+    return world.servers[world.random.choice(("old", "new", "new"))]
+
+
+async def call(world: "World") -> None:
+    server = _server(world)
+    world.number += 1
+    tool = world.random.choice(TOOLS)
+    big = "x" * int(10 ** (world.random.random() * 5)) if world.random.random() < 0.1 else ""
+    arguments = {"n": world.number, "big": big}
+    made = await server.agent.call(tool, arguments, f"call-{world.number}")
+    if server.agent.connected:
+        world.calls.append((server.agent.dialect, made))
+    world.tell(f"{server.agent.agent_id} calls {tool} as call-{world.number}")
+
+
+async def repeat(world: "World") -> None:
+    if not world.calls:
+        return
+    dialect, made = world.random.choice(world.calls[-20:])
+    server = world.servers["old" if dialect == "0.1" else "new"]
+    await server.agent.call(made.tool, made.arguments, made.call_id)
+    world.tell(f"{server.agent.agent_id} repeats {made.call_id}")
+
+
+async def cancel(world: "World") -> None:
+    if not world.calls:
+        return
+    dialect, made = world.random.choice(world.calls[-5:])
+    server = world.servers["old" if dialect == "0.1" else "new"]
+    await server.agent.cancel(made)
+    world.tell(f"{server.agent.agent_id} cancels {made.call_id}")
+
+
+async def talk(world: "World") -> None:
+    server = _server(world)
+    world.number += 1
+    texts = [f"message {world.number}.{index}" for index in range(world.random.randint(1, 3))]
+    world.loop.create_task(server.agent.say(texts, call_id=f"burst-{world.number}"))
+    world.tell(f"{server.agent.agent_id} says {len(texts)} messages as burst-{world.number}")
+
+
+async def garbage(world: "World") -> None:
+    server = _server(world)
+    packet = world.random.choice(
+        ('2["event",{"type":"tool-call"}]', '2["event",17]', "2{", '2["event",{"type":"tool-call","toolCallId":7}]',
+         '2["other",{}]', '2["event",{"type":"status","status":"busy"}]', "29999999999999999999[]", '2["event",NaN]')
+    )  # fmt: skip
+    await server.agent.emit_text(packet)
+    world.tell(f"{server.agent.agent_id} sends {packet}")
+
+
+async def post(world: "World") -> None:
+    """A client posts a context to an agent, or calls a tool."""
+    name = world.random.choice(("old", "new"))
+    found = world.read("SELECT session_id FROM sessions WHERE runtime = ?", name) if world.uses_http else ()
+    if not found:
+        return
+    world.number += 1
+    path, key, repeats = f"/v1/sessions/{found[0][0]}", f"key-{world.number}", world.random.choice((0, 0, 1))
+    if world.random.random() < 0.5:
+        body: dict[str, Any] = {"tool": world.random.choice(TOOLS), "arguments": {"n": world.number}}
+        writer = Writer(world.ask, f"{path}/calls?wait={world.random.choice((0, 1, 30))}", body, key, repeats=repeats)
+        world.tell(f"a client calls {body['tool']} of {name} with {key}")
+    else:
+        body = {"events": [{"kind": "context.updated", "name": "board", "context": {"n": world.number}}]}
+        writer = Writer(world.ask, f"{path}/events", body, key, repeats=repeats)
+        world.tell(f"a client posts a context to {name} with {key}")
+    world.writers.append(writer)
+    world.loop.create_task(writer.write())
+
+
+async def reload(world: "World") -> None:
+    """Change the configuration, and let each instance read it again."""
+    world.draw_limits()
+    world.most_attempts = max(world.most_attempts, world.attempts)
+    world.tell(f"the configuration changes: {world.attempts} attempts, {world.limits}")
+    for instance in world.instances:
+        instance.rewrite()
+        if instance.up:
+            headers = {"authorization": f"Bearer {API_KEY}"}
+            instance.request("POST", "/v1/reload", b"{}", headers)
+
+
+async def back_up(world: "World") -> None:
+    """Copy the database, as `dragoman backup` does."""
+    if world.store is not None or not world.read("SELECT 1 FROM calls LIMIT 1"):
+        return
+    world.copies += 1
+    world.copy = world.path.with_name(f"copy-{world.copies}.db")
+    backup.back_up(world.path, world.copy)
+    world.tell("the database is copied")
+
+
+async def restore_copy(world: "World") -> None:
+    """Stop the gateway, put the last copy of the database in its place, and start it again."""
+    instance = world.instances[0]
+    if world.copy is None or instance.process is None:
+        return
+    world.tell("the gateway is killed, and the copy of the database restored")
+    world.disturb()
+    instance.kill()
+    rows = world.read("SELECT call_id, native_call_id FROM calls")
+    world.forgotten.update(name for row in rows for name in row)
+    world.forgotten.update(made.call_id for _, made in world.calls)
+    world.forgotten.update(writer.key for writer in world.writers)
+    backup.restore(world.path, world.copy)
+    for side in ("", *SIDES):
+        world.path.with_name(f"{before_restore(world.path).name}{side}").unlink(missing_ok=True)
+    world.start()
+
+
+async def cut(world: "World") -> None:
+    server = _server(world)
+    world.tell(f"the link of {server.agent.agent_id} breaks")
+    await server.agent.drop()
+
+
+async def leave(world: "World") -> None:
+    server = _server(world)
+    world.tell(f"the server disconnects {server.agent.agent_id}")
+    await server.agent.disconnect()
+
+
+async def outage(world: "World") -> None:
+    """A server or the backend is away for a while."""
+    gone: Any = world.random.choice((*world.servers.values(), world.backend))
+    seconds = 20 * world.random.random() ** 2
+    world.tell(f"{type(gone).__name__} is away for {seconds:.2f} s")
+    gone.stop()
+    world.disturb(seconds)
+    world.net.call_at(world.loop.now + seconds, gone.start)
+
+
+async def partition(world: "World") -> None:
+    """The network holds everything, or what goes to or from one instance, or between it and the store."""
+    seconds = 8 * world.random.random() ** 2
+    world.disturb(seconds)
+    instance = world.random.choice(world.instances)
+    process, engine = instance.process, instance.engine
+    match world.random.choice(("all", "instance", "store")):
+        case "instance" if process is not None and world.store is not None:
+            world.tell(f"the network of {instance.name} holds everything for {seconds:.2f} s")
+            world.net.isolated[process] = None
+        case "store" if isinstance(engine, RemoteEngine):
+            seconds *= 2
+            world.tell(f"{instance.name} cannot reach the store for {seconds:.2f} s")
+            engine.is_away = True
+            world.disturb(seconds)
+            world.net.call_at(world.loop.now + seconds, engine.reach)
+            return
+        case _:
+            world.tell(f"the network holds everything for {seconds:.2f} s")
+            world.net.partitioned = True
+    world.net.call_at(world.loop.now + seconds, world.net.heal)
+
+
+async def bad_disk(world: "World") -> None:
+    disk = world.disk
+    disk.refuses = world.random.choice((1.0, 0.3))
+    seconds = 5 * world.random.random() ** 2
+    world.tell(f"the disk refuses {disk.refuses:.0%} for {seconds:.2f} s")
+
+    def heal() -> None:
+        disk.refuses = 0.0
+
+    world.net.call_at(world.loop.now + seconds, heal)
+
+
+async def pause(world: "World") -> None:
+    """SIGSTOP."""
+    instance = world.random.choice(world.instances)
+    process = instance.process
+    if process is None:
+        return
+    seconds = 10 * world.random.random() ** 2
+    world.tell(f"{instance.name} is stopped for {seconds:.2f} s")
+    process.paused = True
+    world.disturb(seconds)
+    world.net.call_at(world.loop.now + seconds, lambda: process.resume(world.loop))
+
+
+async def kill(world: "World") -> None:
+    """`kill -9`, at one of the next callbacks or between two of the next effects."""
+    instance = world.random.choice(world.instances)
+    process = instance.process
+    if process is None or process.fuse is not None or process.effects is not None:
+        return
+    if world.random.random() < 0.5:
+        process.fuse = world.random.choice((1, 3, 10, 30, 100, 300))
+    else:
+        process.effects = world.random.choice((1, 2, 3, 5, 10, 30))
+
+    def burn() -> None:
+        world.tell(f"{instance.name} is killed")
+        world.disturb()
+        instance.kill()
+        seconds = 3 * world.random.random() ** 3
+        if world.store is not None:
+            # Beyond the lease, so that the other instance takes over.
+            seconds *= 4
+        world.net.call_at(world.loop.now + seconds, world.start)
+
+    process.on_fuse = lambda: world.net.world.run(world.loop.call_soon, burn)
+
+
+async def drain(world: "World") -> None:
+    instance = world.random.choice(world.instances)
+    if not instance.up:
+        return
+    world.tell(f"{instance.name} drains")
+    world.disturb(60)
+    instance.drain()
+    process, until = instance.process, world.loop.now + 200
+    while instance.process is process and world.loop.now < until:
+        await world.settle(0.1)
+    if instance.process is process:
+        world.fail(10, f"the drain of {instance.name} does not end")
+    world.start()
+
+
+async def wait(world: "World") -> None:
+    seconds = world.random.choice((0.01, 0.1, 1.0, 10.0)) * world.random.random()
+    await asyncio.sleep(seconds)
+
+
+STEPS: dict[Callable[["World"], Awaitable[None]], float] = {
+    call: 60, repeat: 4, cancel: 6, talk: 8, garbage: 3, post: 6, cut: 3, leave: 1, outage: 2, partition: 2,
+    bad_disk: 3, pause: 1, kill: 2, drain: 1, reload: 1, back_up: 2, restore_copy: 1, wait: 10,
+}  # fmt: skip
+"""The steps with their weights."""
+USUAL = (call, talk, post, wait)
