@@ -165,7 +165,8 @@ async def _bring_about(name: str, made: Environment, page: Page) -> None:
         case "stale" | "409" if "/calls/" in page.url:
             call_id = page.url.rpartition("/")[2].partition("?")[0]
             await made.gateway.calls.progress(CallId(call_id), {"percent": 50}, size=20)
-            await page.click("text=Cancel the call")
+            await page.click("text=Cancel the call…")
+            await page.click("button:text-is('Cancel')")
             await page.wait_for_load_state()
         case "stale" | "409":
             rows = await made.gateway.interactions.page(StorePage(50), session_id=None, state="waiting")

@@ -108,7 +108,8 @@ async def test_a_stale_cancel_lists_the_changes_and_does_nothing(ui: Ui) -> None
     call_id = await ui.environment.ask()
     page = await ui.open(f"/ui/calls/{call_id}", java_script_enabled=False)
     await ui.environment.gateway.calls.progress(CallId(call_id), {"percent": 50}, size=20)
-    await page.click("text=Cancel the call")
+    await page.click("text=Cancel the call…")
+    await page.click("button:text-is('Cancel')")
     await expect(page.locator("h1")).to_have_text("The call changed")
     await expect(page.locator("main")).to_contain_text("call.progressed")
     assert (await ui.environment.gateway.calls.one(CallId(call_id))).state == "accepted"

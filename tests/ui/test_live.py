@@ -116,6 +116,22 @@ async def test_a_lost_stream_is_told_and_found_again(ui: Ui) -> None:
     ui.faults.clear()
 
 
+async def test_the_time_since_when_a_page_is_not_live_follows_the_zone_of_the_browser(ui: Ui) -> None:
+    page = await ui.open("/ui", timezone_id="Asia/Kolkata")
+    await ui.live(page)
+    await page.context.set_offline(True)
+    ui.end_streams()
+    lost = page.locator("#banner time")
+    await expect(lost).to_be_visible(timeout=PATIENT)
+    hour, minute = (int(part) for part in (await lost.inner_text()).split(":"))
+    await page.click("[data-zone]")
+    hour, minute = divmod(hour * 60 + minute + 330, 60)
+    await expect(lost).to_have_text(f"{hour % 24:02}:{minute:02}")
+    await page.context.set_offline(False)
+    await expect(page.locator("#banner")).to_be_hidden(timeout=PATIENT)
+    ui.faults.clear()
+
+
 async def test_a_hidden_tab_holds_no_stream(ui: Ui) -> None:
     page = await ui.open("/ui")
     await ui.live(page)

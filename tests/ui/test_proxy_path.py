@@ -106,8 +106,9 @@ async def test_an_operator_never_leaves_the_path_of_the_gateway(browser: Browser
             await page.press("input[name=q]", "Enter")
         assert page.url == f"{url}/ui/calls/{ids['accepted']}"
         assert f"curl -s '{url}/v1/calls/" in await page.inner_text("footer")
+        await page.click("text=Cancel the call…")
         async with page.expect_navigation():
-            await page.click("text=Cancel the call")
+            await page.click("button:text-is('Cancel')")
         async with page.expect_navigation():
             await page.click("text=Sign out")
         assert page.url == f"{url}/ui/sign-in"

@@ -39,7 +39,7 @@ def draw(minutes: Sequence[Mapping[str, Any]]) -> Chart:
     columns: list[ChartColumn] = []
     for number, one in enumerate(minutes[-60:], start=60 - len(minutes[-60:])):
         failures = min(one["calls"], one["failed"]) if one["calls"] else 0
-        hint = f"{one['at'][11:16]}: {one['calls']} calls, {one['failed']} failed"
+        hint = f"{one['at'][11:16]} UTC: {one['calls']} calls, {one['failed']} failed"
         columns.append(
             ChartColumn(number * width, width - 1.5, HEIGHT * one["calls"] / top, HEIGHT * failures / top, hint)
         )

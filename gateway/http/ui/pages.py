@@ -24,6 +24,27 @@ from gateway.http.web_pages import origin_of
 from gateway.runtime.app import Gateway
 
 _CONFLICT = 409
+_ADVICE = {
+    **dict.fromkeys(
+        ("conflict", "gone", "idempotency-busy", "idempotency-conflict", "method-not-allowed"),
+        "Go back and reload the page: it shows the current state.",
+    ),
+    **dict.fromkeys(
+        ("request-timeout", "session-owner-unavailable", "starting", "draining", "overloaded", "busy"),
+        "Try again in a few seconds.",
+    ),
+    **dict.fromkeys(
+        ("invalid-request", "invalid-json", "invalid-event", "unsupported-media-type", "call-over"), "Go back."
+    ),
+    "unauthorized": "Sign in again.",
+    "foreign-origin": "Open the page at the gateway's own address and send the form there.",
+    "inexpressible": "`dragoman explain` lists what each runtime accepts.",
+    "invalid-arguments": "Compare the arguments with the tool's `parameters` in the configuration.",
+    "invalid-configuration": "Validate the file with `dragoman check FILE`.",
+    "unavailable": "Try again later; the overview shows the cause, often a full disk.",
+    "internal": "Report it with the lines of the gateway's log that name this request.",
+}
+"""What a reader of a page can do, by problem; the `mend` of these problems addresses callers of the API."""
 MOST_COUNTED = 50
 """The highest count in the navigation; more are shown as `50+`."""
 
@@ -161,5 +182,6 @@ def _page_of(visit: Visit, exc: BaseException) -> Response:
 
 
 def _error_page(visit: Visit, status: int, problem: Mapping[str, Any]) -> Response:
-    kind = PROBLEMS.get(str(problem.get("type", "")).rpartition("/")[2])
-    return render(visit, "error.html", status, problem=problem, status=status, kind=kind)
+    name = str(problem.get("type", "")).rpartition("/")[2]
+    advice = _ADVICE.get(name) or (PROBLEMS[name].mend if name in PROBLEMS else None)
+    return render(visit, "error.html", status, problem=problem, status=status, advice=advice)

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from gateway.http.errors import PROBLEMS, Refused
 from gateway.http.ui import pages
 from gateway.runtime.tuning import Tuning
 from tests.http.conftest import serving
 from tests.http.environment import Environment, environment_of
 from tests.http.ui.browser import browsing, forms_in
+from tests.unit.cli.test_fixes import API
 
 
 @pytest.mark.parametrize(
@@ -105,3 +107,15 @@ async def test_a_page_that_does_not_exist_leads_to_other_pages_and_not_to_the_ap
     assert answer.status_code == 404
     assert '<a href="/ui/sessions">' in main
     assert "/v1/" not in main
+
+
+async def test_no_page_of_an_error_gives_the_advice_of_the_api(environment: Environment, url: str) -> None:
+    told: dict[str, str] = {}
+    async with browsing(url) as browser:
+        await browser.sign_in("all-of-it")
+        for name, kind in PROBLEMS.items():
+            environment.fail("call", Refused(name, "it failed"))
+            answer = await browser.open("/ui/calls/some")
+            assert answer.status_code == kind.status
+            told[name] = answer.text.partition('<p class="advice">')[2].partition("</p>")[0]
+    assert [name for name, advice in told.items() if not advice or API.search(advice)] == []

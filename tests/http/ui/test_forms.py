@@ -1,6 +1,7 @@
 """The forms without a browser: each rendering is carried out once, and a stale form only lists the changes."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 
 import httpx
@@ -292,7 +293,20 @@ async def test_forms_are_hidden_without_their_scope(environment: Environment, ur
     async with browsing(url) as browser:
         for key, shown in (("all-of-it", True), ("look-only", False)):
             await browser.sign_in(key)
-            for call, button in (("accepted", "Cancel the call"), ("lost", "Redrive…")):
+            for call, button in (("accepted", "Cancel the call…"), ("lost", "Redrive…")):
                 page = await browser.open(f"/ui/calls/{ids[call]}")
                 assert page.status_code == 200
                 assert (button in page.text) is shown
+
+
+async def test_each_step_that_cannot_be_undone_takes_a_second_click(environment: Environment, browser: Browser) -> None:
+    ids = await environment.fill()
+    await environment.lose_copy(ids["session"])
+    pages = [f"/ui/sessions/{ids['session']}", f"/ui/calls/{ids['accepted']}", f"/ui/calls/{ids['lost']}"]
+    texts = [(await browser.open(path)).text for path in (*pages, "/ui/dead-letters")]
+    found = "\n".join(texts)
+    for step, least in (("close", 1), ("interrupt", 1), ("cancel", 1), ("dismiss", 4)):
+        forms = [one.start() for one in re.finditer(f'action="[^"]*/{step}"', found)]
+        assert len(forms) >= least, step
+        for at in forms:
+            assert re.search(r'<details class="menu"><summary class="button">[^<]*…</summary>\s*<form [^<]*$', found[:at])

@@ -303,5 +303,5 @@ async def test_the_chart_has_labels_at_both_ends_and_percentiles(environment: En
         await environment.lose_call()
         page = _plain(await _page(browser, "/ui"))
     assert re.search(r"2 a minute|1 a minute", page)
-    assert re.search(r"since start, \d\d:\d\d now", page)
+    assert re.search(r"since start now", page)
     assert re.search(r"1 failed or unknown p50 \S+ m?s, p95 \S+ m?s", page)

@@ -161,9 +161,15 @@ function parse(html) {
   return new DOMParser().parseFromString(html, "text/html");
 }
 
-function report(since, text) {
-  lost ??= since;
-  banner.textContent = `Not live since ${lost.toISOString().slice(11, 16)} UTC; ${text}.`;
+function report(moment, text) {
+  lost ??= moment;
+  const since = document.createElement("time");
+  since.dateTime = lost.toISOString();
+  since.textContent = since.dateTime.slice(11, 16);
+  since.title = `${since.dateTime.slice(0, 10)} ${since.textContent} UTC`;
+  since.dataset.abs = "";
+  banner.replaceChildren("Not live since ", since, `; ${text}.`);
+  showTimes();
   banner.hidden = false;
 }
 
