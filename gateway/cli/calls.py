@@ -21,6 +21,9 @@ from gateway.cli.options import (
     RUNTIME,
     SESSION,
     SINCE,
+    TEXT,
+    TOOL,
+    UNTIL,
     URL,
     YES,
     JsonOption,
@@ -87,10 +90,13 @@ def list_calls(
     *,
     session: str | None = SESSION,
     runtime: str | None = RUNTIME,
-    tool: str | None = option("--tool", "NAME", "Only calls of this tool."),
+    tool: str | None = TOOL,
     executor: str | None = EXECUTOR,
     label: list[str] | None = LABEL,
     since: str | None = SINCE,
+    until: str | None = UNTIL,
+    trace_id: str | None = option("--trace-id", "ID", "Only calls of this trace."),
+    text: str | None = TEXT,
     state: list[CallStanding] | None = option("--state", "STATE", _STATES),
     failed: bool = flag("--failed", "Only failed and expired calls."),
     unknown: bool = flag("--unknown", "Only calls with an unknown outcome."),
@@ -116,7 +122,7 @@ def list_calls(
             raise Misused("--dry-run and --yes require --redrive")
         if redrive and limit > MOST:
             raise Misused(f"--redrive accepts at most {MOST} calls at a time")
-        labels, opened = parse_labels(label), time_of(since)
+        labels, opened, before = parse_labels(label), time_of(since), time_of(until, "--until")
     states = ["failed", "expired"] if failed else [one.value for one in state or ()]
     with connect(url, key) as gateway:
         found = gateway.client.calls(
@@ -126,6 +132,9 @@ def list_calls(
             executor=executor,
             labels=labels,
             since=opened,
+            until=before,
+            trace_id=trace_id,
+            text=text,
             state=states,  # pyright: ignore[reportArgumentType] -- their names
             unknown=unknown or (False if redrive else None),
         )

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
@@ -17,6 +17,7 @@ from gateway.cli.options import (
     KEY,
     RUNTIME,
     SINCE,
+    TOOL,
     URL,
     YES,
     JsonOption,
@@ -31,6 +32,7 @@ from gateway.cli.terminal import age_of, say_json, say_row, to_row
 
 if TYPE_CHECKING:
     from dragoman.client import DeadCall, DeadDelivery
+    from dragoman.client.filters import LetterFilters
     from gateway.cli.connection import GatewayConnection
 
 _LIST = "dragoman dead-letters list"
@@ -39,6 +41,7 @@ _SESSION_AND_EVENT = re.compile(r"[^:]+:[0-9]+")
 
 LETTER = argument("ID", "ID or prefix; without one, all that match the filters.", default=None)
 KIND = option("--kind", "KIND", "Only `call` or only `delivery`.")
+CAUSE = option("--cause", "TEXT", "Only with this error or reason; details after `: `, `; ` or ` (` may be left out.")
 TARGET = option("--target", "TARGET", "Only deliveries to this target: runtime, or destination:NAME.")
 UNKNOWN = typer.Option(
     None, "--unknown/--known", help="Only calls that may have run, or only those that certainly did not."
@@ -76,7 +79,9 @@ def list_letters(
     kind: str | None = KIND,
     runtime: str | None = RUNTIME,
     executor: str | None = EXECUTOR,
+    tool: str | None = TOOL,
     target: str | None = TARGET,
+    cause: str | None = CAUSE,
     since: str | None = SINCE,
     unknown: bool | None = UNKNOWN,
     limit: int = SHOWN,
@@ -88,7 +93,9 @@ def list_letters(
     from gateway.cli.connection import connect
 
     with connect(url, key) as gateway:
-        which = _filters(kind, runtime, executor, target, since, unknown)
+        which = _filters(
+            since, kind=kind, runtime=runtime, executor=executor, tool=tool, target=target, cause=cause, unknown=unknown
+        )
         rows, more = gateway.take(gateway.client.dead_letters(**which), limit)
         show_rows(rows, _LETTERS, as_json=as_json, more=more)
 
@@ -136,7 +143,9 @@ def redrive(
     kind: str | None = KIND,
     runtime: str | None = RUNTIME,
     executor: str | None = EXECUTOR,
+    tool: str | None = TOOL,
     target: str | None = TARGET,
+    cause: str | None = CAUSE,
     since: str | None = SINCE,
     unknown: bool | None = UNKNOWN,
     everything: bool = ALL,
@@ -157,11 +166,12 @@ def redrive(
             return f"redriven as call {clean(done.call_id)}"
         return f"queued again: event {done.sequence} to {clean(done.target)}"
 
-    given = (kind, runtime, executor, target, since, unknown)
     with connect(url, key) as gateway:
         act = partial(gateway.client.redrive_dead_letter, new_key=new_key, deliver=deliver)
         order = BulkOrder("dead letter", "redriven", act, dry_run, yes, as_json)
-        which = _filters(*given)
+        which = _filters(
+            since, kind=kind, runtime=runtime, executor=executor, tool=tool, target=target, cause=cause, unknown=unknown
+        )
         _carry_out(gateway, order, letter, which if which or everything else None, say, limit=limit)
 
 
@@ -180,7 +190,9 @@ def dismiss(
     kind: str | None = KIND,
     runtime: str | None = RUNTIME,
     executor: str | None = EXECUTOR,
+    tool: str | None = TOOL,
     target: str | None = TARGET,
+    cause: str | None = CAUSE,
     since: str | None = SINCE,
     unknown: bool | None = UNKNOWN,
     everything: bool = ALL,
@@ -198,33 +210,30 @@ def dismiss(
         is_call = done.type == "call"
         return f"dismissed: {clean(done.call_id if is_call else f'{done.session_id}:{done.sequence}:{done.target}')}"
 
-    given = (kind, runtime, executor, target, since, unknown)
     with connect(url, key) as gateway:
         act = gateway.client.dismiss_dead_letter
         order = BulkOrder("dead letter", "dismissed", act, dry_run, yes, as_json)
-        which = _filters(*given)
+        which = _filters(
+            since, kind=kind, runtime=runtime, executor=executor, tool=tool, target=target, cause=cause, unknown=unknown
+        )
         _carry_out(gateway, order, letter, which if which or everything else None, say, limit=limit)
 
 
-def _filters(
-    kind: str | None, runtime: str | None, executor: str | None, target: str | None, since: str | None,
-    unknown: bool | None,
-) -> dict[str, Any]:  # fmt: skip
+def _filters(since: str | None, **given: Any) -> "LetterFilters":
     """Collect the given filters.
 
     Raises:
         Misused: `since` is not a time.
     """
-    given = {"kind": kind, "runtime": runtime, "executor": executor, "target": target,
-             "since": time_of(since), "unknown": unknown}  # fmt: skip
-    return {name: value for name, value in given.items() if value is not None}
+    wanted = {**given, "since": time_of(since)}
+    return cast("LetterFilters", {name: value for name, value in wanted.items() if value is not None})
 
 
 def _carry_out(
     gateway: "GatewayConnection",
     order: BulkOrder,
     letter: str | None,
-    which: dict[str, Any] | None,
+    which: "LetterFilters | None",
     say: Callable[[Any], str],
     *,
     limit: int,

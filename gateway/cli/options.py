@@ -63,13 +63,13 @@ def parse_labels(given: list[str] | None) -> dict[str, str]:
     return {name: value for name, _, value in (one.partition("=") for one in given or ())}
 
 
-def time_of(since: str | None) -> datetime | None:
-    """Read the value of `--since`.
+def time_of(given: str | None, name: str = "--since") -> datetime | None:
+    """Read the value of `--since` or `--until`.
 
     Raises:
         Misused: it is neither a duration nor a time.
     """
-    if since is None:
+    if given is None:
         return None
     from pydantic import TypeAdapter, ValidationError
 
@@ -77,14 +77,14 @@ def time_of(since: str | None) -> datetime | None:
 
     span: TypeAdapter[timedelta] = TypeAdapter(Duration)
     try:
-        return datetime.now(UTC) - span.validate_python(since)
+        return datetime.now(UTC) - span.validate_python(given)
     except ValidationError:
         pass
     try:
         # A time without a zone is in the zone of this machine.
-        return datetime.fromisoformat(since).astimezone()
+        return datetime.fromisoformat(given).astimezone()
     except ValueError as exc:
-        text = f"--since: {clean(since, 50)!r} is neither a duration such as 2h nor a time such as 2026-11-20T12:00Z"
+        text = f"{name}: {clean(given, 50)!r} is neither a duration such as 2h nor a time such as 2026-11-20T12:00Z"
         raise Misused(text) from exc
 
 
@@ -95,7 +95,10 @@ SESSION_FILTER = "Only this session: its ID, or RUNTIME/NATIVE_ID."
 SESSION = option("--session", "SESSION", SESSION_FILTER, autocompletion=complete_session)
 EXECUTOR = option("--executor", "NAME", "Only calls to this executor.")
 LABEL = option("--label", "NAME=VALUE", "Only sessions with this label; may be repeated.")
+TOOL = option("--tool", "NAME", "Only calls of this tool.")
+TEXT = option("--text", "TEXT", "Only those with this text: part of an ID, a label, an error or a request.")
 SINCE = option("--since", "TIME", "Only those since TIME: a duration such as 2h, or a time such as 2026-11-20T12:00Z.")
+UNTIL = option("--until", "TIME", "Only those before TIME.")
 RUNTIME = option("--runtime", "NAME", "Only this runtime.", autocompletion=complete_runtime)
 LIMIT = typer.Option(50, "--limit", "-n", metavar="N", min=1, max=100_000, help="Show at most N.")
 YES = flag("--yes", "Do not ask for confirmation.", "-y")

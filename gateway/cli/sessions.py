@@ -7,7 +7,21 @@ from typing import TYPE_CHECKING
 import typer
 
 from gateway.cli.help import examples
-from gateway.cli.options import KEY, LIMIT, RUNTIME, URL, RowsOption, flag
+from gateway.cli.options import (
+    KEY,
+    LABEL,
+    LIMIT,
+    RUNTIME,
+    SINCE,
+    TEXT,
+    UNTIL,
+    URL,
+    RowsOption,
+    flag,
+    option,
+    parse_labels,
+    time_of,
+)
 from gateway.cli.tables import TABLE, Cell, Column, RowTable, show_rows, state_cell
 from gateway.cli.terminal import age_of
 
@@ -36,6 +50,7 @@ def runtimes(*, as_json: RowsOption = False, url: str = URL, key: str | None = K
     epilog=examples(
         "dragoman sessions",
         "dragoman sessions --runtime finn --open",
+        "dragoman sessions --label game=go-fish --since 2h",
         "dragoman sessions --limit 10000 | cut -f 1",
         "dragoman sessions --json | jq -r .session_id",
         more=TABLE,
@@ -44,6 +59,11 @@ def runtimes(*, as_json: RowsOption = False, url: str = URL, key: str | None = K
 def sessions(
     *,
     runtime: str | None = RUNTIME,
+    state: list[str] | None = option("--state", "STATE", "Only sessions in this state; may be repeated."),
+    label: list[str] | None = LABEL,
+    since: str | None = SINCE,
+    until: str | None = UNTIL,
+    text: str | None = TEXT,
     open_only: bool = flag("--open", "Only open sessions."),
     limit: int = LIMIT,
     as_json: RowsOption = False,
@@ -54,7 +74,16 @@ def sessions(
     from gateway.cli.connection import connect
 
     with connect(url, key) as gateway:
-        found = gateway.client.sessions(runtime=runtime, open_only=open_only, newest_first=True)
+        found = gateway.client.sessions(
+            runtime=runtime,
+            open_only=open_only,
+            state=state or (),
+            labels=parse_labels(label),
+            since=time_of(since),
+            until=time_of(until, "--until"),
+            text=text,
+            newest_first=True,
+        )
         rows, more = gateway.take(found, limit)
         show_rows(rows, _SESSIONS, as_json=as_json, more=more)
 

@@ -1,12 +1,14 @@
 """The client against a gateway at work: what it asks is carried out once, and its key is shown nowhere."""
 
 import asyncio
+import json
 import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import httpx
@@ -14,6 +16,7 @@ import pytest
 from pydantic import SecretStr
 
 from dragoman.client import Client, Envelope, Followed, Gap, GatewayUnreachable, Passed, RequestRefused
+from dragoman.client.filters import CallFilters, EventFilters, LetterFilters, SessionFilters, to_query
 from gateway.events import (
     Author,
     MessagePosted,
@@ -32,6 +35,7 @@ from tests.http.conftest import serving
 from tests.http.environment import Environment, environment_of, until
 
 KEY = "all-of-it"
+OPENAPI = json.loads((Path(__file__).parents[2] / "config/openapi.json").read_bytes())
 ASK: dict[str, Any] = {"tools": {"ask_for_cards": {"description": "Ask.", "parameters": {
     "type": "object", "properties": {"rank": {"type": "string"}}, "required": ["rank"]}}}}  # fmt: skip
 
@@ -121,6 +125,23 @@ async def test_lists_take_the_filters_of_the_api(here: tuple[Environment, Client
     ]
     assert await all_of(dragoman.calls(session=session, outcome=["failure"], unknown=False)) == []
     assert [one.trace_id for one in await all_of(dragoman.calls(trace_id=called.trace_id))] == [called.trace_id]
+
+
+@pytest.mark.parametrize(
+    ("path", "filters"),
+    [
+        ("sessions", SessionFilters),
+        ("calls", CallFilters),
+        ("dead-letters", LetterFilters),
+        ("events/stream", EventFilters),
+    ],
+)
+def test_a_list_has_each_filter_of_the_api_in_the_client(path: str, filters: type[Any]) -> None:
+    names = to_query(cast(SessionFilters, dict.fromkeys(set(filters.__annotations__) - {"labels"}))).keys()
+    given = {one["name"] for one in OPENAPI["paths"][f"/v1/{path}"]["get"]["parameters"] if one["in"] == "query"}
+    # Pages, their order and the form of their rows are no filters; `Client.session` reads a session by its id.
+    other = {"limit", "after", "order", "arguments", "label.NAME", "session_id" if path == "sessions" else ""}
+    assert given - other == names
 
 
 async def test_the_last_context_of_a_session_is_returned(here: tuple[Environment, Client]) -> None:

@@ -75,6 +75,27 @@ async def test_calls_and_copies_are_listed_by_filters_and_shown_with_what_to_do(
         assert paged == [one["id"] for one in dead + copies]
 
 
+async def test_dead_letters_are_found_by_tool_and_cause_in_the_terminal_too(newer: Scene) -> None:
+    breaking(newer)
+    newer.hooks.scripts["ask"] = Response(status_code=502)
+    async with newer.running() as gateway:
+        for call in [await newer.agent.call("free", {}), await newer.agent.call("ask", GOOD)]:
+            await ended(call)
+        dead = await listed(gateway, 2, kind="call")
+        ask, free = sorted(dead, key=lambda one: one["tool"])
+        cause = ask["error"].partition(" (")[0]
+        for words, rows in (
+            (("--tool", "free"), [free]),
+            (("--cause", cause), [ask]),
+            (("--tool", "free", "--cause", cause), []),
+        ):
+            found = await dragoman(gateway, "dead-letters", "list", "--kind", "call", "--json", *words)
+            assert [json.loads(line)["id"] for line in found.out.splitlines()] == [one["id"] for one in rows], found
+        dismissed = await dragoman(gateway, "dead-letters", "dismiss", "--tool", "free", "--yes")
+        assert (dismissed.code, dismissed.err) == (0, "1 of 1 dismissed\n")
+        assert [one["id"] for one in await letters(gateway, kind="call")] == [ask["id"]]
+
+
 async def test_many_are_redriven_with_their_keys_and_the_agent_hears_nothing_of_it(newer: Scene) -> None:
     breaking(newer)
     async with newer.running() as gateway:

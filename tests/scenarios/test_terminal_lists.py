@@ -96,6 +96,22 @@ async def test_the_newest_come_first_and_limit_says_how_many(plain: Plain) -> No
     assert every.err == ""
 
 
+async def test_sessions_are_filtered_as_in_the_api(plain: Plain) -> None:
+    running, _ = plain
+    answer = await running.http.post(
+        "/v1/sessions", json={"runtime": "finn", "native_id": "agent-1", "labels": {"game": "go-fish"}}
+    )
+    opened_at = answer.json()["opened_at"]
+    for words, names in (
+        (("--label", "game=go-fish"), ["finn/agent-1"]),
+        (("--text", "go-fish"), ["finn/agent-1"]),
+        (("--until", opened_at), ["finn/room-7"]),
+        (("--since", opened_at, "--state", "closed"), []),
+    ):
+        found = await dragoman(running, "sessions", *words)
+        assert (found.code, [line.partition("\t")[0] for line in found.out.splitlines()]) == (0, names), words
+
+
 @pytest.mark.parametrize("width", [40, 80, 200])
 async def test_a_table_fits_the_terminal(plain: Plain, width: int) -> None:
     running, _ = plain

@@ -3,7 +3,6 @@
 import asyncio
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, TypeVar, Unpack, cast
 from urllib.parse import quote
@@ -13,7 +12,7 @@ import httpx
 from pydantic import BaseModel, SecretStr
 
 from dragoman.client.errors import ClientError, RequestRefused, UnexpectedAnswer
-from dragoman.client.filters import CallFilters, EventFilters, SessionFilters, to_query
+from dragoman.client.filters import CallFilters, EventFilters, LetterFilters, SessionFilters, to_query
 from dragoman.client.following import Followed, follow_all, follow_interactions, follow_session
 from dragoman.client.reading import read
 from dragoman.client.transport import Retries, Transport, check_header
@@ -333,26 +332,9 @@ class Client:
 
     # Dead letters ----------------------------------------------------------------------------------------
 
-    def dead_letters(
-        self,
-        *,
-        kind: Literal["call", "delivery"] | None = None,
-        runtime: str | None = None,
-        executor: str | None = None,
-        target: str | None = None,
-        since: datetime | None = None,
-        unknown: bool | None = None,
-    ) -> AsyncGenerator[DeadCall | DeadDelivery]:
+    def dead_letters(self, **filters: Unpack[LetterFilters]) -> AsyncGenerator[DeadCall | DeadDelivery]:
         """List dead letters: calls, newest first, then deliveries, newest first."""
-        query = {
-            "kind": kind,
-            "runtime": runtime,
-            "executor": executor,
-            "target": target,
-            "since": None if since is None else since.isoformat(),
-            "unknown": unknown,
-        }
-        return self._rows_of(_read_letter, "/v1/dead-letters", query)
+        return self._rows_of(_read_letter, "/v1/dead-letters", to_query(filters))
 
     async def dead_letter(self, letter: str) -> DeadCallWithStory | DeadDelivery:
         """Return a dead letter; a call includes its complete history."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from dragoman.models import OutcomeKind
 from dragoman.models.responses import Session
@@ -21,6 +21,8 @@ class SessionFilters(TypedDict, total=False):
     """Sessions opened at this time or later."""
     until: datetime | None
     """Sessions opened before this time."""
+    text: str | None
+    """The beginning of an id, or a part of `RUNTIME/NATIVE_ID` or of a label."""
 
 
 class CallFilters(TypedDict, total=False):
@@ -41,6 +43,23 @@ class CallFilters(TypedDict, total=False):
     """Calls opened at this time or later."""
     until: datetime | None
     """Calls opened before this time."""
+    text: str | None
+    """The beginning of an id or idempotency key, or a part of the error or of a request of at most 16 KiB."""
+
+
+class LetterFilters(TypedDict, total=False):
+    """Filters for dead letters; all must match."""
+
+    kind: Literal["call", "delivery"] | None
+    runtime: str | None
+    executor: str | None
+    tool: str | None
+    target: str | None
+    cause: str | None
+    """The error or reason, with or without details after `: `, `; ` or ` (`."""
+    unknown: bool | None
+    since: datetime | None
+    """Calls and events since this time."""
 
 
 class EventFilters(TypedDict, total=False):
@@ -57,7 +76,7 @@ class EventFilters(TypedDict, total=False):
 _RENAMED: Mapping[str, str] = {"session": "session_id", "open_only": "open"}
 
 
-def to_query(filters: SessionFilters | CallFilters | EventFilters) -> dict[str, Any]:
+def to_query(filters: SessionFilters | CallFilters | LetterFilters | EventFilters) -> dict[str, Any]:
     """Return the query parameters of filters."""
     query = {_RENAMED.get(name, name): _to_value(value) for name, value in filters.items() if name != "labels"}
     return query | {f"label.{name}": value for name, value in filters.get("labels", {}).items()}
