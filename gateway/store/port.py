@@ -1,8 +1,8 @@
 """The port of a store: commit a Step completely or not at all, and answer narrow queries. Pure.
 
 Every page of rows ends at its limit or at about 1 MiB, whichever comes first; it has at least one row if there is one.
-Only `commit` writes session data. All engines return the same results; `gateway.testing.conformance.engine` is the
-contract as tests.
+Only `commit` and `submit` write session data. All engines return the same results; `gateway.testing.conformance.engine`
+is the contract as tests.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -39,6 +39,9 @@ from gateway.store.rows import (
 )
 from gateway.store.step import Committed, InteractionState, Step
 
+Settled = Callable[[Sequence[tuple[Step, Committed | Exception]]], None]
+"""Takes submitted steps with their commits or errors."""
+
 Report = Callable[[str, float], None]
 """Takes the current step of a start and its completed share, from any thread."""
 
@@ -59,6 +62,15 @@ class Journal(Protocol):
             Repeated: events of the step are on record already.
             NotFound: no such session.
             EngineUnavailable: nothing was written (disk full, closed).
+        """
+        ...
+
+    def submit(self, steps: Sequence[Step], settled: Settled) -> int:
+        """Accept the first of these steps, as many as there is capacity for; return their number without waiting.
+
+        The steps of a session are written in order. `settled` gets each accepted step exactly once, with its commit or
+        the exception that `commit` raises, also if the store is closed or stops. It is called by the event loop, once
+        for all steps of a transaction, and never before `submit` returns.
         """
         ...
 

@@ -9,7 +9,6 @@ import pytest
 
 from gateway.errors import EngineUnavailable
 from gateway.guard import FAULTS, Faults
-from gateway.store.encoding import encode_event
 from gateway.store.sqlite import SqliteEngine
 from gateway.store.sqlite.file_guard import FileGuard
 from gateway.store.sqlite.jobs import BATCH, WAITING, Turn
@@ -162,7 +161,7 @@ async def test_nothing_that_a_batch_asks_for_is_looked_for_in_all_of_a_table(pat
             Step(ALICE, (asked(f"{number}-{n}", dedupe_key=f"{number}-{n}"),), calls=(call(f"{number}-{n}"),))
             for n in range(5**number)
         ]
-        await asyncio.gather(*(writer.commit(step, [encode_event(step.events[0])]) for step in steps))
+        await asyncio.gather(*(writer.commit(step) for step in steps))
     plans = await writer.run(explain)
     await writer.stop()
     found = {one.split(" USING")[0] for one in plans if one.startswith("SEARCH")}

@@ -5,7 +5,7 @@ instance waits for it until the network heals, as the PostgreSQL engine asks for
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -13,7 +13,9 @@ from typing import Any, Self
 from gateway.clock import Clock
 from gateway.errors import EngineUnavailable
 from gateway.store.outage import StoreOutage
+from gateway.store.port import Settled
 from gateway.store.rows import EngineHealth
+from gateway.store.step import Step
 from tests.simulation.clock import SimClock
 from tests.simulation.loop import PROCESS, Process, acts
 from tests.simulation.network import Network
@@ -73,6 +75,19 @@ class RemoteEngine:
         if name == "generation":
             return self._server.engine.generation
         return partial(self._ask, name)
+
+    def submit(self, steps: Sequence[Step], settled: Settled) -> int:
+        """Accept all steps; each is a request of its own, as the others are."""
+        for step in steps:
+            self._server.net.loop.create_task(self._submit(step, settled), context=self.context)
+        return len(steps)
+
+    async def _submit(self, step: Step, settled: Settled) -> None:
+        try:
+            result = await self._ask("commit", step)
+        except Exception as exc:  # noqa: BLE001 - the submitter receives it
+            result = exc
+        self._server.net.loop.call_soon(settled, [(step, result)], context=self.context)
 
     async def health(self) -> EngineHealth:
         """Report the server as unwritable if it cannot be reached."""

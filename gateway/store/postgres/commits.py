@@ -1,6 +1,6 @@
 """Commits steps in batches that share a transaction, in two lanes by session.
 
-A batch contains the steps that arrived during the previous commit. Futures resolve after COMMIT has returned. If
+A batch contains the steps that arrived during the previous commit. They are settled after COMMIT has returned. If
 PostgreSQL rejects a step, only this step fails: its batch is rolled back and retried in halves.
 
 A lane remembers the rows that it has written. If it knows all sessions of a batch, the batch is one statement, which
@@ -19,7 +19,7 @@ fails the API requests of its clients and retries all other inputs.
 import asyncio
 import zlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -29,12 +29,14 @@ from gateway.events import SessionId
 from gateway.guard import FAULTS, Tasks, guard
 from gateway.store.apply import Writes, decide
 from gateway.store.byte_budget import ByteBudget
+from gateway.store.port import Settled
 from gateway.store.postgres.connection import Address, Connection
 from gateway.store.postgres.faults import RowHeld
 from gateway.store.postgres.known import KnownRows
 from gateway.store.postgres.once import ExactlyOnce, Line, Transaction
 from gateway.store.postgres.store import ALONE, lock, write, writing
 from gateway.store.records import EventRecord, micros
+from gateway.store.settling import Result, into, offer, report_soon
 from gateway.store.step import Committed, Step
 
 LANES = 2
@@ -59,7 +61,7 @@ class Job(NamedTuple):
     events: Sequence[EventRecord]
     weight: int
     """The size of its events in bytes."""
-    future: asyncio.Future[Committed]
+    settled: Settled
     since: float
 
 
@@ -79,9 +81,9 @@ class CommitLanes:
     def __init__(self, address: Address, once: ExactlyOnce, clock: Clock) -> None:
         self._address = address
         self._patience = address.tuning.commit
-        self._slots = asyncio.Semaphore(WAITING)
+        self._slots = ByteBudget(WAITING)
         self._weight = ByteBudget(address.tuning.waiting_bytes)
-        self._lanes = [_Lane(address, once, clock, self._slots) for _ in range(LANES)]
+        self._lanes = [_Lane(address, once, clock, self._leave) for _ in range(LANES)]
         self._tasks = Tasks()
         # Not a task group, because one task may start the engine and another one stop it.
         self._running = [guard("postgres lane", lane.run, self._tasks) for lane in self._lanes]
@@ -99,33 +101,58 @@ class CommitLanes:
         loop = asyncio.get_running_loop()
         since = loop.time()
         self._check_open()
-        size = sum([event.size for event in events])
-        await self._enter(size, since)
+        size = _size(events)
+        if not self._takes(size):
+            await self._enter(size, since)
+        future: asyncio.Future[Committed] = loop.create_future()
+        self._lane_of(step).put(Job(step, events, size, into(future), since))
+        return await future
+
+    def submit(self, steps: Sequence[Step], settled: Settled) -> int:
         try:
-            if self._closing:
-                self._slots.release()
-                self._check_open()
-            job = Job(step, events, size, loop.create_future(), since)
-            self._lanes[zlib.crc32(step.session_id.encode(errors="replace")) % LANES].put(job)
-            return await job.future
-        finally:
-            self._weight.leave(size)
+            self._check_open()
+        except EngineUnavailable as exc:
+            report_soon([(settled, (step, exc)) for step in steps])
+            return len(steps)
+        return offer(steps, settled, partial(self._submit, settled))
+
+    def _submit(self, settled: Settled, step: Step, events: Sequence[EventRecord]) -> bool:
+        size = _size(events)
+        if not self._takes(size):
+            return False
+        self._lane_of(step).put(Job(step, events, size, settled, asyncio.get_running_loop().time()))
+        return True
+
+    def _lane_of(self, step: Step) -> "_Lane":
+        return self._lanes[zlib.crc32(step.session_id.encode(errors="replace")) % LANES]
+
+    def _takes(self, size: int) -> bool:
+        """Take a slot and the bytes of a step if both are free at once."""
+        if not self._slots.takes(1):
+            return False
+        if not self._weight.takes(size):
+            self._slots.leave(1)
+            return False
+        return True
+
+    def _leave(self, size: int) -> None:
+        self._slots.leave(1)
+        self._weight.leave(size)
 
     async def _enter(self, size: int, since: float) -> None:
-        if not self._slots.locked() and self._weight.takes(size):
-            # The usual case. Neither call waits, so it needs no timeout.
-            await self._slots.acquire()
-            return
         try:
             async with asyncio.timeout_at(since + self._patience):
                 await self._weight.enter(size)
                 try:
-                    await self._slots.acquire()
+                    await self._slots.enter(1)
                 except BaseException:
                     self._weight.leave(size)
                     raise
         except TimeoutError as exc:
             raise EngineUnavailable(f"{self._address.place} is too slow: too many steps are queued") from exc
+        if self._closing:
+            self._leave(size)
+            self._check_open()
 
     def check(self) -> None:
         """Check that every lane is running.
@@ -154,12 +181,13 @@ class CommitLanes:
 
 
 class _Lane:
-    def __init__(self, address: Address, once: ExactlyOnce, clock: Clock, slots: asyncio.Semaphore) -> None:
+    def __init__(self, address: Address, once: ExactlyOnce, clock: Clock, leave: Callable[[int], None]) -> None:
+        """Prepare; `leave` frees the slot and the bytes of a step."""
         self._tuning = address.tuning
         self._line = Line(address)
         self._once = once
         self._clock = clock
-        self._slots = slots
+        self._leave = leave
         self._link: Connection | None = None
         self._known = KnownRows(self._tuning.remembered)
         self._waiting: deque[Job] = deque()
@@ -216,15 +244,12 @@ class _Lane:
         self._resolve([(job, None, EngineUnavailable(text)) for job in jobs])
 
     def _resolve(self, verdicts: Sequence[Verdict]) -> None:
+        results: list[tuple[Settled, Result]] = []
         for job, value, error in verdicts:
-            self._slots.release()
-            # The caller was canceled while waiting; the commit remains valid.
-            if job.future.done():
-                continue
-            if value is not None:
-                job.future.set_result(value)
-            else:
-                job.future.set_exception(error or EngineUnavailable("no response"))
+            self._leave(job.weight)
+            results.append((job.settled, (job.step, value or error or EngineUnavailable("no response"))))
+        # Not in the task of this lane, which an exception of a receiver must not end.
+        report_soon(results)
 
     def _note(self, verdicts: Sequence[Verdict]) -> None:
         """Record whether writes succeed; locked rows of one session do not count as a failure of the lane."""
@@ -345,6 +370,10 @@ class _Lane:
         else:
             turn.idle = True
         return _Written(verdicts, turn.link, writes, version)
+
+
+def _size(events: Sequence[EventRecord]) -> int:
+    return sum([event.size for event in events])
 
 
 def _take(waiting: deque[Job], most: int) -> list[Job]:

@@ -20,7 +20,7 @@ from gateway.errors import EngineUnavailable, EngineUnusable, InvalidRequest, No
 from gateway.events import CallId, SessionId
 from gateway.store.encoding import encode_event
 from gateway.store.outage import StoreOutage
-from gateway.store.port import NewSession, Report, report_nothing
+from gateway.store.port import NewSession, Report, Settled, report_nothing
 from gateway.store.postgres import leases, upkeep
 from gateway.store.postgres.commits import LANES, CommitLanes
 from gateway.store.postgres.connection import Address
@@ -37,6 +37,7 @@ from gateway.store.questions.question import Question, T
 from gateway.store.records import micros
 from gateway.store.retention import RemovedRows
 from gateway.store.rows import EngineHealth, Holder, Instance, Position, Regained, SessionRow, StoredAnswer
+from gateway.store.settling import encode, report_soon
 from gateway.store.shared_probe import SharedProbe
 from gateway.store.step import Committed, Step
 
@@ -167,8 +168,15 @@ class PostgresEngine(AnswersQuestions):
     # Journal
 
     async def commit(self, step: Step) -> Committed:
-        lanes = self._open.lanes
-        return await lanes.commit(step, [encode_event(new) for new in step.events])
+        return await self._open.lanes.commit(step, encode(step.events))
+
+    def submit(self, steps: Sequence[Step], settled: Settled) -> int:
+        try:
+            lanes = self._open.lanes
+        except EngineUnavailable as exc:
+            report_soon([(settled, (step, exc)) for step in steps])
+            return len(steps)
+        return lanes.submit(steps, settled)
 
     # Order
 

@@ -18,13 +18,14 @@ from gateway.errors import EngineUnavailable, InvalidRequest, NotFound
 from gateway.events import CallId, SessionId
 from gateway.store.encoding import encode_event
 from gateway.store.outage import StoreOutage
-from gateway.store.port import NewSession, Report, report_nothing
+from gateway.store.port import NewSession, Report, Settled, report_nothing
 from gateway.store.questions.answers import AnswersQuestions
 from gateway.store.questions.question import Question, T
 from gateway.store.records import micros
 from gateway.store.retention import RemovedRows
 from gateway.store.roster import Roster
 from gateway.store.rows import EngineHealth, Instance, Regained, SessionRow, StoredAnswer
+from gateway.store.settling import report_soon
 from gateway.store.shared_probe import SharedProbe
 from gateway.store.sqlite import leases, upkeep
 from gateway.store.sqlite.dialect import answer
@@ -114,7 +115,15 @@ class SqliteEngine(AnswersQuestions):
     # Journal
 
     async def commit(self, step: Step) -> Committed:
-        return await self._open[0].commit(step, [encode_event(new) for new in step.events])
+        return await self._open[0].commit(step)
+
+    def submit(self, steps: Sequence[Step], settled: Settled) -> int:
+        try:
+            writer = self._write
+        except EngineUnavailable as exc:
+            report_soon([(settled, (step, exc)) for step in steps])
+            return len(steps)
+        return writer.submit(steps, settled)
 
     # Registry
 

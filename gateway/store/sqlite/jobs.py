@@ -11,6 +11,7 @@ from typing import Any, Literal
 from gateway.errors import DragomanError, EngineUnavailable, InvalidRequest
 from gateway.events.frozen import frozen
 from gateway.store.apply import Writes
+from gateway.store.port import Settled
 from gateway.store.records import EventRecord
 from gateway.store.sqlite.store import Store
 from gateway.store.step import Step
@@ -60,8 +61,16 @@ class StepJob:
 
     step: Step
     events: Sequence[EventRecord]
-    future: asyncio.Future[Any]
+    settled: Settled
     weight: int
+
+    @classmethod
+    def of(cls, step: Step, events: Sequence[EventRecord], settled: Settled) -> "StepJob":
+        """Weigh a step by its events."""
+        size = LEAST
+        for event in events:
+            size += len(event.body or b"") + len(event.about or b"")
+        return cls(step, events, settled, size)
 
 
 @frozen

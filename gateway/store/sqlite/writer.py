@@ -11,20 +11,21 @@ import contextlib
 import sqlite3
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gateway.clock import Clock
 from gateway.errors import DragomanError, EngineUnavailable, OperatorError
 from gateway.guard import FAULTS, guard_call
 from gateway.store.apply import Writes, decide
 from gateway.store.byte_budget import ByteBudget
-from gateway.store.port import Report, report_nothing
+from gateway.store.port import Report, Settled, report_nothing
 from gateway.store.records import EventRecord, micros
+from gateway.store.settling import Result, encode, into, offer, report, report_soon
 from gateway.store.sqlite.file_guard import FileGuard
 from gateway.store.sqlite.job_thread import JobThread
 from gateway.store.sqlite.jobs import (
-    LEAST,
     WAITING_BYTES,
     How,
     Job,
@@ -41,9 +42,11 @@ from gateway.store.sqlite.store import Store
 from gateway.store.sqlite.tuning import PRODUCTION, SqliteTuning
 from gateway.store.step import Committed, Step
 
+T = TypeVar("T")
+
 
 class Writer:
-    """Run the thread: `start`, then `commit` and `run` from the event loop, then `stop`."""
+    """Run the thread: `start`, then `commit`, `submit` and `run` from the event loop, then `stop`."""
 
     def __init__(
         self,
@@ -94,36 +97,54 @@ class Writer:
         finally:
             self._thread.join()
 
-    def commit(self, step: Step, events: Sequence[EventRecord]) -> Awaitable[Committed]:
-        size = LEAST
-        for event in events:
-            size += len(event.body or b"") + len(event.about or b"")
-        return self._do(StepJob(step, events, self._loop.create_future(), size))
+    def commit(self, step: Step) -> Awaitable[Committed]:
+        future = self._loop.create_future()
+        return self._do(StepJob.of(step, encode(step.events), into(future)), future)
+
+    def submit(self, steps: Sequence[Step], settled: Settled) -> int:
+        if self._closing:
+            report_soon([(settled, (step, self._closed())) for step in steps])
+            return len(steps)
+        accepted = offer(steps, settled, partial(self._submit, settled))
+        self._flush()
+        return accepted
+
+    def _submit(self, settled: Settled, step: Step, events: Sequence[EventRecord]) -> bool:
+        job = StepJob.of(step, events, settled)
+        if not self._room.takes(job.weight):
+            return False
+        self._tick.append(job)
+        return True
 
     def run(self, run: Callable[[Turn], Any], *, how: How = "shared") -> Awaitable[Any]:
-        return self._do(Task(run, how, self._loop.create_future()))
+        future = self._loop.create_future()
+        return self._do(Task(run, how, future), future)
 
-    def _do(self, job: Job) -> Awaitable[Any]:
+    def _do(self, job: Job, future: asyncio.Future[T]) -> Awaitable[T]:
         # There is usually room, and then the caller awaits the future directly.
         if self._closing or not self._room.takes(job.weight):
-            return self._wait_for_capacity(job)
-        return self._put(job)
+            return self._wait_for_capacity(job, future)
+        self._put(job)
+        return future
 
-    async def _wait_for_capacity(self, job: Job) -> Any:
+    async def _wait_for_capacity(self, job: Job, future: asyncio.Future[T]) -> T:
         if not self._closing:
             await self._room.enter(job.weight)
             if self._closing:
                 self._room.leave(job.weight)
         if self._closing:
-            raise EngineUnavailable(f"the database {str(self._path)!r} is closed")
-        return await self._put(job)
+            raise self._closed()
+        self._put(job)
+        return await future
 
-    def _put(self, job: Job) -> asyncio.Future[Any]:
+    def _closed(self) -> EngineUnavailable:
+        return EngineUnavailable(f"the database {str(self._path)!r} is closed")
+
+    def _put(self, job: Job) -> None:
         # One wake-up of the thread per turn of the loop, so that concurrent jobs are written together.
         if not self._tick:
             self._loop.call_soon(guard_call("sqlite writer", self._flush))
         self._tick.append(job)
-        return job.future
 
     def _flush(self) -> None:
         if self._tick:
@@ -131,15 +152,19 @@ class Writer:
             self._tick = []
 
     def _resolve(self, verdicts: Sequence[Verdict]) -> None:
+        steps: list[tuple[Settled, Result]] = []
         for job, value, error in verdicts:
             self._room.leave(job.weight)
+            if isinstance(job, StepJob):
+                steps.append((job.settled, (job.step, error or value)))
             # The caller was canceled while waiting; the write stands.
-            if job.future.done():
+            elif job.future.done():
                 continue
-            if error is None:
+            elif error is None:
                 job.future.set_result(value)
             else:
                 job.future.set_exception(error)
+        report(steps)
 
     # In the thread
 

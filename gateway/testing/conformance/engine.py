@@ -22,6 +22,7 @@ from gateway.testing.conformance.engine_model import ModelSuite
 from gateway.testing.conformance.engine_order import OrderSuite
 from gateway.testing.conformance.engine_pages import PageSuite
 from gateway.testing.conformance.engine_registry import RegistrySuite
+from gateway.testing.conformance.engine_submit import SubmitSuite
 from gateway.testing.conformance.engine_unknown import UnknownSuite
 from gateway.testing.conformance.engine_upkeep import EraseSuite, LifeSuite, SweepSuite
 from gateway.testing.conformance.engine_words import FakeClock
@@ -30,6 +31,7 @@ from gateway.testing.conformance.engine_words import FakeClock
 class EngineSuite(
     JournalSuite,
     ExpectationSuite,
+    SubmitSuite,
     RegistrySuite,
     OrderSuite,
     PageSuite,
