@@ -16,7 +16,7 @@ from gateway.http.auth import ANONYMOUS
 from gateway.http.errors import PROBLEMS, ProblemKind, Refused, problem_reply
 from gateway.http.plain_http import WATCH
 from gateway.http.prefix import local_path, prefix_of
-from gateway.log_limit import limited
+from gateway.log_limit import LogLimit
 from gateway.runtime.app import Gateway
 
 BODY_DEADLINE = timedelta(seconds=30)
@@ -45,6 +45,8 @@ class RequestMiddleware:
         self._gateway = gateway
         self._roots = roots
         """The first segments of the paths of all routes."""
+        self._strangers = LogLimit()
+        """Apart from the gateway's own, whose keys the addresses of strangers could use up."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -101,7 +103,44 @@ class RequestMiddleware:
                 state["problem"], exc = expected
             if status is None:
                 await _reply(exc, state)(scope, receive, respond)
-        _write_line(scope, monotonic() - began, status=status, problem=state.get("problem"), mistake=mistake)
+        self._write_line(scope, monotonic() - began, status=status, problem=state.get("problem"), mistake=mistake)
+
+    def _write_line(
+        self,
+        scope: Scope,
+        seconds: float,
+        *,
+        status: int | None,
+        problem: ProblemKind | None,
+        mistake: BaseException | None,
+    ) -> None:
+        # The query string is never logged: callback tokens live there.
+        path: str = scope["path"]
+        caller = scope["state"].get("caller")
+        facts = {
+            "method": "HEAD" if scope["state"]["head"] else scope["method"],
+            "path": path[:200],
+            "status": status,
+            "ms": round(seconds * 1_000, 2),
+            "key": getattr(caller, "name", "-"),
+        }
+        if mistake is not None:
+            log.error("request failed", **facts, problem=PROBLEMS["internal"].name, exc_info=mistake)
+        elif problem is not None:
+            write = getattr(log, problem.level)
+            if _is_known(scope):
+                write("request refused", **facts, problem=problem.name)
+            else:
+                # Everybody can cause these.
+                self._strangers(
+                    write,
+                    "request refused",
+                    per=(problem.name, scope["client"] and scope["client"][0]),
+                    **facts,
+                    problem=problem.name,
+                )
+        else:
+            log.debug("request served", **facts)
 
     def _local(self, scope: Scope, prefix: str) -> Scope:
         """Take the prefix off the path."""
@@ -220,35 +259,3 @@ def _given_id(scope: Scope) -> bytes | None:
     """Read the id that the client gave its request; None if it gave none or not a plain one."""
     given = next((value for name, value in scope["headers"] if name == REQUEST_ID), b"")
     return bytes(given) if _PLAIN_ID.fullmatch(given) else None
-
-
-def _write_line(
-    scope: Scope, seconds: float, *, status: int | None, problem: ProblemKind | None, mistake: BaseException | None
-) -> None:
-    # The query string is never logged: callback tokens live there.
-    path: str = scope["path"]
-    caller = scope["state"].get("caller")
-    facts = {
-        "method": "HEAD" if scope["state"]["head"] else scope["method"],
-        "path": path[:200],
-        "status": status,
-        "ms": round(seconds * 1_000, 2),
-        "key": getattr(caller, "name", "-"),
-    }
-    if mistake is not None:
-        log.error("request failed", **facts, problem=PROBLEMS["internal"].name, exc_info=mistake)
-    elif problem is not None:
-        write = getattr(log, problem.level)
-        if _is_known(scope):
-            write("request refused", **facts, problem=problem.name)
-        else:
-            # Everybody can cause these.
-            limited(
-                write,
-                "request refused",
-                per=(problem.name, scope["client"] and scope["client"][0]),
-                **facts,
-                problem=problem.name,
-            )
-    else:
-        log.debug("request served", **facts)

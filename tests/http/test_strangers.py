@@ -9,8 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.http.app import build_app
 from gateway.http.plain_http import MAX_HEAD
-from gateway.log_limit import LogLimit
+from gateway.log_limit import LIMIT, LogLimit
 from tests.http.environment import Environment, environment_of
 from tests.http.test_calls_from_outside import SEVENS, TOOLS
 from tests.http.test_server import exchange, is_refused, port_of
@@ -30,9 +31,7 @@ async def environment() -> AsyncIterator[Environment]:
 @pytest.fixture
 def one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give the test windows of its own, which outlast it."""
-    fresh = LogLimit()
-    monkeypatch.setattr("gateway.http.middleware.limited", fresh)
-    monkeypatch.setattr("gateway.http.plain_http.limited", fresh)
+    monkeypatch.setattr("gateway.http.plain_http.limited", LogLimit())
 
 
 async def refused_in_pieces(url: str, *pieces: bytes) -> bytes:
@@ -157,6 +156,30 @@ async def test_bodies_without_a_key_leave_the_memory_of_others_alone(
     finally:
         for _, writer in strangers:
             writer.close()
+
+
+@pytest.mark.parametrize("path", ["/mcp/{session}", "/mcp/r/finn", "/v1/calls/x/outcome?token=guess", "/v1/sessions"])
+async def test_a_request_without_a_valid_key_is_refused_before_its_body_is_read(
+    url: str, session_id: str, path: str
+) -> None:
+    head = f"POST {path.format(session=session_id)} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer dtt_guess\r\n"
+    # The body never comes.
+    announced = b"Content-Type: application/json\r\nContent-Length: 3000000\r\nConnection: close\r\n\r\n"
+    assert (await exchange(port_of(url), head.encode() + announced)).startswith(b"HTTP/1.1 401")
+
+
+async def test_the_addresses_of_strangers_take_no_room_in_the_log_of_others(
+    environment: Environment, lines: list[MutableMapping[str, Any]]
+) -> None:
+    app = build_app(environment.gateway)
+    environment.gateway.ambient.bind()
+    before = LIMIT.get().keys
+    for number in range(100):
+        transport = httpx.ASGITransport(app, client=(f"2001:db8::{number:x}", 1))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as stranger:
+            assert (await stranger.get("/v1/calls")).status_code == 401
+    assert len([one for one in lines if one["event"] == "request refused"]) == 100
+    assert LIMIT.get().keys == before
 
 
 @pytest.mark.usefixtures("one_line")

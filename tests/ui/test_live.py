@@ -1,7 +1,10 @@
 """Live updates: within a second, without moving anything, and with a notice while the stream is lost."""
 
+import asyncio
+from time import monotonic
+
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Route, expect
 
 from gateway.events import ApprovalAsked, CallId, MessagePosted, Outcome, QuestionAsked, Text
 from gateway.executors.port import Answered
@@ -130,6 +133,44 @@ async def test_the_time_since_when_a_page_is_not_live_follows_the_zone_of_the_br
     await page.context.set_offline(False)
     await expect(page.locator("#banner")).to_be_hidden(timeout=PATIENT)
     ui.faults.clear()
+
+
+async def test_an_event_in_two_pieces_updates_the_page_at_once(ui: Ui) -> None:
+    await ui.environment.attach()
+    call_id = await ui.environment.ask()
+    page = await ui.open("/ui")
+    # The network parts a stream anywhere.
+    await page.context.add_init_script(
+        """const own = window.fetch; window.fetch = (path, more) => !`${path}`.includes("/ui/live") ? own(path, more)
+        : Promise.resolve(new Response(new ReadableStream({start: (one) => {
+            window.hear = (text) => one.enqueue(new TextEncoder().encode(text)); }})));"""
+    )
+    await page.goto(f"/ui/calls/{call_id}")
+    await ui.environment.gateway.calls.settle(CallId(call_id), Answered(Outcome(outcome="success", result=7)))
+    for piece in ("event: tool.finished\nda", "ta: {}\n\n"):
+        await page.evaluate("(piece) => window.hear(piece)", piece)
+    await expect(page.locator(".lead")).to_contain_text("succeeded", timeout=PATIENT)
+
+
+async def test_a_page_that_takes_long_is_read_less_often(ui: Ui) -> None:
+    session_id = await ui.environment.attach()
+    page = await ui.open(f"/ui/sessions/{session_id}")
+    await ui.live(page)
+    reads: list[float] = []
+
+    async def delay(route: Route) -> None:
+        reads.append(monotonic())
+        # Stands for a page that costs this time.
+        await asyncio.sleep(0.5)
+        await route.continue_()
+
+    await page.route("**/ui/sessions/*", delay)
+    while len(reads) < 2:
+        ui.environment.runtime.say(MessagePosted(content=(Text(text="on it goes"),)))
+        # A busy session.
+        await asyncio.sleep(0.1)
+    assert reads[1] - reads[0] > 5
+    await page.unroute_all(behavior="wait")
 
 
 async def test_a_hidden_tab_holds_no_stream(ui: Ui) -> None:

@@ -2,8 +2,8 @@
 
 from typing import cast
 
-from starlette.requests import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.errors import Unauthorized
 from gateway.http.route import ApiState
@@ -21,9 +21,21 @@ class LiveStream:
         request = Request(scope)
         state = cast(ApiState, request.app.state.api_state)
         check_enabled(state.gateway.settings)
-        operator = await signed_in(request, state.gateway, now=state.gateway.clock.now())
+        clock = state.gateway.clock
+        operator, checked = await signed_in(request, state.gateway, now=clock.now()), clock.monotonic()
         if operator is None:
             raise Unauthorized("sign in at /ui first")
+
+        async def send_to_operator(message: Message) -> None:
+            nonlocal checked
+            # A sign-out, which may happen at another replica, is not announced.
+            if clock.monotonic() - checked > state.gateway.settings.api.heartbeat.total_seconds():
+                checked = clock.monotonic()
+                if await signed_in(request, state.gateway, now=clock.now()) is None:
+                    await send({"type": "http.response.body", "body": b""})
+                    raise ClientDisconnect
+            await send(message)
+
         headers = [(name, value) for name, value in scope["headers"] if name not in _CREDENTIALS]
         passed = {**scope, "path": _STREAM, "raw_path": _STREAM.encode(), "headers": headers + operator.credentials}
-        await cast(ASGIApp, request.app.router)(passed, receive, send)
+        await cast(ASGIApp, request.app.router)(passed, receive, send_to_operator)

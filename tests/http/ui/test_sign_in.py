@@ -1,5 +1,6 @@
 """The sign-in of the web UI: the form, the cookie, and all cookies that sign nobody in."""
 
+import asyncio
 import re
 import time
 from collections.abc import MutableMapping
@@ -14,6 +15,7 @@ from gateway.settings.model import ApiKey, Settings
 from tests.http.conftest import in_process, serving
 from tests.http.environment import CONFIGURATION, Environment, environment_of
 from tests.http.ui.browser import OWN, Browser, browsing, cookie_in
+from tests.pace import PATIENCE
 
 KEYS: list[dict[str, Any]] = CONFIGURATION["api"]["keys"]
 NOT_MINE = "another-gateway-s-key"
@@ -100,6 +102,19 @@ async def test_signing_out_ends_the_cookie_at_every_replica(environment: Environ
             assert not await thief.is_signed_in()
             assert (await thief.open("/ui/calls")).headers["location"].startswith("/ui/sign-in")
             assert (await thief.http.get("/ui/live", headers={"cookie": kept, "host": thief.host})).status_code == 401
+
+
+async def test_signing_out_ends_an_open_stream_at_another_replica(environment: Environment, url: str) -> None:
+    await environment.reload({"api": {"heartbeat": "100ms"}})
+    async with serving(environment.gateway) as (_, other), browsing(url) as browser:
+        await browser.sign_in("look-only")
+        headers = {"cookie": browser.cookie, "host": browser.host}
+        async with browser.http.stream("GET", f"{other}/ui/live", headers=headers) as live, asyncio.timeout(PATIENCE):
+            lines = live.aiter_lines()
+            assert await anext(lines) == ": heartbeat"
+            await browser.send("/ui/sign-out", {})
+            # The end of the stream ends the loop.
+            assert "event: tool.finished" not in [line async for line in lines]
 
 
 async def test_signing_out_leaves_other_cookies_of_the_key_alone(environment: Environment, url: str) -> None:

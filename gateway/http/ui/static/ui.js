@@ -151,11 +151,12 @@ document.addEventListener("keydown", (event) => {
 
 // Live updates --------------------------------------------------------------------------------------------
 
-// An update waits 50 times as long as the last one took, within these limits, because a page costs the gateway its time.
-const [LEAST, MOST, COST] = [1000, 2500, 50];
+// A page costs the gateway its time: the pause after an update is 50 times as long as the update took, within these
+// limits, and never below 10 times.
+const [LEAST, MOST] = [1000, 2500];
 const banner = document.getElementById("banner");
 const SILENCE = 15000;
-let stream = null, lost = null, timer = null, updated = 0, pause = LEAST, busy = false;
+let stream = null, lost = null, timer = null, updated = 0, pause = LEAST, busy = false, again = false;
 
 function parse(html) {
   return new DOMParser().parseFromString(html, "text/html");
@@ -185,11 +186,13 @@ async function connect() {
     if (!response.ok) throw new Error(response.status);
     if (lost) { lost = null; banner.hidden = true; schedule(); }
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-    for (;;) {
+    for (let lines = ""; ;) {
       const { done, value } = await reader.read();
       if (done) break;
       heard = Date.now();
-      if (/^data:/m.test(value)) schedule();
+      lines += value;
+      if (/^data:/m.test(lines)) schedule();
+      lines = lines.slice(lines.lastIndexOf("\n") + 1);
     }
   } catch { /* reported below */ }
   clearInterval(watch);
@@ -207,14 +210,15 @@ function disconnect() {
 
 function schedule() {
   if (timer || document.hidden) return;
+  if (busy) { again = true; return; }
   timer = setTimeout(update, Math.max(150, updated + pause - Date.now()));
 }
 
 async function update() {
   timer = null;
-  if (busy) { schedule(); return; }
   busy = true;
-  updated = Date.now();
+  again = false;
+  const began = Date.now();
   try {
     const address = new URL(location.href);
     const seen = $("[data-seen]");
@@ -222,13 +226,16 @@ async function update() {
     const response = await fetch(address);
     if (!response.ok || response.redirected) throw new Error(response.status);
     const text = await response.text();
-    pause = Math.min(MOST, Math.max(LEAST, COST * (Date.now() - updated)));
+    const took = Date.now() - began;
+    pause = Math.max(10 * took, Math.min(MOST, Math.max(LEAST, 50 * took)));
     merge(parse(text));
     showTimes();
   } catch {
     report(new Date(), "reload the page");
   } finally {
+    updated = Date.now();
     busy = false;
+    if (again) schedule();
   }
 }
 
