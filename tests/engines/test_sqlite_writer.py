@@ -165,5 +165,5 @@ async def test_nothing_that_a_batch_asks_for_is_looked_for_in_all_of_a_table(pat
     plans = await writer.run(explain)
     await writer.stop()
     found = {one.split(" USING")[0] for one in plans if one.startswith("SEARCH")}
-    assert len(found) == 3, plans
-    assert [one for one in plans if one.startswith(("SCAN sessions", "SCAN calls", "SCAN events", "SCAN e "))] == []
+    assert found == {"SEARCH calls", "SEARCH events", "SEARCH s", "SEARCH sessions"}, plans
+    assert [one for one in plans if one.startswith(("SCAN s", "SCAN calls", "SCAN e"))] == []

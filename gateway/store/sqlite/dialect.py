@@ -19,10 +19,13 @@ _POSITION = re.compile(r"position\((\S+) in (\S+?)\)")
 
 @lru_cache(maxsize=512)
 def in_sqlite(statement: str) -> str:
-    """Write a statement for SQLite: `@calls` is a plain name, `$1` is `?1`, and LIKE ignores the case of ASCII."""
+    """Write a statement for SQLite: `@calls` is a plain name, `$1` is `?1`, and LIKE ignores the case of ASCII.
+
+    `@sessions` is the view with the newest events.
+    """
     written = write_references(statement, key=KEY, name=NAME, column="id").replace(" ILIKE ", " LIKE ")
     written = _POSITION.sub(r"instr(\2, \1)", written)
-    return written.replace("@", "").replace("$", "?")
+    return written.replace("@sessions", "current_sessions").replace("@", "").replace("$", "?")
 
 
 def answer(connection: sqlite3.Connection, question: Question[T]) -> T:

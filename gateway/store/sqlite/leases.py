@@ -34,7 +34,9 @@ UPDATE sessions INDEXED BY sessions_owned SET owner = ?, fence = fence + 1
 WHERE state <> 'closed' AND owner IN (SELECT value FROM json_each(?))
 """
 _MINE = """
-SELECT session_id, fence, last_seq FROM sessions INDEXED BY sessions_owned WHERE state <> 'closed' AND owner = ?
+SELECT c.session_id, c.fence, c.last_seq
+FROM sessions s INDEXED BY sessions_owned CROSS JOIN current_sessions c ON c.id = s.id
+WHERE s.state <> 'closed' AND s.owner = ?
 """
 _RELEASE = "UPDATE sessions SET owner = NULL WHERE owner = ? AND session_id = ?"
 _RELEASE_ALL = "UPDATE sessions INDEXED BY sessions_owned SET owner = NULL WHERE owner = ? AND state <> 'closed'"

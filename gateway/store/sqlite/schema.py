@@ -174,6 +174,24 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "INSERT INTO generation (name, shared) VALUES (lower(hex(randomblob(6))), 0)",
         "ALTER TABLE sessions ADD COLUMN shared_seq INTEGER NOT NULL DEFAULT 0",
     ),
+    (
+        # The row of a session is written with one event in `TAIL`, because each commit writes whole pages. This is the
+        # row with the events that follow its `last_seq`.
+        """
+        CREATE VIEW current_sessions AS
+        SELECT s.id, s.session_id, s.runtime, s.protocol, s.native_id, s.state, s.labels, s.min_seq, s.fence, s.owner,
+            s.cursor, s.opened_at, s.shared_seq,
+            max(s.last_seq, coalesce((SELECT max(seq) FROM events WHERE session_id = s.id), 0)) AS last_seq,
+            s.size + coalesce((
+                SELECT sum(coalesce(length(body), 0) + coalesce(length(about), 0))
+                FROM events WHERE session_id = s.id AND seq > s.last_seq
+            ), 0) AS size,
+            max(s.updated_at, coalesce((
+                SELECT recorded_at FROM events WHERE session_id = s.id ORDER BY seq DESC LIMIT 1
+            ), 0)) AS updated_at
+        FROM sessions s
+        """,
+    ),
 )
 
 NEWEST = FIRST + len(MIGRATIONS) - 1
@@ -184,7 +202,9 @@ RENEW = (
     UPDATE generation SET previous = name, name = lower(hex(randomblob(6))),
         shared = coalesce((SELECT max(id) FROM events), 0)
     """,
-    "UPDATE sessions SET shared_seq = last_seq",
+    """
+    UPDATE sessions SET shared_seq = (SELECT c.last_seq FROM current_sessions c WHERE c.id = sessions.id)
+    """,
 )
 """Begins a new generation: from here on, the history differs from the one that clients have seen."""
 

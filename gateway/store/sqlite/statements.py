@@ -24,6 +24,8 @@ Row = Sequence[Any]
 
 _ROWS = (64, 16, 4, 1)
 """Rows of one statement. sqlite3 releases the GIL for each statement, and the event loop is slow to return it."""
+TAIL = 16
+"""The row of a session lacks fewer events than this."""
 
 
 def _insert(table: str, columns: Sequence[str], rest: str = "") -> str:
@@ -112,12 +114,17 @@ def write(
         connection.execute(_KEEP_ANSWER, (*answer, writes.now))
     for session_id, kept in writes.snapshots.items():
         connection.execute(_KEEP_SNAPSHOT, (keys[session_id], kept.snapshot))
-    now, cursors, heads = writes.now, writes.cursors, writes.heads
-    moved = [(head.last_seq, head.size, now, cursors.get(name), keys[name]) for name, head in heads.items()]
+    cursors, moved, turned = writes.cursors, list[Row](), list[Row]()
+    for name, head in writes.heads.items():
+        known = before.get(name)
+        if known is None or known.state != head.state:
+            turned.append((head.state, keys[name]))
+        elif name not in cursors and known.last_seq // TAIL == head.last_seq // TAIL:
+            continue
+        moved.append((head.last_seq, head.size, writes.now, cursors.get(name), keys[name]))
     _write(connection, _MOVE_SESSIONS, moved)
-    for name, head in heads.items():
-        if name not in before or before[name].state != head.state:
-            connection.execute(_CHANGE_STATE, (head.state, keys[name]))
+    for row in turned:
+        connection.execute(_CHANGE_STATE, row)
 
 
 def _write(connection: sqlite3.Connection, statements: Mapping[int, str], rows: Sequence[Row]) -> None:

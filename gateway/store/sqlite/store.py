@@ -30,7 +30,7 @@ def _queries_by_size(selected: str, table: str, *keys: str) -> dict[int, str]:
     return {size: f"WITH wanted AS (VALUES {', '.join([marks] * size)}) {rest}" for size in _SIZES}
 
 
-_HEADS = _queries_by_size(f"id, {', '.join(Head._fields)}", "sessions", "session_id")
+_HEADS = _queries_by_size(f"id, {', '.join(Head._fields)}", "@sessions", "session_id")
 _CALLS = _queries_by_size(columns(CALL_COLUMNS, "calls"), "calls", "call_id")
 _SEEN = _queries_by_size("session_id, direction, dedupe_key", "events", "session_id", "direction", "dedupe_key")
 

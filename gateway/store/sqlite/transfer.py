@@ -27,7 +27,7 @@ class SqliteSide:
 
     async def pages(self, table: Table) -> AsyncIterator[Sequence[Row]]:
         selected = ", ".join(table.columns) if table.name == "sessions" else columns(table.columns, table.name)
-        text = f"SELECT {selected} FROM {table.name} ORDER BY {', '.join(table.key)}"  # noqa: S608
+        text = f"SELECT {selected} FROM @{table.name} ORDER BY {', '.join(table.key)}"  # noqa: S608
         page, filled = list[Row](), 0
         for row in self._connection.execute(in_sqlite(text)):
             size = sum(len(value) for value in row if isinstance(value, bytes | str))

@@ -31,8 +31,15 @@ INSERT OR REPLACE INTO idempotency (scope, key, request_sha, response, expires_a
 """
 
 _MEASURE = """
-UPDATE sessions SET size = (SELECT coalesce(sum(length(about)), 0) FROM events WHERE session_id = sessions.id)
-WHERE id = ?
+UPDATE sessions SET (last_seq, updated_at, size) = (
+    SELECT last_seq, updated_at, (SELECT coalesce(sum(length(about)), 0) FROM events WHERE session_id = c.id)
+    FROM current_sessions c WHERE c.id = sessions.id
+) WHERE id = ?
+"""
+_CUT = """
+UPDATE sessions SET min_seq = ?2, (last_seq, updated_at, size) = (
+    SELECT last_seq, updated_at, size - ?3 FROM current_sessions c WHERE c.id = sessions.id
+) WHERE id = ?1
 """
 
 Run = Callable[[Turn], Any]
@@ -209,7 +216,7 @@ def _cut_one(turn: Turn, session_id: SessionId, first: int, copies_from: int) ->
     if count == 0:
         return RemovedRows(0, Counter())
     copies: Counter[str] = Counter(dict(_ask(turn, UNDELIVERED, session_id, first)))
-    execute("UPDATE sessions SET min_seq = ?, size = size - ? WHERE id = ?", (first, size, place[0]))
+    execute(_CUT, (*place, size))
     # The newest row stays empty, because SQLite would give its id to another event.
     execute("DELETE FROM events WHERE session_id = ? AND seq < ? AND id < (SELECT max(id) FROM events)", place)
     execute("UPDATE events SET dedupe_key = NULL, body = NULL, about = NULL WHERE session_id = ? AND seq < ?", place)

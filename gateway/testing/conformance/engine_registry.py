@@ -282,10 +282,10 @@ class RegistrySuite:
                     with pytest.raises(InvalidRequest):
                         await listing(Page(1, cursor))
 
-    async def test_every_step_updates_the_time_of_the_session(self, engine: Engine, clock: FakeClock) -> None:
+    async def test_every_event_updates_the_time_of_the_session(self, engine: Engine, clock: FakeClock) -> None:
         await open_session(engine)
         clock.turn(DAY)
-        await engine.commit(Step(ALICE, (said(),)))
+        await engine.commit(Step(ALICE, (said(recorded_at=START + DAY),)))
         row = await row_of(engine)
         assert (row.opened_at, row.updated_at) == (START, START + DAY)
 
