@@ -44,6 +44,8 @@ FILTERS = {
 }
 COVERED = {"open", "queued", "unknown", "dead", "dead of a tool"}
 """The filters that a partial index serves."""
+YOUNG = "SEARCH calls USING INTEGER PRIMARY KEY (rowid>?)"
+"""The calls that are too young for the index of open ones."""
 BY_WINDOW = {"SEARCH calls USING INTEGER PRIMARY KEY (rowid>?)", "SCAN calls"}
 """The rows of the window, and the search for its end, which a literal OFFSET bounds."""
 MANY, RARE = 45_000, (3, 21_000, 44_000)
@@ -75,6 +77,7 @@ async def filled(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
             await open_session(engine)
             with closing(sqlite3.connect(path)) as file, file:
                 file.execute(_ADD.format(schema="", session=1, rare=RARE, numbers=_NUMBERS))
+                file.execute("UPDATE listed_up_to SET call = ?", (MANY,))
             yield Filled(engine, lambda which: _sqlite_rows(path, which))
         return
     schema = postgres_server.new_schema()
@@ -155,9 +158,10 @@ async def test_the_plan_of_sqlite_reads_calls_by_an_index_or_within_the_window(t
     with closing(sqlite3.connect(path)) as file:
         statement = in_sqlite(question.sqlite or question.text)
         plan = [row[3] for row in file.execute(f"EXPLAIN QUERY PLAN {statement}", question.values)]
-    reading = [step for step in plan if step.split()[1] == "calls"]
+    reading = [step for step in plan if step.split()[1:2] == ["calls"]]
     assert reading, plan
     if name in COVERED:
-        assert all("USING INDEX calls_" in step for step in reading), plan
+        assert all("USING INDEX calls_" in step for step in reading if step != YOUNG), plan
+        assert (YOUNG in reading) == (name in {"open", "queued"}), plan
     else:
         assert sorted(reading) == sorted(BY_WINDOW), plan

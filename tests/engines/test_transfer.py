@@ -36,8 +36,10 @@ from gateway.testing.conformance.engine_words import (
 from tests.engines.test_sqlite_file import files_limited_to
 
 EVENTS = 3 * PAGE
-NOT_COPIED = {"owner", "ended_at", "shared_seq"}
-LEFT_BEHIND = {"generation", "written", "instances", "holds", "probe", "commits", "schema_version", "steps"}
+NOT_COPIED = {"owner", "ended_at", "shared_seq", "listed"}
+LEFT_BEHIND = {
+    "generation", "written", "instances", "holds", "probe", "commits", "schema_version", "steps", "listed_up_to",
+}  # fmt: skip
 
 
 @pytest.fixture

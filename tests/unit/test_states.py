@@ -13,8 +13,10 @@ INDEXED = ("OPEN_CALL", "PENDING", "DEAD_SEND", "WAITING")
 @pytest.mark.parametrize("migrations", [sqlite.MIGRATIONS, postgres.MIGRATIONS], ids=["sqlite", "postgres"])
 @pytest.mark.parametrize("name", INDEXED)
 def test_each_group_that_is_asked_for_has_an_index(name: str, migrations: tuple[tuple[str, ...], ...]) -> None:
-    indexes = [" ".join(text.split()) for one in migrations for text in one if "CREATE INDEX" in text]
-    assert any(text.endswith(f"WHERE {getattr(states, name)}") for text in indexes)
+    texts = [" ".join(text.split()) for one in migrations for text in one if "CREATE INDEX" in text]
+    # A later index replaces one with the same name.
+    indexes = {text.split()[2]: text.replace("WHERE listed = 1 AND ", "WHERE ") for text in texts}
+    assert any(text.endswith(f"WHERE {getattr(states, name)}") for text in indexes.values())
 
 
 def test_the_group_of_open_calls_is_that_of_the_table() -> None:

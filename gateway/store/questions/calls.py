@@ -12,12 +12,14 @@ from dataclasses import replace
 from gateway.events import CallId, SessionId
 from gateway.store.call import OPEN_STATES, Call
 from gateway.store.encoding import read_cursor, read_part
+from gateway.store.questions.listed import OPEN_CALLS
 from gateway.store.questions.question import (
     SEARCHED,
     WINDOW,
     Listing,
     Question,
     Row,
+    T,
     Text,
     Where,
     Windowed,
@@ -42,7 +44,7 @@ _LATEST_REUSE = f"""
 SELECT {_CALL} FROM @calls
 WHERE session_id = @key($1) AND native_call_id = $2 AND n > 0 AND redrive_of IS NULL ORDER BY n DESC LIMIT 1
 """
-_OPEN = f"SELECT {_CALL} FROM @calls WHERE session_id = @key($1) AND {OPEN_CALL} ORDER BY id"
+_OPEN = f"SELECT {_CALL}, id FROM @calls WHERE session_id = @key($1) AND {OPEN_CALL} ORDER BY id"
 _COUNT_OPEN = f"SELECT runtime, count(*) FROM @calls WHERE {OPEN_CALL} GROUP BY runtime"
 _LONGEST_READ = 16 * 1024
 """The maximum length of a request in bytes that a list reads, since SQLite reads all of a column for any part of it."""
@@ -86,7 +88,11 @@ def latest_reuse(session_id: SessionId, native_call_id: str) -> Question[Call | 
 
 
 def open_calls(session_id: SessionId) -> Question[list[Call]]:
-    return each(_OPEN, (session_id,), call_from)
+    return _of_open(each(_OPEN, (session_id,), call_from))
+
+
+def _of_open(question: Question[T]) -> Question[T]:
+    return replace(question, sqlite=question.text.replace("FROM @calls", f"FROM {OPEN_CALLS}"))
 
 
 def excerpts(call_ids: Collection[CallId]) -> Question[dict[CallId, str]]:
@@ -113,7 +119,7 @@ def _excerpt(size: int | None, body: bytes | None) -> str | None:
 
 
 def count_open_calls() -> Question[dict[str, int]]:
-    return Question(_COUNT_OPEN, (), lambda rows: {row[0]: row[1] for row in rows})
+    return _of_open(Question(_COUNT_OPEN, (), lambda rows: {row[0]: row[1] for row in rows}))
 
 
 def calls(which: CallFilter, page: Page) -> Question[tuple[list[Call], str | None]]:
@@ -154,10 +160,7 @@ def calls(which: CallFilter, page: Page) -> Question[tuple[list[Call], str | Non
         question = page_of_window(_WINDOWED, page, window, matching, most=SEARCHED // 2 if which.text else WINDOW)
     else:
         question = page_of(Listing("calls", _LIST, call_from, last, _SIZED), page, window, order="id DESC")
-    if covered != OPEN_CALL:
-        return question
-    # SQLite otherwise prefers the order of the table to the small index.
-    return replace(question, sqlite=question.text.replace("FROM @calls", "FROM @calls INDEXED BY calls_open"))
+    return _of_open(question) if covered == OPEN_CALL else question
 
 
 def _covered(which: CallFilter) -> str:

@@ -1,7 +1,10 @@
 """Queries for events that retention may remove. Pure."""
 
+from dataclasses import replace
+
 from gateway.events import SessionId
 from gateway.store.apply import CLOSED
+from gateway.store.questions.listed import OPEN_CALLS, PENDING_SENDS
 from gateway.store.questions.question import Question, each
 from gateway.store.records import whole_micros
 from gateway.store.retention import Item, SessionHistory
@@ -10,7 +13,7 @@ from gateway.store.states import OPEN_CALL, PENDING, WAITING
 from gateway.store.step import RUNTIME
 
 
-def _needed(copies_from: str, *, of: str = "", until: str = "") -> str:
+def _needed(copies_from: str, *, of: str = "", until: str = "", calls: str, sends: str = "@outbound") -> str:
     """Write the query for events that must stay, in all sessions or before the sequence `until` of one.
 
     Undelivered copies made before `copies_from` do not keep their events.
@@ -18,12 +21,12 @@ def _needed(copies_from: str, *, of: str = "", until: str = "") -> str:
     pending = f"{PENDING} AND (target = '{RUNTIME}' OR created_at >= CAST({copies_from} AS bigint))"
     # One SELECT per condition, because each has its own small index.
     rows = (
-        ("request_seq", "calls", OPEN_CALL),
-        ("seq", "outbound", pending),
-        ("request_seq", "interactions", WAITING),
+        ("request_seq", calls, OPEN_CALL),
+        ("seq", sends, pending),
+        ("request_seq", "@interactions", WAITING),
     )
     return " UNION ALL ".join(
-        f"SELECT session_id, {seq} AS seq FROM @{table} WHERE "
+        f"SELECT session_id, {seq} AS seq FROM {table} WHERE "
         + (f"session_id = @key({of}) AND {seq} < {until} AND ({holds})" if of else holds)
         for seq, table, holds in rows
     )
@@ -33,7 +36,7 @@ def _needed(copies_from: str, *, of: str = "", until: str = "") -> str:
 # because SQLite otherwise scans all events.
 _REMOVABLE = f"""
 WITH needed AS (
-    {_needed("$6")}
+    {{needed}}
 ), floors AS (
     SELECT session_id, min(seq) AS floor FROM needed GROUP BY session_id
 )
@@ -47,13 +50,19 @@ WHERE e.session_id = s.@key AND e.seq = s.min_seq AND coalesce(f.floor, s.last_s
 )
 ORDER BY e.recorded_at, s.session_id LIMIT $5
 """
+_REMOVABLE_OF_SQLITE = _REMOVABLE.format(needed=_needed("$6", calls=OPEN_CALLS, sends=PENDING_SENDS))
+_REMOVABLE_OF_POSTGRES = _REMOVABLE.format(needed=_needed("$6", calls="@calls"))
 _ITEMS = """
 SELECT seq, recorded_at, coalesce(length(body), 0) + coalesce(length(about), 0)
 FROM @events WHERE session_id = @key($1) AND seq >= $2 ORDER BY seq LIMIT $3
 """
 
 
-FLOOR = f"SELECT min(seq) FROM ({_needed('$2', of='$1', until='$3')}) AS needed"
+def _floor(calls: str) -> str:
+    return f"SELECT min(seq) FROM ({_needed('$2', of='$1', until='$3', calls=calls)}) AS needed"
+
+
+FLOOR, FLOOR_OF_SQLITE = _floor("@calls"), _floor(OPEN_CALLS)
 """The first event before a sequence of a session that must stay."""
 
 
@@ -73,7 +82,8 @@ def removable_sessions(policy: RetentionPolicy, *, now: int, total: int, budget:
         max(budget, 0) + 1,
         now - whole_micros(policy.copy_age),
     )
-    return each(_REMOVABLE, values, lambda row: SessionHistory(row[0], bool(row[1]), *row[2:]))
+    question = each(_REMOVABLE_OF_POSTGRES, values, lambda row: SessionHistory(row[0], bool(row[1]), *row[2:]))
+    return replace(question, sqlite=_REMOVABLE_OF_SQLITE)
 
 
 def items(session_id: SessionId, seq: int, n: int) -> Question[list[Item]]:

@@ -5,10 +5,12 @@ from datetime import datetime
 
 from gateway.events import Envelope, SessionId
 from gateway.store.encoding import decode_envelope, read_cursor
+from gateway.store.questions.listed import PENDING_SENDS, YOUNG_SENDS
 from gateway.store.questions.question import Listing, Question, Row, Where, columns, each, page_of
 from gateway.store.records import SEND_COLUMNS, EventRecord, micros, moment_or_none, send_from
 from gateway.store.rows import DeadFilter, Page, Rows, Send
 from gateway.store.states import DEAD_SEND, PENDING
+from gateway.store.step import RUNTIME
 
 _SENDS = f"""
 SELECT {columns(SEND_COLUMNS, "o")}, {columns(EventRecord._fields, "e")}
@@ -49,6 +51,12 @@ _SESSIONS = _WAITING.format(column="session_id")
 _FIRST_IS_DUE = f"coalesce({_OF_FIRST.format(column='f.due_at')}, 0)"
 _NEXT_DUE = _WAITING.format(column=f"min({_OF_FIRST.format(column='coalesce(f.due_at, f.created_at)')})")
 _ROWS = re.compile("@outbound [oewf]")
+_IS_PENDING = re.compile(rf"([oewf])\.{PENDING}")
+_RUNTIMES_NEXT_DUE = f"""
+SELECT min(due) FROM (
+    SELECT coalesce(due_at, created_at) AS due, min(seq) FROM {PENDING_SENDS} WHERE target = $1 GROUP BY session_id
+)
+"""
 UNDELIVERED = f"""
 SELECT target, count(*) FROM @outbound WHERE session_id = @key($1) AND seq < $2 AND {PENDING} GROUP BY target
 """
@@ -78,23 +86,34 @@ def pending_sends(
         where.add("(o.due_at IS NULL OR o.due_at <= {0})", due)
         sessions += f" AND {_FIRST_IS_DUE} <= ${len(where.values)}"
         where.add(f"NOT {_FOLLOWS_A_DELAYED_SEND}", due)
+    young = f"{YOUNG_SENDS} AND {where.conditions}"
     if session_id is None:
         where.add(f"o.session_id IN ({sessions})")
     values = [*where.values, limit]
-    text = f"{_SENDS} {where.text()} ORDER BY o.session_id, o.seq LIMIT ${len(values)}"
+    page = f"LIMIT ${len(values)}"
+    text = f"{_SENDS} {where.text()} ORDER BY o.session_id, o.seq {page}"
+    sqlite = _use_pending_index(text)
+    if target == RUNTIME:
+        listed = _use_pending_index(f"SELECT o.* FROM @outbound o {where.text()}")
+        young = _use_pending_index(young).replace("o.listed = 1 AND ", "")
+        # Sorted before the events are read, because their bodies may be large.
+        rows = f"({listed} UNION ALL {young} ORDER BY session_id, seq {page}) AS o"
+        sqlite = _SENDS.replace("@outbound o", f"{rows} CROSS")
 
     def read(rows: Rows[Row]) -> Rows[Send]:
         return Rows(map(_send, rows), more=rows.more or len(rows) == limit)
 
-    return Question(text, values, read, sqlite=_use_pending_index(text), sized=_BODY)
+    return Question(text, values, read, sqlite=sqlite, sized=_BODY)
 
 
 def next_send_due(target: str) -> Question[datetime | None]:
-    return Question(_NEXT_DUE, (target,), lambda rows: moment_or_none(rows[0][0]), sqlite=_use_pending_index(_NEXT_DUE))
+    sqlite = _RUNTIMES_NEXT_DUE if target == RUNTIME else _use_pending_index(_NEXT_DUE)
+    return Question(_NEXT_DUE, (target,), lambda rows: moment_or_none(rows[0][0]), sqlite=sqlite)
 
 
 def _use_pending_index(text: str) -> str:
     # Without the hint SQLite reads all sends of a session once for each pending row.
+    text = _IS_PENDING.sub(r"\1.listed = 1 AND \g<0>", text)
     return _ROWS.sub(r"\g<0> INDEXED BY outbound_pending", text)
 
 

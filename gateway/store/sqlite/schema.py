@@ -192,6 +192,25 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         FROM sessions s
         """,
     ),
+    (
+        # The indexes of open rows contain only listed rows, see `questions/listed.py`.
+        "ALTER TABLE calls ADD COLUMN listed INTEGER NOT NULL DEFAULT 0",
+        "UPDATE calls SET listed = 1 WHERE state IN ('queued', 'dispatched', 'accepted')",
+        "DROP INDEX calls_open",
+        """
+        CREATE INDEX calls_open ON calls (session_id)
+        WHERE listed = 1 AND state IN ('queued', 'dispatched', 'accepted')
+        """,
+        "ALTER TABLE outbound ADD COLUMN listed INTEGER NOT NULL DEFAULT 0",
+        "UPDATE outbound SET listed = 1 WHERE state <> 'delivered'",
+        "DROP INDEX outbound_pending",
+        "CREATE INDEX outbound_pending ON outbound (target, session_id, seq) WHERE listed = 1 AND state = 'pending'",
+        "CREATE TABLE listed_up_to (call INTEGER NOT NULL, event INTEGER NOT NULL) STRICT",
+        """
+        INSERT INTO listed_up_to (call, event)
+        VALUES (coalesce((SELECT max(id) FROM calls), 0), coalesce((SELECT max(id) FROM events), 0))
+        """,
+    ),
 )
 
 NEWEST = FIRST + len(MIGRATIONS) - 1

@@ -16,9 +16,11 @@ from gateway.store.records import (
     Head,
     InteractionMove,
     InteractionRecord,
+    SendRow,
     call_move_row,
     call_row,
 )
+from gateway.store.step import RUNTIME
 
 Row = Sequence[Any]
 
@@ -38,13 +40,14 @@ def _in_rows(table: str, columns: Sequence[str]) -> dict[int, str]:
     return {size: _insert(table, columns, more * (size - 1)) for size in _ROWS}
 
 
-def _update_in_rows(table: str, columns: Sequence[str], *keys: str, keep: str = "") -> dict[int, str]:
+def _update_in_rows(table: str, columns: Sequence[str], *keys: str, keep: str = "", also: str = "") -> dict[int, str]:
     """Write UPDATEs of several rows, each given as the values of `columns` and then of `keys`; None leaves `keep`."""
     places = [f"new.column{number}" for number in range(1, len(columns) + len(keys) + 1)]
     changes = ", ".join(
         f"{name} = coalesce({place}, {table}.{name})" if name == keep else f"{name} = {place}"
         for name, place in zip(columns, places, strict=False)
     )
+    changes += also
     where = " AND ".join(f"{table}.{name} = {place}" for name, place in zip(keys, places[len(columns) :], strict=True))
     marks = "(" + ", ".join("?" * len(places)) + ")"
     return {
@@ -55,9 +58,14 @@ def _update_in_rows(table: str, columns: Sequence[str], *keys: str, keep: str = 
 
 _ADD_EVENTS = _in_rows("events", EventRecord._fields)
 _ADD_CALLS = _in_rows("calls", CALL_COLUMNS)
-_ADD_SENDS = _in_rows("outbound", SEND_COLUMNS)
+_ADD_SENDS = _in_rows("outbound", (*SEND_COLUMNS, "listed"))
 _MOVE_CALLS = _update_in_rows("calls", CALL_MOVE_COLUMNS[:-1], CALL_MOVE_COLUMNS[-1])
-_MOVE_SENDS = _update_in_rows("outbound", SEND_CHANGE_COLUMNS[:4], *SEND_CHANGE_COLUMNS[4:])
+_MOVE_SENDS = _update_in_rows(
+    "outbound",
+    SEND_CHANGE_COLUMNS[:4],
+    *SEND_CHANGE_COLUMNS[4:],
+    also=", listed = max(outbound.listed, new.column1 <> 'delivered')",
+)
 _MOVE_SESSIONS = _update_in_rows("sessions", ("last_seq", "size", "updated_at", "cursor"), "id", keep="cursor")
 _ADD_INTERACTION = _insert(
     "interactions",
@@ -101,7 +109,7 @@ def write(
     opened = [call_row(calls.pop(call_id)) for call_id in writes.opened]
     _write(connection, _ADD_CALLS, [(row[0], keys[SessionId(str(row[1]))], *row[2:]) for row in opened])
     _write(connection, _MOVE_CALLS, [call_move_row(call) for call in calls.values()])
-    _write(connection, _ADD_SENDS, sorted([(keys[row[0]], *row[1:]) for row in writes.sends]))
+    _write(connection, _ADD_SENDS, sorted([(keys[row[0]], *row[1:], _is_listed(row)) for row in writes.sends]))
     # One statement may not change a row twice: the last change counts.
     changes = {row[4:]: row for row in writes.send_changes}
     _write(connection, _MOVE_SENDS, [(*row[:4], keys[row[4]], *row[5:]) for row in changes.values()])
@@ -125,6 +133,11 @@ def write(
     _write(connection, _MOVE_SESSIONS, moved)
     for row in turned:
         connection.execute(_CHANGE_STATE, row)
+
+
+def _is_listed(send: SendRow) -> bool:
+    target, due_at = send[2], send[6]
+    return target != RUNTIME or due_at is not None
 
 
 def _write(connection: sqlite3.Connection, statements: Mapping[int, str], rows: Sequence[Row]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from gateway.events import CallId, Direction, SessionId
 from gateway.store.apply import DedupeKey, Writes
 from gateway.store.call import Call
+from gateway.store.questions.listed import LIST
 from gateway.store.questions.question import columns
 from gateway.store.records import CALL_COLUMNS, Head, call_from
 from gateway.store.sqlite.dialect import in_sqlite
@@ -38,7 +39,8 @@ _SEEN = _queries_by_size("session_id, direction, dedupe_key", "events", "session
 class Store:
     """The writer's connection and its memory; `decide` reads it as its `Known`."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, *, young: int) -> None:
+        """List open rows after `young` events and calls."""
         self.connection = connection
         self._heads: dict[SessionId, Head] = {}
         self._keys: dict[SessionId, int] = {}
@@ -48,6 +50,8 @@ class Store:
         self._ended: list[CallId] = []
         """Calls to forget with the next batch."""
         self._seen: set[tuple[int, Direction, str]] = set()
+        self._list_after = self._young = young
+        """The first commit lists the open rows of earlier processes."""
         self.head = self._heads.get
         self.call = self._calls.get
 
@@ -119,7 +123,13 @@ class Store:
     def commit(self, writes: Writes) -> None:
         """Write the rows of a batch, and commit its transaction."""
         write(self.connection, writes, self._heads, self._keys)
+        young = self._young + len(writes.events) + len(writes.opened)
+        if young >= self._list_after:
+            for statement in LIST:
+                self.connection.execute(statement)
+            young = 0
         self.connection.execute("COMMIT")
+        self._young = young
         self._heads.update(writes.heads)
         for call_id, call in writes.calls.items():
             if call.is_open:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gateway.errors import EngineUnavailable, EngineUnusable
 from gateway.store.copy import PAGE, Row, Table
+from gateway.store.questions.listed import LIST
 from gateway.store.questions.question import columns
 from gateway.store.rows import PAGE_BYTES
 from gateway.store.sqlite.backup import hold_alone, schema_of
@@ -49,7 +50,7 @@ class SqliteSide:
         return self._connection.execute("SELECT name FROM generation").fetchone()[0]
 
     async def keep(self, generation: str) -> None:
-        for statement in RENEW:
+        for statement in (*LIST, *RENEW):
             self._connection.execute(statement)
         self._connection.execute("UPDATE generation SET previous = ?", (generation,))
         self._connection.execute("COMMIT")

@@ -1,4 +1,4 @@
-"""The waiting times of the SQLite store; tests pass others."""
+"""The waiting times and limits of the SQLite store; tests pass others."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -18,6 +18,9 @@ class SqliteTuning:
     """The timeout of a test write, after which the disk counts as not writable."""
     log_tries: int = 100
     """The tries of an erasure to empty the log."""
+
+    young: int = 1_000
+    """The events and calls after which open rows are listed in their indexes; a query for open rows reads them all."""
 
 
 PRODUCTION = SqliteTuning()

@@ -11,7 +11,7 @@ from gateway.store.encoding import NOTHING_LEFT, strip_about
 from gateway.store.port import NewSession
 from gateway.store.questions.calls import DROP_CALLS
 from gateway.store.questions.interactions import SET_NOTE
-from gateway.store.questions.retention import FLOOR
+from gateway.store.questions.retention import FLOOR_OF_SQLITE
 from gateway.store.questions.sends import DISMISS, MOOT, REVIVE, UNDELIVERED
 from gateway.store.questions.sessions import abouts
 from gateway.store.records import EventRecord, Head, micros
@@ -35,6 +35,10 @@ UPDATE sessions SET (last_seq, updated_at, size) = (
     SELECT last_seq, updated_at, (SELECT coalesce(sum(length(about)), 0) FROM events WHERE session_id = c.id)
     FROM current_sessions c WHERE c.id = sessions.id
 ) WHERE id = ?
+"""
+_LOWER = """
+UPDATE listed_up_to SET call = coalesce((SELECT max(id) FROM calls), 0)
+WHERE call > coalesce((SELECT max(id) FROM calls), 0)
 """
 _CUT = """
 UPDATE sessions SET min_seq = ?2, (last_seq, updated_at, size) = (
@@ -202,7 +206,7 @@ def cut(firsts: Mapping[SessionId, int], copies_from: int) -> Run:
 
 def _cut_one(turn: Turn, session_id: SessionId, first: int, copies_from: int) -> RemovedRows:
     execute = turn.store.connection.execute
-    ((floor,),) = _ask(turn, FLOOR, session_id, copies_from, first)
+    ((floor,),) = _ask(turn, FLOOR_OF_SQLITE, session_id, copies_from, first)
     first = first if floor is None else floor
     place = (turn.store.key(session_id), first)
     count, size = execute(
@@ -230,7 +234,11 @@ def drop_calls(before: int, budget: int) -> Run:
     """Remove calls that ended before a time and have a delivered outcome, and expired answers."""
 
     def run(turn: Turn) -> int:
-        turn.store.connection.execute("DELETE FROM idempotency WHERE expires_at <= ?", (turn.writes.now,))
-        return len(_ask(turn, DROP_CALLS, before, max(budget, 0)))
+        execute = turn.store.connection.execute
+        execute("DELETE FROM idempotency WHERE expires_at <= ?", (turn.writes.now,))
+        dropped = len(_ask(turn, DROP_CALLS, before, max(budget, 0)))
+        # SQLite gives the id of the newest call to another one.
+        execute(_LOWER)
+        return dropped
 
     return run

@@ -261,7 +261,8 @@ class Writer:
             self._close()
 
     def _open(self) -> Store:
-        self._store = Store(open_writer(self._path, tuning=self._tuning, report=self._report))
+        connection = open_writer(self._path, tuning=self._tuning, report=self._report)
+        self._store = Store(connection, young=self._tuning.young)
         self._guard.remember()
         return self._store
 
