@@ -40,20 +40,25 @@ def _in_rows(table: str, columns: Sequence[str]) -> dict[int, str]:
     return {size: _insert(table, columns, more * (size - 1)) for size in _ROWS}
 
 
-def _update_in_rows(table: str, columns: Sequence[str], *keys: str, keep: str = "", also: str = "") -> dict[int, str]:
-    """Write UPDATEs of several rows, each given as the values of `columns` and then of `keys`; None leaves `keep`."""
-    places = [f"new.column{number}" for number in range(1, len(columns) + len(keys) + 1)]
-    changes = ", ".join(
-        f"{name} = coalesce({place}, {table}.{name})" if name == keep else f"{name} = {place}"
-        for name, place in zip(columns, places, strict=False)
-    )
-    changes += also
-    where = " AND ".join(f"{table}.{name} = {place}" for name, place in zip(keys, places[len(columns) :], strict=True))
-    marks = "(" + ", ".join("?" * len(places)) + ")"
-    return {
-        size: f"UPDATE {table} SET {changes} FROM (VALUES {', '.join([marks] * size)}) AS new WHERE {where}"  # noqa: S608
-        for size in _ROWS
-    }
+def _update_in_rows(table: str, columns: Sequence[str], *keys: str, **computed: str) -> dict[int, str]:
+    """Write UPDATEs of several rows, each given as the values of `columns` and then of `keys`.
+
+    `computed` has the expressions of other columns, or instead of a value; `{name}` in one is the given value.
+    """
+    names = (*columns, *keys)
+
+    def write(places: Sequence[str], source: str) -> str:
+        given = dict(zip(names, places, strict=True))
+        values = {name: given[name] for name in columns} | {name: it.format(**given) for name, it in computed.items()}
+        changes = ", ".join(f"{name} = {value}" for name, value in values.items())
+        where = " AND ".join(f"{table}.{name} = {given[name]}" for name in keys)
+        return f"UPDATE {table} SET {changes} {source} WHERE {where}"  # noqa: S608
+
+    marks = "(" + ", ".join("?" * len(names)) + ")"
+    joined = [f"new.column{number}" for number in range(1, len(names) + 1)]
+    many = {size: write(joined, f"FROM (VALUES {', '.join([marks] * size)}) AS new") for size in _ROWS if size > 1}
+    # One row is the usual case, and costs a third without the join.
+    return many | {1: write([f"?{number}" for number in range(1, len(names) + 1)], "")}
 
 
 _ADD_EVENTS = _in_rows("events", EventRecord._fields)
@@ -64,9 +69,11 @@ _MOVE_SENDS = _update_in_rows(
     "outbound",
     SEND_CHANGE_COLUMNS[:4],
     *SEND_CHANGE_COLUMNS[4:],
-    also=", listed = max(outbound.listed, new.column1 <> 'delivered')",
+    listed="max(outbound.listed, {state} <> 'delivered')",
 )
-_MOVE_SESSIONS = _update_in_rows("sessions", ("last_seq", "size", "updated_at", "cursor"), "id", keep="cursor")
+_MOVE_SESSIONS = _update_in_rows(
+    "sessions", ("last_seq", "size", "updated_at", "cursor"), "id", cursor="coalesce({cursor}, sessions.cursor)"
+)
 _ADD_INTERACTION = _insert(
     "interactions",
     InteractionRecord._fields,
