@@ -98,12 +98,16 @@ def _name_of(take_away: Callable[[Path], Callable[[], object]]) -> str:
     [_rename_file, _replace_file, _link_instead, _rename_folder, _replace_folder, _rename_wal, _rename_lock],
     ids=_name_of,
 )
+@pytest.mark.parametrize("settled", [True, False])
 async def test_nothing_is_written_while_a_file_is_away_and_all_goes_on_when_it_is_back(
-    path: Path, take_away: Callable[[Path], Callable[[], object]]
+    path: Path, take_away: Callable[[Path], Callable[[], object]], *, settled: bool
 ) -> None:
     with capture_logs() as logs:
         async with SqliteEngine(path, FakeClock()) as engine:
             await open_session(engine)
+            if settled:
+                # Nothing has happened in the folder for long.
+                os.utime(path.parent, (0, 0))
             await engine.commit(Step(ALICE, (said("before"),)))
             put_back = take_away(path)
             with pytest.raises(EngineUnavailable, match="put it back"):
@@ -120,6 +124,28 @@ async def test_nothing_is_written_while_a_file_is_away_and_all_goes_on_when_it_i
     ]
     async with SqliteEngine(path, FakeClock()) as engine:
         assert await texts(engine) == ["before", "after"]
+
+
+@pytest.mark.parametrize(("settled", "looks"), [(True, 1), (False, 4)])
+def test_a_check_looks_at_the_folder_alone_while_nothing_happens_there(
+    path: Path, monkeypatch: pytest.MonkeyPatch, *, settled: bool, looks: int
+) -> None:
+    for file in (path, path.with_name("dragoman.db-wal"), path.with_name("dragoman.db.lock")):
+        file.touch()
+    guard, seen, stat = FileGuard(path, confirm=0.0), list[Path](), os.stat
+
+    def look(file: Path) -> os.stat_result:
+        seen.append(file)
+        return stat(file)
+
+    guard.remember()
+    if settled:
+        os.utime(path.parent, (0, 0))
+    guard.check()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", look)
+        guard.check()
+    assert len(seen) == looks
 
 
 @pytest.mark.parametrize("back", [True, False])

@@ -16,9 +16,15 @@ from gateway.store.sqlite.lock import lock_path, renumbers_files, sibling
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
+_SETTLED = 3_000_000_000
+"""Nanoseconds after which another change of a folder has another time; some file systems count up to two seconds."""
+
 
 class FileGuard:
-    """Remembers device and inode of the database, its -wal and its lock file, and compares them before each use."""
+    """Remembers device and inode of the database, its -wal and its lock file, and compares them before each use.
+
+    While no entry of their folder changes, each use looks at the folder alone.
+    """
 
     def __init__(self, path: Path, *, confirm: float) -> None:
         """Guard a database; a difference must last `confirm` seconds to count."""
@@ -27,6 +33,9 @@ class FileGuard:
         self._confirm = confirm
         self._renumbered = renumbers_files(path)
         self._known: dict[Path, tuple[int, int]] = {}
+        self._folder = path.parent
+        self._checked: tuple[int, int, int] | None = None
+        """The folder at the last look at the files."""
         self._confirmed: str | None = None
         self._warned = False
 
@@ -46,16 +55,30 @@ class FileGuard:
         Raises:
             EngineUnavailable: a file was removed or replaced.
         """
+        folder = self._look_at_folder()
+        if folder is not None and folder == self._checked:
+            return
+        self._checked = None
         problem = self._find_problem()
         if problem is not None and problem != self._confirmed:
             time.sleep(self._confirm)
             problem = self._find_problem()
         if problem == self._confirmed is None:
+            self._checked = folder
             return
         if problem != self._confirmed:
             self._report(problem)
         if problem is not None:
             raise EngineUnavailable(problem)
+
+    def _look_at_folder(self) -> tuple[int, int, int] | None:
+        """Return device, inode and time of change; None if the time may not show the next change."""
+        try:
+            found = os.stat(self._folder)  # noqa: PTH116 - for each batch
+        except OSError:
+            return None
+        is_settled = time.time_ns() - found.st_mtime_ns > _SETTLED
+        return (found.st_dev, found.st_ino, found.st_mtime_ns) if is_settled and not self._renumbered else None
 
     def _report(self, problem: str | None) -> None:
         self._confirmed = problem
@@ -82,5 +105,5 @@ class FileGuard:
 
 
 def _identify(file: Path) -> tuple[int, int]:
-    found = os.stat(file)  # noqa: PTH116 - one system call for each file and batch
+    found = os.stat(file)  # noqa: PTH116 - one system call
     return found.st_dev, found.st_ino
