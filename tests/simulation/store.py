@@ -16,7 +16,7 @@ from gateway.store.sqlite.tuning import SqliteTuning
 from gateway.store.sqlite.writer import Writer
 from tests.simulation.loop import SimLoop, acts
 
-_TUNING = SqliteTuning(synchronous="OFF")
+_TUNING = SqliteTuning(synchronous="OFF", young=20)
 
 
 class Disk:
