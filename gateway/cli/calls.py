@@ -64,7 +64,7 @@ class CallStanding(StrEnum):
 
 _STATES = f"Only calls in this state: {', '.join(CallStanding)}; may be repeated."
 
-group = typer.Typer(
+commands = typer.Typer(
     name="calls",
     invoke_without_command=True,
     rich_markup_mode=None,
@@ -84,7 +84,7 @@ group = typer.Typer(
 )
 
 
-@group.callback()
+@commands.callback()
 def list_calls(
     context: typer.Context,
     *,
@@ -152,7 +152,7 @@ def list_calls(
         run_order(gateway, order, ids, unknown=len(ids) if unknown else 0, more=more)
 
 
-@group.command(
+@commands.command(
     epilog=examples("dragoman calls show b1d5781e", "dragoman calls show b1d5781e --json | jq .outcome", more=SHORT_IDS)
 )
 def show(call: str = CALL, *, as_json: JsonOption = False, url: str = URL, key: str | None = KEY) -> None:
@@ -167,7 +167,7 @@ def show(call: str = CALL, *, as_json: JsonOption = False, url: str = URL, key: 
             show_members(found)
 
 
-@group.command(
+@commands.command(
     epilog=examples(
         "dragoman calls cancel b1d5781e",
         "dragoman calls cancel b1d5781e --reason 'The game is over.'",
@@ -190,7 +190,7 @@ def cancel(
         say_row(row, f"{'canceled' if row.finished_at else 'canceling'}: call {clean(row.call_id)}", as_json=as_json)
 
 
-@group.command(
+@commands.command(
     epilog=examples(
         "dragoman calls redrive b1d5781e",
         "dragoman calls redrive b1d5781e --new-key --deliver",

@@ -2,40 +2,71 @@
 
 import gc
 import os
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 from io import StringIO
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperGroup
 
-from gateway.cli import (
-    calls,
-    completion,
-    configuration,
-    dead_letters,
-    doctor,
-    explain,
-    inbox,
-    init,
-    ping,
-    send,
-    serve,
-    sessions,
-    storage,
-    tail,
-    tools,
-    version,
-)
 from gateway.cli.help import examples
 from gateway.cli.terminal import complain
 
 ENV_FILE = Path(".env")
 _MOST_BYTES = 64 * 1024
+COMPLETE_VARIABLE = "_DRAGOMAN_COMPLETE"
+"""The environment variable with which a shell requests completions; Typer reads it."""
+
+
+_MODULES: Mapping[str, str] = {
+    command: module
+    for module, commands in (
+        ("serve", ("serve", "demo")),
+        ("configuration", ("check", "reload", "schema", "openapi")),
+        ("tools", ("tools",)),
+        ("doctor", ("doctor",)),
+        ("ping", ("ping",)),
+        ("init", ("init",)),
+        ("version", ("version",)),
+        ("sessions", ("runtimes", "sessions")),
+        ("calls", ("calls",)),
+        ("inbox", ("inbox", "answer")),
+        ("tail", ("tail",)),
+        ("send", ("send",)),
+        ("explain", ("explain",)),
+        ("storage", ("migrate", "backup", "restore", "copy")),
+        ("dead_letters", ("dead-letters",)),
+        ("completion", ("completion",)),
+    )
+    for command in commands
+}
+"""The module of each command, in the order of the help."""
+
+
+class _LazyCommands(Mapping[str, Any]):
+    """The commands by name; each lookup imports the module of its command."""
+
+    def __getitem__(self, name: str) -> Any:
+        found = typer.Typer(rich_markup_mode=None)
+        found.add_typer(import_module(f"gateway.cli.{_MODULES[name]}").commands)
+        return typer.main.get_group(found).commands[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_MODULES)
+
+    def __len__(self) -> int:
+        return len(_MODULES)
 
 
 class _Commands(TyperGroup):
-    """The commands; removes pydantic's prefix from usage errors."""
+    """The group of all commands; removes pydantic's prefix from usage errors."""
+
+    def __init__(self, **attrs: Any) -> None:
+        super().__init__(**attrs)
+        # Typer only reads them.
+        self.commands = cast(Any, _LazyCommands())
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -72,7 +103,9 @@ def main() -> None:
     # With the default threshold, the collector takes an eighth of the CPU of a start, and more of a busy gateway's.
     gc.set_threshold(20_000, 20, 20)
     read_env_file()
-    if completion.COMPLETE_VARIABLE in os.environ:
+    if COMPLETE_VARIABLE in os.environ:
+        from gateway.cli import completion
+
         completion.prepare()
     app(prog_name="dragoman")
 
@@ -97,6 +130,8 @@ def read_env_file() -> None:
 
 def _show_version(requested: bool) -> None:
     if requested:
+        from gateway.cli import version
+
         typer.echo(version.describe())
         raise typer.Exit
 
@@ -109,26 +144,3 @@ def _top(  # pyright: ignore[reportUnusedFunction] -- Typer keeps it
     ] = False,
 ) -> None:
     pass
-
-
-_stores = typer.Typer()
-storage.register(_stores)
-for _commands in (
-    serve.commands,
-    configuration.commands,
-    tools.commands,
-    doctor.commands,
-    ping.commands,
-    init.commands,
-    version.commands,
-    sessions.commands,
-    calls.group,
-    inbox.commands,
-    tail.commands,
-    send.commands,
-    explain.commands,
-    _stores,
-    dead_letters.group,
-    completion.commands,
-):
-    app.add_typer(_commands)

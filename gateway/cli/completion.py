@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from dragoman.client import Client, Runtime
 
 T = TypeVar("T")
-COMPLETE_VARIABLE = "_DRAGOMAN_COMPLETE"
-"""The environment variable with which a shell requests completions; Typer reads it."""
 PATIENCE = 1.5
 """Seconds; the user is waiting at the TAB key."""
 _MOST = 100

@@ -51,7 +51,7 @@ DRY_RUN = flag("--dry-run", "Only show the selected dead letters.")
 SHOWN = typer.Option(100, "--limit", metavar="N", min=1, max=10_000, help="Show at most N.")
 MANY = typer.Option(100, "--limit", metavar="N", min=1, max=MOST, help="Select at most N.")
 
-group = typer.Typer(
+commands = typer.Typer(
     name="dead-letters",
     help="List, show, redrive and dismiss dead letters.",
     epilog=examples(
@@ -66,7 +66,7 @@ group = typer.Typer(
 )
 
 
-@group.command(
+@commands.command(
     name="list",
     epilog=examples(
         "dragoman dead-letters list",
@@ -100,7 +100,7 @@ def list_letters(
         show_rows(rows, _LETTERS, as_json=as_json, more=more)
 
 
-@group.command(
+@commands.command(
     epilog=examples(
         "dragoman dead-letters show b1d5781e",
         "dragoman dead-letters show 0b5e6f7a-…:4:destination:chat-log",
@@ -125,7 +125,7 @@ def show(
             show_members(found)
 
 
-@group.command(
+@commands.command(
     epilog=examples(
         "dragoman dead-letters redrive b1d5781e",
         "dragoman dead-letters redrive --target destination:chat-log",
@@ -175,7 +175,7 @@ def redrive(
         _carry_out(gateway, order, letter, which if which or everything else None, say, limit=limit)
 
 
-@group.command(
+@commands.command(
     epilog=examples(
         "dragoman dead-letters dismiss b1d5781e",
         "dragoman dead-letters dismiss --target destination:chat-log --yes",

@@ -13,7 +13,6 @@ import typer
 from gateway.cli.config_file import ConfigOption, choose
 from gateway.cli.errors import report_errors
 from gateway.cli.help import examples
-from gateway.cli.init import DEMO_LIBRARIES
 from gateway.cli.options import flag, option
 from gateway.cli.version import find_sdk_fault
 from gateway.errors import OperatorError, install_line
@@ -78,6 +77,8 @@ def demo(
     ),
 ) -> None:
     """Play a scripted game through a real gateway."""
+    from gateway.cli.init import DEMO_LIBRARIES
+
     with report_errors():
         if not all(map(find_spec, DEMO_LIBRARIES)):
             raise OperatorError(f"the demo needs extra libraries; {install_line('demo')}")

@@ -10,33 +10,14 @@ from gateway.cli.errors import report_errors
 from gateway.cli.help import RAW
 from gateway.cli.options import JsonOption, RowsOption
 
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command(
-        epilog=f"{RAW}Examples:\n  dragoman migrate\n  dragoman migrate --check && dragoman serve\n\n"
-        "`dragoman serve` migrates too; run this before you start the first of several replicas.\n"
-        "Exit code of --check: 0 if the database is up to date, 1 if it needs migrations."
-    )(migrate)
-    app.command(
-        epilog=f"{RAW}Examples:\n  dragoman backup /backups/dragoman-$(date +%F).db\n"
-        "\n"
-        "The gateway keeps running. The file appears under its name once it is complete and verified.\n"
-        "Never replaces an existing file."
-    )(backup)
-    app.command(
-        epilog=f"{RAW}Examples:\n  dragoman restore /backups/latest.db\n"
-        "  dragoman restore --bump-fences      after a restore by other means\n\n"
-        "Stop the gateway first. The old database is kept as PATH.before-restore.\n"
-        "Deliveries that were made after the backup may be repeated, with the same idempotency keys."
-    )(restore)
-    app.command(
-        epilog=f"{RAW}Examples:\n  dragoman copy gateway.yaml gateway-postgres.yaml\n\n"
-        "Stop the gateways on both databases first. Rows keep their ids, sequences, keys and fences. Each table is\n"
-        "read back and compared; if any differs, the target stays empty."
-    )(copy)
+commands = typer.Typer()
 
 
+@commands.command(
+    epilog=f"{RAW}Examples:\n  dragoman migrate\n  dragoman migrate --check && dragoman serve\n\n"
+    "`dragoman serve` migrates too; run this before you start the first of several replicas.\n"
+    "Exit code of --check: 0 if the database is up to date, 1 if it needs migrations."
+)
 def migrate(
     *,
     config: ConfigOption = None,
@@ -52,6 +33,12 @@ def migrate(
         raise typer.Exit(1)
 
 
+@commands.command(
+    epilog=f"{RAW}Examples:\n  dragoman backup /backups/dragoman-$(date +%F).db\n"
+    "\n"
+    "The gateway keeps running. The file appears under its name once it is complete and verified.\n"
+    "Never replaces an existing file."
+)
 def backup(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The new file.", show_default=False)],
     *,
@@ -65,6 +52,12 @@ def backup(
         stores.backup(file, config=config, as_json=as_json)
 
 
+@commands.command(
+    epilog=f"{RAW}Examples:\n  dragoman restore /backups/latest.db\n"
+    "  dragoman restore --bump-fences      after a restore by other means\n\n"
+    "Stop the gateway first. The old database is kept as PATH.before-restore.\n"
+    "Deliveries that were made after the backup may be repeated, with the same idempotency keys."
+)
 def restore(
     file: Annotated[
         Path | None, typer.Argument(metavar="FILE", help="The backup to restore.", show_default=False)
@@ -84,6 +77,11 @@ def restore(
         stores.restore(file, bump_fences=bump_fences, config=config, as_json=as_json)
 
 
+@commands.command(
+    epilog=f"{RAW}Examples:\n  dragoman copy gateway.yaml gateway-postgres.yaml\n\n"
+    "Stop the gateways on both databases first. Rows keep their ids, sequences, keys and fences. Each table is\n"
+    "read back and compared; if any differs, the target stays empty."
+)
 def copy(
     old: Annotated[
         Path, typer.Argument(metavar="OLD", help="The configuration of the source database.", readable=False)

@@ -4,17 +4,18 @@ import re
 from collections.abc import Iterable
 from http import HTTPStatus
 from importlib.resources import files
-from typing import Any
+from typing import Any, cast
 
 import orjson
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
 
+from dragoman.models.described import docstrings_of
 from dragoman.models.responses import Problem
 from gateway.http.auth import ACCESS, SCOPES
 from gateway.http.errors import PROBLEMS
-from gateway.http.webhooks import router as webhooks
 
 _PROBLEM = "application/problem+json"
 _PROBLEM_SCHEMA = {"$ref": "#/components/schemas/Problem"}
@@ -79,6 +80,8 @@ def write_openapi(app: FastAPI) -> dict[str, Any]:
 
 
 def _written(app: FastAPI) -> dict[str, Any]:
+    from gateway.http.webhooks import router as webhooks
+
     written = get_openapi(
         title=app.title,
         version=app.version,
@@ -91,7 +94,9 @@ def _written(app: FastAPI) -> dict[str, Any]:
         license_info=app.license_info,
     )
     recorded = _read_examples()
+    routes = {route.operation_id: route for route in app.routes if isinstance(route, APIRoute)}
     for operation in (operation for path in written["paths"].values() for operation in path.values()):
+        _describe_parameters(operation, routes[operation["operationId"]])
         _add_examples(operation, recorded.get(operation["operationId"], {}))
     components = written["components"]
     components["schemas"]["Problem"] = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
@@ -117,6 +122,19 @@ def _add_examples(operation: dict[str, Any], recorded: dict[str, Any]) -> None:
     for status, example in recorded.get("responses", {}).items():
         for content in operation["responses"][status]["content"].values():
             content["example"] = example
+
+
+def _describe_parameters(operation: dict[str, Any], route: APIRoute) -> None:
+    """Describe the query parameters by the docstrings of their model, which FastAPI does not read."""
+    models = [cast(type[BaseModel], field.field_info.annotation) for field in route.dependant.query_params]
+    texts = {
+        model.model_fields[member].alias or member: text
+        for model in models
+        for member, text in docstrings_of(model).items()
+    }
+    for parameter in operation.get("parameters", ()):
+        if parameter["in"] == "query" and (text := texts.get(parameter["name"])) is not None:
+            parameter["description"] = parameter["schema"]["description"] = text
 
 
 def problems(*names: str) -> dict[int | str, dict[str, Any]]:

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal, Self, cast
 from pydantic import (
     AfterValidator,
     AwareDatetime,
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -15,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from dragoman.models.described import Described
+from dragoman.models.described import Described, Documented
 from gateway.events import KINDS, OutcomeKind, SessionId
 from gateway.http.positions import read_in_list
 from gateway.runtime.calls.dead_letters import Which
@@ -99,10 +98,8 @@ class RedriveCall(Body):
     """Also send the outcome to the runtime."""
 
 
-class Letters(BaseModel):
+class Letters(Documented):
     """The filters for dead letters."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     kind: Literal["call", "delivery"] | None = None
     """Only calls, or only deliveries."""
@@ -182,10 +179,10 @@ class AnswerInteraction(Body):
         return self.model_dump(exclude_none=True)
 
 
-class Query(BaseModel):
+class Query(Documented):
     """The base of all query parameters; unknown ones are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 def _split(given: object) -> object:

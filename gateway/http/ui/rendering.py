@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
@@ -31,6 +30,9 @@ from gateway.http.ui.text import (
 )
 from gateway.http.ui.timeline import answer_of, span_of, subject_of, summarize
 from gateway.visible import LONGEST_DECISION, length_of
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 _STATIC = ("ui.css", "ui.js")
 _GLYPHS: Mapping[Tone, str] = {"ok": "●", "waiting": "◔", "failed": "✕", "unknown": "?", "plain": "○"}
@@ -65,7 +67,9 @@ async def serve_static(request: Request) -> Response:
 
 # One for each `public_url` that a reload has brought.
 @lru_cache(4)
-def _environment(root: str) -> Environment:
+def _environment(root: str) -> "Environment":
+    from jinja2 import Environment, PackageLoader
+
     made = Environment(
         loader=PackageLoader("gateway.http.ui"),
         autoescape=True,

@@ -22,6 +22,7 @@ from dragoman.models.responses import (
     DeadCall as DeadCall,
     DeadCallWithStory as DeadCallWithStory,
     DeadDelivery as DeadDelivery,
+    Envelope as Envelope,
     Interaction as Interaction,
     LastContext as LastContext,
     RedrivenCall as RedrivenCall,
@@ -31,7 +32,6 @@ from dragoman.models.responses import (
     Session as Session,
     SessionName as SessionName,
 )
-from dragoman.models.webhooks import Envelope as Envelope
 
 __all__ = [
     "Activity",

@@ -26,6 +26,7 @@ from dragoman.models.responses import (
     DeadCall,
     DeadCallWithStory,
     DeadDelivery,
+    Envelope,
     Interaction,
     LastContext,
     RedrivenCall,
@@ -36,7 +37,6 @@ from dragoman.models.responses import (
 )
 from dragoman.models.states import InteractionState
 from dragoman.models.stream import sequence_of
-from dragoman.models.webhooks import Envelope
 
 Row = TypeVar("Row", bound=BaseModel)
 Asked = TypeVar("Asked", bound=Call)

@@ -16,9 +16,8 @@ from dragoman.client.errors import ClientError, GatewayUnreachable, UnexpectedAn
 from dragoman.client.reading import read, read_event
 from dragoman.client.transport import Transport
 from dragoman.models import Gap, Live, Missed, Passed
-from dragoman.models.responses import Interaction, Session, SessionName
+from dragoman.models.responses import Envelope, Interaction, Session, SessionName
 from dragoman.models.stream import sequence_of
-from dragoman.models.webhooks import Envelope
 from dragoman.sse import SseReader
 
 _STABLE = 10.0

@@ -6,12 +6,11 @@ States, lanes and `answer_to` accept any string, so that this release's client c
 from datetime import datetime
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import ConfigDict, Field
+from pydantic import AwareDatetime, ConfigDict, Field
 
-from dragoman.models import Event, Loss, Outcome, SessionState
+from dragoman.models import Direction, Event, Loss, Outcome, SessionState
 from dragoman.models.described import Described, Documented
 from dragoman.models.states import AnswerTo, CallState, InteractionState, Lane, SendState
-from dragoman.models.webhooks import Envelope
 
 Row = TypeVar("Row")
 Standing = Literal[SessionState, "closed"]
@@ -21,6 +20,52 @@ class Shape(Described):
     """The base of all response models; it forbids extra members, so tests detect a member that is not described."""
 
     model_config = ConfigDict(frozen=True, defer_build=True, extra="forbid")
+
+
+class Origin(Shape):
+    """The source of an event, as its protocol identifies it."""
+
+    adapter: str
+    """The adapter of the protocol."""
+    protocol: str
+    """The protocol."""
+    native_id: str | None
+    """The runtime's own id of the message."""
+    native_sequence: int | None
+    """The runtime's own number of the message."""
+    native_time: str | None
+    """The runtime's timestamp, verbatim."""
+
+
+class Envelope(Shape):
+    """A recorded event."""
+
+    event_id: str
+    """A ULID, also the `webhook-id` of its copies."""
+    session_id: str
+    """The session."""
+    sequence: int
+    """1, 2, 3 … per session, without gaps."""
+    position: str | None = None
+    """The sequence and the store's generation, which a restore renews. Pass it as `after` to read on behind this event;
+    null where it is not known."""
+    recorded_at: AwareDatetime
+    """The time of recording."""
+    direction: Direction
+    """The direction of the event."""
+    origin: Origin | None
+    """The source; only events from a runtime or a caller have one."""
+    caused_by: int | None
+    """The sequence of the event that caused this one."""
+    linked_to: str | None = None
+    """On a runtime's own action and its end: the call_id of the same call, made by a caller."""
+    synthetic: bool | None = None
+    """Whether the gateway created the event itself. Of events that release 0.2.0 recorded, it is true only if they can
+    have no other source; that release does not send this member."""
+    losses: list[Loss]
+    """What the translation could not express."""
+    event: Event
+    """The event."""
 
 
 class Listing(Shape, Generic[Row]):
