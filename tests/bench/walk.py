@@ -17,7 +17,6 @@ from statistics import median_low
 from rich.console import Console
 from rich.table import Table
 
-from tests.engines.sqlite_log import PageLog
 from tests.ports import free_port
 from tests.scenarios.environment import GOOD, ended, scene
 from tests.scenarios.releases import NO_HISTORY, THIS, VERSION, Release, find_release_before
@@ -28,7 +27,7 @@ SETTLED = 0.6
 """Seconds from a result to its settlement, which no event tells outside: the delivery window, and as much again."""
 _TASK = ("base_events.py", "BaseEventLoop.create_task")
 _TURN = ("base_events.py", "BaseEventLoop._run_once")
-_ROWS = {"turns": "wake-ups of the event loop", "pages": "pages written by SQLite"}
+_ROWS = {"turns": "wake-ups of the event loop"}
 _COMMITS = "dragoman_journal_commit_seconds_count"
 
 
@@ -40,8 +39,6 @@ class Walked:
     functions: Sequence[str]
     tasks: int
     commits: int
-    pages: int
-    """Pages of the store in these commits."""
     turns: int
     """How often the event loop woke up, from the frame until what is timed behind the result has had its turn."""
 
@@ -62,12 +59,9 @@ async def walk(release: Release, folder: Path) -> Walked:
 
         walks: list[list[tuple[str, str, int]]] = []
         commits: list[int] = []
-        pages: list[int] = []
-        log = PageLog(folder / "walk.db")
         # The first calls read what is kept from then on.
         for number in range(2 + CALLS):
             before = await _commits(gateway)
-            log.look()
             await tell("start")
             assert (await ended(await made.agent.call("ask", GOOD))).outcome == "success"
             await asyncio.sleep(SETTLED)
@@ -75,13 +69,12 @@ async def walk(release: Release, folder: Path) -> Walked:
             if number >= 2:
                 walks.append(passed)
                 commits.append(await _commits(gateway) - before)
-                pages.append(sum(map(len, log.look())))
         writer.close()
     own = [{_name(file, name, release.folder) for file, name, _ in passed} - {""} for passed in walks]
     functions = sorted(set[str].intersection(*own))
     files = sorted({name.partition(":")[0] for name in functions})
     tasks, turns = (min(_count(passed, which) for passed in walks) for which in (_TASK, _TURN))
-    return Walked(files, functions, tasks, median_low(commits), median_low(pages), turns)
+    return Walked(files, functions, tasks, median_low(commits), turns)
 
 
 def _count(passed: Sequence[tuple[str, str, int]], which: tuple[str, str]) -> int:
@@ -121,7 +114,7 @@ def main(arguments: list[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     found = asyncio.run(_walk_both())
     table = Table("one HUMA tool call passes", *found, title=f"Python {sys.version.split()[0]}")
-    for what in ("files", "functions", "tasks", "commits", "pages", "turns"):
+    for what in ("files", "functions", "tasks", "commits", "turns"):
         values = [getattr(one, what) for one in found.values()]
         table.add_row(
             _ROWS.get(what, what), *(str(value if isinstance(value, int) else len(value)) for value in values)

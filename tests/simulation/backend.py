@@ -11,7 +11,7 @@ from tests.simulation.servers import HttpConn
 
 MANNERS = {
     "ok": 30, "fail": 3, "accept": 6, "early": 1, "busy": 2, "error": 2, "before": 3, "after": 3, "hang": 2,
-    "unreadable": 2, "cut": 2, "refuse": 1,
+    "unreadable": 2, "cut": 2, "refuse": 1, "broken": 2,
 }  # fmt: skip
 """The ways to treat a request, with their weights."""
 
@@ -120,9 +120,11 @@ class Backend:
                     b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 500\r\n\r\n" + answer[:9]
                 )
                 conn.reset()
-            case "unreadable":
+            case "unreadable" | "broken":
                 self._do(request, work)
-                conn.respond(200, b"<html>", content_type="text/html")
+                # A proxy in front of it fails after the work.
+                status = 200 if request.manner == "unreadable" else self._random.choice((408, 500, 502, 503, 504))
+                conn.respond(status, b"<html>", content_type="text/html")
             case _:
                 pass
 
@@ -136,7 +138,7 @@ class Backend:
 
     def _promise(self, request: Request, work: Work, seconds: float) -> None:
         url = request.data["callback_url"]
-        if url is None or (not self.kind and self._random.random() < 0.05):
+        if url is None or (not self.kind and self._random.random() < 0.2):
             return
 
         def post() -> None:

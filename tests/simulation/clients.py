@@ -15,10 +15,13 @@ GAP = (-1, "")
 
 
 class Follower:
-    """Follows the events of one session from its first event, with the position of its last one."""
+    """Follows the events of one session after a sequence, or new events of all, with the position of its last one."""
 
-    def __init__(self, ask: Ask, session_id: str) -> None:
-        self._ask, self._path = ask, f"/v1/sessions/{session_id}/events/stream"
+    def __init__(self, ask: Ask, session_id: str | None, after: int = 0) -> None:
+        of = "" if session_id is None else f"/sessions/{session_id}"
+        self._ask, self._path = ask, f"/v1{of}/events/stream"
+        self._first = "" if session_id is None else f"?after={after}"
+        self.after = after
         self.position: str | None = None
         self.seen: list[tuple[int, str]] = []
         """The sequences and ids of events in the order of their arrival, and `GAP`."""
@@ -26,7 +29,7 @@ class Follower:
     async def follow(self) -> None:
         """Follow forever; each broken stream is continued after the last event."""
         while True:
-            query = "?after=0" if self.position is None else ""
+            query = self._first if self.position is None else ""
             headers = {} if self.position is None else {"last-event-id": self.position}
             exchange = self._ask("GET", f"{self._path}{query}", b"", headers)
             if exchange is not None:
@@ -44,14 +47,13 @@ class Follower:
             await exchange.changed.wait()
 
     def _take(self, block: str) -> None:
-        fields: dict[str, Any] = dict(line.split(": ", 1) for line in block.splitlines() if ": " in line)
-        if "id" in fields:
-            self.position = fields["id"]
-            if fields.get("event") == "gap":
-                self.seen.append(GAP)
-            else:
-                event = json.loads(fields["data"])
-                self.seen.append((event["sequence"], event["event_id"]))
+        fields: dict[str, Any] = dict(line.split(": ", 1) for line in block.split("\n") if ": " in line)
+        self.position = fields.get("id", self.position)
+        if fields.get("event") == "gap":
+            self.seen.append(GAP)
+        elif "id" in fields and fields.get("event") != "position":
+            event = json.loads(fields["data"])
+            self.seen.append((event["sequence"], event["event_id"]))
 
 
 class Writer:

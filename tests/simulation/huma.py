@@ -4,11 +4,12 @@ from typing import Any
 
 from gateway.testing.runtimes.huma.agent import Manners, SimAgent
 from gateway.testing.runtimes.huma.rules import Dialect
+from tests.simulation.loop import Process
 from tests.simulation.network import Network
 from tests.simulation.servers import SocketIOConn, SocketServer
 
 KEY = "ak_simulated"
-_PING = 25.0
+_PING, _PONG_WITHIN = 25.0, 20.0
 
 
 class HumaServer(SocketServer):
@@ -21,6 +22,8 @@ class HumaServer(SocketServer):
         self._made = 0
         self.refusing: str | None = None
         """A code with which connections are refused."""
+        self.received: list[tuple[Process | None, Any]] = []
+        """Each message, with the process that sent it."""
         self.agent = SimAgent(agent_id, dialect, self, manners)
         self.start()
 
@@ -32,6 +35,11 @@ class HumaServer(SocketServer):
         """Accept none, and break all."""
         self._net.listeners.pop(self._port, None)
         self.cut(self.agent.agent_id)
+
+    def silence(self) -> None:
+        """Let the current connections carry nothing more."""
+        for conn in self._conns.values():
+            conn.wire.silence()
 
     # Called by connections
 
@@ -57,13 +65,21 @@ class HumaServer(SocketServer):
     def message(self, conn: SocketIOConn, channel: str, payload: Any) -> None:
         sid = next((sid for sid, one in self._conns.items() if one is conn), None)
         if sid is not None and channel == "message":
+            self.received.append((conn.wire.owner, payload))
             self._net.loop.create_task(self.agent.accept(sid, payload))
 
     def _ping_later(self, conn: SocketIOConn) -> None:
         def ping() -> None:
             if not conn.over:
                 conn.ping()
-                self._ping_later(conn)
+                self._net.call_at(self._net.loop.now + _PONG_WITHIN, check)
+
+        def check() -> None:
+            if not conn.over and not conn.answered:
+                conn.reset()
+                conn.ended()
+            elif not conn.over:
+                self._net.call_at(self._net.loop.now + _PING - _PONG_WITHIN, ping)
 
         self._net.call_at(self._net.loop.now + _PING, ping)
 

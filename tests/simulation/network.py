@@ -37,7 +37,10 @@ class Conn:
 
     def reset(self) -> None:
         """Break the connection at once; bytes in flight are lost."""
-        self.wire.cut()
+        if self.wire.to_client.silent:
+            self.wire.net.call_at(self.wire.net.loop.now, self.ended)
+        else:
+            self.wire.cut()
 
 
 Accept = Callable[[], Conn | None]
@@ -54,10 +57,15 @@ class _Pipe:
         self._last = 0.0
         self.size = 0
         self.cut = False
+        self.silent = False
+        """Whether all bytes are lost, and nobody is told."""
         self._timer: asyncio.TimerHandle | None = None
 
     def put(self, data: bytes | None) -> None:
         if self.cut:
+            return
+        if self.silent:
+            self.size += len(data or b"")
             return
         random = self._net.loop.random
         pieces: list[bytes | None] = [data]
@@ -143,13 +151,19 @@ class Wire:
             self.net.wires.pop(self, None)
             self.net.loop.call_soon(self.protocol.connection_lost, exc, context=self._context)
 
+    def silence(self) -> None:
+        """Lose all bytes from now on, as a route that vanishes does: neither side hears of it."""
+        for pipe in (self.to_server, self.to_client):
+            pipe.drop()
+            pipe.cut, pipe.silent = False, True
+
     def cut(self, *, ended: bool = False) -> None:
         """Break it: what is in flight is lost, and both sides notice."""
         self.to_server.drop()
         self.to_client.drop()
         if self.over:
             return
-        if not ended:
+        if not ended and not self.to_server.silent:
             self.net.call_at(self.net.loop.now + self.net.delay(), self.conn.ended)
         error = None if ended else ConnectionResetError(104, "Connection reset by peer")
         self.lose(error)

@@ -73,7 +73,7 @@ async def check_end(world: "World") -> None:
         # What is recorded at this moment reaches its followers a little later.
         if any(followers(world)):
             await asyncio.sleep(1)
-    for judge in (unfinished, outcomes, replays, agents, order, followers, writers, surprises):
+    for judge in (unfinished, outcomes, replays, agents, messages, order, followers, writers, surprises):
         try:
             found = [*judge(world)]
         except Exception as exc:  # noqa: BLE001 - a check that fails is a fault of the world
@@ -204,6 +204,34 @@ def agents(world: "World") -> Iterator[Broken]:
                 yield 4, f"{name}: {violation}"
 
 
+def messages(world: "World") -> Iterator[Broken]:
+    """2, 3: a message of a client arrives if it counts as delivered; repeats after a lost link are equal."""
+    states = {
+        (session, sequence): state
+        for session, sequence, state in world.read(
+            "SELECT session_id, seq, state FROM outbound WHERE target = 'runtime'"
+        )
+    }
+    for event in journal(world):
+        if event.kind != "message.posted":
+            continue
+        text, server = _text_of(event), world.servers[event.runtime]
+        if not text.startswith("said ") or text in world.forgotten:
+            continue
+        quoted = f'"{text}"'
+        found = [(process, frame) for process, frame in server.received if quoted in json.dumps(frame)]
+        if not found and states.get((event.session, event.sequence)) == "delivered":
+            yield 2, f"{event.runtime}: the message {text!r} counts as delivered and has not arrived"
+        # A 0.2.0 agent gets a message again in the next context.
+        if server.agent.dialect == "0.1" and any(one != found[0] for one in found):
+            yield 3, f"{event.runtime}: the message {text!r} arrived again, of another process or with other bytes"
+
+
+def _text_of(event: Event) -> str:
+    """Return the text of a message."""
+    return "".join(part.get("text", "") for part in event.body["content"])
+
+
 def order(world: "World") -> Iterator[Broken]:
     """4: outcomes arrive in the order of the journal, repeats aside."""
     natives = dict(world.read("SELECT call_id, native_call_id FROM calls"))
@@ -237,35 +265,54 @@ def _results(server: "HumaServer") -> Iterator[str]:
 def followers(world: "World") -> Iterator[Broken]:
     """A follower with a position sees each event once, in order, or a gap."""
     events = journal(world)
-    for runtime, follower in world.followers.items():
-        expected = [(event.sequence, event.event_id) for event in events if event.runtime == runtime]
-        seen = follower.seen
-        if GAP in seen:
+    for runtime, follower in world.followers:
+        seen, has_gap = follower.seen, GAP in follower.seen
+        if has_gap:
             seen = seen[len(seen) - seen[::-1].index(GAP) :]
-            expected = [one for one in expected if seen and one[0] >= seen[0][0]]
-        if seen != expected:
+        if runtime is None:
+            yield from _follower_of_all(seen, events)
+            continue
+        first = follower.after + 1 if not has_gap else seen[0][0] if seen else 0
+        expected = [(one.sequence, one.event_id) for one in events if one.runtime == runtime and one.sequence >= first]
+        if seen != expected and (seen or not has_gap):
             others = len({*seen} - {*expected})
-            yield (
-                1,
-                (
-                    f"a follower of {runtime} saw {_shorten(seen)}, {others} of them not on record,"
-                    f" instead of {_shorten(expected)}"
-                ),
-            )
+            what = f"{_shorten(seen)}, {others} of them not on record, instead of {_shorten(expected)}"
+            yield 1, f"a follower of {runtime} after {follower.after} saw {what}"
+
+
+def _follower_of_all(seen: list[tuple[int, str]], events: list[Event]) -> Iterator[Broken]:
+    """A follower of all sessions sees, of each session, all events from its first one on."""
+    of = {event.event_id: event for event in events}
+    by_runtime: dict[str, list[tuple[int, str]]] = defaultdict(list)
+    for sequence, event_id in seen:
+        if event_id not in of:
+            yield 1, f"a follower of all sessions saw event {sequence}, which is not on record"
+            return
+        by_runtime[of[event_id].runtime].append((sequence, event_id))
+    for runtime, some in by_runtime.items():
+        expected = [(one.sequence, one.event_id) for one in events if one.runtime == runtime]
+        expected = expected[expected.index(some[0]) :]
+        if some != expected:
+            yield 1, f"a follower of all sessions saw {_shorten(some)} of {runtime}, instead of {_shorten(expected)}"
 
 
 def writers(world: "World") -> Iterator[Broken]:
     """3: a request with a key is recorded once, and all its answers are equal."""
     events = journal(world)
     ended = {event.body["call_id"]: event.body for event in events if event.kind == "tool.finished"}
-    contexts = Counter(event.body["context"].get("n") for event in events if event.body.get("name") == "board")
+    written = Counter(
+        event.body["context"].get("n") if event.kind == "context.updated" else _text_of(event)
+        for event in events
+        if event.kind == "message.posted" or event.body.get("name") == "board"
+    )
     for writer in world.writers:
         if writer.key in world.forgotten or not writer.answers:
             continue
         if "events" in writer.body:
-            times = contexts[writer.body["events"][0]["context"]["n"]]
+            posted = writer.body["events"][0]
+            times = written[posted["context"]["n"] if "context" in posted else posted["content"]]
             if times != 1:
-                yield 3, f"the context of {writer.key} is recorded {times} times"
+                yield 3, f"the event of {writer.key} is recorded {times} times"
             continue
         for answer in writer.answers:
             got: dict[str, Any] = answer["outcome"] or {}

@@ -69,6 +69,8 @@ class SocketIOConn(Conn):
         self._upgraded = False
         self.query: dict[str, str] = {}
         self.admitted = False
+        self.answered = True
+        """Whether the last ping has its pong."""
         self.over = False
 
     def received(self, data: bytes) -> None:
@@ -154,10 +156,13 @@ class SocketIOConn(Conn):
         self.write_text("42" + json.dumps([channel, payload]))
 
     def ping(self) -> None:
+        self.answered = False
         self.write_text("2")
 
     def _packet(self, packet: str) -> None:
-        if packet.startswith("40"):
+        if packet == "3":
+            self.answered = True
+        elif packet.startswith("40"):
             self._server.joining(self)
         elif packet.startswith("41"):
             self.close()

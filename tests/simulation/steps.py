@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Any
 from gateway.store.sqlite import backup
 from gateway.store.sqlite.lock import SIDES, before_restore
 from tests.simulation.clients import Writer
+from tests.simulation.instance import Exchange
 from tests.simulation.store_server import RemoteEngine
 
 if TYPE_CHECKING:
     from tests.simulation.huma import HumaServer
     from tests.simulation.world import World
 
+_GRACE = 10
+"""Seconds in which the answer to a canceled call still counts."""
 API_KEY = "dk_simulated-key-of-the-world"
 TOOLS = ("again", "once")
 
@@ -21,12 +24,25 @@ def _server(world: "World") -> "HumaServer":
     return world.servers[world.random.choice(("old", "new", "new"))]
 
 
+_ODD: tuple[Any, ...] = (
+    None, {"n": -0.5}, "text", 17, True, [1], [{"n": 1}],
+    {"": 2**53, "é\u2028": [None, [["x"]]], "1": {"a": {"a": "\u0001"}}},
+)  # fmt: skip
+"""Arguments that agents also send."""
+
+
 async def call(world: "World") -> None:
     server = _server(world)
     world.number += 1
     tool = world.random.choice(TOOLS)
-    big = "x" * int(10 ** (world.random.random() * 5)) if world.random.random() < 0.1 else ""
-    arguments = {"n": world.number, "big": big}
+    arguments: Any = {"n": world.number}
+    match world.random.random():
+        case chance if chance < 0.05:
+            arguments = world.random.choice(_ODD)
+        case chance if chance < 0.15:
+            arguments["big"] = "x" * int(10 ** (world.random.random() * 5))
+        case _:
+            pass
     made = await server.agent.call(tool, arguments, f"call-{world.number}")
     if server.agent.connected:
         world.calls.append((server.agent.dialect, made))
@@ -77,16 +93,47 @@ async def post(world: "World") -> None:
         return
     world.number += 1
     path, key, repeats = f"/v1/sessions/{found[0][0]}", f"key-{world.number}", world.random.choice((0, 0, 1))
-    if world.random.random() < 0.5:
+    chance = world.random.random()
+    if chance < 0.4:
         body: dict[str, Any] = {"tool": world.random.choice(TOOLS), "arguments": {"n": world.number}}
         writer = Writer(world.ask, f"{path}/calls?wait={world.random.choice((0, 1, 30))}", body, key, repeats=repeats)
         world.tell(f"a client calls {body['tool']} of {name} with {key}")
+    elif chance < 0.7:
+        text = f"said {world.number}"
+        body = {"events": [{"kind": "message.posted", "author": {"name": "Alice"}, "content": text}]}
+        writer = Writer(world.ask, f"{path}/events", body, key, repeats=repeats)
+        world.tell(f"a client posts a message to {name} with {key}")
     else:
         body = {"events": [{"kind": "context.updated", "name": "board", "context": {"n": world.number}}]}
         writer = Writer(world.ask, f"{path}/events", body, key, repeats=repeats)
         world.tell(f"a client posts a context to {name} with {key}")
     world.writers.append(writer)
     world.loop.create_task(writer.write())
+
+
+async def follow(world: "World") -> None:
+    """A client begins to follow."""
+    if world.uses_http and len(world.followers) < 8 and world.any_up() is not None:
+        world.follow()
+
+
+async def order_cancel(world: "World") -> None:
+    """An operator cancels an open call."""
+    # Of the accepted ones first: only those wait for long.
+    found = world.read("SELECT call_id FROM calls WHERE state IN ('queued', 'dispatched', 'accepted') ORDER BY state")
+    if not world.uses_http or not found:
+        return
+    call_id = found[int(len(found) * world.random.random() ** 2)][0]
+    exchange = world.ask("POST", f"/v1/calls/{call_id}/cancel", b"{}")
+    if exchange is not None:
+        world.tell(f"an operator cancels {call_id[:8]}")
+        world.loop.create_task(_see_cancel(world, call_id, exchange))
+
+
+async def _see_cancel(world: "World", call_id: str, exchange: Exchange) -> None:
+    await exchange.whole()
+    if exchange.status == 202:
+        world.ends_by(call_id, world.loop.now + _GRACE, "was canceled by an operator")
 
 
 async def reload(world: "World") -> None:
@@ -123,6 +170,7 @@ async def restore_copy(world: "World") -> None:
     world.forgotten.update(name for row in rows for name in row)
     world.forgotten.update(made.call_id for _, made in world.calls)
     world.forgotten.update(writer.key for writer in world.writers)
+    world.forgotten.update(f"said {number}" for number in range(world.number + 1))
     backup.restore(world.path, world.copy)
     for side in ("", *SIDES):
         world.path.with_name(f"{before_restore(world.path).name}{side}").unlink(missing_ok=True)
@@ -133,6 +181,13 @@ async def cut(world: "World") -> None:
     server = _server(world)
     world.tell(f"the link of {server.agent.agent_id} breaks")
     await server.agent.drop()
+
+
+async def silence(world: "World") -> None:
+    """The connections of a server carry nothing more, and neither side is told."""
+    server = _server(world)
+    world.tell(f"the link of {server.agent.agent_id} falls silent")
+    server.silence()
 
 
 async def leave(world: "World") -> None:
@@ -179,6 +234,7 @@ async def bad_disk(world: "World") -> None:
     disk.refuses = world.random.choice((1.0, 0.3))
     seconds = 5 * world.random.random() ** 2
     world.tell(f"the disk refuses {disk.refuses:.0%} for {seconds:.2f} s")
+    world.disk_refuses_until = world.loop.now + seconds
 
     def heal() -> None:
         disk.refuses = 0.0
@@ -244,7 +300,8 @@ async def wait(world: "World") -> None:
 
 
 STEPS: dict[Callable[["World"], Awaitable[None]], float] = {
-    call: 60, repeat: 4, cancel: 6, talk: 8, garbage: 3, post: 6, cut: 3, leave: 1, outage: 2, partition: 2,
+    call: 60, repeat: 4, cancel: 6, talk: 8, garbage: 3, post: 8, follow: 6, order_cancel: 3,
+    cut: 3, silence: 1, leave: 1, outage: 2, partition: 2,
     bad_disk: 3, pause: 1, kill: 2, drain: 1, reload: 1, back_up: 2, restore_copy: 1, wait: 10,
 }  # fmt: skip
 """The steps with their weights."""

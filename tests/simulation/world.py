@@ -42,6 +42,8 @@ _BACKEND = 9000
 _PUBLIC = f"http://127.0.0.1:{FIRST_PORT}"
 _MOST_CPU = 60
 """Seconds of CPU after which a run is taken for endless."""
+_ATTEMPT, _LATE = 4, 3
+"""Seconds of an attempt, and until its end is on record."""
 _SOON = 30
 """Seconds in which a healthy gateway certainly sends a call."""
 
@@ -82,7 +84,8 @@ class World:
             instance.misconfigured = self._blame
             instance.exited = partial(self._see_exit, instance)
         self.calls: list[tuple[str, SimCall]] = []
-        self.followers: dict[str, Follower] = {}
+        self.followers: list[tuple[str | None, Follower]] = []
+        """With the runtime of their session; None if they follow all sessions."""
         self.writers: list[Writer] = []
         self.uses_http = random.random() < 0.3
         """Whether clients use HTTP, which takes half of the CPU."""
@@ -95,6 +98,7 @@ class World:
         self.due: list[str] = []
         """The calls that wait at the end, with time enough to be sent."""
         self.disturbed: list[tuple[float, float]] = []
+        self.disk_refuses_until = 0.0
         self.forgotten: set[str] = set()
         """The agents' ids of calls that were made before the database was restored: their outcomes may be lost."""
         self.copy: Path | None = None
@@ -111,7 +115,8 @@ class World:
     def _configuration(self) -> str:
         executor = {
             "type": "webhook", "url": f"http://127.0.0.1:{_BACKEND}/tools", "attempts": self.attempts,
-            "timeout": "4s", "deadline": f"{self.deadline}s", "backoff": {"initial": "100ms", "maximum": "2s"},
+            "timeout": f"{_ATTEMPT}s", "deadline": f"{self.deadline}s",
+            "backoff": {"initial": "100ms", "maximum": "2s"},
             "accepted_deadline": "60s", "accepted_silence": "10s", "reconnect_within": "10s",
         }  # fmt: skip
         runtimes = {
@@ -196,7 +201,13 @@ class World:
             SELECT call_id FROM calls WHERE state = 'queued' AND deadline_at > ?
             AND NOT EXISTS (SELECT 1 FROM calls WHERE state IN ('dispatched', 'accepted'))
         """
-        self.due = [call_id for (call_id,) in self.read(query, int((EPOCH + self.loop.now + _SOON) * 1_000_000))]
+        soon = int((EPOCH + self.loop.now + _SOON) * 1_000_000)
+        self.due = [call_id for (call_id,) in self.read(query, soon)]
+        # An idempotent executor that has accepted a call and says nothing more gets it again.
+        query = (
+            "SELECT call_id FROM calls WHERE state = 'accepted' AND deadline_at > ? AND tool = 'again' AND attempt < ?"
+        )
+        self.due += [call_id for (call_id,) in self.read(query, soon, self.attempts)]
         self.backend.kind = True
         for part in (self.backend, *self.servers.values()):
             part.start()
@@ -212,11 +223,18 @@ class World:
                     process.resume(self.loop)
 
     def follow(self) -> None:
-        """Let a client follow each session that has none yet."""
-        for runtime, session_id in self.read("SELECT runtime, session_id FROM sessions"):
-            if runtime not in self.followers:
-                follower = self.followers[runtime] = Follower(self.ask, session_id)
-                self.loop.create_task(follower.follow())
+        """Let a client follow a session, from its first event or a later one, or all sessions."""
+        of: list[tuple[str | None, str | None]] = [*self.read("SELECT runtime, session_id FROM sessions"), (None, None)]
+        runtime, session_id = self.random.choice(of)
+        newest = self.read("SELECT coalesce(max(seq), 0) FROM events e JOIN sessions s ON s.id = e.session_id"
+                           " WHERE s.session_id = ?", session_id)  # fmt: skip
+        after = self.random.choice(
+            (0, newest[0][0] if newest else 0, self.random.randint(0, newest[0][0] if newest else 0))
+        )
+        self.tell(f"a client follows {runtime or 'all sessions'} after {after}")
+        follower = Follower(self.ask, session_id, after)
+        self.followers.append((runtime, follower))
+        self.loop.create_task(follower.follow())
 
     async def begin(self) -> None:
         """Start everything."""
@@ -263,6 +281,45 @@ class World:
         found = self.read("SELECT state, attempt FROM calls WHERE call_id = ?", request.data["call_id"])
         if request.data["call_id"] not in self.forgotten and (not found or found[0][1] < request.attempt):
             self.fail(1, f"attempt {request.attempt} of {request.key} left before its commit: {found}")
+        made = self._call_of(request)
+        if made is not None and request.data["arguments"] != ({} if made.arguments is None else made.arguments):
+            self.fail(3, f"{made.call_id} runs with {request.data['arguments']}, and its agent said {made.arguments}")
+        self.net.call_at(self.loop.now + _ATTEMPT + _LATE, partial(self._check_attempt, request))
+        self._check_deadline(request.data["call_id"])
+
+    def _check_deadline(self, call_id: str) -> None:
+        """Expect the end of a call by its deadline, which moves when the backend accepts it."""
+        for (deadline,) in self.read("SELECT deadline_at FROM calls WHERE call_id = ?", call_id):
+            until = deadline / 1_000_000 - EPOCH
+            if until < self.loop.now:
+                self.ends_by(call_id, self.loop.now, "has passed its deadline")
+            else:
+                self.net.call_at(until + 0.1, partial(self._check_deadline, call_id))
+
+    def ends_by(self, call_id: str, when: float, why: str) -> None:
+        """Expect the end of a call by a time, unless the gateway does not run or cannot write."""
+        asked = self.loop.now
+
+        def check() -> None:
+            disturbed = self.was_disturbed(asked, self.loop.now) or self.disk_refuses_until > asked
+            query = "SELECT state FROM calls WHERE call_id = ? AND state IN ('queued', 'dispatched', 'accepted')"
+            for (state,) in () if disturbed else self.read(query, call_id):
+                self.fail(10, f"call {call_id} {why}, and is still {state} after {self.loop.now - asked:.0f} s")
+
+        self.net.call_at(when + _LATE, check)
+
+    def _call_of(self, request: Request) -> SimCall | None:
+        """Return the agent's call of a request; None for the call of a client."""
+        runtime = request.data["runtime"]
+        return self.servers[runtime].agent.calls.get(request.data["native_call_id"])
+
+    def _check_attempt(self, request: Request) -> None:
+        """An attempt ends by its time limit, unless the gateway did not run or could not write."""
+        if self.was_disturbed(request.at, self.loop.now) or self.disk_refuses_until > request.at:
+            return
+        query = "SELECT 1 FROM calls WHERE call_id = ? AND state = 'dispatched' AND attempt = ?"
+        if self.read(query, request.data["call_id"], request.attempt):
+            self.fail(10, f"attempt {request.attempt} of {request.key} runs beyond its {_ATTEMPT} s")
 
     def _call_back(self, url: str, body: bytes, tries: int) -> None:
         """Post an outcome to the callback URL until it is answered."""
@@ -289,8 +346,6 @@ class World:
         """Do one thing that the seed chooses."""
         chosen = self.random.choices([*self.weights], [*self.weights.values()])[0]
         await chosen(self)
-        if self.uses_http and len(self.followers) < 2 and self.any_up() is not None:
-            self.follow()
         await asyncio.sleep(self.pace * self.random.choice((0, 0, 0.001, 0.01, 0.1, 0.5)) * self.random.random())
 
 

@@ -148,8 +148,6 @@ def _is_listed(send: SendRow) -> bool:
 
 
 def _write(connection: sqlite3.Connection, statements: Mapping[int, str], rows: Sequence[Row]) -> None:
-    if not rows:
-        return
     start = 0
     for size, statement in statements.items():
         while len(rows) - start >= size:
