@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import WSMsgType, web
 
-from gateway.adapter.port import LARGEST_FRAME, Frame
+from gateway.adapter.port import LARGEST_FRAME, Frame, Receipt
 from gateway.errors import CannotExpress, LinkLost, LinkRefused
 from gateway.guard import FAULTS
 from gateway.links.http_session import shared_session
@@ -198,6 +198,86 @@ async def test_a_peer_that_does_not_read_costs_the_link_and_not_the_gateway() ->
                 await within(send_without_end())
             assert await within(link.wait_closed()) == "the peer does not read"
         released.set()
+
+
+@asynccontextmanager
+async def late_reader() -> AsyncGenerator[tuple[Any, asyncio.Event, list[int]]]:
+    """Yield a link whose peer reads only once the event is set, and the numbers that it has read then."""
+    reads, heard = asyncio.Event(), list[int]()
+
+    async def read_late(socket: web.WebSocketResponse) -> None:
+        await let_in(socket)
+        await socket.send_str("2")
+        await reads.wait()
+        async for message in socket:
+            heard.append(-1 if message.data == "3" else int(message.data[len('42["message",[') :].partition(",")[0]))
+
+    async with scripted(read_late) as (target, session), open_link(target, Collector(), session=session) as link:
+        yield link, reads, heard
+
+
+def numbered(number: int) -> list[Frame]:
+    return [Frame("message", [2 * number + more, "x" * 300_000]) for more in (0, 1)]
+
+
+def congest(link: Any) -> tuple[int, Awaitable[Receipt]]:
+    """Send until the link must wait; return the number of the last event, and its result."""
+    for number in range(1_000):
+        sent = link.send_all(numbered(number))
+        if not isinstance(sent, Receipt):
+            return number, sent
+    raise AssertionError("the link never waits")
+
+
+async def test_a_send_is_over_when_it_returns_unless_the_peer_does_not_read() -> None:
+    async with late_reader() as (link, reads, heard):
+        number, waiting = congest(link)
+        assert number > 0
+        others = [link.send_all(numbered(number + more)) for more in (1, 2)]
+        assert not any(isinstance(one, Receipt) for one in others)
+        reads.set()
+        assert await within(asyncio.gather(waiting, *others)) == [Receipt("sent")] * 3
+        assert isinstance(link.send_all(numbered(number + 3)), Receipt)
+        await within(link.prove())
+        assert [one for one in heard if one >= 0] == [*range(2 * number + 8)]
+        # The answer to the ping of the peer waits for no send.
+        assert -1 in heard
+
+
+async def test_a_send_that_is_canceled_while_the_peer_does_not_read_ends_no_other() -> None:
+    async with late_reader() as (link, reads, heard):
+        number, waiting = congest(link)
+        first = asyncio.ensure_future(waiting)
+        while not first.done():
+            # It waits for the peer from its first step on.
+            await asyncio.sleep(0)
+            first.cancel()
+        second = asyncio.ensure_future(link.send_all(numbered(number + 1)))
+        await asyncio.sleep(0)
+        reads.set()
+        assert await within(second) == Receipt("sent")
+        await within(link.prove())
+        told = [one for one in heard if one >= 0]
+        assert told == [one for one in range(2 * number + 4) if one in told]
+        assert set(told) >= {2 * number, 2 * number + 2, 2 * number + 3}
+
+
+async def test_a_connection_that_ends_while_a_send_waits_loses_the_link() -> None:
+    async def leave(socket: web.WebSocketResponse) -> None:
+        await let_in(socket)
+        await leaves.wait()
+        socket[TRANSPORT].abort()
+
+    leaves = asyncio.Event()
+    async with scripted(leave) as (target, session), open_link(target, Collector(), session=session) as link:
+        _, waiting = congest(link)
+        leaves.set()
+        with pytest.raises(LinkLost) as lost:
+            await within(waiting)
+        assert not lost.value.unsent
+        with pytest.raises(LinkLost) as lost:
+            link.send_all(numbered(0))
+        assert lost.value.unsent
 
 
 async def test_a_message_beyond_all_bounds_costs_the_link() -> None:

@@ -5,9 +5,10 @@ events (`packet.py`). One task reads and passes each frame on before the next, s
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Coroutine, Generator, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from importlib import import_module
 from typing import Any, Literal
 
@@ -73,6 +74,8 @@ class SocketLink:
         self._tasks = Tasks()
         self._socket: aiohttp.ClientWebSocketResponse[Literal[False]] | None = None
         self._writing = asyncio.Lock()
+        self._behind = 0
+        """The sends that wait for the peer, an acknowledgement or an earlier send."""
         self._patience: float | None = None
         """Seconds without a message of the server that end the link; None before its opening packet."""
         self._max_payload: int | None = None
@@ -305,8 +308,11 @@ class SocketLink:
 
     # Sending ---------------------------------------------------------------------------------------------
 
-    async def send_all(self, frames: Sequence[Frame]) -> Receipt:
-        """Send the frames in their order, and wait for the acknowledgement of each if the target requests them."""
+    def send_all(self, frames: Sequence[Frame]) -> Awaitable[Receipt]:
+        """Send the frames in their order, and wait for the acknowledgement of each if the target requests them.
+
+        Without acknowledgements the frames are written before this returns, unless the peer does not read.
+        """
         packets: list[bytes] = []
         for frame in frames:
             if frame.channel in RESERVED:
@@ -316,11 +322,31 @@ class SocketLink:
                 size = f"the frame has {len(packet)} bytes; the server accepts {self._max_payload}"
                 return Receipt("refused", size)
             packets.append(packet)
+        if self._behind or self._target.ack_timeout is not None:
+            self._behind += 1
+            return self._send_behind(packets)
+        self._check_open(unsent=True)
+        for place, packet in enumerate(packets, 1):
+            if (rest := self._begin(packet)) is not None:
+                # A task of the link, which no cancellation of a send reaches: all writes of aiohttp share one future.
+                first = guard("link", partial(self._finish, rest), self._tasks, again=False)
+                self._behind += 1
+                return self._send_behind(packets[place:], first)
+        self._check_open()
+        return _SENT
+
+    def _check_open(self, *, unsent: bool = False) -> None:
+        if self._closed.done():
+            raise LinkLost(self._closed.result(), unsent=unsent)
+
+    async def _send_behind(self, packets: Sequence[bytes], first: "asyncio.Task[None] | None" = None) -> Receipt:
+        """Send after earlier sends; `first` finishes an own write that waits for the peer."""
         acks: list[int] = []
         try:
             async with self._writing:
-                if self._closed.done():
-                    raise LinkLost(f"the link is closed: {self._closed.result()}", unsent=True)
+                if first is not None:
+                    await asyncio.wait({first})
+                self._check_open(unsent=first is None)
                 for packet in packets:
                     if self._target.ack_timeout is None:
                         await self._write(packet)
@@ -331,6 +357,7 @@ class SocketLink:
                     await self._write(b"42%d%b" % (self._last_ack, packet[2:]))
             return await self._wait_acks(acks) if acks else _SENT
         finally:
+            self._behind -= 1
             for ack in acks:
                 del self._acks[ack]
 
@@ -349,8 +376,7 @@ class SocketLink:
 
     async def prove(self) -> None:
         """Wait for the pong of a websocket ping, which the peer reads after everything sent before."""
-        if self._closed.done():
-            raise LinkLost(f"the link is closed: {self._closed.result()}")
+        self._check_open()
         self._last_ping += 1
         number = self._last_ping
         answer = self._pings[number] = asyncio.get_running_loop().create_future()
@@ -382,16 +408,37 @@ class SocketLink:
             LinkLost: the peer does not read, or the connection is broken; the link has ended.
         """
         assert self._socket is not None
+        if self._behind:
+            # The task of a write that waits must have begun.
+            await asyncio.sleep(0)
+        problem = await self._finish(self._socket.send_frame(content, kind))
+        if problem is not None:
+            raise LinkLost(problem)
+
+    async def _finish(self, write: Awaitable[None]) -> str | None:
+        """Wait until a write has ended; if it fails, end the link and return the reason."""
         try:
             async with asyncio.timeout(self._target.send_timeout.total_seconds()):
-                await self._socket.send_frame(content, kind)
-                return
+                await write
+                return None
         except TimeoutError:
             problem = "the peer does not read"
         except (aiohttp.ClientError, OSError) as exc:
             problem = self._mask(describe(exc))
         self.end(problem)
-        raise LinkLost(problem)
+        return problem
+
+    def _begin(self, packet: bytes) -> "_Rest | None":
+        """Take the first step of a write, usually its only one; return the rest if it waits for the peer."""
+        assert self._socket is not None
+        write = self._socket.send_frame(packet, WSMsgType.TEXT)
+        try:
+            return _Rest(write, write.send(None))
+        except StopIteration:
+            pass
+        except (aiohttp.ClientError, OSError) as exc:
+            self.end(self._mask(describe(exc)))
+        return None
 
     # The end ---------------------------------------------------------------------------------------------
 
@@ -434,6 +481,22 @@ class SocketLink:
                     async with asyncio.timeout(CLOSING.total_seconds()):
                         await self._socket.close()
             await self._tasks.close(within=CLOSING.total_seconds())
+
+
+class _Rest:
+    """The rest of a coroutine that has taken a step outside of a task, and waits for a future."""
+
+    def __init__(self, work: Coroutine[Any, None, None], waits_for: Any) -> None:
+        self._work = work
+        self._waits_for = waits_for
+
+    def __await__(self) -> Generator[Any, None, None]:
+        try:
+            yield self._waits_for
+        except BaseException:
+            self._work.close()
+            raise
+        yield from self._work.__await__()
 
 
 def _engine(kind: int, data: object = None) -> bytes:
