@@ -63,11 +63,6 @@ def may_leave(item: Transmit, memory: Remembered, capabilities: Capabilities) ->
     return True
 
 
-def is_overdue(item: Transmit, now: datetime) -> bool:
-    """Return whether the runtime no longer waits for an event."""
-    return item.leave_before is not None and now >= item.leave_before
-
-
 @frozen
 class SendHistory:
     """The earlier sends of pending rows."""
@@ -79,11 +74,9 @@ class SendHistory:
     their attempt is 0.
     """
     started: frozenset[int] = frozenset()
-    """Rows whose attempt this process recorded itself; `tried` and `lost` decide about them."""
-    tried: frozenset[int] = frozenset()
-    """Sends of this process that were interrupted before a response arrived."""
-    lost: frozenset[int] = frozenset()
-    """Sends whose link was lost before silence had confirmed them."""
+    """Rows whose attempt this process recorded itself; `doubted` decides about them."""
+    doubted: frozenset[int] = frozenset()
+    """Rows that this process may have sent: a link was lost before a response or silence had confirmed them."""
     fresh: bool = True
     """Whether the link has sent nothing yet except earlier pages of the same plan."""
 
@@ -122,7 +115,9 @@ def plan_resend(
     would count as new. If contexts replace each other, a fresh link gets only the newest silent one and the newest
     waking one without a message; wakes are sent last.
     """
-    memory, tried, asked_again = needs.memory, history.tried, needs.asked_again
+    memory, asked_again = needs.memory, needs.asked_again
+    # Where silence means delivery, they are sent again.
+    tried = history.doubted if capabilities.delivery != "silence" else frozenset[int]()
     ordered = capabilities.replaces_context and history.fresh
     repeats = frozenset(
         [
@@ -136,7 +131,7 @@ def plan_resend(
         ]
     )
     if capabilities.replaces_context and needs.working:
-        rows = [_softly(row) if row.sequence in repeats or row.sequence in history.lost else row for row in rows]
+        rows = [_softly(row) if row.sequence in repeats or row.sequence in history.doubted else row for row in rows]
     over = replaced(rows, asked_again=asked_again) if ordered else frozenset[int]()
     plans: list[Plan] = []
     for row in sorted(rows, key=lambda row: row.sequence):

@@ -54,7 +54,7 @@ STAGES: Mapping[str, Sequence[str]] = {
     ),
     "translation": ("adapters/", "gateway/adapter/"),
     "decisions": ("gateway/core/", "gateway/events/"),
-    "way out": tuple(f"gateway/runtime/session/{name}" for name in ("out", "in_flight", "results")),
+    "way out": tuple(f"gateway/runtime/session/{name}" for name in ("outbox", "row", "sender")),
     "inbox, steps, effects": ("gateway/runtime/session/",),
     "attempts: slots, breaker": ("gateway/runtime/calls/",),
     "webhook exchange": ("gateway/executors/",),

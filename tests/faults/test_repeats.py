@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.runtime.session.outgoing import BATCH
+from gateway.runtime.session.outbox import BATCH
 from gateway.testing.runtimes.huma.rules import Dialect
 from tests.faults.process import Forked, end, run_mortal
 from tests.pace import PATIENCE

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.adapter.port import Capabilities, Frame, Receipt
 from gateway.events import ToolRequested
-from gateway.runtime.session.in_flight import CROWD
+from gateway.runtime.session.outbox import CROWD
 from tests.engines.sqlite_looker import all_of
 from tests.pace import PATIENCE
 from tests.scenarios.environment import Running, until

@@ -1,4 +1,4 @@
-"""The outbound events of one session without I/O, as the tests of `Outgoing` use them."""
+"""The outbound events of one session without I/O, as the tests of `Outbox` use them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,8 +19,8 @@ from gateway.events import (
     Text,
     ToolFinished,
 )
-from gateway.runtime.session.outgoing import ATTEMPT, READ, Attempts, Outgoing
-from gateway.runtime.session.results import read_result
+from gateway.runtime.session.outbox import Attempts, Outbox
+from gateway.runtime.session.row import read_result
 from gateway.store.rows import Send
 from gateway.store.step import RUNTIME, Lane
 from gateway.testing.conformance.engine_words import FakeClock
@@ -39,7 +39,7 @@ class Session:
         options = harness.runtime.options.model_copy(update={"delivery_window": timedelta(seconds=WINDOW)})
         self.runtime = replace(harness.runtime, capabilities=capabilities, options=options)
         self.view: SessionView = harness.view
-        self.out = Outgoing(self.view, self.runtime)
+        self.out = Outbox(self.view, self.runtime)
         self.now = 0.0
         self.clock = FakeClock()
         self.clock.turn(START - self.clock.now())
@@ -61,7 +61,7 @@ class Session:
     def up(self, *rows: Send, more: bool = False) -> None:
         """Let a link come up that finds these pending."""
         self.out.link_up()
-        assert self.next() == READ
+        assert self.next() == "read"
         self.read(*rows, more=more)
 
     def next(self) -> Any:
@@ -69,7 +69,7 @@ class Session:
 
     def step(
         self, *new: Transmit, lost: bool = False, moved: bool = False, sending: bool = False, fails: bool = False
-    ) -> Attempts:
+    ) -> Attempts | None:
         """Make a step that sends these events, and put its attempts on record unless it `fails`."""
         builder = StepBuilder(
             self.view, START, lambda: EventId("e"), SlotAccess(lambda _: True, lambda _: None), self.runtime
@@ -81,16 +81,17 @@ class Session:
             builder.apply(SessionMoved(state="idle"), "from_runtime")
         attempts = self.out.plan_attempts(builder, sending=sending)
         if not fails:
-            self.out.note_attempts(attempts)
+            if attempts is not None:
+                self.out.note_attempts(attempts)
             if moved:
-                self.out.turn_moved()
+                self.out.awaits_turn = False
             for item in new:
                 self.out.add(item, now=self.now)
-        return attempts
+        return None if attempts is None else (set(attempts[0]), set(attempts[1]))
 
     def taken(self) -> Transmit:
         item = self.next()
-        if item == ATTEMPT:
+        if item == "attempt":
             self.step()
             item = self.next()
         assert isinstance(item, Transmit)

@@ -7,13 +7,13 @@ import pytest
 
 from gateway.adapter.port import Receipt
 from gateway.errors import LinkLost
-from gateway.runtime.session.outgoing import ATTEMPT, IDLE, MOST_QUEUED, NO_ATTEMPTS, Attempts
+from gateway.runtime.session.outbox import MOST_QUEUED, Attempts
 from tests.unit.core.harness import HUMA_0_1
 from tests.unit.outgoing_session import Session, message, outcome, said
 
 
 def marks(started: Collection[int] = (), unstarted: Collection[int] = ()) -> Attempts:
-    return Attempts(frozenset(started), frozenset(unstarted))
+    return set(started), set(unstarted)
 
 
 def test_a_message_that_can_be_sent_gets_its_attempt_in_the_step_that_records_it() -> None:
@@ -33,7 +33,7 @@ def test_a_message_that_must_wait_gets_no_attempt(why: str) -> None:
     if why == "ledger":
         session.add(*range(10, 10 + MOST_QUEUED + 1))
     attempts = session.step(message(9_999), sending=why == "a send is under way", lost=why == "in the step")
-    assert attempts == NO_ATTEMPTS
+    assert attempts is None
 
 
 def test_a_message_that_waited_for_its_turn_gets_its_attempt_in_the_step_that_ends_the_turn() -> None:
@@ -41,18 +41,18 @@ def test_a_message_that_waited_for_its_turn_gets_its_attempt_in_the_step_that_en
     session.up()
     assert session.step(message(1)) == marks([1])
     assert session.leaves(Receipt("delivered")) == 1
-    assert session.step(message(2), message(3)) == NO_ATTEMPTS
-    assert session.next() == IDLE
+    assert session.step(message(2), message(3)) is None
+    assert session.next() == "idle"
     assert session.step(moved=True) == marks([2])
     assert session.leaves(Receipt("delivered")) == 2
-    assert session.next() == IDLE
+    assert session.next() == "idle"
 
 
 def test_messages_that_waited_for_a_link_get_their_attempts_in_one_step_before_the_first_leaves() -> None:
     session = Session(HUMA_0_1)
     session.up(said(1), said(2), said(3))
-    assert session.next() == ATTEMPT
-    assert session.next() == ATTEMPT
+    assert session.next() == "attempt"
+    assert session.next() == "attempt"
     assert session.step() == marks([1, 2, 3])
     assert [session.leaves() for _ in range(3)] == [1, 2, 3]
 
@@ -61,7 +61,7 @@ def test_where_each_send_is_answered_only_the_next_message_gets_its_attempt() ->
     session = Session(HUMA_0_1, delivery="ack")
     session.up(said(1), said(2))
     for sequence in (1, 2):
-        assert session.next() == ATTEMPT
+        assert session.next() == "attempt"
         assert session.step() == marks([sequence])
         assert session.leaves(Receipt("delivered")) == sequence
 
@@ -74,8 +74,8 @@ def test_busy_takes_the_attempt_back_with_the_next_step() -> None:
     assert session.out.attempts_due
     assert session.step(fails=True) == marks([], [1])
     assert session.step() == marks([], [1])
-    assert session.step() == NO_ATTEMPTS
-    assert session.next() == IDLE
+    assert session.step() is None
+    assert session.next() == "idle"
     assert session.step(moved=True) == marks([1])
     assert session.leaves(Receipt("delivered")) == 1
 
@@ -96,7 +96,7 @@ def test_a_link_lost_before_the_first_byte_takes_the_attempt_back(how: str) -> N
         assert session.step(lost=True) == marks([], [1])
         session.out.link_down()
     session.up(said(1))
-    assert session.next() == ATTEMPT
+    assert session.next() == "attempt"
     assert session.step() == marks([1])
     assert session.leaves() == 1
 
@@ -106,7 +106,7 @@ def test_an_attempt_that_is_being_taken_back_does_not_leave_meanwhile() -> None:
     session.up()
     session.step(message(1))
     session.step(lost=True, fails=True)
-    assert session.next() == ATTEMPT
+    assert session.next() == "attempt"
 
 
 def test_a_message_whose_send_broke_off_keeps_its_attempt_and_is_unknown() -> None:
@@ -114,7 +114,7 @@ def test_a_message_whose_send_broke_off_keeps_its_attempt_and_is_unknown() -> No
     session.up()
     session.step(message(1))
     session.leaves(LinkLost("no answer"))
-    assert session.step(lost=True) == NO_ATTEMPTS
+    assert session.step(lost=True) is None
     session.out.link_down()
     session.up(replace(said(1), attempt=1))
     assert [signal.state for signal in session.posted] == ["unknown"]
@@ -141,5 +141,5 @@ def test_an_attempt_of_another_process_is_unknown_and_no_attempt_is_sent() -> No
 def test_an_outcome_never_waits_for_an_attempt() -> None:
     session = Session(HUMA_0_1)
     session.up()
-    assert session.step(outcome(1)) == NO_ATTEMPTS
+    assert session.step(outcome(1)) is None
     assert session.next().sequence == 1

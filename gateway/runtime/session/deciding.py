@@ -9,17 +9,17 @@ from gateway.core.session import StepBuilder
 from gateway.errors import Inexpressible, Overloaded
 from gateway.events import ContextUpdated, Event, LinkChanged, MessagePosted
 from gateway.runtime.session import signals as s
-from gateway.runtime.session.outgoing import Outgoing
+from gateway.runtime.session.outbox import Outbox
 from gateway.store.step import HANDOVER, SendChange
 
 MOST_WAITING = 16
 _REASON = 500
 
 
-def decide(builder: StepBuilder, signal: s.Signal, *, outgoing: Outgoing, jitter: Callable[[], float]) -> Any:
+def decide(builder: StepBuilder, signal: s.Signal, *, outbox: Outbox, jitter: Callable[[], float]) -> Any:
     """Add the decision about a signal to a step; return the result for its reply.
 
-    `outgoing` is only read. For `SlotFree` the result is whether the call still needs the slot.
+    `outbox` is only read. For `SlotFree` the result is whether the call still needs the slot.
     """
     match signal:
         # The most frequent first, because patterns are tried in order.
@@ -35,14 +35,14 @@ def decide(builder: StepBuilder, signal: s.Signal, *, outgoing: Outgoing, jitter
             if overdue:
                 confirmations.correct(builder, caused_by=sequences[-1])
         case s.Connecting() | s.CaughtUp() | s.WantedDue() | s.Reread() | s.LinkUp() | s.LinkDown():
-            _about_link(builder, signal, outgoing)
+            _about_link(builder, signal, outbox)
         case s.SlotFree() | s.TurnedAway() | s.ExecutorReplied():
             return _about_work(builder, signal)
         case s.HandedOver(frame, sequence, overloaded):
             inbound.take(builder, frame, overloaded=overloaded)
             builder.send_changes.append(SendChange(sequence, HANDOVER, "delivered"))
         case s.AttemptsDue():
-            # `Outgoing.plan_attempts` adds them to each step.
+            # `Outbox.plan_attempts` adds them to each step.
             pass
         case s.AnsweredLate(row, answered):
             calls.late_outcome(builder, row, answered)
@@ -51,11 +51,11 @@ def decide(builder: StepBuilder, signal: s.Signal, *, outgoing: Outgoing, jitter
         case s.Tick():
             lifecycle.tick(builder)
         case _:
-            return _for_client(builder, signal, outgoing)
+            return _for_client(builder, signal, outbox)
     return None
 
 
-def _about_link(builder: StepBuilder, signal: s.LinkSignal, outgoing: Outgoing) -> None:
+def _about_link(builder: StepBuilder, signal: s.LinkSignal, outbox: Outbox) -> None:
     match signal:
         case s.Connecting():
             inbound.connecting(builder)
@@ -66,9 +66,9 @@ def _about_link(builder: StepBuilder, signal: s.LinkSignal, outgoing: Outgoing) 
         case s.Reread():
             interactions.ask_again(builder)
         case s.LinkUp():
-            lifecycle.link(builder, LinkChanged(state="up"), state_waits=outgoing.state_waits)
+            lifecycle.link(builder, LinkChanged(state="up"), state_waits=outbox.state_waits)
         case s.LinkDown(reason, refused):
-            if builder.memory.linked or (refused and not outgoing.refused):
+            if builder.memory.linked or (refused and not outbox.refused):
                 state = "refused" if refused else "down"
                 lifecycle.link(builder, LinkChanged(state=state, reason=reason[:_REASON]))
 
@@ -96,10 +96,10 @@ def _post(builder: StepBuilder, event: Event, place: int, by: str) -> int:
         raise
 
 
-def _for_client(builder: StepBuilder, signal: s.ClientSignal, outgoing: Outgoing) -> Any:
+def _for_client(builder: StepBuilder, signal: s.ClientSignal, outbox: Outbox) -> Any:
     match signal:
         case s.Post(events, _, by, keep):
-            _refuse_too_many(builder, events, outgoing)
+            _refuse_too_many(builder, events, outbox)
             sequences = [_post(builder, event, place, by) for place, event in enumerate(events)]
             if keep is not None:
                 builder.keep(keep, sequences)
@@ -127,10 +127,10 @@ def _for_client(builder: StepBuilder, signal: s.ClientSignal, outgoing: Outgoing
     return None
 
 
-def _refuse_too_many(builder: StepBuilder, events: Sequence[Event], outgoing: Outgoing) -> None:
+def _refuse_too_many(builder: StepBuilder, events: Sequence[Event], outbox: Outbox) -> None:
     """Limit the events that wait for the runtime, and the messages that wait for their turn."""
     most = builder.runtime.policy.outbound
-    if outgoing.waiting + len(builder.events) + len(events) > most:
+    if outbox.waiting + len(builder.events) + len(events) > most:
         raise Overloaded(f"{most} events may wait to be delivered to the runtime; try again later")
     if not builder.runtime.capabilities.one_message_per_turn:
         return
@@ -139,7 +139,7 @@ def _refuse_too_many(builder: StepBuilder, events: Sequence[Event], outgoing: Ou
     decided = sum(isinstance(effect, Transmit) and effect.lane == "new_work" for effect in builder.effects)
     # Without a running turn the first message does not wait.
     limit = MOST_WAITING if running else MOST_WAITING + 1
-    if more and outgoing.new_work + decided + more > limit:
+    if more and outbox.new_work + decided + more > limit:
         raise Overloaded(f"only {MOST_WAITING} messages may wait for the turn to end; interrupt it or wait")
 
 

@@ -18,8 +18,8 @@ from gateway.guard import guard_call
 from gateway.runtime.feeds.feed import Feed
 from gateway.runtime.session import signals as s
 from gateway.runtime.session.inbox import Inbox
-from gateway.runtime.session.outbox import Outbox
 from gateway.runtime.session.replies import fail, resolve
+from gateway.runtime.session.sender import Sender
 from gateway.runtime.session.shared import Shared
 from gateway.store.step import RUNTIME
 
@@ -31,7 +31,7 @@ class EffectRunner:
         self,
         shared: Shared,
         inbox: Inbox,
-        outbox: Outbox,
+        outbox: Sender,
         feed: Feed,
         *,
         log: FilteringBoundLogger,

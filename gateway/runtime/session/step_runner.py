@@ -28,11 +28,10 @@ from gateway.runtime.session.due import DueTimer
 from gateway.runtime.session.effects import EffectRunner
 from gateway.runtime.session.inbox import Inbox
 from gateway.runtime.session.load import known_calls, load_view, read_wanted
-from gateway.runtime.session.outbox import Outbox
-from gateway.runtime.session.outgoing import NO_ATTEMPTS
 from gateway.runtime.session.pending_inputs import OWN_RESULTS, PendingInputs, Tried
 from gateway.runtime.session.permit import Permit
 from gateway.runtime.session.replies import without_requests
+from gateway.runtime.session.sender import Sender
 from gateway.runtime.session.shared import Shared
 from gateway.runtime.session.step_traces import trace_step
 from gateway.runtime.session.stepping import FAULTS_AN_INPUT, Answers, StepMaker
@@ -57,7 +56,7 @@ class SessionParts:
 
     permit: Permit
     inbox: Inbox
-    outbox: Outbox
+    outbox: Sender
     effects: EffectRunner
     timer: DueTimer
     steps: StepMaker
@@ -193,8 +192,8 @@ class StepRunner:
             fence = self._permit.fence
             try:
                 attempts = self._outbox.plan_attempts(builder)
-                if attempts is not NO_ATTEMPTS:
-                    builder.write_attempts(attempts.started, attempts.unstarted)
+                if attempts is not None:
+                    builder.write_attempts(*attempts)
                 step = self._step(builder, fence)
                 if step is None:
                     return builder, None, answers
@@ -217,8 +216,8 @@ class StepRunner:
                 # Request a slot again that the failed step returned.
                 batch = [signal for signal in batch if not self._steps.requeue_slot(signal)]
             else:
-                if attempts is not NO_ATTEMPTS:
-                    self._outbox.outgoing.note_attempts(attempts)
+                if attempts is not None:
+                    self._outbox.outbox.note_attempts(attempts)
                 self._unsaved += committed.size
                 if step.snapshot is not None:
                     self._snapshot_at, self._unsaved = builder.last_sequence, 0

@@ -16,8 +16,8 @@ from gateway.runtime.session import signals as s
 from gateway.runtime.session.deciding import decide
 from gateway.runtime.session.due import DueTimer
 from gateway.runtime.session.inbox import Inbox
-from gateway.runtime.session.outbox import Outbox
 from gateway.runtime.session.replies import reply_of
+from gateway.runtime.session.sender import Sender
 from gateway.runtime.session.shared import Shared
 from gateway.store.call import Call
 from gateway.store.step import HANDOVER, SendChange
@@ -34,7 +34,7 @@ class StepMaker:
     """Makes the steps of one session; takes the slots for its decisions and releases them if no step is written."""
 
     def __init__(
-        self, shared: Shared, inbox: Inbox, outbox: Outbox, timer: DueTimer, drop_link: Callable[[str], None]
+        self, shared: Shared, inbox: Inbox, outbox: Sender, timer: DueTimer, drop_link: Callable[[str], None]
     ) -> None:
         self._shared = shared
         self._inbox = inbox
@@ -59,11 +59,11 @@ class StepMaker:
         If a decision fails, all are made again, each with a savepoint.
         """
         builder = self._builder(view, runtime, known=known, repeats=repeats)
-        outgoing, jitter = self._outbox.outgoing, self._shared.jitter
+        outbox, jitter = self._outbox.outbox, self._shared.jitter
         answers: Answers = []
         try:
             for signal in batch:
-                answers.append((signal, decide(builder, signal, outgoing=outgoing, jitter=jitter)))
+                answers.append((signal, decide(builder, signal, outbox=outbox, jitter=jitter)))
         # A bug in one decision must not end the session.
         except BaseException as exc:
             if not is_fault(exc):
@@ -133,12 +133,12 @@ class StepMaker:
 
     def _decide_alone(self, builder: StepBuilder, signal: s.Signal, fault: BaseException | None) -> Any:
         """Decide one signal and undo a failed decision; `fault` is the exception of an earlier attempt."""
-        outgoing, jitter = self._outbox.outgoing, self._shared.jitter
+        outbox, jitter = self._outbox.outbox, self._shared.jitter
         for tries in count(1):
             if fault is None:
                 mark, taken = builder.mark(), len(self._taken)
                 try:
-                    return decide(builder, signal, outgoing=outgoing, jitter=jitter)
+                    return decide(builder, signal, outbox=outbox, jitter=jitter)
                 except BaseException as exc:
                     if not is_fault(exc):
                         raise

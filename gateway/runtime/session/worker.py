@@ -1,6 +1,6 @@
 """The worker of one session: its inbox, outbox and processing loop.
 
-A session is an actor with one inbox. `StepRunner` lets the core decide a batch, commits and acts; `Outbox` sends to the
+A session is an actor with one inbox. `StepRunner` lets the core decide a batch, commits and acts; `Sender` sends to the
 runtime; `Permit` tells whether the session may act; `DueTimer` fires at deadlines; `PendingInputs` holds the inputs of
 a failed session for its next worker.
 
@@ -30,11 +30,11 @@ from gateway.runtime.session import signals as s
 from gateway.runtime.session.due import DueTimer
 from gateway.runtime.session.effects import EffectRunner
 from gateway.runtime.session.inbox import Inbox
-from gateway.runtime.session.outbox import Outbox
 from gateway.runtime.session.pending_inputs import PendingInputs, Tried, is_same_frame
 from gateway.runtime.session.permit import Permit
 from gateway.runtime.session.replies import fail
 from gateway.runtime.session.resting import has_something_to_say
+from gateway.runtime.session.sender import Sender
 from gateway.runtime.session.shared import Shared
 from gateway.runtime.session.step_runner import SessionParts, StepRunner
 from gateway.runtime.session.stepping import StepMaker
@@ -81,7 +81,7 @@ class SessionWorker:
             overflow=drop_link,
         )
         self.log = log.bind(session=label_session(view))
-        self._outbox = Outbox(
+        self._outbox = Sender(
             view,
             runtime=runtime,
             shared=shared,

@@ -181,8 +181,7 @@ def _plan(row: Row, when: Circumstance, *, working: bool = False, attempt: int |
         SendHistory(
             unsure_up_to=PLACE if when == "crash" else 0,
             started=frozenset() if when == "crash" else one,
-            tried=one if when == "cut" else frozenset(),
-            lost=one if when == "silence" else frozenset(),
+            doubted=one if when in {"cut", "silence"} else frozenset(),
         ),
         RuntimeNeeds(working=working, memory=row.memory),
         capabilities=row.adapter.capabilities,

@@ -1,0 +1,98 @@
+"""Sends of a link that does not wait, and of adapters that break the rules of the port."""
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from gateway.adapter.port import Frame, Receipt
+from gateway.errors import LinkLost
+from gateway.runtime.tuning import Tuning
+from tests.scenarios.plain_runtime import PlainRuntime, plain_gateway
+
+SENDER = "dragoman-outbox"
+"""The name of the tasks that wait for a link."""
+
+
+@dataclass
+class WilfulRuntime(PlainRuntime):
+    """A runtime whose link answers the next send in one of several ways, and every other one with a receipt."""
+
+    way: str = ""
+    senders: list[str] = field(default_factory=list[str])
+    """The names of the tasks in which events left."""
+    released: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def send_all(self, frames: Sequence[Frame]) -> Awaitable[Receipt]:
+        task = asyncio.current_task()
+        self.senders.append("" if task is None else task.get_name())
+        way, self.way = self.way, ""
+        match way:
+            case "awaitable":
+                return self._late(frames)
+            case "none":
+                return cast("Any", None)
+            case "unsent":
+                raise LinkLost("not connected", unsent=True)
+            case "lost":
+                raise LinkLost("gone")
+            case "raises":
+                raise KeyError("not a word of the port")
+            case "exits":
+                raise SystemExit(3)
+            case "cancels":
+                raise asyncio.CancelledError
+            case _:
+                return super().send_all(frames)
+
+    async def _late(self, frames: Sequence[Frame]) -> Receipt:
+        await self.released.wait()
+        return await super().send_all(frames)
+
+    @property
+    def texts(self) -> list[str]:
+        return [one["content"][0]["text"] for one in self.heard if one["kind"] == "message.posted"]
+
+
+def message(text: str) -> dict[str, Any]:
+    return {"kind": "message.posted", "content": [{"type": "text", "text": text}]}
+
+
+@pytest.mark.parametrize(
+    ("way", "first"),
+    [
+        ("receipt", "delivered"),
+        ("none", "unknown"),
+        ("unsent", "delivered"),
+        ("lost", "unknown"),
+        ("raises", "unknown"),
+        ("exits", "unknown"),
+        ("cancels", "unknown"),
+    ],
+)
+async def test_whatever_a_send_returns_or_raises_at_once_holds_up_no_later_one(
+    tmp_path: Path, way: str, first: str
+) -> None:
+    runtime = WilfulRuntime(way=way)
+    async with plain_gateway(tmp_path, runtime=runtime, tuning=Tuning(link_first=0.02)) as (running, _):
+        path = f"/v1/sessions/{await running.session()}/events"
+        for text in ("first", "second"):
+            await running.post(path, message(text), status=202)
+        expected = ["first", "second"] if first == "delivered" else ["second"]
+        await runtime.change.until(lambda: runtime.texts == expected or None, 10, what=str)
+    if way == "receipt":
+        assert SENDER not in runtime.senders
+
+
+async def test_no_event_leaves_while_an_earlier_send_waits(tmp_path: Path) -> None:
+    runtime = WilfulRuntime(way="awaitable")
+    async with plain_gateway(tmp_path, runtime=runtime) as (running, _):
+        path = f"/v1/sessions/{await running.session()}/events"
+        for text in ("first", "second", "third"):
+            await running.post(path, message(text), status=202)
+        assert len(runtime.senders) == 1
+        runtime.released.set()
+        await runtime.change.until(lambda: runtime.texts == ["first", "second", "third"] or None, 10, what=str)
