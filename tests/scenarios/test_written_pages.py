@@ -40,7 +40,8 @@ async def _commits(log: PageLog) -> Commits:
     commits = list[Sequence[str]]()
 
     async def delivered() -> bool:
-        commits.extend(pages for pages in log.look() if pages != ["probe"])
+        own = ([page for page in pages if page != "probe"] for pages in log.look())
+        commits.extend(pages for pages in own if pages)
         return len(commits) == len(COMMITS)
 
     await until(delivered)
