@@ -86,7 +86,8 @@ def pending_sends(
         where.add("(o.due_at IS NULL OR o.due_at <= {0})", due)
         sessions += f" AND {_FIRST_IS_DUE} <= ${len(where.values)}"
         where.add(f"NOT {_FOLLOWS_A_DELAYED_SEND}", due)
-    young = f"{YOUNG_SENDS} AND {where.conditions}"
+    # The session of the event, so that events of other sessions are not looked up.
+    young = f"{YOUNG_SENDS} AND {where.conditions.replace('o.session_id = ', 'e.session_id = ')}"
     if session_id is None:
         where.add(f"o.session_id IN ({sessions})")
     values = [*where.values, limit]
