@@ -3,9 +3,10 @@
 import hashlib
 import hmac
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, Literal, TypeVar
 
+import structlog
 from pydantic import SecretStr
 from starlette.requests import Request
 
@@ -13,20 +14,26 @@ from gateway.adapter.options import McpClient
 from gateway.adapter.port import RuntimeOptions
 from gateway.core.callers import is_own
 from gateway.core.own_actions import TICKET
-from gateway.errors import NotFound, Unauthorized
+from gateway.errors import Elsewhere, NotFound, Unauthorized
 from gateway.events import CallId, SessionId
 from gateway.http.errors import Refused
 from gateway.http.web_pages import check_host, check_origin
+from gateway.log_limit import limited
 from gateway.runtime.app import Gateway
 from gateway.runtime.calls.tickets import Ticket
 from gateway.runtime.calls.tool_tokens import FORM, KINDS, START, TokenKind
+from gateway.runtime.cluster.hops import HEADER, Hop, HopRefused, check_body
 from gateway.settings.model import Api, ApiKey
 
 Scope = Literal["read", "drive", "operate", "answer"]
 Page = Literal["metrics", "version", "openapi"]
 Holder = TypeVar("Holder")
+FORWARDED = "forwarded"
+"""The state of a request that is set if another instance has signed and forwarded it."""
 _TOOL_TOKEN = START.encode()
 _ENDED = "invalid tool token: it was rotated, or does not allow this operation"
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 SCOPES: dict[Scope, str] = {
     "read": "Read everything.",
@@ -134,6 +141,11 @@ class Keyring(Generic[Holder]):
     def __bool__(self) -> bool:
         return bool(self._entries)
 
+    @property
+    def holders(self) -> list[Holder]:
+        """The holders of all keys."""
+        return [holder for _, holder in self._entries]
+
     def find(self, given: bytes) -> Holder | None:
         """Return the holder of a key; compares every entry in constant time."""
         return self.holder_of(_digest(given))
@@ -169,6 +181,8 @@ class Authenticator:
     async def _caller(self, request: Request, access: Access) -> Caller:
         if access.scope is None:
             return ANONYMOUS
+        if HEADER in request.headers:
+            return await self._forwarded_caller(request, access)
         api = self._load_keys()
         check_origin(request, self._gateway.settings)
         if access.token and self._holds_token(request):
@@ -192,6 +206,55 @@ class Authenticator:
             raise Unauthorized("invalid API key")
         return caller
 
+    async def _forwarded_caller(self, request: Request, access: Access) -> Caller:
+        """Authenticate a request that another instance has forwarded, by its signature.
+
+        Raises:
+            Elsewhere: the signature is not valid, so that the caller repeats the request.
+            Unauthorized: the caller's key is not configured here with these scopes.
+        """
+        hops, instance = self._gateway.hops, self._gateway.forwarder.instance
+        method, target = request.method, target_of(request)
+        try:
+            hop = hops.read(request.headers[HEADER], instance)
+            setattr(request.state, FORWARDED, True)
+            known = self._callers_of(hop, access)
+            if not known:
+                raise Unauthorized("the caller has no access at the instance that owns the session")
+            caller = next((one for one in known if hops.is_signed(hop, method, target, one.digest)), None)
+            if caller is None:
+                raise HopRefused("its signature is invalid")
+            # A known caller may send a larger body.
+            request.state.caller = caller
+            check_body(hop, await request.body())
+            hops.spend(hop)
+        except HopRefused as exc:
+            limited(log.warning, "forwarded request refused", per=str(exc), reason=str(exc))
+            text = f"the instance that owns the session refused the forwarded request: {exc}"
+            raise Elsewhere(request.path_params.get("session_id", "-"), text) from exc
+        return caller
+
+    def _callers_of(self, hop: Hop, access: Access) -> list[Caller]:
+        """Return the callers here that a forwarded request may come from."""
+        self._load_keys()
+        found = [
+            replace(one, scopes=hop.scopes)
+            for one in self._keyring.holders
+            if one.name == hop.name and hop.scopes <= one.scopes
+        ]
+        others = [CALLBACK] if access.token else []
+        if access.tools:
+            others += [*TOOLS.values(), *self._clients_of(hop.name)]
+        if not self._keyring:
+            others.append(LOCAL)
+        return found + [one for one in others if (one.name, one.scopes) == (hop.name, hop.scopes)]
+
+    def _clients_of(self, name: str) -> list[Caller]:
+        runtime, _, client = name.partition("/")
+        options = self._gateway.settings.runtimes.get(runtime)
+        clients = () if options is None else options.mcp_clients or ()
+        return [Caller(name, _OF_TOOLS) for one in clients if one.name == client]
+
     def still_admits(self, caller: Caller, operation: str) -> bool:
         """Check whether a caller with an API key, or without one, still has access: by name, key and scope."""
         self._load_keys()
@@ -213,6 +276,8 @@ class Authenticator:
         Raises:
             Unauthorized, Refused: names the required credential.
         """
+        if HEADER in request.headers:
+            return await self._forwarded_caller(request, ACCESS["callTool"])
         given = self._given(request)
         kind = None if given is None else await self._gateway.tool_tokens.kind_of(session_id, given)
         if kind is None:
@@ -335,6 +400,19 @@ class Authenticator:
         if _key_of(request) is not None:
             return False
         raise Unauthorized("the callback token does not belong to this call")
+
+
+def is_forwarded(request: Request) -> bool:
+    """Report whether another instance has signed and forwarded a request."""
+    return getattr(request.state, FORWARDED, False)
+
+
+def target_of(request: Request) -> str:
+    """Return the path of a request with its query, without a callback token."""
+    path = request.scope["raw_path"].decode("latin-1")
+    query = request.scope["query_string"].decode("latin-1")
+    # Operations that accept a callback token have no other parameter.
+    return f"{path}?{query}" if query and "token" not in request.query_params else path
 
 
 def require(request: Request, operation: str) -> None:

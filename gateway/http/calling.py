@@ -10,7 +10,8 @@ from gateway.core.callers import CallRequest
 from gateway.errors import Elsewhere
 from gateway.events import CallId, SessionId
 from gateway.events.frozen import replace
-from gateway.http.forward import FORWARDED, TRACEPARENT, TRACESTATE, response_of
+from gateway.http.auth import Caller, is_forwarded
+from gateway.http.forward import TRACEPARENT, TRACESTATE, response_of
 from gateway.http.reply import dump
 from gateway.http.route import ApiRequest
 from gateway.store.call import Call
@@ -27,16 +28,16 @@ _PLAIN_SPAN = re.compile(r"[0-9a-f]{16}")
 def protocol_of(request: ApiRequest) -> str:
     """Return the caller's protocol for the origin of events: this API, unless a forwarded request names another."""
     spoken = request.headers.get(_SPOKEN, "")
-    return spoken if FORWARDED in request.headers and _PLAIN_PROTOCOL.fullmatch(spoken) else _PROTOCOL
+    return spoken if is_forwarded(request) and _PLAIN_PROTOCOL.fullmatch(spoken) else _PROTOCOL
 
 
 def span_of(request: ApiRequest) -> str | None:
     """Return the span of the caller's request at the instance that has forwarded it."""
     span = request.headers.get(_SPAN, "")
-    return span if FORWARDED in request.headers and _PLAIN_SPAN.fullmatch(span) else None
+    return span if is_forwarded(request) and _PLAIN_SPAN.fullmatch(span) else None
 
 
-async def open_call(request: ApiRequest, session_id: SessionId, asked: CallRequest) -> Call | Response:
+async def open_call(request: ApiRequest, session_id: SessionId, asked: CallRequest, caller: Caller) -> Call | Response:
     """Open a call here or at the session's owner; return the owner's response if it refuses the call.
 
     The caller waits here, because the owner may change before the call ends. If the owner does not respond, the next
@@ -50,9 +51,9 @@ async def open_call(request: ApiRequest, session_id: SessionId, asked: CallReque
     unsure: Elsewhere | None = None
     while True:
         try:
-            return await _open(request, session_id, asked, until)
+            return await _open(request, session_id, asked, caller, until)
         except Elsewhere as exc:
-            if not exc.unsure or FORWARDED in request.headers:
+            if not exc.unsure or is_forwarded(request):
                 if unsure is None:
                     raise
                 raise unsure from exc
@@ -65,12 +66,14 @@ async def open_call(request: ApiRequest, session_id: SessionId, asked: CallReque
         asked = replace(asked, fresh=False)
 
 
-async def _open(request: ApiRequest, session_id: SessionId, asked: CallRequest, until: float) -> Call | Response:
+async def _open(
+    request: ApiRequest, session_id: SessionId, asked: CallRequest, caller: Caller, until: float
+) -> Call | Response:
     callers = request.api_state.gateway.callers
     try:
         return await callers.ask(session_id, asked)
     except Elsewhere as exc:
-        if exc.unsure or FORWARDED in request.headers:
+        if exc.unsure or is_forwarded(request):
             raise
     forwarding = request.api_state.forwarding
     path = f"/v1/sessions/{quote(session_id, safe='')}/calls"
@@ -80,7 +83,7 @@ async def _open(request: ApiRequest, session_id: SessionId, asked: CallRequest, 
         more += [(TRACEPARENT, str(asked.trace)), (TRACESTATE, asked.trace.state)]
     if asked.span is not None:
         more.append((_SPAN, asked.span))
-    written = forwarding.request_of(request, path, body, *more)
+    written = forwarding.request_of(request, caller, path, body, *more)
     answered = await forwarding.ask_owner(session_id, written, until=until)
     if answered is None:
         return await callers.ask(session_id, asked)

@@ -240,7 +240,8 @@ _ROWS = (
         "session-owner-unavailable",
         503,
         "Session owner unavailable",
-        "No live instance owns the session, its owner is unreachable, or the owner changed during the request. "
+        "No live instance owns the session, its owner is unreachable or refused the forwarded request, or the owner "
+        "changed during the request. "
         "`detail` names the cause, and whether the request may be on record.",
         "Try again in a few seconds with the same Idempotency-Key; GET /v1/instances lists the live instances.",
         level="warning",

@@ -1,7 +1,7 @@
-"""Forwards requests for sessions that another instance owns, unchanged, and returns its response.
+"""Forwards requests for sessions that another instance owns, and returns its response.
 
-This instance has authenticated the caller; the caller's key or callback token also authenticates the request at the
-owner. A header marks forwarded requests, so that no request is forwarded twice if two instances disagree.
+This instance has authenticated the caller. The owner gets the caller's name and scopes in a signed header, and no
+credential. No request is forwarded twice if two instances disagree.
 """
 
 from collections.abc import Awaitable, Callable
@@ -11,29 +11,27 @@ from starlette.responses import Response
 
 from gateway.errors import Elsewhere
 from gateway.events import SessionId
+from gateway.http.auth import Caller, is_forwarded, target_of
 from gateway.http.errors import problem_of, problem_reply
 from gateway.runtime.app import Gateway
 from gateway.runtime.cluster.forwarding import ForwardedAnswer, ForwardedRequest, Unreached
+from gateway.runtime.cluster.hops import HEADER, Sender
 
 Run = Callable[[Request], Awaitable[Response]]
 
-FORWARDED = "dragoman-forwarded"
 TRACEPARENT = "traceparent"
 TRACESTATE = "tracestate"
 NOT_HERE = "dragoman-not-here"
 """Marks the response of an instance that did nothing, because it does not own the session."""
 
+_PASSED_ON = frozenset({"content-type", "idempotency-key", TRACEPARENT, TRACESTATE, "x-request-id"})
+"""The headers of a client that the owner gets; any other one may contain a secret."""
 # Valid for one connection only (RFC 9110, 7.6.1), or generated for the next one.
 _OF_A_HOP = frozenset(
-    {
-        "connection", "content-length", "expect", "host", "keep-alive", "proxy-authenticate", "proxy-authorization",
-        "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
-    }
-)  # fmt: skip
-# The origin was checked here; the owner would compare it with another host.
-_CHECKED_HERE = frozenset({"origin", FORWARDED})
+    {"connection", "content-length", "keep-alive", "proxy-authenticate", "trailer", "transfer-encoding", "upgrade"}
+)
 _OF_MIDDLEWARE = frozenset(
-    {"date", "server", "x-content-type-options", "referrer-policy", "server-timing", "x-request-id"}
+    {"date", "server", "x-content-type-options", "referrer-policy", "server-timing", "x-request-id", HEADER}
 )
 
 
@@ -58,22 +56,23 @@ class Forwarding:
                     raise
                 until = until or self._gateway.forwarder.patience()
                 session_id = SessionId(exc.session_id)
-                if FORWARDED in request.headers:
+                if is_forwarded(request):
                     if await self._gateway.forwarder.owner(session_id, until=until) is not None:
                         return _not_here(request, session_id)
                     continue
-                forwarded = ForwardedRequest(
-                    request.method, _target(request), self._headers(request), await request.body()
-                )
+                body, sender = await request.body(), _sender_of(request.state.caller)
+                forwarded = ForwardedRequest(request.method, target_of(request), _passed_on(request), body, sender)
                 answered = await self.ask_owner(session_id, forwarded, until=until)
                 if answered is not None:
                     return response_of(answered)
 
-    def request_of(self, request: Request, path: str, body: bytes, *more: tuple[str, str]) -> ForwardedRequest:
-        """Build another request with the credentials of this one; `more` are additional headers."""
-        own = {"idempotency-key", "content-type", TRACEPARENT, *(name for name, _ in more)}
-        headers = [(name, value) for name, value in self._headers(request) if name not in own]
-        return ForwardedRequest("POST", path, [*headers, ("content-type", "application/json"), *more], body)
+    def request_of(
+        self, request: Request, caller: Caller, path: str, body: bytes, *more: tuple[str, str]
+    ) -> ForwardedRequest:
+        """Build another request of a caller for the same reason as this one; `more` are additional headers."""
+        kept = [(name, value) for name, value in _passed_on(request) if name == "x-request-id"]
+        headers = [*kept, ("content-type", "application/json"), *more]
+        return ForwardedRequest("POST", path, headers, body, _sender_of(caller))
 
     async def ask_owner(
         self, session_id: SessionId, forwarded: ForwardedRequest, *, until: float
@@ -93,26 +92,23 @@ class Forwarding:
             except Unreached:
                 await forwarder.pause(session_id, until=until)
                 continue
-            if answered.status != 503 or all(name.lower() != NOT_HERE for name, _ in answered.headers):
+            names = {name.lower() for name, _ in answered.headers}
+            if HEADER not in names:
+                # It has refused the signature, or its release does not know signatures.
+                text = "the instance that owns the session did not accept the forwarded request"
+                raise Elsewhere(session_id, text, unsure=answered.status < 400)
+            if answered.status != 503 or NOT_HERE not in names:
                 return answered
             await forwarder.pause(session_id, until=until)
 
-    def _headers(self, request: Request) -> list[tuple[str, str]]:
-        named = {name.strip().lower() for name in request.headers.get("connection", "").split(",")}
-        # The client encodes headers as UTF-8, the encoding of keys with letters beyond ASCII.
-        given = ((name.decode("latin-1"), value.decode("utf-8", "replace")) for name, value in request.headers.raw)
-        kept = [
-            (name, value)
-            for name, value in given
-            if name not in _OF_A_HOP and name not in _CHECKED_HERE and name not in named
-        ]
-        return [*kept, (FORWARDED, self._gateway.forwarder.instance)]
+
+def _passed_on(request: Request) -> list[tuple[str, str]]:
+    given = ((name.decode("latin-1"), value.decode("utf-8", "replace")) for name, value in request.headers.raw)
+    return [(name, value) for name, value in given if name in _PASSED_ON]
 
 
-def _target(request: Request) -> str:
-    path = request.scope["raw_path"].decode("latin-1")
-    query = request.scope["query_string"].decode("latin-1")
-    return f"{path}?{query}" if query else path
+def _sender_of(caller: Caller) -> Sender:
+    return Sender(caller.name, caller.scopes, caller.digest)
 
 
 def _not_here(request: Request, session_id: SessionId) -> Response:

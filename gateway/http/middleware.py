@@ -12,12 +12,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.errors import Draining, Overloaded, TooLarge
 from gateway.guard import FAULTS, is_fault
-from gateway.http.auth import ANONYMOUS
+from gateway.http.auth import ANONYMOUS, FORWARDED
 from gateway.http.errors import PROBLEMS, ProblemKind, Refused, problem_reply
 from gateway.http.plain_http import WATCH
 from gateway.http.prefix import local_path, prefix_of
 from gateway.log_limit import LogLimit
 from gateway.runtime.app import Gateway
+from gateway.runtime.cluster.hops import HEADER, VERSION
 
 BODY_DEADLINE = timedelta(seconds=30)
 REQUEST_ID = b"x-request-id"
@@ -78,7 +79,7 @@ class RequestMiddleware:
                     # Only the start of the response has one.
                     deadline.reschedule(None)
                     has_deadline = False
-                message = _with_headers(self._located(message, prefix), request_id, monotonic() - began)
+                message = _with_headers(self._located(message, prefix), request_id, monotonic() - began, state)
             elif is_head and message["type"] == "http.response.body":
                 message = {**message, "body": b""}
             await send(message)
@@ -246,11 +247,13 @@ def _reply(exc: BaseException, state: Mapping[str, Any]) -> ASGIApp:
         return problem_reply(exc)
 
 
-def _with_headers(message: Message, request_id: bytes, seconds: float) -> Message:
+def _with_headers(message: Message, request_id: bytes, seconds: float, state: Mapping[str, Any]) -> Message:
     """Add the common headers to the start of a response, except those that it has already."""
     given = list(message.get("headers", ()))
     names = {name for name, _ in given}
     added = [one for one in _HEADERS if one[0] not in names]
+    if FORWARDED in state:
+        added.append((HEADER.encode(), VERSION.encode()))
     elapsed = b"gateway;dur=%.1f" % (seconds * 1_000)
     return {**message, "headers": [*given, *added, (REQUEST_ID, request_id), (b"server-timing", elapsed)]}
 

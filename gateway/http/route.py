@@ -26,8 +26,6 @@ from gateway.http.sse import Followers
 from gateway.runtime.app import Gateway
 
 _NO_QUERY = QueryParams()
-_KEYS = frozenset({b"authorization", b"x-api-key", b"x-session-api-key", b"s"})
-"""Headers that can contain a client's secret; OpenHands sends it in three of them."""
 _LARGEST_SEQUENCE = 2**63 - 1
 
 
@@ -60,12 +58,6 @@ class ApiRequest(JsonRequest):
     def api_state(self) -> ApiState:
         """The shared state of all routes."""
         return cast(ApiState, self.app.state.api_state)
-
-    def with_token(self, token: str) -> "ApiRequest":
-        """Return the same request with a token in place of its credentials; call it before the body is read."""
-        headers = [(name, value) for name, value in self.scope["headers"] if name not in _KEYS]
-        headers.append((b"authorization", f"Bearer {token}".encode()))
-        return ApiRequest({**self.scope, "headers": headers}, self.receive)
 
 
 class OperationRoute(APIRoute):

@@ -40,6 +40,7 @@ from gateway.runtime.calls.tool_tokens import ToolTokens
 from gateway.runtime.calls.tool_watch import ToolWatch
 from gateway.runtime.cluster.forwarding import make_peer_client
 from gateway.runtime.cluster.handover import Handover
+from gateway.runtime.cluster.hops import Hops
 from gateway.runtime.cluster.lease import LeaseKeeper
 from gateway.runtime.cluster.member import ClusterMember
 from gateway.runtime.cluster.notifications import Notifications
@@ -216,7 +217,8 @@ class Gateway:
         self._sessions = Sessions(shared, handover, settings.limits)
         self._runtimes = Runtimes(shared, self._sessions, self.tickets, self._offered, self.draining)
         self._closing = Closing(shared, self._sessions)
-        self._member = ClusterMember(shared, self._sessions, handover, client=client)
+        self.hops = Hops(key, clock, ids)
+        self._member = ClusterMember(shared, self._sessions, handover, client=client, hops=self.hops)
         self._directory = SessionDirectory(engine, self._sessions, patience=tuning.reply)
         self.opening = Opening(
             engine, self._sessions, self._runtimes, self._directory, lambda: self.settings.limits, self.draining

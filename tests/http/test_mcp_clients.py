@@ -486,7 +486,7 @@ async def test_a_desk_that_a_reload_has_not_come_to_yet_says_to_come_again() -> 
 # The store and the bounds -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["session", "open_session", "note"])
+@pytest.mark.parametrize("method", ["session", "open_session"])
 async def test_while_the_store_is_away_a_client_is_told_to_come_again(
     environment: Environment, ada: Plain, method: str
 ) -> None:

@@ -1,6 +1,8 @@
 """Two gateways on one store: one of them carries each session, and a client may ask either."""
 
 import asyncio
+import hashlib
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +13,7 @@ from structlog.testing import capture_logs
 
 from gateway.events import SessionId
 from gateway.runtime.calls.callbacks import keep_key
+from gateway.runtime.cluster.hops import HEADER, Sender
 from gateway.runtime.system_clock import SystemClock, SystemIds
 from gateway.runtime.tuning import Tuning
 from gateway.store.postgres import PostgresEngine
@@ -18,7 +21,7 @@ from gateway.store.step import Step
 from gateway.testing.conformance.engine_words import said
 from tests.engines.postgres_server import drop_schema, dsn, new_schema
 from tests.pace import PATIENCE
-from tests.scenarios.environment import GOOD, Scene, ended, plain_http, until
+from tests.scenarios.environment import API_KEY, GOOD, Scene, ended, plain_http, until
 from tests.scenarios.hooks import Gate, success
 from tests.scenarios.replicas import LEASE, Faulty, Replica, cluster, owner_and_other
 from tests.scenarios.test_api import CREATED
@@ -208,7 +211,10 @@ async def test_a_request_is_passed_on_once_and_waits_for_an_owner_in_vain(newer:
         session_id = await a.session()
         one, other = await owner_and_other(session_id, [a, b])
         path = f"/v1/sessions/{session_id}/events"
-        answer = await other.http.post(path, json=MESSAGE, headers={"dragoman-forwarded": "somebody"})
+        mark, body = other.gateway.hops.sign, json.dumps(MESSAGE).encode()
+        sender = Sender("backend", frozenset({"drive"}), hashlib.sha256(API_KEY.encode()).digest())
+        signed = {HEADER: mark("POST", path, body, sender, other.gateway.forwarder.instance)}
+        answer = await other.http.post(path, content=body, headers=signed | {"content-type": "application/json"})
         assert (answer.status_code, answer.json()["type"]) == (503, "/problems/session-owner-unavailable")
         assert answer.headers["dragoman-not-here"] == "1"
         assert answer.headers["retry-after"]

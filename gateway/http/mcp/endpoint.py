@@ -20,10 +20,9 @@ from gateway.core.own_actions import TICKET
 from gateway.errors import Conflict, Elsewhere, Unauthorized, install_line
 from gateway.events import CallId, SessionId
 from gateway.guard import in_thread, spawn
-from gateway.http.auth import TOOLS, Caller
+from gateway.http.auth import TOOLS, Caller, is_forwarded
 from gateway.http.body import check_type
 from gateway.http.errors import Refused, problem_of, problem_reply
-from gateway.http.forward import FORWARDED
 from gateway.http.mcp.exchange import CallRefused, Exchange, pending_session, unknown_session
 from gateway.http.mcp.reading import NoMessage, read_message
 from gateway.http.reply import Reply, dump
@@ -78,8 +77,6 @@ class McpHandler:
         client = await self._admit(admitting, request, receive, send)
         if client is not None:
             session = await self._gateway.opening.of_client(runtime, client)
-            token = await self._gateway.tool_tokens.token(session.session_id, "mcp client")
-            request = request.with_token(token)
             await self._answer(request, session, TOOLS["mcp client"], send, client)
 
     async def take_ticket(self, request: ApiRequest, ticket_id: str, receive: Receive, send: Send) -> None:
@@ -93,8 +90,6 @@ class McpHandler:
         session = await self._gateway.opening.of_ticket(ticket, named)
         if session is None:
             session = pending_session(ticket)
-        else:
-            request = request.with_token(await self._gateway.tool_tokens.token(session.session_id, TICKET))
         await self._answer(request, session, TOOLS[TICKET], send, ticket)
 
     async def take_shared(self, request: ApiRequest, runtime: str, receive: Receive, send: Send) -> None:
@@ -107,8 +102,6 @@ class McpHandler:
         session = await self._gateway.opening.of_runtime(runtime, named) if named else None
         if session is None:
             session = unknown_session(runtime, named, self._gateway.settings.runtimes[runtime].labels)
-        else:
-            request = request.with_token(await self._gateway.tool_tokens.token(session.session_id, TICKET))
         await self._answer(request, session, TOOLS[TICKET], send, runtime)
 
     async def _admit_shared(self, request: ApiRequest, runtime: str) -> str:
@@ -140,7 +133,7 @@ class McpHandler:
         send: Send,
         sender: Ticket | McpClient | str | None = None,
     ) -> None:
-        """Serve an authenticated request; its token also authenticates it at another instance."""
+        """Serve an authenticated request."""
         raw = await request.body()
         check_type(request)
         try:
@@ -237,12 +230,14 @@ class McpHandler:
             # The call has ended meanwhile.
             return
         except Elsewhere as exc:
-            if exc.unsure or FORWARDED in exchange.request.headers:
+            if exc.unsure or is_forwarded(exchange.request):
                 raise
             forwarding, session_id = exchange.request.api_state.forwarding, exchange.session.session_id
             params = {"requestId": "-", "_meta": {_CALL: call_id}}
             body = dump({"jsonrpc": "2.0", "method": _CANCELLED, "params": params})
-            written = forwarding.request_of(exchange.request, f"/mcp/{quote(session_id, safe='')}", body)
+            written = forwarding.request_of(
+                exchange.request, exchange.caller, f"/mcp/{quote(session_id, safe='')}", body
+            )
             await forwarding.ask_owner(session_id, written, until=self._gateway.forwarder.patience())
 
     def _place(self, exchange: Exchange, request_id: object) -> tuple[SessionId, str, str]:

@@ -247,7 +247,7 @@ class Exchange:
         asked = CallRequest(tool, arguments, self.caller.name, key, protocol, fresh, self.trace, self.span)
         # Registered before the call is stored, so that no concurrent equal call joins it.
         await self._listen(id_of(session.runtime, session.native_id, asked))
-        opened = await open_call(self.request, session.session_id, asked)
+        opened = await open_call(self.request, session.session_id, asked, self.caller)
         if not isinstance(opened, Call):
             problem: dict[str, Any] = orjson.loads(bytes(opened.body))
             if problem["type"] == "/problems/unknown-tool":

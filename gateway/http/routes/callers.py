@@ -79,7 +79,7 @@ async def call_tool(
         read_traceparent(request.headers.get(TRACEPARENT), ",".join(request.headers.getlist(TRACESTATE))),
         span_of(request),
     )
-    call = await open_call(request, session_id, asked)
+    call = await open_call(request, session_id, asked, caller)
     if not isinstance(call, Call):
         return call
     call = await gateway.callers.wait(call.call_id, query.wait)

@@ -83,7 +83,7 @@ async def settle_call(
     call all requests get 410. The executor's `max_response` applies.
     """
     # A callback is parsed like an executor's response; a client's request is parsed strictly.
-    answered = _answered(outcome, strict="token" not in request.query_params)
+    answered = _answered(outcome, strict=caller is not CALLBACK)
     with _convert_executor_errors(caller):
         row = await gateway.calls.settle(call_id, answered, size=len(await request.body()))
     return Reply(show(responses.Call, row))

@@ -148,7 +148,7 @@ def _forward_to_owner(request: ApiRequest, verb: str, body: bytes) -> Callable[[
         nonlocal until
         until = until or api.gateway.forwarder.patience()
         path = f"/v1/dead-letters/{quote(letter, safe='')}/{verb}"
-        written = api.forwarding.request_of(request, path, body)
+        written = api.forwarding.request_of(request, request.state.caller, path, body)
         passed = await api.forwarding.ask_owner(SessionId(exc.session_id), written, until=until)
         if passed is None:
             raise exc

@@ -30,7 +30,6 @@ _REMEMBERED = 10_000
 class ToolTokens:
     """Makes tool tokens and checks them; the store keeps only their epochs.
 
-    A request with a ticket or a client's own token is forwarded to other instances with an internal token of its kind.
     If other instances share the store, each check reads the epoch, so a rotation takes effect everywhere at once.
     """
 

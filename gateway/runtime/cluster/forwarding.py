@@ -17,6 +17,7 @@ from gateway.guard import spawn
 from gateway.links.http_session import describe
 from gateway.links.names import Resolver
 from gateway.log_limit import limited
+from gateway.runtime.cluster.hops import HEADER, Hops, Sender
 from gateway.runtime.cluster.lease import LeaseKeeper
 from gateway.runtime.services import Services
 from gateway.runtime.session.sessions import Sessions
@@ -45,6 +46,7 @@ class ForwardedRequest:
     """The unchanged path with the query."""
     headers: Sequence[tuple[str, str]]
     body: bytes = field(repr=False)
+    sender: Sender
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ class Forwarder:
     """Forwards requests to other instances."""
 
     def __init__(
-        self, services: Services, keeper: LeaseKeeper, sessions: Sessions, *, client: aiohttp.ClientSession
+        self, services: Services, keeper: LeaseKeeper, sessions: Sessions, *, client: aiohttp.ClientSession, hops: Hops
     ) -> None:
         self._engine = services.engine
         self._clock = services.clock
@@ -85,6 +87,7 @@ class Forwarder:
         self._sessions = sessions
         self._metrics = services.metrics
         self._client = client
+        self._hops = hops
         self._tasks = services.tasks
 
     @property
@@ -154,8 +157,10 @@ class Forwarder:
 
     async def _exchange(self, owner: Instance, request: ForwardedRequest) -> ForwardedAnswer:
         url = URL(owner.url.rstrip("/") + request.path, encoded=True)
+        signature = self._hops.sign(request.method, request.path, request.body, request.sender, owner.instance_id)
+        headers = [*request.headers, (HEADER, signature)]
         async with self._client.request(
-            request.method, url, headers=request.headers, data=request.body, allow_redirects=False
+            request.method, url, headers=headers, data=request.body, allow_redirects=False
         ) as response:
             answer = bytearray()
             async for chunk in response.content.iter_chunked(_CHUNK):

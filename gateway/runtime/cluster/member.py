@@ -12,6 +12,7 @@ from gateway.events import InteractionId, SessionId
 from gateway.guard import guard, running
 from gateway.runtime.cluster.forwarding import Forwarder
 from gateway.runtime.cluster.handover import Handover
+from gateway.runtime.cluster.hops import Hops
 from gateway.runtime.cluster.notifications import Listeners
 from gateway.runtime.cluster.remote_feeds import RemoteFeeds
 from gateway.runtime.cluster.takeover import Takeover
@@ -27,7 +28,7 @@ class ClusterMember:
     """Joins the cluster when the store is open; takes sessions over when the runtimes are connected."""
 
     def __init__(
-        self, shared: Shared, sessions: Sessions, handover: Handover, *, client: aiohttp.ClientSession
+        self, shared: Shared, sessions: Sessions, handover: Handover, *, client: aiohttp.ClientSession, hops: Hops
     ) -> None:
         self._shared = shared
         self._sessions = sessions
@@ -42,7 +43,7 @@ class ClusterMember:
             shared.tuning,
             all_sessions=shared.all_sessions,
         )
-        self.forwarder = Forwarder(shared, keeper, sessions, client=client)
+        self.forwarder = Forwarder(shared, keeper, sessions, client=client, hops=hops)
         metrics.watch_lease(lambda: keeper.remaining_seconds, lambda: len(sessions.all()))
 
     @asynccontextmanager
