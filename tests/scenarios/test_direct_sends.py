@@ -10,6 +10,7 @@ import pytest
 
 from gateway.adapter.port import Frame, Receipt
 from gateway.errors import LinkLost
+from gateway.events import ToolCanceled, ToolRequested
 from gateway.runtime.tuning import Tuning
 from tests.scenarios.plain_runtime import PlainRuntime, plain_gateway
 
@@ -47,6 +48,10 @@ class WilfulRuntime(PlainRuntime):
                 raise asyncio.CancelledError
             case _:
                 return super().send_all(frames)
+
+    @property
+    def results(self) -> list[str]:
+        return [one["native_call_id"] for one in self.heard if one["kind"] == "tool.finished"]
 
     async def _late(self, frames: Sequence[Frame]) -> Receipt:
         await self.released.wait()
@@ -96,3 +101,22 @@ async def test_no_event_leaves_while_an_earlier_send_waits(tmp_path: Path) -> No
         assert len(runtime.senders) == 1
         runtime.released.set()
         await runtime.change.until(lambda: runtime.texts == ["first", "second", "third"] or None, 10, what=str)
+
+
+async def test_a_session_goes_on_deciding_while_its_link_is_congested(tmp_path: Path) -> None:
+    """The agent cancels a call meanwhile, and calls again."""
+    runtime = WilfulRuntime(way="awaitable")
+    static = {
+        "executors": {"cards": {"type": "static", "result": 7}},
+        "routes": [{"match": {"tool": "*"}, "to": "cards"}],
+    }
+    async with plain_gateway(tmp_path, runtime=runtime, settings=static) as (running, _):
+        runtime.say(ToolRequested(native_call_id="a", tool="ask", arguments={}), "1")
+        await running.wait_events("tool.finished", native_call_id="a")
+        runtime.say(ToolCanceled(native_call_id="a"), "2")
+        runtime.say(ToolRequested(native_call_id="b", tool="ask", arguments={}), "3")
+        await running.wait_events("tool.canceled", native_call_id="a")
+        await running.wait_events("tool.finished", native_call_id="b")
+        assert (len(runtime.senders), runtime.results) == (1, [])
+        runtime.released.set()
+        await runtime.change.until(lambda: runtime.results == ["a", "b"] or None, 10, what=str)
