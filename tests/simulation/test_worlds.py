@@ -107,6 +107,7 @@ def test_a_broken_run_is_shortened_to_the_steps_that_it_needs() -> None:
 async def fail(world):
     world.fail(4, "on purpose")
 world.STEPS[fail] = 5
+world.USUAL += (fail,)
 """
     code, told = simulate("--seed", "7", "--steps", "60", "--shrink", change=change)
     assert code == 1
