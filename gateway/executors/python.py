@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import structlog
 
+from gateway.clock import describe_stall
 from gateway.events import Outcome
 from gateway.executors.port import Answer, Answered, Cancellation, Replied, Request, Uncertain, outcome_from
 from gateway.executors.webhook.answers import clean, failure, unreadable
@@ -54,13 +55,15 @@ class PythonExecutor:
 
     async def execute(self, request: Request) -> Answer:
         task = spawn("python executor", self._call(request), self._tasks)
+        until = asyncio.get_running_loop().time() + request.timeout.total_seconds()
         try:
             await asyncio.wait({task}, timeout=request.timeout.total_seconds())
         finally:
             # Not awaited: a function that ignores the cancel must not delay the attempt.
             task.cancel()
         if not task.done():
-            return Uncertain(f"no answer within {request.timeout.total_seconds():g} s")
+            stall = describe_stall(asyncio.get_running_loop().time() - until)
+            return Uncertain(stall or f"no answer within {request.timeout.total_seconds():g} s")
         if task.cancelled():
             return failure("the tool was canceled before it finished")
         return task.result()

@@ -53,6 +53,14 @@ def describe(exc: BaseException) -> str:
             reason = os.strerror(number) if text.startswith("Connect call failed") else text
         case aiohttp.ClientConnectorError():
             reason = str(exc.os_error) or type(exc.os_error).__name__
+        case aiohttp.ServerDisconnectedError():
+            return "the server closed the connection before its response"
+        case aiohttp.ClientPayloadError():
+            return "the connection broke within a response"
+        case aiohttp.ConnectionTimeoutError():
+            return "no connection in time"
+        case OSError(errno=int(number)) if number > 0:
+            return f"the connection broke: {os.strerror(number)}"
         case _:
             return f"{type(exc).__name__}: {exc}"
     return f"cannot connect to {exc.host}:{exc.port}: {reason}"

@@ -137,7 +137,7 @@ def _translate_errors() -> Generator[None]:
     try:
         yield
     except aiohttp.ConnectionTimeoutError as exc:
-        raise httpx.ConnectTimeout(str(exc)) from exc
+        raise httpx.ConnectTimeout(describe(exc)) from exc
     except aiohttp.SocketTimeoutError as exc:
         raise httpx.ReadTimeout(str(exc)) from exc
     except aiohttp.ClientConnectorError as exc:
@@ -147,4 +147,4 @@ def _translate_errors() -> Generator[None]:
     except aiohttp.ClientError as exc:
         raise httpx.RemoteProtocolError(describe(exc)) from exc
     except OSError as exc:
-        raise httpx.ReadError(str(exc)) from exc
+        raise httpx.ReadError(describe(exc)) from exc

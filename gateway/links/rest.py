@@ -14,6 +14,7 @@ from gateway.links import json
 from gateway.links.addresses import REDIRECTS, AddressRefused, refused_address, refused_redirect
 from gateway.links.http_transport import GuardedTransport
 from gateway.links.masking import Mask
+from gateway.links.silence import describe_silence
 from gateway.strict_json import Malformed
 
 MAX_ANSWER = 64 * 1024 * 1024
@@ -131,13 +132,14 @@ class RestClient:
     async def _request(self, request: httpx.Request, within: timedelta, most: int) -> RestAnswer:
         request.headers.setdefault("Accept", "application/json")
         response: httpx.Response | None = None
+        limit = asyncio.timeout(within.total_seconds())
         unsent = refused = False
         try:
-            async with asyncio.timeout(within.total_seconds()):
+            async with limit:
                 response = await self._client.send(request, stream=True)
                 body = await _read_json(await read_whole(response, most))
         except TimeoutError:
-            failure = f"no answer within {within.total_seconds():g} s"
+            failure = describe_silence(limit, f"no answer within {within.total_seconds():g} s")
         except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, OSError, ValueError, MemoryError) as exc:
             failure = explain(exc, self.mask)
             unsent = isinstance(exc, httpx.ConnectError | httpx.ConnectTimeout)
@@ -167,15 +169,17 @@ class RestClient:
         request = self._client.build_request("GET", path, headers=dict(headers), timeout=silence)
         failure: LinkLost | LinkRefused | None = None
         response: httpx.Response | None = None
+        limit = asyncio.timeout(within.total_seconds())
         try:
             try:
-                async with asyncio.timeout(within.total_seconds()):
+                async with limit:
                     response = await self._client.send(request, stream=True)
                     if not response.is_success:
                         content = await _read_json(await read_whole(response, MAX_ERROR))
                         failure = refusal(_answer(response, content), self.mask)
             except TimeoutError:
-                failure = LinkLost(f"{self.mask(_line(request))}: no answer within {within.total_seconds():g} s")
+                silence = describe_silence(limit, f"no answer within {within.total_seconds():g} s")
+                failure = LinkLost(f"{self.mask(_line(request))}: {silence}")
             except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, OSError, ValueError) as exc:
                 refused = isinstance(exc, AddressRefused)
                 reason = f"{self.mask(_line(request))}: {explain(exc, self.mask)}"
@@ -218,8 +222,8 @@ def check_plain(response: httpx.Response) -> None:
 
 
 def explain(exc: Exception, mask: Mask) -> str:
-    """Describe an exception without secrets."""
-    return mask(f"{type(exc).__name__}: {exc}")[:300]
+    """Describe an exception without secrets; the transport and the readers have written its cause."""
+    return mask(str(exc) or type(exc).__name__)[:300]
 
 
 def refusal(answer: RestAnswer, mask: Mask) -> LinkLost | LinkRefused:

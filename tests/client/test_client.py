@@ -33,6 +33,7 @@ from tests.clients.test_clients import PLAYED, asked_gateway, was_told_all
 from tests.faults.proxy import Proxy
 from tests.http.conftest import serving
 from tests.http.environment import Environment, environment_of, until
+from tests.ports import free_port
 
 KEY = "all-of-it"
 OPENAPI = json.loads((Path(__file__).parents[2] / "config/openapi.json").read_bytes())
@@ -519,3 +520,11 @@ async def test_all_sessions_are_followed_and_resumed_with_their_filters(here: tu
             assert [await anext(items) for _ in rest] == rest
     with pytest.raises(RequestRefused, match="other filters"):
         await anext(dragoman.follow_all(session=sessions[0], after=begin.id))
+
+
+async def test_a_gateway_that_is_not_there_is_told_with_the_cause() -> None:
+    port = free_port()
+    async with Client(f"http://127.0.0.1:{port}", KEY, retries=0) as dragoman:
+        with pytest.raises(GatewayUnreachable) as caught:
+            await dragoman.runtimes()
+    assert str(caught.value) == f"no gateway responds at http://127.0.0.1:{port} (Connection refused)"

@@ -10,6 +10,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from structlog.testing import capture_logs
 
 from gateway.errors import EngineUnavailable, EngineUnusable, InvalidRequest, Repeated, SchemaTooNew
 from gateway.events import SessionId
@@ -562,6 +563,19 @@ async def test_a_notifier_that_failed_is_begun_again(schema: str, monkeypatch: p
         async with asyncio.timeout(PATIENCE):
             assert await heard.get() is None
     assert FAULTS.get().total["postgres notifier"] - before == 1
+
+
+async def test_a_lost_connection_of_notifications_is_logged_once_with_its_end(proxy: Proxy, schema: str) -> None:
+    async with engine_at(postgres_server.dsn(), schema, direct_dsn=proxy.dsn) as one:
+        heard: asyncio.Queue[str | None] = asyncio.Queue()
+        one.listen(heard.put_nowait)
+        async with asyncio.timeout(PATIENCE):
+            assert await heard.get() is None
+            with capture_logs() as logs:
+                proxy.cut_all()
+                assert await heard.get() is None
+    lines = [line["event"] for line in logs if line["event"].startswith("notification")]
+    assert lines == ["notification connection lost", "notification connection available again"]
 
 
 @pytest.mark.parametrize("how", ["nothing gets through", "only news is lost", "only news is lost, and it notifies"])

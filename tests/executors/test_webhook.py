@@ -1,6 +1,7 @@
 """The webhook executor against backends that behave: what is on the wire, and what is made of the answers."""
 
 import asyncio
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -257,3 +258,14 @@ async def test_leaving_ends_attempts_that_are_under_way() -> None:
 def test_a_configuration_that_can_never_work_is_an_operator_error(options: dict[str, Any]) -> None:
     with pytest.raises(OperatorError):
         make_executor(**options)
+
+
+async def test_a_limit_that_expires_while_the_process_stands_still_does_not_blame_the_backend() -> None:
+    async with serve(hang) as peer, make_executor(peer.url) as executor:
+        executing = asyncio.ensure_future(executor.execute(make_request(timeout=timedelta(seconds=0.3))))
+        # The request leaves; then nothing of this process runs, as after SIGSTOP.
+        await asyncio.sleep(0.1)
+        time.sleep(1.5)  # noqa: ASYNC251 - the halt is the fault
+        answer = await executing
+    assert isinstance(answer, Uncertain)
+    assert "this process did not run for 1 s" in answer.reason

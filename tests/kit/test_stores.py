@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -11,8 +12,11 @@ import pytest
 
 from dragoman.kit import CallStore, KeyReused, MemoryCallStore, SqliteCallStore, StoreUnavailable
 from dragoman.kit.postgres import PostgresCallStore
+from tests.engines.postgres_proxy import between
 from tests.kit.sender import Backend, Gateway, Sender, serving
 from tests.pace import PATIENCE
+from tests.ports import free_port
+from tests.scenarios.environment import until
 
 ENGINES = ["sqlite", "postgres"]
 POINTS = ["before-claim", "after-claim", "while-running", "before-finish", "after-finish"]
@@ -140,6 +144,22 @@ async def test_a_file_that_cannot_be_had_is_said_with_its_name(tmp_path: Path) -
 async def test_a_server_that_is_not_there_is_said() -> None:
     with pytest.raises(StoreUnavailable):
         await PostgresCallStore("postgresql://nobody:secret@127.0.0.1:9/none").__aenter__()
+
+
+async def test_a_lost_server_is_logged_once_with_its_end(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def told(count: int) -> list[str] | None:
+        found = [one.getMessage() for one in caplog.records if one.getMessage().startswith("the store")]
+        return found if len(found) == count else None
+
+    async with between(dsn) as proxy, PostgresCallStore(proxy.dsn):
+        proxy.point_at(f"postgresql://nobody@127.0.0.1:{free_port()}/none")
+        proxy.cut_all()
+        await until(partial(told, 1))
+        # The store looks every five seconds; one more look fails too.
+        await asyncio.sleep(5.5)
+        proxy.point_at(dsn)
+        first, last = await until(partial(told, 2))
+    assert (first.partition(":")[0], last) == ("the store is unavailable", "the store is available again")
 
 
 async def test_memory_says_where_it_is_not_enough(

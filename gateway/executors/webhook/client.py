@@ -24,6 +24,7 @@ import aiohappyeyeballs
 import structlog
 from yarl import URL
 
+from gateway.clock import describe_stall
 from gateway.executors.webhook.reader import AddressForbidden, ConnectionBroken, Exchange, HttpReader, NotHttp, NotSent
 from gateway.guard import guard_call
 from gateway.links.addresses import AddressRefused, check_url, guarded_socket
@@ -383,7 +384,8 @@ class _Wire(asyncio.Protocol):
 
     def expire(self) -> None:
         """End the exchange at its deadline."""
-        self._end(f"no answer within {round(self._within.total_seconds(), 2):g} s")
+        silence = f"no answer within {round(self._within.total_seconds(), 2):g} s"
+        self._end(describe_stall(self._loop.time() - self.until) or silence)
 
     def give_up(self) -> None:
         """Abandon the exchange, since its response is no longer needed."""

@@ -21,6 +21,7 @@ from gateway.guard import Tasks, guard, is_fault
 from gateway.links.frame_memory import FRAMES, SMALL
 from gateway.links.http_session import describe, refusal_of
 from gateway.links.masking import mask_of
+from gateway.links.silence import describe_silence
 from gateway.links.socketio.packet import (
     RESERVED,
     Arrival,
@@ -115,8 +116,9 @@ class SocketLink:
     async def _connect(self) -> LinkLost | LinkRefused | None:
         """Connect and wait for an early refusal; return the failure instead of raising it."""
         failure: LinkLost | LinkRefused | None = None
+        limit = asyncio.timeout(self._target.connect_timeout.total_seconds())
         try:
-            async with asyncio.timeout(self._target.connect_timeout.total_seconds()):
+            async with limit:
                 # Without `autoping` aiohttp passes on the pongs that `prove` waits for.
                 self._socket = await self._session.ws_connect(
                     self._target.handshake_url(),
@@ -129,6 +131,8 @@ class SocketLink:
             await self._wait_refusal()
         except TimeoutError:
             failure = self._describe_silence()
+            if stall := describe_silence(limit, ""):
+                failure = LinkLost(stall)
         except aiohttp.WSServerHandshakeError as exc:
             failure = await self._explain_status(exc.status)
         except (aiohttp.ClientError, OSError) as exc:
@@ -364,11 +368,13 @@ class SocketLink:
     async def _wait_acks(self, acks: Sequence[int]) -> Receipt:
         assert self._target.ack_timeout is not None
         seconds = self._target.ack_timeout.total_seconds()
+        limit = asyncio.timeout(seconds)
         try:
-            async with asyncio.timeout(seconds):
+            async with limit:
                 ends = [await self._acks[ack] for ack in acks]
         except TimeoutError:
-            return Receipt("sent", f"no acknowledgement within {seconds:g} s; {self._target.unacknowledged}")
+            silence = describe_silence(limit, f"no acknowledgement within {seconds:g} s")
+            return Receipt("sent", f"{silence}; {self._target.unacknowledged}")
         reason = next((end for end in ends if end is not None), None)
         if reason is not None:
             raise LinkLost(f"the link ended before the acknowledgement: {reason}")
@@ -381,12 +387,13 @@ class SocketLink:
         number = self._last_ping
         answer = self._pings[number] = asyncio.get_running_loop().create_future()
         seconds = self._target.send_timeout.total_seconds()
+        limit = asyncio.timeout(seconds)
         try:
-            async with asyncio.timeout(seconds):
+            async with limit:
                 await self._write(b"%d" % number, WSMsgType.PING)
                 reason = await answer
         except TimeoutError:
-            reason = f"no response of the peer within {seconds:g} s"
+            reason = describe_silence(limit, f"no response of the peer within {seconds:g} s")
             self.end(reason)
         finally:
             del self._pings[number]

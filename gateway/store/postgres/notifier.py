@@ -84,10 +84,13 @@ class PostgresNotifier:
                     has_warned = True
                     log.warning("notification connection failed", reason=str(exc))
             else:
+                if has_warned:
+                    log.warning("notification connection available again")
                 has_warned = False
                 try:
                     await self._serve(link)
                 except DragomanError as exc:
+                    has_warned = True
                     log.warning("notification connection lost", reason=str(exc))
                     pause = self._tuning.pause_first
                 finally:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import os
 import random
 import re
 from collections.abc import AsyncGenerator, Generator, Mapping
@@ -246,10 +247,20 @@ class Transport:
             raise GatewayUnreachable(text, arrived=not isinstance(exc, _NEVER_SENT)) from None
         except (httpx.HTTPError, httpx.StreamError) as exc:
             arrived = not isinstance(exc, _NEVER_SENT)
-            # The library's text may quote the response.
-            why = type(exc).__name__ if arrived else str(exc)[:200]
+            # The library's text may quote the response, or say only that all attempts failed.
+            why = _cause_of(exc) or (type(exc).__name__ if arrived else str(exc)[:200])
             text = f"the connection to {self.url} broke" if arrived else f"no gateway responds at {self.url}"
             raise GatewayUnreachable(f"{text} ({why})", arrived=arrived) from None
+
+
+def _cause_of(exc: BaseException) -> str | None:
+    """Return what the system said about a connection; None if another library failed."""
+    cause: BaseException | None = exc
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno is not None and cause.errno > 0:
+            return os.strerror(cause.errno)
+        cause = cause.__cause__ or cause.__context__
+    return None
 
 
 def check_header(given: str, what: str) -> str:

@@ -194,18 +194,23 @@ class PostgresCallStore:
 
     async def _keep_lock(self) -> None:
         """Keep the lock of this worker; claims that another worker took over meanwhile stay with it."""
+        is_lost = False
         while True:
             await asyncio.sleep(_PATIENCE)
             try:
                 await self._session.execute("SELECT 1")
             except _BROKEN as exc:
-                log.warning("the store is unavailable: %s", type(exc).__name__)
+                if not is_lost:
+                    log.warning("the store is unavailable: %s", type(exc).__name__)
+                is_lost = True
                 self._session.terminate()
                 self._takeovers_from = time.monotonic() + _PATIENCE + _TAKEOVER_PAUSE
                 try:
                     self._session = await self._connect_session()
                 except _BROKEN:
                     continue
+                log.warning("the store is available again")
+                is_lost = False
 
     async def _end_session(self, keeper: "asyncio.Task[None]") -> None:
         keeper.cancel()

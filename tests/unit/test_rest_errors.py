@@ -1,0 +1,46 @@
+"""What a failed request to a runtime's REST interface is told as: the cause alone, and never the wrong side."""
+
+import asyncio
+import time
+from datetime import timedelta
+
+import pytest
+
+from gateway.errors import LinkLost
+from gateway.links.masking import Mask
+from gateway.links.rest import RestClient
+from tests.ports import free_port
+
+
+async def lost(url: str, within: float = 10.0) -> str:
+    async with RestClient(url, headers={}, mask=Mask(())) as client:
+        with pytest.raises(LinkLost) as caught:
+            await client.get("/state", {}, within=timedelta(seconds=within))
+    return str(caught.value)
+
+
+async def test_the_cause_is_named_without_the_names_of_a_library() -> None:
+    async def leave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+
+    port = free_port()
+    assert (await lost(f"http://127.0.0.1:{port}")).endswith(
+        f": cannot connect to 127.0.0.1:{port}: Connection refused"
+    )
+    async with await asyncio.start_server(leave, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        assert (await lost(url)).endswith("/state: the server closed the connection before its response")
+
+
+async def test_a_limit_that_expires_while_the_process_stands_still_does_not_blame_the_server() -> None:
+    async def hang(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with await asyncio.start_server(hang, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        asking = asyncio.ensure_future(lost(url, 0.3))
+        # The request leaves; then nothing of this process runs, as after SIGSTOP.
+        await asyncio.sleep(0.1)
+        time.sleep(1.5)  # noqa: ASYNC251 - the halt is the fault
+        assert "this process did not run for 1 s" in await asking
