@@ -278,6 +278,23 @@ async def test_a_start_sends_the_answers_that_no_callback_took(
         assert not await store.take_owed((), 100)
 
 
+async def test_all_that_a_dead_worker_owes_is_delivered_in_one_sweep(
+    tmp_path: Path, gateway: tuple[Gateway, str]
+) -> None:
+    there, url = gateway
+    async with SqliteCallStore(tmp_path / "kit.db") as store:
+        for number in range(50):
+            await store.claim(f"k-{number}", "d")
+            await store.accept(f"k-{number}", Callback(url, "rank", time.time() + 120))
+            await store.finish(f"k-{number}", b'{"outcome": "success"}')
+    async with tools_on(SqliteCallStore(tmp_path / "kit.db")).lifespan():
+        await there.hears(1)
+        began = time.monotonic()
+        await there.hears(50)
+    # The next sweep comes ten seconds after the first.
+    assert time.monotonic() - began < 9
+
+
 @pytest.mark.parametrize("status", [401, 404, 409, 410])
 async def test_a_callback_that_refuses_for_good_is_logged_and_not_asked_again(
     tmp_path: Path, gateway: tuple[Gateway, str], caplog: pytest.LogCaptureFixture, status: int
