@@ -137,7 +137,7 @@ def _show_version(requested: bool) -> None:
 
 
 @app.callback()
-def _top(  # pyright: ignore[reportUnusedFunction] -- Typer keeps it
+def _top(
     *,
     show_version: Annotated[
         bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)

@@ -130,6 +130,24 @@ async def test_a_server_that_offers_polling_only_is_not_taken_for_a_wrong_key() 
     assert "s3cret" not in str(failure.value)
 
 
+async def test_a_proxy_that_refuses_upgrades_is_not_taken_for_a_wrong_key() -> None:
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "websocket":
+            # The handshake gets 403.
+            await receive()
+            await send({"type": "websocket.close"})
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        # The server behind the proxy offers both transports.
+        await send({"type": "http.response.body", "body": OPEN.replace("[]", '["websocket"]').encode()})
+
+    async with Served(answer) as served, shared_session() as session:
+        with pytest.raises(LinkRefused) as failure:
+            await enter(open_link(Target(served.url, {}), Collector(), session=session))
+    assert (failure.value.code, failure.value.terminal) == ("NO_WEBSOCKET", False)
+    assert "also in a proxy in front" in str(failure.value)
+
+
 async def test_a_server_that_refuses_every_transport_has_another_key() -> None:
     server: Any = socketio.AsyncServer(async_mode="asgi", transports=["polling"])
 

@@ -265,7 +265,8 @@ async def test_a_limit_that_expires_while_the_process_stands_still_does_not_blam
         executing = asyncio.ensure_future(executor.execute(make_request(timeout=timedelta(seconds=0.3))))
         # The request leaves; then nothing of this process runs, as after SIGSTOP.
         await asyncio.sleep(0.1)
-        time.sleep(1.5)  # noqa: ASYNC251 - the halt is the fault
+        # The halt is the fault.
+        time.sleep(1.5)  # noqa: ASYNC251
         answer = await executing
     assert isinstance(answer, Uncertain)
     assert "this process did not run for 1 s" in answer.reason

@@ -47,7 +47,7 @@ async def sending(tools: Tools, **more: Any) -> AsyncGenerator[Sender]:
 
 
 @pytest.fixture(autouse=True)
-def _runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
+def _runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let functions of the backend note that they began."""
     monkeypatch.setenv(backend.RUNS, str(tmp_path / "runs"))
 

@@ -343,7 +343,7 @@ class NetLoop(SimLoop):
         await self.net.connect((address[0], address[1]))
         self._connected[sock.fileno()] = (address[0], address[1])
 
-    async def create_connection(  # type: ignore[override]
+    async def create_connection(
         self, protocol_factory: Callable[[], asyncio.BaseProtocol], *_: Any, sock: socket.socket, **__: Any
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
         address = self._connected.pop(sock.fileno())

@@ -73,7 +73,7 @@ def test_what_inherits_has_all_fields_also_for_dataclasses_and_pydantic() -> Non
         words: tuple[str, ...] = ()
 
     value = Longer(4, 7, words=("a",))
-    assert dataclasses.asdict(value) == {"sequence": 4, "number": 7, "words": ("a",)}  # type: ignore[call-overload]
+    assert dataclasses.asdict(value) == {"sequence": 4, "number": 7, "words": ("a",)}
     assert dataclasses.replace(value, number=8) == replace(value, number=8) == Longer(4, 8, ("a",))
     longer = TypeAdapter(Longer)
     assert longer.validate_json(longer.dump_json(value)) == value
@@ -83,5 +83,5 @@ def test_what_inherits_takes_plain_defaults_alone() -> None:
     with pytest.raises(TypeError, match=r"Longer\.counts: .* requires a plain default"):
 
         @frozen
-        class Longer(Gate):  # pyright: ignore[reportUnusedClass] - it cannot be made
+        class Longer(Gate):
             counts: dict[str, int] = dataclasses.field(default_factory=dict[str, int])
