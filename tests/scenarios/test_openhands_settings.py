@@ -338,6 +338,23 @@ async def test_settings_that_cannot_be_written_stay_and_the_reason_is_told(tmp_p
         assert (settings.stored, settings.writes) == (before, 0)
 
 
+async def test_settings_that_name_no_tools_for_a_session_are_not_why_it_lacks_them(tmp_path: Path) -> None:
+    async with openhands_environment(tmp_path, manners=replace(MANNERS, stores_settings=False)) as environment:
+        environment.tuning = replace(QUICK, tools_late=LATE, gauges=0.1)
+        environment.options(ack_timeout="10s", look_again="50ms")
+        creating(environment, tools="settings")
+        async with environment.running(linked=False) as gateway:
+            # The settings refuse the tools, so the creation names them.
+            session_id, conversation = await create(environment, gateway)
+            await gateway.wait_link("up")
+            await begin_again(gateway, environment, conversation)
+            assert "HTTP 500" in await wait_lacking(gateway, session_id)
+        # No route leads from this runtime to a tool any more, so nothing belongs into the settings.
+        environment.configure({"routes": [{"match": {"tool": "other"}, "to": "cards"}]})
+        async with environment.running(linked=False) as gateway:
+            assert "a runtime that restarts an agent forgets the tools" in await wait_lacking(gateway, session_id)
+
+
 async def test_a_rotated_token_is_written_into_the_settings_and_the_old_one_is_refused(
     environment: OpenHandsEnvironment,
 ) -> None:

@@ -17,8 +17,8 @@ SIZE = 10_000
 MOST_SECONDS = 0.2
 PAGES = 200
 MOST_SHARE = 0.08
-"""Three times the share of one core that 200 idle pages took, with their clients, beside a load of 10 on two cores: 0.021
-to 0.029. Each page has its cookie checked with each heartbeat."""
+"""Three times the share of one core that 200 idle pages took, with their clients, beside a load of 10: 0.021 to 0.029.
+Each page has its cookie checked with each heartbeat."""
 
 
 async def _fastest(client: httpx.AsyncClient, path: str) -> float:
