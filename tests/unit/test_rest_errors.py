@@ -34,8 +34,13 @@ async def test_the_cause_is_named_without_the_names_of_a_library() -> None:
 
 
 async def test_a_limit_that_expires_while_the_process_stands_still_does_not_blame_the_server() -> None:
-    async def hang(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+    ended = asyncio.Event()
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        ended.set()
 
     async with await asyncio.start_server(hang, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
@@ -45,3 +50,4 @@ async def test_a_limit_that_expires_while_the_process_stands_still_does_not_blam
         # The halt is the fault.
         time.sleep(1.5)  # noqa: ASYNC251
         assert "this process did not run for 1 s" in await asking
+        await ended.wait()
