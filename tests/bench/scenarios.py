@@ -13,7 +13,7 @@ from tests.bench.lists import measure_lists
 from tests.bench.mcp import compare_mcp
 from tests.bench.processes import module, read_line, running
 from tests.bench.report import Report
-from tests.bench.sessions import restart, weigh_sessions
+from tests.bench.sessions import restart, start, weigh_sessions
 from tests.bench.slow_disk import missing, slowed
 from tests.bench.soak import soak_briefly
 from tests.bench.targets import C1, C64
@@ -70,6 +70,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "T16": measure_commits,
     "T17": compare_mcp,
     "T20": measure_lists,
+    "T22": start,
     "disk": disk,
 }
 """By the name that `--only` takes; T16 is a load as well."""

@@ -1,9 +1,11 @@
-"""T9 and T15: what many sessions cost, in memory while they are idle, in seconds when the gateway starts again."""
+"""T9, T15 and T22: the memory of many idle sessions, and the seconds of a start with many sessions and with none."""
 
+import sys
 import time
 
 from tests.bench.bench import Bench, tell
 from tests.bench.figures import KIB, Spread
+from tests.bench.processes import running
 from tests.bench.report import Report
 from tests.bench.subjects import configure, floor, open_sessions, serving, settle, write
 from tests.bench.usage import resident_bytes
@@ -11,6 +13,9 @@ from tests.bench.usage import resident_bytes
 _PATIENCE = 300.0
 _LONG = 180.0
 """Seconds after which no further turn begins."""
+_COMPILE = {"PYTHONDONTWRITEBYTECODE": ""}
+"""As an installation does, which compiles all modules."""
+_IMPORTS = "import fastapi, uvicorn, pydantic, aiohttp"
 
 
 async def weigh_sessions(bench: Bench, report: Report) -> None:
@@ -75,3 +80,24 @@ async def restart(bench: Bench, report: Report) -> None:
     report.note_value(
         "T15", "raw", what=f"seconds to start and open {count:,} bare links one after the other", value=took
     )
+
+
+async def start(bench: Bench, report: Report) -> None:
+    """start with an empty database until ready, beside the import of the libraries alone"""
+    ready: list[float] = []
+    imports: list[float] = []
+    log, cores = bench.folder / "imports.log", bench.cores.subject
+    # The first turn compiles.
+    for _ in range(bench.effort.repetitions + 1):
+        folder = bench.new_folder()
+        config = write({"engine": {"path": str(folder / "dragoman.db")}}, folder)
+        started = time.perf_counter()
+        async with serving("gateway", config, cores=cores, env=_COMPILE):
+            ready.append(time.perf_counter() - started)
+        started = time.perf_counter()
+        async with running(sys.executable, "-c", _IMPORTS, cores=cores, log=log, env=_COMPILE) as process:
+            await process.wait()
+            imports.append(time.perf_counter() - started)
+    report.judge("T22", "ready", [one / floor for one, floor in zip(ready[1:], imports[1:], strict=True)])
+    report.note_value("T22", "seconds", what="seconds from start to ready", value=Spread.of(ready[1:]))
+    report.note_value("T22", "imports", what="seconds to import the libraries", value=Spread.of(imports[1:]))

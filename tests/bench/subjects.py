@@ -151,7 +151,7 @@ async def _until_ready(process: asyncio.subprocess.Process, url: str, log: Path,
                     return
             except httpx.TransportError:
                 pass
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.01)
     raise BenchProblem(f"the gateway does not start:\n{tail(log)}")
 
 
