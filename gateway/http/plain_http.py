@@ -10,10 +10,13 @@ import structlog
 from httptools import HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from gateway.guard import guard_call
 from gateway.log_limit import limited
 
 MAX_HEAD = 64 * 1024
 """Maximum bytes of a request head, and of everything else around a body; the parser copies them with each segment."""
+HEAD_DEADLINE = 30.0
+"""Seconds from the first byte of a request, or from the connection, until its head is complete."""
 WATCH = "dragoman.watch"
 """An extension of the scope: a function that a request calls to end with the sending side of its client."""
 
@@ -62,14 +65,41 @@ class PlainHttp(HttpToolsProtocol):
         self.parser = _Parser(self)
         self._unread: float = -inf
         """Bytes since the last part of the message that the parser has passed on; not counted between messages."""
-        self._is_watched = self._has_ended = False
+        self._is_watched = self._has_ended = self._in_head = False
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._limit_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+
+    def _limit_head(self) -> None:
+        """Start the time limit of a head that is not complete, and end that of one that is."""
+        if not self._in_head and self._responds():
+            if self._head_timer is not None:
+                self._head_timer.cancel()
+                self._head_timer = None
+        elif self._head_timer is None:
+            self._head_timer = self.loop.call_later(HEAD_DEADLINE, guard_call("server", self._end_head))
+
+    def _responds(self) -> bool:
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        return cycle is not None and not cycle.response_complete
+
+    def _end_head(self) -> None:
+        self._head_timer = None
+        if self._responds():
+            # A client sends the next head slowly: the response comes first.
+            self._limit_head()
+        else:
+            self.transport.close()
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Keep the connection until the response of a whole request, unless that request ends with its client."""
-        cycle = cast("RequestResponseCycle | None", self.cycle)
-        if cycle is None or cycle.response_complete or cycle.more_body or self._is_watched:
+        if not self._responds() or self.cycle.more_body or self._is_watched:
             return False
-        self._has_ended, cycle.keep_alive = True, False
+        self._has_ended, self.cycle.keep_alive = True, False
         return True
 
     def _watch(self) -> None:
@@ -80,6 +110,7 @@ class PlainHttp(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         self._unread += len(data)
         super().data_received(data)
+        self._limit_head()
         if self._unread > MAX_HEAD and not self.transport.is_closing():
             self.send_400_response(f"The request head is over {MAX_HEAD} bytes.")
             return
@@ -92,7 +123,7 @@ class PlainHttp(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._unread, self._is_watched = 0, False
+        self._unread, self._is_watched, self._in_head = 0, False, True
         self.scope["extensions"] = {WATCH: cast("dict[object, object]", self._watch)}
 
     def on_body(self, body: bytes) -> None:
@@ -100,7 +131,7 @@ class PlainHttp(HttpToolsProtocol):
         super().on_body(body)
 
     def on_headers_complete(self) -> None:
-        self._unread = 0
+        self._unread, self._in_head = 0, False
         if len(self.url) + sum(map(len, chain.from_iterable(self.headers))) > MAX_HEAD:
             raise ValueError("the request head is too large")
         if not self.parser.should_upgrade():

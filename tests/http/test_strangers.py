@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from gateway.http.app import build_app
-from gateway.http.plain_http import MAX_HEAD
+from gateway.http.plain_http import HEAD_DEADLINE, MAX_HEAD
 from gateway.log_limit import LIMIT, LogLimit
 from tests.http.environment import Environment, environment_of
 from tests.http.test_calls_from_outside import SEVENS, TOOLS
@@ -71,6 +71,31 @@ async def test_a_head_over_64_kib_ends_its_connection(url: str, wire: httpx.Asyn
     answer = await refused_in_pieces(url, *endless)
     assert answer == b"" or is_refused(answer)
     assert (await wire.get("/healthz")).status_code == 200
+
+
+@pytest.mark.slow
+async def test_a_connection_without_a_complete_head_ends_after_30_s_and_a_slow_response_does_not_count(
+    url: str, session_id: str
+) -> None:
+    body = json.dumps(SEVENS).encode()
+    path = f"POST /v1/sessions/{session_id}/calls?wait=40 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer all-of-it\r\n"
+    slow = path.encode() + b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    served = GET + b"\r\n"
+    # The last one sends the next head before it has the response.
+    sent = [b"", b"GET /he", GET, served + GET, served + b"\r\n", slow + GET]
+    opened = [await asyncio.open_connection("127.0.0.1", port_of(url)) for _ in sent]
+    try:
+        for (_, writer), raw in zip(opened, sent, strict=True):
+            writer.write(raw)
+        began = asyncio.get_running_loop().time()
+        async with asyncio.timeout(HEAD_DEADLINE + PATIENCE):
+            *ended, answered = await asyncio.gather(*(reader.read() for reader, _ in opened))
+        assert asyncio.get_running_loop().time() - began >= HEAD_DEADLINE - 1
+        assert [raw.count(b"HTTP/1.1 200") for raw in ended] == [0, 0, 0, 1, 1]
+        assert answered.startswith(b"HTTP/1.1 202")
+    finally:
+        for _, writer in opened:
+            writer.close()
 
 
 async def test_a_head_of_60_kib_in_pieces_is_served(url: str) -> None:
