@@ -15,7 +15,7 @@ from gateway.http.auth import Caller, is_forwarded, target_of
 from gateway.http.errors import problem_of, problem_reply
 from gateway.runtime.app import Gateway
 from gateway.runtime.cluster.forwarding import ForwardedAnswer, ForwardedRequest, Unreached
-from gateway.runtime.cluster.hops import HEADER, Sender
+from gateway.runtime.cluster.hops import HEADER, HopCaller
 
 Run = Callable[[Request], Awaitable[Response]]
 
@@ -60,7 +60,7 @@ class Forwarding:
                     if await self._gateway.forwarder.owner(session_id, until=until) is not None:
                         return _not_here(request, session_id)
                     continue
-                body, sender = await request.body(), _sender_of(request.state.caller)
+                body, sender = await request.body(), _hop_caller(request.state.caller)
                 forwarded = ForwardedRequest(request.method, target_of(request), _passed_on(request), body, sender)
                 answered = await self.ask_owner(session_id, forwarded, until=until)
                 if answered is not None:
@@ -72,7 +72,7 @@ class Forwarding:
         """Build another request of a caller for the same reason as this one; `more` are additional headers."""
         kept = [(name, value) for name, value in _passed_on(request) if name == "x-request-id"]
         headers = [*kept, ("content-type", "application/json"), *more]
-        return ForwardedRequest("POST", path, headers, body, _sender_of(caller))
+        return ForwardedRequest("POST", path, headers, body, _hop_caller(caller))
 
     async def ask_owner(
         self, session_id: SessionId, forwarded: ForwardedRequest, *, until: float
@@ -107,8 +107,8 @@ def _passed_on(request: Request) -> list[tuple[str, str]]:
     return [(name, value) for name, value in given if name in _PASSED_ON]
 
 
-def _sender_of(caller: Caller) -> Sender:
-    return Sender(caller.name, caller.scopes, caller.digest)
+def _hop_caller(caller: Caller) -> HopCaller:
+    return HopCaller(caller.name, caller.scopes, caller.digest)
 
 
 def _not_here(request: Request, session_id: SessionId) -> Response:

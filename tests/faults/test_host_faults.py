@@ -380,8 +380,7 @@ async def _drive(one: Host, method: str) -> None:
             await one.http.post(f"/v1/calls/{call['call_id']}/outcome", json={"outcome": "success"})
             one.finn.say(ToolRequested(native_call_id=asked, tool="echo", arguments={"n": -1}))
         case "open_calls" | "owner" | "note" | "snapshot":
-            one.traps.set(f"engine.{BEHIND[method]}")
-            await one.say("finn", "and the part begins again")
+            await _begin_again(one, method)
         case "regain":
             one.traps.set("engine.beat", 1_000)
             await until(lambda: _lost_its_lease(one))
@@ -395,6 +394,14 @@ async def _drive(one: Host, method: str) -> None:
             await _ask_api(one, method, session_id)
             await one.say("finn", f"finn drives {method}")
     await one.traps.springs(f"engine.{method}")
+
+
+async def _begin_again(one: Host, method: str) -> None:
+    """Let a part begin again; a request asks for the owner only if it comes before the session runs again."""
+    for number in range(5 if method == "owner" else 1):
+        if one.traps.is_set(f"engine.{method}"):
+            one.traps.set(f"engine.{BEHIND[method]}")
+            await one.say("finn", f"and the part begins again, {number}")
 
 
 async def _ask_api(one: Host, method: str, session_id: str) -> None:

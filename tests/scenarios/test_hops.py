@@ -18,7 +18,7 @@ from fastapi import Response
 
 from gateway.http.auth import SCOPES
 from gateway.runtime.calls.callbacks import keep_key
-from gateway.runtime.cluster.hops import HEADER, LIFE, Hops, Sender
+from gateway.runtime.cluster.hops import HEADER, LIFE, HopCaller, Hops
 from gateway.runtime.system_clock import SystemClock, SystemIds
 from gateway.store.postgres import PostgresEngine
 from tests.http.mcp_clients import Plain
@@ -243,14 +243,14 @@ async def test_a_changed_request_is_refused(newer: Scene) -> None:
 
 async def test_only_a_fresh_signature_of_this_version_and_a_known_caller_is_accepted(newer: Scene) -> None:
     async with pair(newer) as two:
-        backend = Sender("backend", frozenset(SCOPES), hashlib.sha256(API_KEY.encode()).digest())
-        reader = Sender("reader", frozenset(SCOPES), hashlib.sha256(READER.encode()).digest())
+        backend = HopCaller("backend", frozenset(SCOPES), hashlib.sha256(API_KEY.encode()).digest())
+        reader = HopCaller("reader", frozenset(SCOPES), hashlib.sha256(READER.encode()).digest())
         body = json.dumps(MESSAGE).encode()
         now, late = await two.signer(), await two.signer(late=LIFE + 1)
         key = f"authorization: Bearer {API_KEY}\r\n"
 
-        def sign(sender: Sender, by: Hops = now) -> str:
-            return by.sign("POST", two.path, body, sender, two.instance)
+        def sign(caller: HopCaller, by: Hops = now) -> str:
+            return by.sign("POST", two.path, body, caller, two.instance)
 
         refused = {
             "too old": two.write(sign(backend, late)),
@@ -260,10 +260,10 @@ async def test_only_a_fresh_signature_of_this_version_and_a_known_caller_is_acce
         }
         assert {name: await two.send(request) for name, request in refused.items()} == dict.fromkeys(refused, ELSEWHERE)
         unauthorized = 401, "/problems/unauthorized"
-        assert await two.send(two.write(sign(Sender("nobody", frozenset({"drive"}))))) == unauthorized
+        assert await two.send(two.write(sign(HopCaller("nobody", frozenset({"drive"}))))) == unauthorized
         assert await two.send(two.write(sign(reader))) == unauthorized
-        assert await two.send(two.write(sign(Sender("local", frozenset(SCOPES))))) == unauthorized
-        few = Sender("backend", frozenset({"read"}), backend.digest)
+        assert await two.send(two.write(sign(HopCaller("local", frozenset(SCOPES))))) == unauthorized
+        few = HopCaller("backend", frozenset({"read"}), backend.digest)
         assert await two.send(two.write(sign(few))) == (403, "/problems/forbidden")
         assert await two.posted() == 0
         assert await two.send(two.write(sign(backend))) == (202, None)

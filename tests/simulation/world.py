@@ -62,8 +62,8 @@ class World:
         self.broken: list[str] = []
         random = self.random
         self.draw_limits()
-        self.most_attempts = self.attempts
-        """The most that any configuration of the run allows."""
+        self.most_attempts = self.fewest_attempts = self.attempts
+        """The most and the fewest that any configuration of the run allows."""
         self.deadline = random.choice((5, 30, 120))
         self.lease = random.choice((1, 3, 6))
         manners = Manners(confirmation_timeout=timedelta(seconds=30), interrupts=random.random() < 0.3)
@@ -207,7 +207,7 @@ class World:
         query = (
             "SELECT call_id FROM calls WHERE state = 'accepted' AND deadline_at > ? AND tool = 'again' AND attempt < ?"
         )
-        self.due += [call_id for (call_id,) in self.read(query, soon, self.attempts)]
+        self.due += [call_id for (call_id,) in self.read(query, soon, self.fewest_attempts)]
         self.backend.kind = True
         for part in (self.backend, *self.servers.values()):
             part.start()

@@ -4,11 +4,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gateway.runtime.cluster.hops import LIFE, Hop, HopRefused, Hops, Sender, check_body
+from gateway.runtime.cluster.hops import LIFE, Hop, HopCaller, HopRefused, Hops, check_body
 from gateway.runtime.system_clock import SystemIds
 
 KEY, DIGEST = b"the token key of a store", b"the digest of an API key"
-SENDER = Sender("backend", frozenset({"drive", "read"}), DIGEST)
+SENDER = HopCaller("backend", frozenset({"drive", "read"}), DIGEST)
 METHOD, TARGET, BODY = "POST", "/v1/sessions/s1/events?x=1", b'{"kind": "turn.interrupted"}'
 
 

@@ -17,7 +17,7 @@ from gateway.guard import spawn
 from gateway.links.http_session import describe
 from gateway.links.names import Resolver
 from gateway.log_limit import limited
-from gateway.runtime.cluster.hops import HEADER, Hops, Sender
+from gateway.runtime.cluster.hops import HEADER, HopCaller, Hops
 from gateway.runtime.cluster.lease import LeaseKeeper
 from gateway.runtime.services import Services
 from gateway.runtime.session.sessions import Sessions
@@ -46,7 +46,7 @@ class ForwardedRequest:
     """The unchanged path with the query."""
     headers: Sequence[tuple[str, str]]
     body: bytes = field(repr=False)
-    sender: Sender
+    caller: HopCaller
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class Forwarder:
 
     async def _exchange(self, owner: Instance, request: ForwardedRequest) -> ForwardedAnswer:
         url = URL(owner.url.rstrip("/") + request.path, encoded=True)
-        signature = self._hops.sign(request.method, request.path, request.body, request.sender, owner.instance_id)
+        signature = self._hops.sign(request.method, request.path, request.body, request.caller, owner.instance_id)
         headers = [*request.headers, (HEADER, signature)]
         async with self._client.request(
             request.method, url, headers=headers, data=request.body, allow_redirects=False

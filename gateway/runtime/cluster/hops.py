@@ -28,7 +28,7 @@ class HopRefused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Sender:
+class HopCaller:
     """The caller of a forwarded request, whom the first instance has authenticated."""
 
     name: str
@@ -62,12 +62,12 @@ class Hops:
         self._nonces = OrderedDict[str, float]()
         """The end of each nonce, oldest first."""
 
-    def sign(self, method: str, target: str, body: bytes, sender: Sender, instance: str) -> str:
+    def sign(self, method: str, target: str, body: bytes, caller: HopCaller, instance: str) -> str:
         """Write the header of a request to an instance; `target` is the path with the query."""
         moment, nonce = float(self._clock.timestamp()), self._ids.token()
-        said = [sender.name, sorted(sender.scopes), instance, moment, nonce, _digest(body)]
+        said = [caller.name, sorted(caller.scopes), instance, moment, nonce, _digest(body)]
         claims = base64.urlsafe_b64encode(orjson.dumps(said)).decode()
-        return f"{VERSION}.{claims}.{self._mac(method, target, claims, sender.digest)}"
+        return f"{VERSION}.{claims}.{self._mac(method, target, claims, caller.digest)}"
 
     def read(self, header: str, instance: str) -> Hop:
         """Read a header that is meant for this instance, and check its version and time.
