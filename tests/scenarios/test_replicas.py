@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from gateway.events import SessionId
 from gateway.runtime.calls.callbacks import keep_key
-from gateway.runtime.cluster.hops import HEADER, Sender
+from gateway.runtime.cluster.hops import HEADER, HopCaller
 from gateway.runtime.system_clock import SystemClock, SystemIds
 from gateway.runtime.tuning import Tuning
 from gateway.store.postgres import PostgresEngine
@@ -212,8 +212,8 @@ async def test_a_request_is_passed_on_once_and_waits_for_an_owner_in_vain(newer:
         one, other = await owner_and_other(session_id, [a, b])
         path = f"/v1/sessions/{session_id}/events"
         mark, body = other.gateway.hops.sign, json.dumps(MESSAGE).encode()
-        sender = Sender("backend", frozenset({"drive"}), hashlib.sha256(API_KEY.encode()).digest())
-        signed = {HEADER: mark("POST", path, body, sender, other.gateway.forwarder.instance)}
+        caller = HopCaller("backend", frozenset({"drive"}), hashlib.sha256(API_KEY.encode()).digest())
+        signed = {HEADER: mark("POST", path, body, caller, other.gateway.forwarder.instance)}
         answer = await other.http.post(path, content=body, headers=signed | {"content-type": "application/json"})
         assert (answer.status_code, answer.json()["type"]) == (503, "/problems/session-owner-unavailable")
         assert answer.headers["dragoman-not-here"] == "1"
