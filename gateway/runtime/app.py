@@ -67,6 +67,7 @@ from gateway.runtime.session.shared import Shared
 from gateway.runtime.session.signals import (
     CloseOrdered,
     Post,
+    Signal,
 )
 from gateway.runtime.status import Status
 from gateway.runtime.tuning import Tuning
@@ -153,7 +154,9 @@ class Gateway:
         self._history = JournalReader(parts.engine, asyncio.Semaphore(PAGES), room)
         engine, clock, ids, metrics, tuning = parts.engine, parts.clock, parts.ids, parts.metrics, parts.tuning
         self._tasks = Tasks()
-        services = Services(engine, clock, ids, metrics, tuning, ids.jitter, self._tasks, self.draining, parts.traces)
+        services = Services(
+            engine, clock, ids, metrics, tuning, ids.jitter, self._signal, self._tasks, self.draining, parts.traces
+        )
         self._notifications = Notifications(engine)
         self._keeper = LeaseKeeper(
             services,
@@ -179,7 +182,7 @@ class Gateway:
             notifications=self._notifications,
         )
         breakers = Breakers(clock, metrics, ids.jitter, rules=breaker_rules(settings), specs=settings.executors)
-        self._slots = Slots(breakers, executor_limits(settings), session=session_limit(settings))
+        self._slots = Slots(breakers, executor_limits(settings), session=session_limit(settings), signal=self._signal)
         self._callbacks = Callbacks(key)
         self.tool_tokens = ToolTokens(engine, ids, key=key, shared=parts.shared)
         self.tickets = Tickets(engine, clock, ids, key=key)
@@ -208,6 +211,7 @@ class Gateway:
             all_sessions=self._all_sessions,
             tuning=tuning,
             reviews=Reviews(),
+            signal=self._signal,
             tool_watch=self.tool_watch,
             tasks=self._tasks,
             drain=self.draining,
@@ -377,15 +381,15 @@ class Gateway:
         """Count the work that a drain waits for."""
         work = InFlight()
         for owned in self._sessions.all():
-            worker = owned.worker
-            session = f"session {owned.runtime.name}/{worker.view.native_id}"
-            for executor, count in self._dispatcher.attempts(worker.inbox, worker.view).items():
+            actor = owned.actor
+            session = f"session {owned.runtime.name}/{actor.view.native_id}"
+            for executor, count in self._dispatcher.attempts(actor.view).items():
                 work["attempt", f"at executor {executor!r} for {session}"] += count
-            if worker.in_flight is not None:
-                work[worker.in_flight, f"for {session}"] += 1
+            if actor.in_flight is not None:
+                work[actor.in_flight, f"for {session}"] += 1
         for session_id, count in self.callers.held_by_session.items():
             here = self._sessions.owned(session_id)
-            name = session_id if here is None else f"{here.runtime.name}/{here.worker.view.native_id}"
+            name = session_id if here is None else f"{here.runtime.name}/{here.actor.view.native_id}"
             work["held request", f"for session {name}"] += count
         for runtime, count in self._runtimes.creating.items():
             work["session creation", f"at runtime {runtime!r}"] += count
@@ -432,6 +436,9 @@ class Gateway:
         """
         return self._sessions.runtime(runtime).adapter.capabilities
 
+    def _signal(self, session_id: SessionId, signal: Signal) -> None:
+        self._sessions.signal(session_id, signal)
+
     async def session(self, session_id: SessionId) -> SessionRow:
         return await self._directory.session(session_id)
 
@@ -444,8 +451,8 @@ class Gateway:
         row = await self.session(session_id)
         owned = self._sessions.owned(session_id)
         if owned is not None:
-            await self._directory.ask(owned.worker, CloseOrdered("closed by a client", reply_slot()))
-            await asyncio.wait(owned.tasks, timeout=self._directory.patience)
+            await self._directory.ask(owned.actor, CloseOrdered("closed by a client", reply_slot()))
+            await asyncio.wait({owned.actor.closed, *owned.links}, timeout=self._directory.patience)
         elif row.state != "closed":
             missing = await self._directory.not_here(row)
             if not isinstance(missing, Unconfigured):
@@ -480,10 +487,10 @@ class Gateway:
         Raises:
             Draining: the gateway is stopping, and the events include more than answers and interrupts.
         """
-        worker = await self._directory.worker(session_id)
+        actor = await self._directory.actor(session_id)
         if not all(event.kind in FINISHING_KINDS for event in events):
             self.draining.refuse_new()
-        return await self._directory.ask(worker, Post(events, reply_slot(), by, keep))
+        return await self._directory.ask(actor, Post(events, reply_slot(), by, keep))
 
     async def page_of_events(
         self, session_id: SessionId, kinds: Collection[str] = (), *, after: int, limit: int, excerpts: bool = False

@@ -73,8 +73,8 @@ class Interactions:
             raise _not_found(interaction_id)
         if row.state != "waiting":
             raise Conflict(f"this question is already {row.state}")
-        worker = await self._directory.worker(row.session_id)
-        given: Envelope = await self._directory.ask(worker, AnswerGiven(interaction_id, body, by, reply_slot()))
+        actor = await self._directory.actor(row.session_id)
+        given: Envelope = await self._directory.ask(actor, AnswerGiven(interaction_id, body, by, reply_slot()))
         answered = await self._engine.interaction(interaction_id)
         assert answered is not None
         return answered, given.losses

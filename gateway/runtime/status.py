@@ -8,6 +8,7 @@ from gateway.errors import EngineUnavailable
 from gateway.events import SessionId
 from gateway.guard import FAULTS
 from gateway.runtime.calls.offered import OfferedTool
+from gateway.runtime.observe import label_session
 from gateway.runtime.session.owned_session import OwnedSession
 from gateway.runtime.session.runtimes import Runtimes
 from gateway.runtime.session.sessions import Sessions
@@ -24,6 +25,8 @@ from gateway.settings.model import Settings
 
 _MOST_LINKS = 20
 """Links of one runtime that are listed as conditions."""
+_MOST_SESSIONS = 20
+"""Sessions that are listed as conditions."""
 TROUBLED = frozenset({"down", "refused"})
 """The states of a link that need an operator."""
 _LOGGED = "keeps failing after restarts; the log has the reason"
@@ -70,7 +73,7 @@ class Status:
             registry: object = runtime.connector
             problem = registry.tools_problem if isinstance(registry, ToolRegistry) else None
             for one in self._owned(name, only):
-                view = one.worker.view
+                view = one.actor.view
                 shares = runtime.options.shares_tools and bool(self._offer(name, view.memory.labels))
                 why = await self._tool_watch.why_lacking(
                     view.session_id, runtime=name, shared=shares, problem=problem if shares else None
@@ -94,8 +97,8 @@ class Status:
         for name, runtime in self._sessions.runtimes.items():
             links = tuple(
                 LinkStatus(
-                    session_id=c.worker.view.session_id,
-                    native_id=c.worker.view.native_id,
+                    session_id=c.actor.view.session_id,
+                    native_id=c.actor.view.native_id,
                     state=c.supervisor.state,
                     since=c.supervisor.since,
                     reason=c.supervisor.reason,
@@ -146,10 +149,23 @@ class Status:
                 found.append(Condition("link", name, reason, link.since, link.session_id))
             if (more := len(runtime.links) - _MOST_LINKS) > 0:
                 found.append(Condition("link", f"{runtime.name}/…", f"{more} more are down or refused"))
+        found += self._delayed_sessions()
         for one in self._slots.executors():
             if one.breaker != "closed" or one.refuses:
                 what = "refuses requests" if one.refuses else "does not respond"
                 found.append(Condition("executor", one.name, f"{what}: {one.reason}", one.since or one.failed_at))
+        return found
+
+    def _delayed_sessions(self) -> Sequence[Condition]:
+        now = self._clock.monotonic()
+        found: list[Condition] = []
+        for one in self._sessions.all():
+            if (reason := one.actor.find_delay(now)) is not None:
+                view = one.actor.view
+                found.append(Condition("session", label_session(view), reason, session_id=view.session_id))
+        more = len(found) - _MOST_SESSIONS
+        if more > 0:
+            found[_MOST_SESSIONS:] = [Condition("session", "…", f"{more} more wait")]
         return found
 
     async def ready(self) -> Readiness:

@@ -140,6 +140,7 @@ async def reload(world: "World") -> None:
     """Change the configuration, and let each instance read it again."""
     world.draw_limits()
     world.most_attempts = max(world.most_attempts, world.attempts)
+    world.fewest_attempts = min(world.fewest_attempts, world.attempts)
     world.tell(f"the configuration changes: {world.attempts} attempts, {world.limits}")
     for instance in world.instances:
         instance.rewrite()

@@ -62,7 +62,7 @@ class World:
         self.broken: list[str] = []
         random = self.random
         self.draw_limits()
-        self.most_attempts = self.attempts
+        self.most_attempts = self.fewest_attempts = self.attempts
         """The most that any configuration of the run allows."""
         self.deadline = random.choice((5, 30, 120))
         self.lease = random.choice((1, 3, 6))
@@ -203,11 +203,12 @@ class World:
         """
         soon = int((EPOCH + self.loop.now + _SOON) * 1_000_000)
         self.due = [call_id for (call_id,) in self.read(query, soon)]
-        # An idempotent executor that has accepted a call and says nothing more gets it again.
+        # An idempotent executor that has accepted a call and says nothing more gets it again, if the configuration at
+        # that time allowed it.
         query = (
             "SELECT call_id FROM calls WHERE state = 'accepted' AND deadline_at > ? AND tool = 'again' AND attempt < ?"
         )
-        self.due += [call_id for (call_id,) in self.read(query, soon, self.attempts)]
+        self.due += [call_id for (call_id,) in self.read(query, soon, self.fewest_attempts)]
         self.backend.kind = True
         for part in (self.backend, *self.servers.values()):
             part.start()

@@ -11,9 +11,9 @@ from gateway.errors import EngineUnavailable, Overloaded
 from gateway.events import CallId, CallProgressed, SessionId, ToolFinished
 from gateway.runtime.drain import Drain
 from gateway.runtime.feeds.wakeup import wait_any
+from gateway.runtime.session.actor import Actor
 from gateway.runtime.session.directory import SessionDirectory, reply_slot
 from gateway.runtime.session.signals import CallAsked
-from gateway.runtime.session.worker import SessionWorker
 from gateway.runtime.views import Heartbeat, News, StreamItem
 from gateway.store.call import Call
 from gateway.store.port import Engine
@@ -77,10 +77,10 @@ class Callers:
             if known is not None:
                 same_call(known, request)
                 return known
-        worker = await self._directory.worker(session_id)
+        actor = await self._directory.actor(session_id)
         self._drain.refuse_new()
-        call_id: CallId = await self._directory.ask(worker, CallAsked(request, reply_slot()))
-        return worker.view.calls.get(call_id) or await self._directory.call(call_id)
+        call_id: CallId = await self._directory.ask(actor, CallAsked(request, reply_slot()))
+        return actor.view.calls.get(call_id) or await self._directory.call(call_id)
 
     async def wait(self, call_id: CallId, seconds: float) -> Call:
         """Wait until a call ends, `seconds` have passed, or the gateway stops.
@@ -131,7 +131,7 @@ class Callers:
     async def _watch(self, call: Call, tell: Tell | None) -> ToolFinished | None:
         owned = self._directory.owned(call.session_id)
         if owned is not None and tell is None:
-            finished = await self._watch_here(call, owned.worker)
+            finished = await self._watch_here(call, owned.actor)
             if finished is not None:
                 return finished
         loop = asyncio.get_running_loop()
@@ -153,13 +153,13 @@ class Callers:
                     told_at = loop.time()
         return None
 
-    async def _watch_here(self, call: Call, worker: SessionWorker) -> ToolFinished | None:
+    async def _watch_here(self, call: Call, actor: Actor) -> ToolFinished | None:
         """Wait for the outcome of a call whose session runs here, without reading the journal.
 
         Returns None if the journal must be read: the call has ended already, or the session was released.
         """
-        with worker.feed.watching(call.call_id) as watch:
-            while call.call_id in worker.view.calls and not worker.feed.closed and not self._drain.over.is_set():
+        with actor.feed.watching(call.call_id) as watch:
+            while call.call_id in actor.view.calls and not actor.feed.closed and not self._drain.over.is_set():
                 woke = await wait_any(watch, self._drain.over, within=self._beat / 2)
                 if watch.outcome is not None:
                     return watch.outcome

@@ -20,7 +20,7 @@ from gateway.store.rows import CallFilter, Page
 
 
 class Calls:
-    """Queries calls, and sends outcomes, progress and orders to the worker of the call's session."""
+    """Queries calls, and sends outcomes, progress and orders to the actor of the call's session."""
 
     def __init__(
         self,
@@ -72,15 +72,15 @@ class Calls:
         answer = self._dispatcher.scan_answer(row.executor, answer)
         if row.outcome_sha == outcome_fingerprint(answer.outcome):
             return row
-        worker = await self._directory.worker(row.session_id)
-        if await self._directory.ask(worker, OutcomeGiven(call_id, answer, reply_slot())):
+        actor = await self._directory.actor(row.session_id)
+        if await self._directory.ask(actor, OutcomeGiven(call_id, answer, reply_slot())):
             return await self._directory.call(call_id)
         row = await self._directory.call(call_id)
         if row.outcome_sha == outcome_fingerprint(answer.outcome):
             return row
         if row.late:
             raise Conflict(f"the call has already {row.state}; another late outcome is on record")
-        await self._directory.ask(worker, OutcomeLate(row, answer, reply_slot()))
+        await self._directory.ask(actor, OutcomeLate(row, answer, reply_slot()))
         raise Conflict(f"the call has already {row.state}; this outcome was recorded as ignored")
 
     async def _answerable(self, call_id: CallId, size: int) -> Call:
@@ -101,8 +101,8 @@ class Calls:
             TooLarge: this report, or all reports of the call together, are too large.
         """
         row = await self._answerable(call_id, size)
-        worker = await self._directory.worker(row.session_id)
-        if not await self._directory.ask(worker, ProgressGiven(call_id, data, reply_slot())):
+        actor = await self._directory.actor(row.session_id)
+        if not await self._directory.ask(actor, ProgressGiven(call_id, data, reply_slot())):
             raise Conflict(f"the call has already {(await self._directory.call(call_id)).state}")
 
     async def cancel(self, call_id: CallId, *, reason: str | None) -> Call:
@@ -112,8 +112,8 @@ class Calls:
             Conflict: the call has ended.
         """
         row = await self._directory.call(call_id)
-        worker = await self._directory.worker(row.session_id)
-        if not await self._directory.ask(worker, CancelOrdered(call_id, reason, reply_slot())):
+        actor = await self._directory.actor(row.session_id)
+        if not await self._directory.ask(actor, CancelOrdered(call_id, reason, reply_slot())):
             raise Conflict(f"the call has already {(await self._directory.call(call_id)).state}")
         return await self._directory.call(call_id)
 

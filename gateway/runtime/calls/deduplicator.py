@@ -103,7 +103,7 @@ class CallDeduplicator:
     async def _open_calls(self, session_id: SessionId) -> Collection[Call]:
         owned = self._directory.owned(session_id)
         if owned is not None:
-            return tuple(owned.worker.view.calls.values())
+            return tuple(owned.actor.view.calls.values())
         return await self._engine.open_calls(session_id)
 
     @asynccontextmanager

@@ -224,7 +224,7 @@ class LeaseKeeper:
         return rows if lease is self._lease else ()
 
     async def release(self, session_ids: Collection[SessionId]) -> None:
-        """Release these sessions for other instances; their workers must have stopped."""
+        """Release these sessions for other instances; they must have ended here."""
         if self._lease is not None and session_ids:
             await self._engine.release(self._lease.instance, session_ids)
 

@@ -17,9 +17,9 @@ from gateway.runtime.cluster.notifications import Listeners
 from gateway.runtime.cluster.remote_feeds import RemoteFeeds
 from gateway.runtime.cluster.takeover import Takeover
 from gateway.runtime.feeds.interactions import watch_others
+from gateway.runtime.session.actor import Actor
 from gateway.runtime.session.sessions import Sessions
 from gateway.runtime.session.shared import Shared
-from gateway.runtime.session.worker import SessionWorker
 
 log = structlog.get_logger(__name__)
 
@@ -86,7 +86,7 @@ class ClusterMember:
         shared = self._shared
         guard("takeover", self.takeover.warn_unserved, shared.tasks, again=False)
         with ExitStack() as stack:
-            look = partial(self._handover.keep_looking, self._workers, shared=shared.keeper.shared)
+            look = partial(self._handover.keep_looking, self._actors, shared=shared.keeper.shared)
             stack.enter_context(running("handover", look, shared.tasks))
             if shared.keeper.shared:
                 watch = partial(watch_others, shared.engine, shared.interaction_feed, shared.tuning)
@@ -94,8 +94,8 @@ class ClusterMember:
                 stack.enter_context(running("takeover", self.takeover.keep_looking, shared.tasks))
             yield
 
-    def _workers(self) -> dict[SessionId, SessionWorker]:
-        return {owned.worker.view.session_id: owned.worker for owned in self._sessions.all()}
+    def _actors(self) -> dict[SessionId, Actor]:
+        return {owned.actor.view.session_id: owned.actor for owned in self._sessions.all()}
 
     async def stop_taking_over(self) -> bool:
         """Stop taking over sessions; return whether a live instance can continue those of this one."""

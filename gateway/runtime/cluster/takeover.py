@@ -182,7 +182,7 @@ class Takeover:
                 if row.owner == lease.instance and running is None:
                     log.warning("session was owned but did not run", session=label_session(row))
                     await self._sessions.take_up([row])
-                elif running is not None and running.worker.permit.fence < row.fence:
+                elif running is not None and running.actor.permit.fence < row.fence:
                     self._sessions.lose(running, "another instance owns it")
             if after is None or self._keeper.lease is not lease:
                 return

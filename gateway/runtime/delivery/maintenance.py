@@ -60,7 +60,7 @@ class Maintenance:
             oldest: dict[str, float] = dict.fromkeys(self._sessions.runtimes, 0.0)
             for session in self._sessions.all():
                 name = session.runtime.name
-                oldest[name] = max(oldest.get(name, 0.0), session.worker.oldest_unsent)
+                oldest[name] = max(oldest.get(name, 0.0), session.actor.sender.oldest_wait())
             for name, seconds in oldest.items():
                 self._metrics.outbox_oldest(name, seconds)
             self._metrics.tasks(len(asyncio.all_tasks()))

@@ -10,10 +10,10 @@ from gateway.core.snapshots import to_snapshot
 from gateway.errors import Elsewhere
 from gateway.events import Envelope
 from gateway.runtime.observe import label_session, note
+from gateway.runtime.session.effects import trace_step
 from gateway.runtime.session.load import load_view
 from gateway.runtime.session.sessions import Sessions
 from gateway.runtime.session.shared import Shared
-from gateway.runtime.session.step_traces import trace_step
 from gateway.store.rows import SessionRow
 
 log = structlog.get_logger(__name__)
@@ -39,7 +39,7 @@ class Closing:
         self._sessions = sessions
 
     async def close(self, row: SessionRow, policy: Policy, *, reason: str) -> None:
-        """Close a session as its worker would: cancel its open calls and notify their executors.
+        """Close a session as its actor would: cancel its open calls and notify their executors.
 
         Raises:
             Elsewhere: another instance owns it, or this one is starting it.

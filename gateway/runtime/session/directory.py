@@ -1,21 +1,21 @@
-"""Finds the worker of a session and sends it the requests of clients."""
+"""Finds the actor of a session and sends it the requests of clients."""
 
 import asyncio
 from typing import Any
 
 from gateway.errors import Conflict, Elsewhere, NotFound, Overloaded, Unconfigured
 from gateway.events import CallId, SessionId
+from gateway.runtime.session.actor import Actor
 from gateway.runtime.session.owned_session import OwnedSession
 from gateway.runtime.session.sessions import Sessions
 from gateway.runtime.session.signals import ClientSignal
-from gateway.runtime.session.worker import SessionWorker
 from gateway.store.call import Call
 from gateway.store.port import Engine
 from gateway.store.rows import SessionRow
 
 
 class SessionDirectory:
-    """Looks up sessions, calls, and the workers of owned sessions."""
+    """Looks up sessions, calls, and the actors of owned sessions."""
 
     def __init__(self, engine: Engine, sessions: Sessions, *, patience: float) -> None:
         """Prepare; `patience` is how many seconds a client request waits for its session."""
@@ -41,8 +41,8 @@ class SessionDirectory:
         """Return a session if this process owns it."""
         return self._sessions.owned(session_id)
 
-    async def worker(self, session_id: SessionId) -> SessionWorker:
-        """Return the worker of an open session.
+    async def actor(self, session_id: SessionId) -> Actor:
+        """Return the actor of an open session.
 
         Raises:
             NotFound: there is no such session.
@@ -52,7 +52,7 @@ class SessionDirectory:
         """
         owned = self._sessions.owned(session_id)
         if owned is not None:
-            return owned.worker
+            return owned.actor
         row = await self.session(session_id)
         if row.state == "closed":
             raise Conflict("the session is closed")
@@ -68,8 +68,8 @@ class SessionDirectory:
             )
         return Elsewhere(row.session_id, "another instance owns the session, or none yet")
 
-    async def ask(self, worker: SessionWorker, signal: ClientSignal) -> Any:
-        """Send a client request to a worker and return the reply.
+    async def ask(self, actor: Actor, signal: ClientSignal) -> Any:
+        """Send a client request to an actor and return the reply.
 
         Raises:
             Conflict: the session was closed first.
@@ -77,13 +77,13 @@ class SessionDirectory:
             Overloaded: the reply took longer than `patience`.
         """
         reply: asyncio.Future[Any] = signal.reply
-        worker.put(signal)
-        await asyncio.wait({reply, worker.closed}, timeout=self.patience, return_when=asyncio.FIRST_COMPLETED)
+        actor.inbox.put(signal)
+        await asyncio.wait({reply, actor.closed}, timeout=self.patience, return_when=asyncio.FIRST_COMPLETED)
         if reply.done():
             return reply.result()
-        if worker.closed.done():
-            if worker.lost:
-                raise Elsewhere(worker.view.session_id, "the session has moved to another instance")
+        if actor.closed.done():
+            if actor.lost:
+                raise Elsewhere(actor.view.session_id, "the session has moved to another instance")
             raise Conflict("the session is closed")
         reply.cancel()
         raise Overloaded(f"the session did not process the request within {self.patience:.0f} s")

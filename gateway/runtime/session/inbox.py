@@ -5,7 +5,7 @@ Beyond the bound, config/README.md#bounds applies to frames, and client requests
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import orjson
@@ -13,10 +13,9 @@ import orjson
 from gateway.adapter.port import Frame
 from gateway.errors import Overloaded
 from gateway.guard import guard_call
-from gateway.links.frame_memory import FRAMES, FrameMemory
+from gateway.links.frame_memory import FRAMES
 from gateway.links.json import excerpt
-from gateway.runtime.session.replies import reply_of
-from gateway.runtime.session.signals import FrameArrived, Signal
+from gateway.runtime.session.signals import FrameArrived, Signal, reply_of
 from gateway.strict_json import Malformed
 
 HARD_FACTOR = 4
@@ -29,12 +28,13 @@ _LARGEST_FACTOR = 16
 
 
 class Inbox:
-    """Accept signals from callbacks at once and hand them to the worker in batches."""
+    """Accepts signals from callbacks at once, and hands them to the session in batches."""
 
     __slots__ = (
         "_capacity",
         "_ended",
         "_factor",
+        "_filled",
         "_frames",
         "_is_live",
         "_last_live",
@@ -48,9 +48,7 @@ class Inbox:
         "_resumes",
         "_shut",
         "_taken",
-        "_taker",
         "bytes",
-        "loop",
     )
 
     def __init__(
@@ -61,9 +59,9 @@ class Inbox:
         resumes: bool,
         is_live: Callable[[Frame], bool],
         overflow: Callable[[str], None],
-        memory: FrameMemory | None = None,
+        filled: Callable[[], None],
     ) -> None:
-        """Bound the frames of the runtime.
+        """Bound the frames of the runtime; `filled` is called when an empty inbox gets a signal.
 
         If the protocol `resumes`, a full inbox costs only the link: the next link replays refused frames. Otherwise
         live frames are dropped first; `is_live` identifies them.
@@ -74,9 +72,7 @@ class Inbox:
         self._resumed_at: str | None = None
         # Created with the first signal, because most sessions are idle.
         self._queue: list[Signal] | None = None
-        self._taker: asyncio.Future[None] | None = None
-        self.loop = asyncio.get_running_loop()
-        """Stored, because looking up the running loop for each call is slow."""
+        self._filled = filled
         self._capacity: asyncio.Future[None] | None = None
         self._last_live: FrameArrived | None = None
         self.bound(frames=frames, size=size)
@@ -84,10 +80,10 @@ class Inbox:
         self.bytes = 0
         """Bytes of the waiting frames."""
         self._taken = 0
-        """Bytes of the frames that the worker is deciding; they stay in the shared budget meanwhile."""
+        """Bytes of the frames that the session is deciding; they stay in the shared budget meanwhile."""
         self._is_live = is_live
         self._overflow = overflow
-        self._memory = FRAMES.get() if memory is None else memory
+        self._memory = FRAMES.get()
 
     def bound(self, *, frames: int, size: int) -> None:
         """Replace the bounds; waiting frames stay."""
@@ -161,11 +157,6 @@ class Inbox:
         return self._shut
 
     @property
-    def is_idle(self) -> bool:
-        """Whether the worker is idle and no signal waits."""
-        return self._taker is not None and not self._taker.done() and not self._shut
-
-    @property
     def overfull(self) -> bool:
         """Whether even marked frames are refused."""
         most_frames = max(self._most_frames * HARD_FACTOR, HARD_FRAMES)
@@ -175,7 +166,7 @@ class Inbox:
         """Wait until a link that a full inbox closed may connect again."""
         while self._is_half_full:
             if self._capacity is None:
-                self._capacity = self.loop.create_future()
+                self._capacity = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._capacity)
         await self._memory.wait_capacity(self._memory.largest)
 
@@ -183,22 +174,16 @@ class Inbox:
     def _is_half_full(self) -> bool:
         return self._frames > self._most_frames // 2 or self.bytes > self._most_bytes // 2
 
-    def wait_filled(self) -> Awaitable[None]:
-        """Wait until a signal may be available; for the worker only."""
-        self._forget_taken()
-        self._taker = self.loop.create_future()
-        return self._taker
-
-    def take(self, most: int) -> list[Signal]:
-        """Take the waiting signals, at most `most`."""
-        self._forget_taken()
-        before = self.bytes
-        batch = self._queue or []
-        if len(batch) <= most:
+    def take(self, most: int, *, size: int) -> list[Signal]:
+        """Take the waiting signals in order: at most `most`, and frames of `size` bytes or a single larger one."""
+        self.done()
+        before, batch = self.bytes, self._queue or []
+        count = min(len(batch), most) if self.bytes <= size else _count(batch, most, size)
+        if count == len(batch):
             self._queue = None
             self._frames = self._requests = self.bytes = 0
         else:
-            batch, self._queue = batch[:most], batch[most:]
+            batch, self._queue = batch[:count], batch[count:]
             self._requests -= sum(reply_of(signal) is not None for signal in batch)
             sizes = [signal.size for signal in batch if isinstance(signal, FrameArrived)]
             self._frames -= len(sizes)
@@ -211,8 +196,23 @@ class Inbox:
             self._last_live = None
         return batch
 
+    def done(self) -> None:
+        """Return the bytes of the taken frames to the shared budget."""
+        if self._taken:
+            taken, self._taken = self._taken, 0
+            self._memory.release(taken)
+
+    def take_requests(self) -> list[Signal]:
+        """Take the client requests alone."""
+        requests = [signal for signal in self._queue or () if reply_of(signal) is not None]
+        if requests:
+            self._queue = [signal for signal in self._queue or () if reply_of(signal) is None] or None
+            self._requests = 0
+        return requests
+
     def put_back(self, signals: Sequence[Signal]) -> None:
-        """Put unprocessed signals back at the front, in their order."""
+        """Put undecided signals back at the front, in their order."""
+        was_empty = self._queue is None
         self._queue = [*signals, *(self._queue or ())] or None
         for signal in signals:
             if isinstance(signal, FrameArrived):
@@ -221,37 +221,32 @@ class Inbox:
                 self._memory.hold(signal.size)
             elif reply_of(signal) is not None:
                 self._requests += 1
-        if self._taker is not None:
-            self._wake()
+        if was_empty and self._queue is not None:
+            self._filled()
 
     def take_all(self) -> list[Signal]:
-        """Remove and return all signals, because the worker ends; later frames leave the shared budget alone."""
+        """Take all signals, because the session ends; later frames leave the shared budget alone."""
         self._ended = True
         remaining = list(self._queue or ())
         self._queue = None
         self._memory.release(self.bytes)
-        self._forget_taken()
+        self.done()
         self._frames = self.bytes = self._requests = 0
         self._notify_capacity()
         return remaining
 
-    def _forget_taken(self) -> None:
-        if self._taken:
-            taken, self._taken = self._taken, 0
-            self._memory.release(taken)
-
     def _add(self, signal: Signal) -> None:
         if self._queue is None:
             self._queue = [signal]
+            self._filled()
         else:
             self._queue.append(signal)
-        if self._taker is not None:
-            self._wake()
 
     def _withdraw(self, signal: Signal) -> None:
         """Withdraw a request whose client gave up."""
         if self._queue is not None and signal in self._queue:
             self._queue.remove(signal)
+            self._queue = self._queue or None
             self._requests -= 1
 
     def _notify_capacity(self) -> None:
@@ -259,20 +254,21 @@ class Inbox:
             self._capacity.set_result(None)
             self._capacity = None
 
-    def _wake(self) -> None:
-        taker, self._taker = self._taker, None
-        if taker is not None and not taker.done():
-            taker.set_result(None)
-
-    @property
-    def waiting(self) -> list[Signal]:
-        """Return all waiting signals in order."""
-        return list(self._queue or ())
-
     @property
     def empty(self) -> bool:
         """Whether no signal waits."""
         return not self._queue
+
+
+def _count(batch: Sequence[Signal], most: int, size: int) -> int:
+    """Return how many of the first signals fit."""
+    total = 0
+    for place, signal in enumerate(batch[:most]):
+        if isinstance(signal, FrameArrived):
+            total += signal.size
+            if place and total > size:
+                return place
+    return min(len(batch), most)
 
 
 def _rejected(frame: Frame, reason: str) -> Frame:

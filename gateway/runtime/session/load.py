@@ -70,6 +70,18 @@ async def load_view(engine: Engine, session_id: SessionId) -> SessionView:
     )
 
 
+async def refresh(engine: Engine, live: SessionView) -> SessionView:
+    """Load the view of a session again; what is not recorded stays."""
+    return replace(
+        await load_view(engine, live.session_id),
+        first_state=live.first_state,
+        touched_at=live.touched_at,
+        partial=live.partial,
+        live=live.live,
+        start=live.start,
+    )
+
+
 async def known_calls(engine: Engine, view: SessionView, runtime: RuntimeContext, signal: Signal) -> dict[str, Call]:
     """Load the calls that a signal concerns and the memory no longer holds, by native id or call id."""
     if isinstance(signal, CallAsked):

@@ -74,9 +74,9 @@ class Opening:
 
     def _find_owned(self, session_id: SessionId) -> CalledSession | None:
         owned = self._sessions.owned(session_id)
-        if owned is None or owned.worker.view.memory.closed:
+        if owned is None or owned.actor.view.memory.closed:
             return None
-        view = owned.worker.view
+        view = owned.actor.view
         return CalledSession(session_id, view.runtime, view.native_id, view.memory.labels)
 
     async def of_client(self, runtime: str, client: McpClient) -> CalledSession:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from gateway.adapter.port import Adapter, Connector, RuntimeOptions, Tool
 from gateway.core.session import RuntimeContext
 from gateway.guard import in_time, suppress_faults
+from gateway.runtime.session.actor import Actor
 from gateway.runtime.session.link import Supervisor
-from gateway.runtime.session.worker import SessionWorker
 
 STOP = 5.0
 
@@ -47,18 +47,12 @@ async def disconnected(name: str, stack: AsyncExitStack, options: RuntimeOptions
 class OwnedSession:
     """A session that this process owns and runs."""
 
-    worker: SessionWorker
+    actor: Actor
     supervisor: Supervisor | None
     """None if the protocol has no links."""
     runtime: Runtime
-    working: asyncio.Task[None]
     links: tuple[asyncio.Task[None], ...] = ()
     """The task that maintains its link, if the protocol has links."""
-
-    @property
-    def tasks(self) -> tuple[asyncio.Task[None], ...]:
-        """The task of its worker, then that of its link."""
-        return (self.working, *self.links)
 
 
 async def stopped(tasks: Iterable[asyncio.Task[None]]) -> None:

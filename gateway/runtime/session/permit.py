@@ -6,7 +6,7 @@ from gateway.errors import Fenced
 from gateway.runtime.cluster.lease import LeaseKeeper
 from gateway.store.rows import Regained
 
-_CHECK_AGAIN = 0.05
+_CHECK_AGAIN, _CHECK_SUSPENDED = 0.05, 0.5
 
 
 class Permit:
@@ -42,6 +42,11 @@ class Permit:
         if self._regained is not None:
             self.check(last_sequence)
         return True
+
+    @property
+    def patience(self) -> float:
+        """The seconds until the session looks again; only `resume` lets a suspended one act earlier."""
+        return _CHECK_AGAIN if self._suspended is None else _CHECK_SUSPENDED
 
     def suspend(self) -> None:
         """Pause the session until `resume`."""

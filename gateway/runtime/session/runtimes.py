@@ -148,7 +148,7 @@ class Runtimes:
         runtime = self._sessions.runtimes.pop(name)
         if not returns:
             sessions = list(self._sessions.of_runtime(name))
-            calls = sum(len(session.worker.view.calls) for session in sessions)
+            calls = sum(len(session.actor.view.calls) for session in sessions)
             warn_unserved(name, sessions=len(sessions), calls=calls)
         self._unfinished.discard(name)
         self._unopened.discard(name)
@@ -183,7 +183,7 @@ class Runtimes:
             context = replace(runtime.context, policy=policy)
             self._sessions.runtimes[name] = replace(runtime, context=context, tools=tools)
             for session in self._sessions.of_runtime(name):
-                session.worker.reconfigure(context)
+                session.actor.reconfigure(context)
             self._share_soon(name)
 
     def _share_soon(self, name: str) -> None:

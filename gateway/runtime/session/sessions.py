@@ -1,4 +1,4 @@
-"""Starts, restarts and releases the sessions that this process owns."""
+"""Starts, restarts and releases the sessions that this process owns, and finds them for signals."""
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,20 +9,21 @@ from functools import partial
 import structlog
 
 from gateway.core.state import SessionView, first_state
-from gateway.errors import EngineUnavailable, Fenced, LinkLost, NotFound
+from gateway.errors import Elsewhere, EngineUnavailable, Fenced, LinkLost, NotFound
 from gateway.events import SessionId, session_id as name_session
-from gateway.guard import FAULTS, Tasks, guard, guard_call, is_fault, is_to_end
+from gateway.guard import FAULTS, Tasks, guard, guard_call, is_fault
 from gateway.runtime.cluster.handover import Handover
 from gateway.runtime.cluster.lease import Lease
 from gateway.runtime.feeds.feed import Feed
 from gateway.runtime.observe import label_session
+from gateway.runtime.session.actor import Actor
+from gateway.runtime.session.batch import PendingInputs, worth_deciding
 from gateway.runtime.session.link import Supervisor
 from gateway.runtime.session.load import load_view, read_unconfirmed
 from gateway.runtime.session.owned_session import STOP, OwnedSession, Runtime, stopped
-from gateway.runtime.session.pending_inputs import PendingInputs, worth_deciding
 from gateway.runtime.session.shared import Shared
-from gateway.runtime.session.signals import LinkDown, Recover
-from gateway.runtime.session.worker import SessionWorker
+from gateway.runtime.session.signals import LinkDown, Recover, Signal, SlotFree, fail
+from gateway.runtime.session.turn import Turn
 from gateway.settings.model import Limits
 from gateway.store.rows import Regained, SessionRow
 
@@ -46,6 +47,7 @@ class Sessions:
         self.unconnected: set[str] = set()
         """Names of runtimes that are not connected yet and are retried."""
         self._shared = shared
+        self._turn = Turn(shared.engine, shared.clock, shared.tasks)
         self._keeper = shared.keeper
         self._handover = handover
         self._tasks = shared.tasks
@@ -60,7 +62,7 @@ class Sessions:
         """The undecided inputs of failed sessions until they restart."""
         self.leaving = False
         """Whether sessions are no longer acquired, because the process ends."""
-        shared.metrics.watch_queues(lambda: sum(session.worker.inbox.bytes for session in self._owned.values()))
+        shared.metrics.watch_queues(lambda: sum(session.actor.inbox.bytes for session in self._owned.values()))
 
     # Runtimes --------------------------------------------------------------------------------------------
 
@@ -69,27 +71,38 @@ class Sessions:
         for number, session in enumerate(self.of_runtime(runtime.name)):
             if number:
                 await asyncio.sleep(_RELINK_INTERVAL)
-            worker = session.worker
-            if self._owned.get(worker.view.session_id) is not session:
+            actor, session_id = session.actor, session.actor.view.session_id
+            if self._owned.get(session_id) is not session:
                 continue
             await stopped(session.links)
-            worker.reconfigure(runtime.context)
-            worker.put(LinkDown("the runtime's options have changed"))
-            relinked = self._link(runtime, worker, session.working)
-            if self._owned.get(worker.view.session_id) is session:
-                self._owned[worker.view.session_id] = relinked
+            actor.reconfigure(runtime.context)
+            actor.inbox.put(LinkDown("the runtime's options have changed"))
+            relinked = self._link(runtime, actor)
+            if self._owned.get(session_id) is session:
+                self._owned[session_id] = relinked
 
     async def stop_sessions(self, name: str) -> list[SessionId]:
-        """Stop the links and workers of a runtime's sessions; return their ids."""
+        """Stop the links of a runtime's sessions, then the sessions; return their ids."""
         mine = list(self.of_runtime(name))
-        await stopped(task for session in mine for task in reversed(session.tasks))
-        return [session.worker.view.session_id for session in mine]
+        await self._stop(mine)
+        return [session.actor.view.session_id for session in mine]
+
+    async def _stop(self, some: Sequence[OwnedSession]) -> None:
+        """End sessions that continue later, and wait until the store has reported on their last steps."""
+        await stopped(link for session in some for link in session.links)
+        for session in some:
+            if self._owned.get(session.actor.view.session_id) is session:
+                del self._owned[session.actor.view.session_id]
+            guard_call("session", session.actor.end)()
+        async with Tasks() as group:
+            for session in some:
+                guard("session", partial(session.actor.wait_settled, within=STOP), group, again=False)
 
     def configure(self, limits: Limits) -> None:
         """Replace the limits, also of owned sessions."""
         self._limits = limits
         for session in self._owned.values():
-            session.worker.inbox.bound(frames=limits.inbound_frames, size=limits.inbound_bytes)
+            session.actor.inbox.bound(frames=limits.inbound_frames, size=limits.inbound_bytes)
 
     # Acquiring -------------------------------------------------------------------------------------------
 
@@ -164,63 +177,73 @@ class Sessions:
         session_id = view.session_id
         pending = self._pending.pop(session_id, None)
         results, frames = worth_deciding(pending, view)
-        worker = SessionWorker(
+        actor = Actor(
             view,
             fence=fence,
             runtime=runtime.context,
             shared=self._shared,
-            inbound_frames=self._limits.inbound_frames,
-            inbound_bytes=self._limits.inbound_bytes,
+            turn=self._turn,
+            limits=self._limits,
             drop_link=partial(self._drop_link, session_id),
+            ended=self._handle_end,
             # Results come before recovery, which would otherwise guess them; new calls come after it.
             retained=(*results, (recover, 0), *frames),
             replayed=() if pending is None else pending.replayed,
         )
-        working = guard("session", partial(self._work, worker), self._tasks, session_id=session_id)
-        self._owned[session_id] = self._link(runtime, worker, working)
+        self._owned[session_id] = self._link(runtime, actor)
         self._handover.wake()
 
     def _drop_link(self, session_id: SessionId, reason: str) -> None:
-        # Looked up late: the supervisor is created after the worker, and again with new options.
+        # Looked up late: the supervisor is created after the session, and again with new options.
         session = self._owned.get(session_id)
         if session is not None and session.supervisor is not None:
             session.supervisor.drop(reason)
 
-    def _link(self, runtime: Runtime, worker: SessionWorker, working: "asyncio.Task[None]") -> OwnedSession:
+    def _link(self, runtime: Runtime, actor: Actor) -> OwnedSession:
         """Keep a session linked to its runtime, if the runtime has links."""
         if runtime.connector is None:
-            return OwnedSession(worker, None, runtime, working)
-        supervisor = Supervisor(worker, connector=runtime.connector, services=self._shared, entrance=self._entrance)
-        linked = guard("link", supervisor.run, self._tasks, session_id=worker.view.session_id)
-        return OwnedSession(worker, supervisor, runtime, working, (linked,))
+            return OwnedSession(actor, None, runtime)
+        supervisor = Supervisor(actor, connector=runtime.connector, services=self._shared, entrance=self._entrance)
+        linked = guard("link", supervisor.run, self._tasks, session_id=actor.view.session_id)
+        return OwnedSession(actor, supervisor, runtime, (linked,))
 
-    async def _work(self, worker: SessionWorker) -> None:
-        """Run a worker; after a fault the session restarts from the store."""
-        session_id = worker.view.session_id
-        try:
-            await worker.run()
-        except Fenced as exc:
+    def signal(self, session_id: SessionId, signal: Signal) -> None:
+        """Put a signal into the inbox of a session; without one, drop it and return its slot."""
+        session = self._owned.get(session_id)
+        if session is not None:
+            session.actor.inbox.put(signal)
+        elif isinstance(signal, SlotFree):
+            self._shared.slots.release(signal.executor, session_id)
+        else:
+            fail(signal, Elsewhere(session_id, "the session does not run here"))
+
+    def _handle_end(self, actor: Actor, exc: BaseException | None) -> None:
+        """Forget a closed session; after a fault restart it from the store, or release it to its new owner."""
+        session, session_id = self._session_of(actor), actor.view.session_id
+        if exc is None:
+            self._owned.pop(session_id, None)
+        elif isinstance(exc, Fenced):
             self._shared.metrics.fenced()
-            if (session := self._session_of(worker)) is not None:
+            if session is not None:
                 self.lose(session, str(exc))
-            if worker.permit.is_overtaken:
+            if actor.permit.is_overtaken:
                 self.restart(session_id, after=_PAUSE)
-        except BaseException as exc:
-            if not is_fault(exc):
-                raise
+        else:
             # A fault of one session must not end the process.
             pause = self._failed(session_id, exc, "session failed; restarting from the store")
-            if (session := self._session_of(worker)) is not None:
+            if session is not None:
                 del self._owned[session_id]
-                # Running attempts would report to no worker; recovery uses the rows of the calls instead.
+                # Running attempts would report to no session; recovery uses the rows of the calls instead.
                 self._drop(session)
-            if worker.pending is not None:
-                self._pending[session_id] = worker.pending
-            if not is_to_end():
-                self.restart(session_id, after=pause)
-        finally:
-            if worker.closed.done() and self._session_of(worker) is not None:
-                del self._owned[session_id]
+                again = partial(self._restart_failed, session, after=pause)
+                guard("session", again, self._tasks, session_id=session_id)
+
+    async def _restart_failed(self, session: OwnedSession, *, after: float) -> None:
+        await session.actor.wait_settled()
+        pending = session.actor.take_pending()
+        if pending is not None:
+            self._pending[session.actor.view.session_id] = pending
+        await self._acquire_and_start(session.actor.view.session_id, after=after)
 
     async def _acquire_and_start(self, session_id: SessionId, *, after: float) -> None:
         row: SessionRow | None = None
@@ -238,19 +261,19 @@ class Sessions:
                     return
         await self._start_or_retry(row, self._keeper.lease)
 
-    def _session_of(self, worker: SessionWorker) -> OwnedSession | None:
-        """Return the session of a worker, unless it was released or has another worker."""
-        session = self._owned.get(worker.view.session_id)
-        return session if session is not None and session.worker is worker else None
+    def _session_of(self, actor: Actor) -> OwnedSession | None:
+        """Return the owned session of an actor, unless it was released or has another actor."""
+        session = self._owned.get(actor.view.session_id)
+        return session if session is not None and session.actor is actor else None
 
     # Releasing ------------------------------------------------------------------------------------------
 
     def lose(self, session: OwnedSession, reason: str) -> None:
         """Release a session at once, because another instance may own it."""
-        session_id = session.worker.view.session_id
-        if self._session_of(session.worker) is session:
+        session_id = session.actor.view.session_id
+        if self._session_of(session.actor) is session:
             del self._owned[session_id]
-        log.warning("session released", reason=reason, session=label_session(session.worker.view))
+        log.warning("session released", reason=reason, session=label_session(session.actor.view))
         self._drop(session)
         hand_over = partial(self._hand_over_frames, session)
         guard("handover", hand_over, self._tasks, again=False, session_id=session_id)
@@ -264,15 +287,17 @@ class Sessions:
 
     async def _hand_over_frames(self, session: OwnedSession) -> None:
         """Hand the frames that arrived before the link closed over to the new owner."""
-        await asyncio.wait(session.tasks, timeout=_END)
-        pending = session.worker.take_pending()
+        if session.links:
+            await asyncio.wait(session.links, timeout=_END)
+        await session.actor.wait_settled()
+        pending = session.actor.take_pending()
         if pending is not None:
-            await self._handover.leave(session.worker.view.session_id, pending)
+            await self._handover.leave(session.actor.view.session_id, pending)
 
     def suspend_all(self) -> None:
         """Pause all sessions at once, because the lease is lost."""
         for session in self.all():
-            guard_call("session", session.worker.suspend)()
+            guard_call("session", session.actor.permit.suspend)()
 
     def resume_all(self, mine: Mapping[SessionId, Regained]) -> None:
         """Resume these sessions under new fences; release the others, which have new owners."""
@@ -280,21 +305,21 @@ class Sessions:
             self._hand_over_pending(session_id)
         for session in self.all():
             # Each resumes or is released independently.
-            guard_call("session", self._resume)(session, mine.get(session.worker.view.session_id))
+            guard_call("session", self._resume)(session, mine.get(session.actor.view.session_id))
 
     def _resume(self, session: OwnedSession, row: Regained | None) -> None:
         if row is None:
             self.lose(session, "another instance has taken it over")
         else:
-            session.worker.resume(row)
+            session.actor.resume(row)
 
     def _drop(self, session: OwnedSession) -> None:
-        session_id = session.worker.view.session_id
-        session.worker.give_up()
-        self._shared.dispatcher.abandon(session.worker.inbox)
-        current = asyncio.current_task()
-        running = [task for task in session.tasks if not task.done() and task is not current]
-        self._ending.setdefault(session_id, {}).update(dict.fromkeys(running))
+        session_id = session.actor.view.session_id
+        guard_call("session", partial(session.actor.end, lost=True))()
+        self._shared.dispatcher.abandon(session_id)
+        running = [task for task in session.links if not task.done()]
+        if running:
+            self._ending.setdefault(session_id, {}).update(dict.fromkeys(running))
         for task in running:
             task.cancel()
             task.add_done_callback(guard_call("session", partial(self._forget_task, session_id)))
@@ -317,17 +342,16 @@ class Sessions:
         await stopped(link for session in some for link in session.links)
         ready = [session for session in some if force or self._is_idle(session)]
         for session in ready:
-            self._owned.pop(session.worker.view.session_id, None)
+            self._owned.pop(session.actor.view.session_id, None)
             self._drop(session)
         if ready:
-            await asyncio.wait({session.working for session in ready}, timeout=STOP)
             try:
                 async with asyncio.timeout(STOP):
                     for session in ready:
                         await self._hand_over_frames(session)
             except TimeoutError:
                 log.warning("frames not handed over in time", sessions=len(ready))
-            await self.release([session.worker.view.session_id for session in ready])
+            await self.release([session.actor.view.session_id for session in ready])
         return len(ready)
 
     def idle(self) -> list[OwnedSession]:
@@ -337,10 +361,10 @@ class Sessions:
     def write_marks(self) -> None:
         """Let each session commit its delivery marks soon."""
         for session in self.all():
-            session.worker.write_marks()
+            session.actor.sender.post_marks()
 
     def _is_idle(self, session: OwnedSession) -> bool:
-        return session.worker.settled and not self._shared.dispatcher.busy(session.worker.inbox)
+        return session.actor.in_flight is None and not self._shared.dispatcher.busy(session.actor.view.session_id)
 
     async def release(self, session_ids: Sequence[SessionId]) -> None:
         """Release the ownership of sessions."""
@@ -357,14 +381,14 @@ class Sessions:
         self._shared.notifications.tell("orphans", session_ids)
 
     async def close_links(self) -> None:
-        """Close every link at the end of the process; workers continue until they are stopped."""
+        """Close every link at the end of the process; sessions continue until they are stopped."""
         await stopped(link for session in self._owned.values() for link in session.links)
 
     async def end(self) -> None:
         """End all tasks and close all connectors."""
         # No session is acquired without its runtime.
         runtimes, self.runtimes = self.runtimes, {}
-        await stopped(task for session in self._owned.values() for task in session.tasks)
+        await self._stop(self.all())
         for runtime in runtimes.values():
             await runtime.disconnect()
 
@@ -401,7 +425,7 @@ class Sessions:
     def feed(self, session_id: SessionId) -> Feed | None:
         """Return the feed of a session if this process owns it."""
         session = self._owned.get(session_id)
-        return None if session is None else session.worker.feed
+        return None if session is None else session.actor.feed
 
     def of_runtime(self, name: str) -> Iterator[OwnedSession]:
         """Return the owned sessions of a runtime."""
