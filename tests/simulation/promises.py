@@ -93,7 +93,10 @@ def _waits_for_nothing(world: "World") -> list[str]:
 
 
 def unfinished(world: "World") -> Iterator[Broken]:
-    """2: no recorded call stays open, and each outcome is delivered, refused, moot or listed."""
+    """2, 10: no recorded call stays open, each outcome is delivered, refused, moot or listed, and each link is up."""
+    for name, server in world.servers.items():
+        if not server.agent.connected:
+            yield 10, f"the link of {name} stays down, though its server works"
     rows = world.read("SELECT call_id, state FROM calls WHERE state IN ('queued', 'dispatched', 'accepted')")
     for call_id, state in rows:
         yield 2, f"call {call_id} stays {state}"
