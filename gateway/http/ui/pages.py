@@ -44,7 +44,7 @@ _ADVICE = {
     "unavailable": "Try again later; the overview shows the cause, often a full disk.",
     "internal": "Report it with the lines of the gateway's log that name this request.",
 }
-"""What a reader of a page can do, by problem; the `mend` of these problems addresses callers of the API."""
+"""The advice of error pages, by problem; the `mend` of these problems is for callers of the API."""
 MOST_COUNTED = 50
 """The highest count in the navigation; more are shown as `50+`."""
 

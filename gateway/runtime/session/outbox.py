@@ -1,8 +1,8 @@
-"""The outbound rows of one session: their order, what leaves next, and what is in flight. Pure.
+"""The outbound rows of one session: their order, the next send, and the sends in flight. Pure.
 
-The ledger holds the truth: every outbound row is `pending` until its fate is known. `Outbox` knows only whether a link
-is up. `Sender` asks it for the next step, sends, and reports the results; `Outbox` returns signals for the session's
-inbox. `TABLE` in `row` says what each event does to a row.
+The ledger decides: each outbound row is `pending` until its fate is known. `Outbox` knows only whether a link is up.
+`Sender` asks it for the next step, sends, and reports the results; `Outbox` returns signals for the session's inbox.
+`TABLE` in `row` says what each event does to a row.
 
 The first matching row decides the next step:
 
@@ -55,12 +55,11 @@ CROWD = 8_000
 The answer alone confirms the older half, because a fault concerns the newest send."""
 
 Next = Transmit | Delivered | Literal["idle", "prove", "read", "attempt"]
-"""The event to send, the fate of one whose runtime no longer waits for it, or what the table above names; `prove` is to
-be idle and confirm the arrival of retransmits."""
+"""An event to send, the fate of a moot event, or a step of the table above; `prove`: idle, and confirm retransmits."""
 
 
 Attempts = tuple[Collection[int], Collection[int]]
-"""The rows whose attempts a step commits, and those whose attempts it resets."""
+"""Two sets of rows: a step commits the attempts of the first, and resets those of the second."""
 
 
 def _has_capacity(item: Transmit, waiting: int) -> bool:
