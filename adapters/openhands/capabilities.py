@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from adapters.openhands import wire
-from gateway.adapter.port import Capabilities, McpAction
+from gateway.adapter.port import Capabilities
 from gateway.strict_json import MAX_DEPTH
 
 CAPABILITIES = Capabilities(
@@ -35,7 +35,7 @@ CAPABILITIES = Capabilities(
     starts_deaf=True,
     creates_sessions=True,
     takes_tools="mcp",
-    mcp_action=McpAction("call_tool_mcp", tool="name", arguments="arguments"),
+    reports_mcp_calls=True,
     # Its client gives up after 30 s and ignores a longer `timeout`.
     mcp_hold=timedelta(seconds=25),
     mcp_session_header="X-OpenHands-ServerConversation-ID",

@@ -1,5 +1,8 @@
 """Translates OpenHands messages to events and back, in both directions and without memory. Pure."""
 
+from collections.abc import Mapping
+from typing import Any, cast
+
 import orjson
 
 from adapters.openhands import wire
@@ -11,7 +14,7 @@ from adapters.openhands.writing import (
     write_server_message,
 )
 from gateway.adapter.payload import keep, payload_of, read_object
-from gateway.adapter.port import Encoded, Frame
+from gateway.adapter.port import Encoded, Frame, McpCall
 from gateway.errors import CannotExpress, MalformedFrame
 from gateway.events import Draft, Envelope, Opaque
 
@@ -58,6 +61,14 @@ class OpenHandsCodec:
         if decoded.event.kind != item.event.kind:
             raise CannotExpress(f"OpenHands would read it as {decoded.event.kind}")
         return Encoded((frame,), differences(item.event, decoded.event))
+
+    def mcp_call(self, tool: str, arguments: Mapping[str, Any]) -> McpCall | None:
+        """Return the MCP call that an action makes."""
+        match tool, arguments:
+            case "call_tool_mcp", {"name": str(name), "arguments": dict()}:
+                return McpCall(name, cast("dict[str, Any]", arguments["arguments"]))
+            case _:
+                return None
 
     def _opaque(self, event: Opaque) -> Encoded:
         frame = Frame(event.channel, event.payload)

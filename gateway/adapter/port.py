@@ -76,12 +76,19 @@ class Codec(Protocol):
 
 
 @frozen
-class McpAction:
-    """The native action that calls an MCP tool, and the names of its arguments for the tool and its input."""
+class McpCall:
+    """The call of an MCP tool that an action of a runtime makes; the runtime may prefix the tool's name."""
 
-    action: str
     tool: str
-    arguments: str
+    arguments: dict[str, Any]
+
+
+class McpCodec(Codec, Protocol):
+    """The codec of a runtime with the capability `reports_mcp_calls`."""
+
+    def mcp_call(self, tool: str, arguments: Mapping[str, Any]) -> McpCall | None:
+        """Return the MCP call that a `tool.requested` with these members makes; None if it makes none."""
+        ...
 
 
 @frozen
@@ -115,11 +122,16 @@ class Capabilities:
     """States name the calls that the runtime waits for, so a replay shows which outcomes are pending."""
     delegates: bool = False
     """States between `thread.sent` and `thread.received` belong to a delegate and end no turn."""
-    approvals: Literal["none", "by_id", "by_state"] = "none"
+    approvals: Literal["none", "by_id", "by_state", "by_group"] = "none"
+    """The subject of an approval: the question with its id, the newest action that can wait for the runtime's state, or
+    all open actions before that state. A group is allowed or denied as one; new work waits until then."""
     silent_gates: frozenset[str] = frozenset()
     """With approvals by state: tools that may wait for one although their request does not show it."""
-    mcp_action: McpAction | None = None
-    """The action that calls MCP tools; one that calls a tool of ours is linked to the call."""
+    reports_mcp_calls: bool = False
+    """Calls of MCP tools appear as the runtime's actions; one that calls a tool of ours is linked to the call.
+
+    Requires an `McpCodec`.
+    """
     starts_deaf: bool = False
     """A runtime in state `starting` accepts new work but never does it, so the gateway holds the work until then.
 

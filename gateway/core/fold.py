@@ -173,7 +173,8 @@ def _moved(memory: Remembered, recorded: Envelope, event: SessionMoved) -> Chang
     running = not ended if memory.delegates and memory.delegating else event.state in _RUNNING
     gate: Gate | None = None
     if event.state == "awaiting_approval":
-        gate = Gate(recorded.sequence, recorded.origin.native_sequence if recorded.origin is not None else None)
+        number = recorded.origin.native_sequence if recorded.origin is not None else None
+        gate = Gate(recorded.sequence, number, event.waiting_for)
     return {
         "running": running,
         "turn": None
@@ -382,6 +383,9 @@ def _decided(memory: Remembered, recorded: Envelope, event: ApprovalGiven) -> Ch
     # A question without a call is closed only by its own id.
     answered = {one.native_call_id for one in decided if one.native_call_id is not None}
     ids = {one.id for one in decided}
+    if memory.gate is not None and not answered.isdisjoint(memory.gate.actions):
+        # A decision about a group is one about each of its actions.
+        answered.update(memory.gate.actions)
     kept = tuple(
         a
         for a in memory.asked

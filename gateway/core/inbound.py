@@ -19,7 +19,7 @@ from gateway.core.calls import (
 from gateway.core.confirmations import burst_message, end_burst
 from gateway.core.effects import Dispatch, OpenWanted, Queue, Resend
 from gateway.core.fold import ENDED, is_task
-from gateway.core.interactions import ask_again, close_unasked, derive_approval, end_oldest, open_asked
+from gateway.core.interactions import BY_STATE, ask_again, close_unasked, derive_approval, end_oldest, open_asked
 from gateway.core.live import show
 from gateway.core.nulls import Fitted
 from gateway.core.own_actions import runtime_acts, runtime_finished
@@ -121,7 +121,7 @@ def _draft(builder: StepBuilder, draft: Draft, *, overloaded: bool) -> None:
     if draft.event.kind == "message.posted" and not draft.echo:
         builder.partial = Streamed()
     _place(builder, draft, overloaded=overloaded)
-    if builder.runtime.capabilities.approvals == "by_state":
+    if builder.runtime.capabilities.approvals in BY_STATE:
         derive_approval(builder)
     if builder.memory.asked is not before:
         close_unasked(builder, before)
@@ -193,6 +193,9 @@ def _moved(builder: StepBuilder, draft: Draft, event: SessionMoved) -> None:
         cut = MessagePosted(author=Author(role="agent"), content=(Text(text=said),), complete=False)
         builder.apply(cut, "from_runtime", caused_by=builder.last_sequence or None)
         builder.partial = Streamed()
+    if event.state == "awaiting_approval" and builder.runtime.capabilities.approvals == "by_group":
+        waiting = tuple(action.native_call_id for action in builder.memory.open_actions())
+        event = event.model_copy(update={"waiting_for": event.waiting_for or waiting})
     builder.apply(event, "from_runtime", draft=draft)
     if not ends or not builder.live or (builder.memory.delegates and builder.memory.delegating):
         return
@@ -218,7 +221,7 @@ def caught_up(builder: StepBuilder, *, is_starting: bool | None = None) -> None:
     if builder.memory.wanted:
         builder.effects.append(OpenWanted(after=0))
     ask_again(builder)
-    if builder.runtime.capabilities.approvals == "by_state":
+    if builder.runtime.capabilities.approvals in BY_STATE:
         derive_approval(builder)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from gateway.core.bounds import KEPT_BYTES
 from gateway.core.effects import Ask, ask_data
 from gateway.core.session import TURN, StepBuilder, send
-from gateway.core.state import MOST_ASKED, Asked
+from gateway.core.state import MOST_ASKED, Action, Asked
 from gateway.errors import CannotExpress, Conflict, Inexpressible, InvalidRequest
 from gateway.events import (
     ApprovalAsked,
@@ -24,6 +24,8 @@ from gateway.events.weight import weight
 from gateway.executors.port import Answer, Replied
 from gateway.store.step import InteractionChange
 
+BY_STATE = frozenset({"by_state", "by_group"})
+"""The values of the capability `approvals` for runtimes that ask by their state."""
 Given = ApprovalGiven | QuestionAnswered | SecretSupplied
 
 
@@ -217,22 +219,32 @@ def ask_again(builder: StepBuilder) -> None:
 
 
 def derive_approval(builder: StepBuilder) -> None:
-    """Open the approval of a runtime that asks by its state: it concerns the newest action that can wait for one.
+    """Open the approval of a runtime that asks by its state, if its subject is not yet asked about.
 
-    The state may arrive before its action, while an older action still runs. An action that should be marked as waiting
-    and is not is never selected.
+    `by_state`, the subject is the newest action that can wait for one: the state may arrive before its action, while an
+    older action still runs. An action that should be marked as waiting and is not is never selected. `by_group`, it is
+    all actions that the state names: of several, the approval shows each one in its arguments, and no tool.
     """
-    if builder.memory.state != "awaiting_approval":
+    memory, able = builder.memory, builder.runtime.capabilities
+    if memory.state != "awaiting_approval":
         return
-    pending = builder.memory.gated_action(builder.runtime.capabilities.silent_gates)
-    if pending is None or any(a.event.id == pending.native_call_id for a in builder.memory.asked):
+    if able.approvals == "by_group":
+        held = memory.held_actions()
+    else:
+        pending = memory.gated_action(able.silent_gates)
+        held = () if pending is None else (pending,)
+    if not held or any(a.event.id == held[0].native_call_id for a in memory.asked):
         return
-    asked = ApprovalAsked(
-        id=pending.native_call_id,
-        native_call_id=pending.native_call_id,
-        tool=pending.tool,
-        arguments=dict(pending.arguments),
-    )
-    builder.apply(asked, "from_runtime", caused_by=pending.sequence)
+    first = held[0]
+    if len(held) == 1:
+        tool, arguments = first.tool, dict(first.arguments)
+    else:
+        tool, arguments = None, {"actions": [_show_action(action) for action in held]}
+    asked = ApprovalAsked(id=first.native_call_id, native_call_id=first.native_call_id, tool=tool, arguments=arguments)
+    builder.apply(asked, "from_runtime", caused_by=first.sequence)
     if builder.live:
         open_asked(builder, builder.memory.asked[-1])
+
+
+def _show_action(action: Action) -> dict[str, Any]:
+    return {"native_call_id": action.native_call_id, "tool": action.tool, "arguments": dict(action.arguments)}

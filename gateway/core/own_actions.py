@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final, cast
 
+from gateway.adapter.port import McpCodec
 from gateway.core.calls import cancellation, fingerprint, settle
 from gateway.core.session import RuntimeContext, StepBuilder
 from gateway.core.state import Action, Unlinked
@@ -39,23 +40,20 @@ class McpCallRef:
 
 def resolve_call(runtime: RuntimeContext, tool: str, arguments: Mapping[str, Any]) -> McpCallRef | None:
     """Return the catalog tool that an action calls; None if it calls none. Runtimes may prefix the names."""
-    told = runtime.capabilities.mcp_action
-    if told is None or tool != told.action:
+    if not runtime.capabilities.reports_mcp_calls:
         return None
-    match arguments.get(told.tool), arguments.get(told.arguments):
-        case str(name), dict():
-            given = cast("dict[str, Any]", arguments[told.arguments])
-            declared = runtime.policy.declared
-            ends = [name] if name in declared else [one for one in declared if name.endswith(f"_{one}")]
-            ours = max(ends, key=len, default=None)
-            return None if ours is None else McpCallRef(ours, fingerprint(ours, given))
-        case _:
-            return None
+    made = cast("McpCodec", runtime.codec).mcp_call(tool, arguments)
+    if made is None:
+        return None
+    declared = runtime.policy.declared
+    ends = [made.tool] if made.tool in declared else [one for one in declared if made.tool.endswith(f"_{one}")]
+    ours = max(ends, key=len, default=None)
+    return None if ours is None else McpCallRef(ours, fingerprint(ours, made.arguments))
 
 
 def may_be_an_action(runtime: RuntimeContext, caller: str) -> bool:
     """Return whether the runtime's own agent is the caller: only the agent received the session's ticket."""
-    return runtime.capabilities.mcp_action is not None and caller == TICKET
+    return runtime.capabilities.reports_mcp_calls and caller == TICKET
 
 
 def runtime_acts(builder: StepBuilder, draft: Draft, event: ToolRequested) -> None:

@@ -50,11 +50,21 @@ class Plan:
 
 def is_held(item: Transmit, start: Start, capabilities: Capabilities) -> bool:
     """Return whether an event starts or feeds work and would be lost because the runtime is still starting."""
-    return capabilities.starts_deaf and start.waits and (item.lane == "new_work" or item.kind in _WORK)
+    return capabilities.starts_deaf and start.waits and _is_work(item)
+
+
+def _is_work(item: Transmit) -> bool:
+    """Return whether an event starts or feeds work."""
+    return item.lane == "new_work" or item.kind in _WORK
 
 
 def may_leave(item: Transmit, memory: Remembered, capabilities: Capabilities) -> bool:
-    """Return whether an event may be sent now: new work may wait for the turn; approvals follow their questions."""
+    """Return whether an event may be sent now.
+
+    New work may wait for the turn, and all work for the approval of a group; approvals follow their questions.
+    """
+    if capabilities.approvals == "by_group" and memory.state == "awaiting_approval" and _is_work(item):
+        return False
     if item.lane == "new_work" and capabilities.one_message_per_turn:
         return not memory.running
     if item.kind == "approval.given" and capabilities.approvals == "by_id" and item.caused_by is not None:
@@ -187,10 +197,12 @@ def _why_over(row: Send, event: ToolFinished, memory: Remembered | None, capabil
 
 
 def _is_awaited(event: ApprovalGiven, memory: Remembered, capabilities: Capabilities) -> bool:
+    waits = memory.state == "awaiting_approval"
+    if capabilities.approvals == "by_group":
+        return waits and memory.gate is not None and event.native_call_id in memory.gate.actions
     if capabilities.approvals != "by_state":
         return True
     pending = memory.gated_action(capabilities.silent_gates, decided=True)
-    waits = memory.state == "awaiting_approval"
     return waits and pending is not None and pending.native_call_id == event.native_call_id
 
 

@@ -139,6 +139,8 @@ class Gate:
     sequence: int
     number: int | None = None
     """Its number in the runtime's own order."""
+    actions: tuple[str, ...] = ()
+    """The native call ids of the actions that wait, if the state names them."""
 
 
 @frozen
@@ -264,6 +266,17 @@ class Remembered:
             return None
         return action if self.can_concern(action, self.gate) else None
 
+    def held_actions(self) -> tuple[Action, ...]:
+        """Return the undecided actions that the runtime's state names, in the order of their requests."""
+        if self.gate is None:
+            return ()
+        named = frozenset(self.gate.actions)
+        return tuple(a for a in self.actions if a.native_call_id in named and not (a.finished or a.decided))
+
+    def open_actions(self) -> tuple[Action, ...]:
+        """Return the actions since the last end of a turn that have not ended."""
+        return tuple(a for a in self.actions if not a.finished and a.sequence > self.ended_at)
+
     def still_asked(self, gate: Gate | None) -> tuple[Asked, ...]:
         """Leave out the approvals that a new state shows as decided: all of them, or those an older one asked for."""
         if gate is None:
@@ -283,6 +296,8 @@ class Remembered:
         if gate is None:
             # A release before this one has not remembered it.
             return not action.finished
+        if gate.actions:
+            return action.native_call_id in gate.actions and not action.finished
         came_later = action.sequence > gate.sequence
         if gate.number is None:
             return came_later or not action.finished

@@ -1,8 +1,9 @@
 """Enforces the contract of a codec: any fault becomes one of the two errors that the core handles."""
 
-from typing import cast
+from collections.abc import Mapping
+from typing import Any, cast
 
-from gateway.adapter.port import Codec, Encoded, Frame
+from gateway.adapter.port import Codec, Encoded, Frame, McpCall, McpCodec
 from gateway.errors import CannotExpress, MalformedFrame
 from gateway.events import Draft, Envelope, Event
 from gateway.guard import FAULTS, is_fault
@@ -71,6 +72,17 @@ class CheckedCodec:
             else:
                 return encoded
         raise CannotExpress(f"the adapter failed to encode it ({reason})")
+
+    def mcp_call(self, tool: str, arguments: Mapping[str, Any]) -> McpCall | None:
+        """Return the MCP call that an action makes; None also if the codec failed."""
+        try:
+            made = cast("object", cast("McpCodec", self._codec).mcp_call(tool, arguments))
+            if not isinstance(made, McpCall | None):
+                raise TypeError("mcp_call must return an McpCall or None")
+        except Exception as exc:  # noqa: BLE001 - an adapter may raise anything
+            FAULTS.get().note("codec", exc, runtime=self._runtime, tool=tool)
+            return None
+        return made
 
 
 def _takes_own_channel(event: Event) -> bool:
