@@ -112,6 +112,8 @@ class Capabilities:
     """Agent messages of a burst must be confirmed one by one, within this time."""
     answers_cancel: bool = False
     """The runtime expects a canceled outcome in response to its cancel."""
+    slow_sends: bool = False
+    """A send may take as long as a tool of the runtime, so an interrupt leaves beside it. Requires signalled turns."""
     one_message_per_turn: bool = False
     """New work waits until the turn has ended."""
     resumes: bool = False

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,7 +10,7 @@ import pytest
 
 from gateway.adapter.port import Frame, Receipt
 from gateway.errors import LinkLost
-from gateway.events import ToolCanceled, ToolRequested
+from gateway.events import SessionMoved, ToolCanceled, ToolRequested
 from gateway.runtime.tuning import Tuning
 from tests.scenarios.plain_runtime import PlainRuntime, plain_gateway
 
@@ -120,3 +120,54 @@ async def test_a_session_goes_on_deciding_while_its_link_is_congested(tmp_path: 
         assert (len(runtime.senders), runtime.results) == (1, [])
         runtime.released.set()
         await runtime.change.until(lambda: runtime.results == ["a", "b"] or None, 10, what=str)
+
+
+INTERRUPT = {"kind": "turn.interrupted"}
+
+
+def interrupts(runtime: PlainRuntime) -> int:
+    return sum(one["kind"] == "turn.interrupted" for one in runtime.heard)
+
+
+async def test_an_interrupt_leaves_beside_a_send_that_waits_for_a_slow_runtime(tmp_path: Path) -> None:
+    runtime = WilfulRuntime(way="awaitable", capabilities=replace(PlainRuntime.capabilities, slow_sends=True))
+    async with plain_gateway(tmp_path, runtime=runtime) as (running, _):
+        path = f"/v1/sessions/{await running.session()}/events"
+        runtime.say(SessionMoved(state="running"))
+        await running.wait_events("session.moved", state="running")
+        for text in ("first", "second"):
+            await running.post(path, message(text), status=202)
+        await running.post(path, INTERRUPT, status=202)
+        await runtime.change.until(lambda: interrupts(runtime) == 1 or None, 10, what=str)
+        assert runtime.texts == []
+        runtime.released.set()
+        await runtime.change.until(lambda: runtime.texts == ["first", "second"] or None, 10, what=str)
+    assert interrupts(runtime) == 1
+
+
+@pytest.mark.parametrize("way", ["awaitable", "lost", "raises"])
+async def test_a_second_interrupt_waits_for_the_first_and_its_failure_ends_the_link(tmp_path: Path, way: str) -> None:
+    runtime = WilfulRuntime(way="awaitable", capabilities=replace(PlainRuntime.capabilities, slow_sends=True))
+    async with plain_gateway(tmp_path, runtime=runtime, tuning=Tuning(link_first=0.02)) as (running, _):
+        path = f"/v1/sessions/{await running.session()}/events"
+        runtime.say(SessionMoved(state="running"))
+        await running.wait_events("session.moved", state="running")
+        await running.post(path, message("first"), status=202)
+        await runtime.change.until(lambda: len(runtime.senders) == 1 or None, 10, what=str)
+        runtime.way = way
+        for _ in range(2):
+            await running.post(path, INTERRUPT, status=202)
+        runtime.released.set()
+        await runtime.change.until(lambda: interrupts(runtime) == 2 or None, 10, what=str)
+
+
+async def test_an_interrupt_waits_for_an_earlier_send_of_a_runtime_that_answers_soon(tmp_path: Path) -> None:
+    runtime = WilfulRuntime(way="awaitable")
+    async with plain_gateway(tmp_path, runtime=runtime) as (running, _):
+        path = f"/v1/sessions/{await running.session()}/events"
+        await running.post(path, message("first"), status=202)
+        await running.post(path, INTERRUPT, status=202)
+        assert len(runtime.senders) == 1
+        runtime.released.set()
+        await runtime.change.until(lambda: interrupts(runtime) == 1 or None, 10, what=str)
+        assert [one["kind"] for one in runtime.heard] == ["message.posted", "turn.interrupted"]

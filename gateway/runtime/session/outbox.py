@@ -319,6 +319,17 @@ class Outbox:
             self.awaits_turn = self.awaits_turn or self.runtime.capabilities.one_message_per_turn
         return item
 
+    def take_urgent(self, view: SessionView) -> Transmit | None:
+        """Return the urgent event that leaves beside a send that waits; it leaves the queue."""
+        if self._is_full or not (self._loaded and self.lanes.count):
+            return None
+        item = self.lanes.take(lambda one: one.lane == "urgent" and self._leaves_now(view, one, waits=False))
+        if item is not None:
+            row = self._rows[item.sequence]
+            self._move(row, "taken")
+            row.again = False
+        return item
+
     @property
     def _is_full(self) -> bool:
         """Whether too many sends are unconfirmed for another event to leave."""

@@ -74,6 +74,8 @@ class Sender:
         """Whether the inbox holds a signal for attempts."""
         self._sending: Awaitable[object] | None = None
         """The send that waits for the link."""
+        self._overtaking: asyncio.Task[None] | None = None
+        """The send of an urgent event that leaves beside it."""
         self._freed = False
         """Whether recorded fates made room for other events."""
         self._ripening: asyncio.TimerHandle | None = None
@@ -168,8 +170,8 @@ class Sender:
         self.outbox.link_down(refused=refused)
         if self.outbox.attempts_due:
             self._request_attempts()
-        running = (self._task, self._proof, self._ripening, self._patience)
-        self._task = self._proof = self._ripening = self._patience = None
+        running = (self._task, self._overtaking, self._proof, self._ripening, self._patience)
+        self._task = self._overtaking = self._proof = self._ripening = self._patience = None
         for one in running:
             if one is not None:
                 one.cancel()
@@ -191,7 +193,7 @@ class Sender:
     @property
     def sending(self) -> bool:
         """Whether a send waits for its receipt."""
-        return self._sending is not None and self._link is not None
+        return (self._sending is not None or self._overtaking is not None) and self._link is not None
 
     def oldest_wait(self) -> float:
         """Return the age of the oldest waiting event in seconds."""
@@ -217,10 +219,10 @@ class Sender:
     def _start(self) -> None:
         """Send what may leave now; a task waits if the link, the ledger or the lease requires it."""
         link = self._link
-        if link is None or self._waits:
+        if link is None:
             return
         try:
-            wait = self._send_until_wait(link)
+            wait = self._overtake(link) if self._waits else self._send_until_wait(link)
         except BaseException as exc:
             if not is_fault(exc):
                 raise
@@ -256,8 +258,9 @@ class Sender:
                 return self._permit.wait_held
             match self.outbox.next(self.view, self._shared.clock):
                 case Transmit() as item:
-                    if (wait := self._send(link, item)) is not None:
-                        return wait
+                    if (answer := self._send(link, item)) is not None:
+                        self._sending = answer
+                        return partial(self._await_answer, item, answer)
                 case Delivered() as fate:
                     self._post(fate)
                 case "read":
@@ -273,8 +276,24 @@ class Sender:
                     return None
         return None
 
-    def _send(self, link: Link, item: Transmit) -> _Wait | None:
-        """Send an event and note the result, unless the link waits for it."""
+    def _overtake(self, link: Link) -> None:
+        """Send an urgent event beside a send that waits for the runtime."""
+        able = self.outbox.runtime.capabilities.slow_sends and self._permit.holds and not self._ends
+        while able and link is self._link and self._sending is not None and self._overtaking is None:
+            item = self.outbox.take_urgent(self.view)
+            if item is None:
+                return
+            if (answer := self._send(link, item)) is not None:
+                self._overtaking = self._await_in_task(partial(self._await_overtaking, item, answer), answer)
+
+    async def _await_overtaking(self, item: Transmit, answer: Awaitable[object]) -> None:
+        result = await self._ask(answer, "the adapter's send")
+        self._overtaking = None
+        self._note_result(item, result)
+        self._start()
+
+    def _send(self, link: Link, item: Transmit) -> Awaitable[object] | None:
+        """Send an event and note the result; return the answer if the link waits for it."""
         answer: object = _TAKEN
         try:
             if item.state is not None:
@@ -292,8 +311,7 @@ class Sender:
         if isinstance(answer, Receipt | BaseException) or not isinstance(answer, Awaitable):
             self._note_result(item, answer)
             return None
-        self._sending = answer
-        return partial(self._await_answer, item, answer)
+        return cast("Awaitable[object]", answer)
 
     async def _await_answer(self, item: Transmit, answer: Awaitable[object]) -> None:
         """Wait for the result of a send and note it."""
