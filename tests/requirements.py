@@ -12,6 +12,15 @@ from tests.rules.herm import HERM, OPEN
 from tests.rules.huma_v0_1 import HUMA_0_1
 from tests.rules.huma_v0_2 import AMBIGUOUS, HUMA_0_2
 from tests.rules.openhands import OPENHANDS
+from tests.rules.openhands_v1 import OPENHANDS_V1
 from tests.rules.rule import Requirement as Requirement
 
-REQUIREMENTS: dict[str, Requirement] = {**HUMA_0_1, **HUMA_0_2, **AMBIGUOUS, **HERM, **OPEN, **OPENHANDS}
+REQUIREMENTS: dict[str, Requirement] = {
+    **HUMA_0_1,
+    **HUMA_0_2,
+    **AMBIGUOUS,
+    **HERM,
+    **OPEN,
+    **OPENHANDS,
+    **OPENHANDS_V1,
+}

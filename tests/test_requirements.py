@@ -214,8 +214,7 @@ def test_the_manifest_has_every_rule_of_the_documents() -> None:
     letters = [chr(n) for n in range(ord("a"), ord("z") + 1)]
     expected += [f"H{n}" for n in range(1, 62)] + [f"H-{letter}" for letter in letters]
     expected += [f"H-{letter * 2}" for letter in letters[:10]] + [f"OH{n}" for n in range(1, 71)]
-    # Of OpenHands V1, only what tells it from V0.
-    expected += ["OV2", "OV4", "OV72"]
+    expected += [f"OV{n}" for n in range(1, 50)] + ["OV49a"] + [f"OV{n}" for n in range(50, 94)]
     assert list(REQUIREMENTS) == expected
 
 

@@ -1,9 +1,7 @@
 """Decodes the server messages on `oh_event`: actions, observations, status updates and errors. Pure."""
 
-import hashlib
-import json
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from adapters.openhands import wire
 from adapters.openhands.observations import make_state, read_observation
@@ -129,9 +127,7 @@ def _without_prompt(draft: Draft) -> Draft:
     args, losses = dict(payload["args"]), draft.losses
     for name, whole in args.items():
         if isinstance(whole, str | list) and name in {"content", "tools"}:
-            # Sorted keys give equal bytes for equal values.
-            encoded = json.dumps(whole, sort_keys=True).encode()
-            args[name] = {"bytes": len(encoded), "sha256": hashlib.sha256(encoded).hexdigest()}
+            args[name] = wire.digest_of(cast("object", whole))
             losses += (Loss(how="narrowed", path=f"/args/{name}", note=PROMPT_NOTE),)
     shortened = {**payload, "args": args}
     if payload.get("message") and payload["message"] == payload["args"].get("content"):

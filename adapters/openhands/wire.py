@@ -3,6 +3,8 @@
 `OH` numbers are rules of the protocol (V0, as of OpenHands 0.62).
 """
 
+import hashlib
+import json
 import re
 from collections.abc import Mapping
 from typing import Any, cast
@@ -262,6 +264,12 @@ def trim(payload: dict[str, Any]) -> dict[str, Any]:
     return (
         payload if IGNORED.isdisjoint(payload) else {key: value for key, value in payload.items() if key not in IGNORED}
     )
+
+
+def digest_of(value: object) -> dict[str, Any]:
+    """Return size and hash of a JSON value; sorted keys give equal bytes for equal values."""
+    encoded = json.dumps(value, sort_keys=True).encode()
+    return {"bytes": len(encoded), "sha256": hashlib.sha256(encoded).hexdigest()}
 
 
 def correlation_of(payload: Mapping[str, Any]) -> str | None:

@@ -1,4 +1,4 @@
-"""The rules of OpenHands' Socket.IO protocol (V0, as 0.62 speaks it), `OH1` to `OH70`, and three `OV` rules of V1."""
+"""The rules of OpenHands' Socket.IO protocol (V0, as 0.62 speaks it), `OH1` to `OH70`."""
 
 from tests.rules.rule import not_ours, rule
 
@@ -13,9 +13,6 @@ FLOWS = "OpenHands rules, 4 Flows"
 CLIENT = "OpenHands rules, 5 Client actions"
 REST = "OpenHands rules, 6 REST"
 V1 = "OpenHands rules, 7 V1"
-V1_VERSIONS = "OpenHands V1 rules, 0 Versions"
-V1_AUTH = "OpenHands V1 rules, 1 Auth and errors"
-V1_APP = "OpenHands V1 rules, 13 The app server"
 
 FACT = "a fact about OpenHands' releases, told in the adapter's README"
 SERVER = "binds the OpenHands server"
@@ -192,7 +189,4 @@ OPENHANDS = {
     "OH68": not_ours(V1, "R", "V1 names events by `kind` and a UUID.", OTHER_PROTOCOL),
     "OH69": not_ours(V1, "R", "V1 has no status updates and no agent_state_changed.", OTHER_PROTOCOL),
     "OH70": not_ours(V1, "R", "V1's tool names differ by version.", OTHER_PROTOCOL),
-    "OV2": rule(V1_VERSIONS, "R", "connector", "`/server_info` tells the version of a V1 server; V0 tells none there."),
-    "OV4": rule(V1_AUTH, "R", "connector", "`/server_info` is open without a key, so a wrong key still identifies V1."),
-    "OV72": rule(V1_APP, "R", "connector", "An app server of V1 is known by its OpenAPI document and its count."),
 }

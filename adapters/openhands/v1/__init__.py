@@ -1,4 +1,4 @@
 """OpenHands V1: the agent-server, its built-in agent and the ACP agents that it runs.
 
-May import `adapter`, `events`, `strict_json`.
+May import `adapter`, `errors`, `events`, `strict_json`.
 """

@@ -5,9 +5,11 @@ POST.
 """
 
 import re
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
-from adapters.openhands.wire import v1_version
+from pydantic import Field
+
+from adapters.openhands.wire import Wire, v1_version
 from gateway.adapter.checks import ID_LENGTH
 from gateway.events import SessionState
 from gateway.events.frozen import frozen
@@ -88,6 +90,11 @@ SERVER_ERROR = "ServerErrorEvent"
 STREAMING_DELTA = "StreamingDeltaEvent"
 ACP_TOOL_CALL = "ACPToolCallEvent"
 HOOK = "HookExecutionEvent"
+COMPLETION_LOG = "LLMCompletionLogEvent"
+PAUSE_REASONS = {PAUSED_EVENT: "pause", INTERRUPTED_EVENT: "interrupt"}
+MESSAGE_HOOK = "UserPromptSubmit"
+BLOCKED_CODE = "MESSAGE_BLOCKED"
+"""Our code of a message that a hook has blocked (OV68)."""
 
 EXECUTION_STATUS = "execution_status"
 FULL_STATE = "full_state"
@@ -103,6 +110,187 @@ STUCK = "stuck"
 DELETING = "deleting"
 
 HIDDEN = "********"
+
+FINISH_ACTION = "FinishAction"
+THINK_ACTION = "ThinkAction"
+MCP_ACTION = "MCPToolAction"
+CLIENT_ACTION = "ClientAction_"
+"""The beginning of the action kinds of client tools (OV44)."""
+TOOL_KINDS = {
+    "terminal": "Terminal",
+    "file_editor": "FileEditor",
+    "task_tracker": "TaskTracker",
+    "task": "Task",
+    "finish": "Finish",
+    "think": "Think",
+}
+"""The beginning of the kinds of a tool's action and observation; other tools have those of MCP (OV19, OV38)."""
+SILENT_OBSERVATIONS = frozenset({"FinishObservation", "ThinkObservation"})
+"""Observations that add nothing to their action."""
+SILENT_KEYS = frozenset({"stats", "last_user_message_id", AGENT_STATE})
+"""State updates of the server's own records."""
+UNKNOWN_RISK = "UNKNOWN"
+UNPARSED = "_openhands_malformed_tool_call"
+"""The argument that marks a call whose arguments the server could not parse (OV38)."""
+INTERRUPTED_CALL = "Tool call interrupted before completion"
+RESTARTED_CALL = "A restart occurred while this tool was in progress"
+"""The beginnings of errors of calls that may have acted all the same (OV31, OV40)."""
+
+Id = Annotated[str, Field(min_length=1, max_length=ID_LENGTH)]
+TIME_LENGTH = 64
+Time = Annotated[str, Field(min_length=1, max_length=TIME_LENGTH)]
+
+
+class StoredEvent(Wire):
+    """The members of every stored event; the tree of `parent_id` is not used."""
+
+    kind: str
+    id: Id
+    timestamp: Time
+    source: str | None = None
+    parent_id: Any = None
+
+
+class LlmMessage(Wire):
+    role: str
+    content: list[Any]
+    reasoning_content: str | None = None
+    thinking_blocks: list[Any] = []
+
+
+class MessageEvent(StoredEvent):
+    llm_message: LlmMessage
+    llm_response_id: Any = None
+    activated_skills: list[Any] = []
+    extended_content: list[Any] = []
+    sender: str | None = None
+
+
+class ActionEvent(StoredEvent):
+    """A call of the agent; `action` is absent if the server could not use it (OV38)."""
+
+    thought: list[Any] = []
+    reasoning_content: str | None = None
+    thinking_blocks: list[Any] = []
+    action: dict[str, Any] | None = None
+    tool_name: Id
+    tool_call_id: Id
+    tool_call: dict[str, Any] | None = None
+    llm_response_id: Any = None
+    security_risk: str = UNKNOWN_RISK
+    summary: str | None = None
+
+
+class ObservationEvent(StoredEvent):
+    tool_name: Id
+    tool_call_id: Id
+    action_id: Id
+    observation: dict[str, Any]
+    extended_content: list[Any] = []
+
+
+class Observation(Wire):
+    """The members of an observation that every tool has; the others are part of the result."""
+
+    kind: str
+    content: list[Any] = []
+    is_error: bool = False
+
+
+class AgentErrorEvent(StoredEvent):
+    tool_name: Id
+    tool_call_id: Id
+    error: str
+    classification: Any = None
+
+
+class UserRejection(StoredEvent):
+    tool_name: Id
+    tool_call_id: Id
+    action_id: Id
+    rejection_reason: str = ""
+    rejection_source: str = "user"
+
+
+class StateUpdate(StoredEvent):
+    key: str
+    value: Any = None
+
+
+class ConversationError(StoredEvent):
+    code: str = ""
+    detail: str = ""
+    classification: Any = None
+
+
+class HookExecution(StoredEvent):
+    hook_event_type: str | None = None
+    blocked: bool | None = None
+    reason: str | None = None
+
+
+class ServerError(Wire):
+    """A ServerErrorEvent or an `error` frame: the answer to a bad frame of this client (OV15)."""
+
+    code: str = ""
+    detail: str = ""
+    kind: Any = None
+    type: Any = None
+    id: Any = None
+    timestamp: Any = None
+    source: Any = None
+
+
+class StreamingDelta(Wire):
+    """A piece of text on the events socket; the first one is empty."""
+
+    kind: Any = None
+    id: Any = None
+    timestamp: Any = None
+    source: Any = None
+    parent_id: Any = None
+    content: str | None = None
+    reasoning_content: str | None = None
+
+
+class ItemDelta(Wire):
+    """A piece of text on the session socket; `item_id` is the id of the event to come (OV12)."""
+
+    type: Any = None
+    item_id: Id
+    attempt: int = Field(default=1, ge=1, lt=2**31)
+    order: Any = None
+    kind: str
+    content: str
+    chunk_id: Any = None
+    choice_index: Any = None
+
+
+class AcpToolCall(StoredEvent):
+    """The start or the end of a tool call of an ACP agent (OV55)."""
+
+    tool_call_id: Id
+    title: str = ""
+    status: str | None = None
+    tool_kind: str | None = None
+    raw_input: Any = None
+    raw_output: Any = None
+    content: list[Any] | None = None
+    is_error: bool = False
+
+
+class UserMessage(Wire):
+    """A message of a client: the body of `POST events`, or a frame of a socket, which always runs (OV28)."""
+
+    role: str
+    content: list[Any] | str
+    run: bool | None = None
+
+
+class ConfirmationBody(Wire):
+    accept: bool
+    reason: str | None = None
+
 
 _STATES: dict[str, SessionState] = {
     IDLE: "idle",
@@ -136,6 +324,16 @@ def state_of(status: str) -> SessionState | None:
 def word_for(state: SessionState) -> str:
     """Encode a state as an execution status."""
     return _WORDS[state]
+
+
+def action_kind(tool: str) -> str:
+    """Return the kind of a tool's action."""
+    return f"{TOOL_KINDS.get(tool, 'MCPTool')}Action"
+
+
+def observation_kind(tool: str) -> str:
+    """Return the kind of a tool's observation."""
+    return f"{TOOL_KINDS.get(tool, 'MCPTool')}Observation"
 
 
 _VERSION = re.compile(r"(\d{1,6})\.(\d{1,6})")
@@ -272,3 +470,26 @@ def status_in(event: object) -> str | None:
             return status
         case _:
             return None
+
+
+_SECRET_PARTS = ("password", "secret", "api_key", "apikey", "authorization", "credential", "acp_session_id")
+
+
+def without_secrets(payload: Any) -> Any:
+    """Mask texts in members with the name of a secret, such as the resume secret of an ACP agent (OV54)."""
+    match payload:
+        case dict():
+            members = cast("dict[str, Any]", payload)
+            return {
+                key: HIDDEN if isinstance(inner, str) and _is_secret(key) else without_secrets(inner)
+                for key, inner in members.items()
+            }
+        case list():
+            return [without_secrets(inner) for inner in cast("list[Any]", payload)]
+        case _:
+            return payload
+
+
+def _is_secret(name: str) -> bool:
+    lower = name.lower()
+    return lower == "token" or lower.endswith("_token") or any(part in lower for part in _SECRET_PARTS)
