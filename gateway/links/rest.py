@@ -106,9 +106,9 @@ class RestClient:
         await self._client.aclose()
 
     async def get(
-        self, path: str, query: Mapping[str, str], *, within: timedelta, most: int = MAX_ANSWER
+        self, path: str, query: Mapping[str, str | list[str]], *, within: timedelta, most: int = MAX_ANSWER
     ) -> RestAnswer:
-        """Send one GET and read the response, of at most `most` bytes.
+        """Send one GET and read the response, of at most `most` bytes; a list gives one parameter for each value.
 
         Raises:
             LinkLost: no response, or an unreadable one.

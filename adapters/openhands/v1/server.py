@@ -1,0 +1,39 @@
+"""An agent-server and one of its conversations, as the parts of a link need them."""
+
+from datetime import timedelta
+
+from adapters.openhands.v1.options import OpenHandsV1Options
+from adapters.openhands.v1.tuning import V1Tuning
+from gateway.events.frozen import frozen
+from gateway.links.rest import RestClient
+
+
+@frozen
+class Server:
+    """An agent-server."""
+
+    rest: RestClient
+    url: str
+    key: str
+    """Empty if the server has none."""
+    version: tuple[int, int]
+
+
+@frozen
+class Conversation:
+    """One conversation of a server, and the limits of its link."""
+
+    server: Server
+    native_id: str
+    options: OpenHandsV1Options
+    tuning: V1Tuning
+
+    @property
+    def rest(self) -> RestClient:
+        """The client of the server."""
+        return self.server.rest
+
+    @property
+    def within(self) -> timedelta:
+        """Time limit for a connection and for a query that waits for no tool."""
+        return self.options.connect_timeout
