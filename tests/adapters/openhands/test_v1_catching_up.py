@@ -256,7 +256,6 @@ async def test_pages_that_never_end_are_left_after_the_limit() -> None:
                 pass
 
 
-@pytest.mark.requirement("OV63")
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_a_quiet_socket_asks_whether_the_conversation_still_exists(version: str) -> None:
     """Its sockets stay open and silent after a deletion (trap 13)."""
