@@ -93,7 +93,7 @@ def write_custom_result(event: ToolFinished, written: bytes | None) -> NativeEve
 def _confirmation(event: ApprovalGiven) -> NativeEvent:
     call = event.native_call_id or event.id
     check_id(call, "/native_call_id" if event.native_call_id else "/id")
-    losses = dropped(("id", event.id if event.id != call else None))
+    losses = dropped(("id", event.id if event.id != call else None), ("reason", event.reason))
     payload = wire.event(wire.CONFIRMATION, tool_use_id=call, result=event.decision, scope=event.scope)
     return NativeEvent(payload, losses)
 

@@ -70,6 +70,8 @@ def write_client_action(event: Event, *, unsafe_orders: bool) -> tuple[dict[str,
             if event.scope not in (None, "once"):
                 # Every approval is for one action, which the agent's state determines (OH44).
                 losses = (_lost("dropped", "/scope"),)
+            if event.reason is not None:
+                losses += (_lost("dropped", "/reason"),)
         case TurnInterrupted():
             message = wire.action_message("change_agent_state", write_interrupt(event))
             if event.reason == "":

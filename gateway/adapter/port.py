@@ -129,6 +129,8 @@ class Capabilities:
     all open actions before that state. A group is allowed or denied as one; new work waits until then."""
     silent_gates: frozenset[str] = frozenset()
     """With approvals by state: tools that may wait for one although their request does not show it."""
+    abandons_actions: bool = False
+    """The runtime reports no end of an action that was open at its error; such an action ends as unknown."""
     reports_mcp_calls: bool = False
     """Calls of MCP tools appear as the runtime's actions; one that calls a tool of ours is linked to the call.
 

@@ -100,6 +100,7 @@ def answer(
     allow: bool = flag("--allow", "Approve the request."),
     deny: bool = flag("--deny", "Deny the request."),
     scope: str | None = option("--scope", "SCOPE", "Scope of the decision: once, session or always, if offered."),
+    reason: str | None = option("--reason", "TEXT", "Reason of the decision, for the agent; - reads stdin."),
     text: str | None = option("--text", "TEXT", "Answer a question; '' skips it, - reads stdin."),
     secret: bool = flag("--secret", "Supply a secret: prompts in a terminal, otherwise reads one line of stdin."),
     as_json: JsonOption = False,
@@ -112,7 +113,7 @@ def answer(
     with connect(url, key) as gateway:
         if interaction is None and (allow or deny or secret or scope is not None or text is not None):
             raise Misused(f"pass the ID of the request; {_LISTS}")
-        body = _read_answer(allow=allow, deny=deny, scope=scope, text=text, secret=secret)
+        body = _read_answer(allow=allow, deny=deny, scope=scope, reason=reason, text=text, secret=secret)
         if body is None and not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise Misused(
                 f"without a terminal, pass the ID and the answer: `dragoman answer ID` with one of {_FORMS}; {_LISTS}"
@@ -234,14 +235,15 @@ def _find_question(gateway: "GatewayConnection", given: str) -> WaitingQuestion 
 
 
 def _read_answer(
-    *, allow: bool, deny: bool, scope: str | None, text: str | None, secret: bool
+    *, allow: bool, deny: bool, scope: str | None, reason: str | None, text: str | None, secret: bool
 ) -> dict[str, Any] | None:
     """Make the answer from the options, or return None; prompts for a secret without echoing it."""
     given = allow + deny + (text is not None) + secret
     if given > 1:
         raise Misused(f"pass exactly one of {_FORMS}")
-    if scope is not None and not (allow or deny):
-        raise Misused("--scope requires --allow or --deny")
+    for name, value in (("--scope", scope), ("--reason", reason)):
+        if value is not None and not (allow or deny):
+            raise Misused(f"{name} requires --allow or --deny")
     if not given:
         return None
     if secret:
@@ -252,7 +254,8 @@ def _read_answer(
         return {"value": value}
     if text is not None:
         return {"answer": read_text(text)}
-    return {"decision": "allow" if allow else "deny"} | ({} if scope is None else {"scope": scope})
+    more = {"scope": scope, "reason": None if reason is None else read_text(reason)}
+    return {"decision": "allow" if allow else "deny", **{name: said for name, said in more.items() if said is not None}}
 
 
 def _give_answer(

@@ -22,7 +22,7 @@ from gateway.core.fold import ENDED, is_task
 from gateway.core.interactions import BY_STATE, ask_again, close_unasked, derive_approval, end_oldest, open_asked
 from gateway.core.live import show
 from gateway.core.nulls import Fitted
-from gateway.core.own_actions import runtime_acts, runtime_finished
+from gateway.core.own_actions import end_abandoned, runtime_acts, runtime_finished
 from gateway.core.session import USUAL_RETRY, StepBuilder, begin_turn
 from gateway.core.state import (
     MOST_WANTED,
@@ -196,7 +196,10 @@ def _moved(builder: StepBuilder, draft: Draft, event: SessionMoved) -> None:
     if event.state == "awaiting_approval" and builder.runtime.capabilities.approvals == "by_group":
         waiting = tuple(action.native_call_id for action in builder.memory.open_actions())
         event = event.model_copy(update={"waiting_for": event.waiting_for or waiting})
+    abandoned = builder.memory.open_actions() if event.state == "error" else ()
     builder.apply(event, "from_runtime", draft=draft)
+    if abandoned and builder.runtime.capabilities.abandons_actions:
+        end_abandoned(builder, abandoned)
     if not ends or not builder.live or (builder.memory.delegates and builder.memory.delegating):
         return
     for call in [call for call in builder.calls.values() if call.is_the_runtimes]:

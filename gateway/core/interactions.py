@@ -107,7 +107,9 @@ def give(builder: StepBuilder, event: Given, *, by: str) -> int:
 
 
 def answer(builder: StepBuilder, wanted: InteractionId, body: Mapping[str, Any], *, by: str) -> int:
-    """Apply a person's answer: `{"decision", "scope"}`, `{"answer"}` or `{"value"}`; return its event's sequence.
+    """Apply a person's answer and return its event's sequence.
+
+    It is `{"decision", "scope", "reason"}`, `{"answer"}` or `{"value"}`.
 
     Raises:
         Conflict: the question is answered, expired or moot.
@@ -177,7 +179,10 @@ def read_answer(asked: Asked, body: Mapping[str, Any]) -> Given:
                 raise InvalidRequest('an approval is answered {"decision": "allow" or "deny"}', pointer="/decision")
             if scope is not None and scope not in {"once", "session", "always"}:
                 raise InvalidRequest("scope is once, session or always", pointer="/scope")
-            return ApprovalGiven(id=native, decision=decision, scope=scope)
+            reason = body.get("reason")
+            if reason is not None and not isinstance(reason, str):
+                raise InvalidRequest("reason must be a string", pointer="/reason")
+            return ApprovalGiven(id=native, decision=decision, scope=scope, reason=reason)
         case QuestionAsked(id=native):
             text = body.get("answer")
             if not isinstance(text, str):

@@ -45,4 +45,4 @@ def only_live(
 
 
 def _with_piece(partial: Streamed, event: Event) -> Streamed:
-    return partial.add(event.text) if isinstance(event, MessageStreamed) else partial
+    return partial.add(event) if isinstance(event, MessageStreamed) else partial

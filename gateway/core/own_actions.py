@@ -6,7 +6,7 @@ action decides by tool and order, because its call has started by then. The numb
 bounded.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, cast
 
@@ -23,6 +23,7 @@ WITHIN = timedelta(seconds=60)
 HOLD = timedelta(seconds=10)
 """The time that copies of an action are held, because a call that is the same action gets its own copies."""
 WITHDRAWN = "The agent has given up its action."
+ABANDONED = "The agent failed before it reported the end of its action."
 TICKET: Final = "tool ticket"
 """The caller that uses the ticket which a native session received when the gateway created it."""
 
@@ -87,6 +88,15 @@ def runtime_finished(builder: StepBuilder, draft: Draft, event: ToolFinished) ->
     if event.outcome == "canceled":
         # Also in a replay: the memory may drop the action before its end.
         withdraw(builder, linked_to, event.error)
+
+
+def end_abandoned(builder: StepBuilder, actions: Sequence[Action]) -> None:
+    """Record the unknown end of actions that the runtime was working on when it failed."""
+    for action in actions:
+        event = ToolFinished(
+            native_call_id=action.native_call_id, tool=action.tool, outcome="failure", error=ABANDONED, unknown=True
+        )
+        builder.apply(event, "from_runtime", caused_by=action.sequence, linked_to=action.linked_to, synthetic=True)
 
 
 def _find_call(builder: StepBuilder, meant: McpCallRef) -> Unlinked | None:

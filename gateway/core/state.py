@@ -18,6 +18,7 @@ from gateway.events import (
     EventId,
     FaultReported,
     MessagePosted,
+    MessageStreamed,
     Origin,
     QuestionAnswered,
     QuestionAsked,
@@ -250,11 +251,14 @@ class Remembered:
         return next((c for c in self.confirmations if c.call == call and c.index == index), None)
 
     def action(self, native_call_id: str, correlation: str | None = None) -> Action | None:
-        """Find what the runtime does itself, newest first, by its id or by what ties messages together."""
+        """Find the newest action of the runtime by its id or its correlation; an open one first, because ids repeat."""
+        found: Action | None = None
         for action in reversed(self.actions):
             if action.native_call_id == native_call_id or (correlation and action.correlation == correlation):
-                return action
-        return None
+                if not action.finished:
+                    return action
+                found = found or action
+        return found
 
     def gated_action(self, silent_gates: Collection[str], *, decided: bool = False) -> Action | None:
         """Find the action that the runtime's state is about, or one that was `decided` already.
@@ -372,11 +376,16 @@ class Streamed:
 
     joined: str = ""
     loose: str = ""
+    message_id: str | None = None
 
-    def add(self, text: str) -> "Streamed":
-        """Add the next piece."""
-        loose = self.loose + text
-        return Streamed(self.joined, loose) if len(loose) <= _LOOSE else Streamed(_end_of(self.joined + loose))
+    def add(self, piece: MessageStreamed) -> "Streamed":
+        """Add the next piece; one of another message starts anew."""
+        if piece.message_id != self.message_id:
+            return Streamed(loose=piece.text, message_id=piece.message_id)
+        loose = self.loose + piece.text
+        if len(loose) <= _LOOSE:
+            return Streamed(self.joined, loose, self.message_id)
+        return Streamed(_end_of(self.joined + loose), message_id=self.message_id)
 
     @property
     def text(self) -> str:

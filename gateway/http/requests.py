@@ -154,12 +154,14 @@ class Redeliver(Body):
 
 
 class AnswerInteraction(Body):
-    """One of three: `decision` (and `scope`) for an approval, `answer` for a question, `value` for a secret."""
+    """One of three: `decision` for an approval, `answer` for a question, `value` for a secret."""
 
     decision: Literal["allow", "deny"] | None = None
     """The answer to an approval."""
     scope: Literal["once", "session", "always"] | None = None
     """The validity of a decision."""
+    reason: Annotated[str, Field(min_length=1, max_length=10_000)] | None = None
+    """The reason of a decision, for the agent; a loss if the runtime takes none."""
     answer: Annotated[str, Field(max_length=100_000)] | None = None
     """The answer to a question; an empty one skips it."""
     value: Annotated[str, Field(max_length=100_000)] | None = None
@@ -170,8 +172,9 @@ class AnswerInteraction(Body):
         given = [name for name in ("decision", "answer", "value") if getattr(self, name) is not None]
         if len(given) != 1:
             raise ValueError("set exactly one of `decision`, `answer` and `value`")
-        if self.scope is not None and self.decision is None:
-            raise Misplaced("scope", "`scope` requires `decision`")
+        for name in ("scope", "reason"):
+            if getattr(self, name) is not None and self.decision is None:
+                raise Misplaced(name, f"`{name}` requires `decision`")
         return self
 
     def as_mapping(self) -> dict[str, Any]:

@@ -118,7 +118,9 @@ async def test_approvals_are_told_in_the_order_of_asking_however_they_are_answer
         second = environment.agent.ask_approval("fetch", {"url": "http://x"}, mcp=True)
         one, other = await questions(gateway, 2)
         assert [one["event"]["id"], other["event"]["id"]] == [first.asked_id, second.asked_id]
-        assert (await answer(gateway, other, {"decision": "deny", "scope": "session"}))["losses"] == []
+        denial = {"decision": "deny", "scope": "session", "reason": "not there"}
+        losses = (await answer(gateway, other, denial))["losses"]
+        assert [(loss["how"], loss["path"]) for loss in losses] == [("dropped", "/reason")]
         assert posted(environment, "user.tool_confirmation") == []
         await answer(gateway, one, {"decision": "allow"})
         assert (await second.answered())["result"] == "deny"
@@ -132,7 +134,7 @@ async def test_approvals_are_told_in_the_order_of_asking_however_they_are_answer
 async def test_an_approval_is_given_by_the_executor_it_is_routed_to(environment: HermEnvironment) -> None:
     environment.configure({"routes": [{"match": {"event": "approval.asked", "tool": "term*"}, "to": "cards"},
                                 {"match": {"tool": "*"}, "to": "cards"}]})  # fmt: skip
-    environment.hooks.scripts["approval.asked"] = {"decision": "allow", "scope": "session"}
+    environment.hooks.scripts["approval.asked"] = {"decision": "allow", "scope": "session", "reason": "Herm takes none"}
     async with environment.running() as gateway:
         result = await environment.agent.agent_uses("terminal", {"command": "ls"}, "a.txt", gated=True)
         assert result["status"] == "completed"

@@ -271,6 +271,7 @@ async def test_words_that_do_not_go_together_are_usage_errors() -> None:
         ("answer", "--allow"),
         ("answer", "i", "--allow", "--deny"),
         ("answer", "i", "--text", "x", "--scope", "once"),
+        ("answer", "i", "--text", "x", "--reason", "no"),
         ("answer", "i"),
         ("tail", "s", "--url", "gopher://x"),
         ("tail", "s", "--key", "cl\x85-canary"),
@@ -302,13 +303,13 @@ async def test_the_inbox_lists_what_waits_and_answer_answers_each_kind_once(plai
     as_json = await dragoman(running, "inbox", "--session", "finn/room-7", "--json")
     assert [json.loads(line) for line in as_json.out.splitlines()] == [rows["a"], rows["q"]]
     assert "\x1b" not in as_json.out
-    allowed = await dragoman(running, "answer", approval[:8], "--allow", "--scope", "session")
+    allowed = await dragoman(running, "answer", approval[:8], "--allow", "--scope", "session", "--reason", "only here")
     answered = await dragoman(running, "answer", question, "--text", "blue", "--json")
     assert (allowed.code, allowed.out) == (0, f"answered: approval.asked {approval}\n")
     assert answered.code == 0
     assert (json.loads(answered.out)["interaction_id"], json.loads(answered.out)["state"]) == (question, "answered")
     given = await runtime.hears("approval.given")
-    assert (given["decision"], given["scope"]) == ("allow", "session")
+    assert (given["decision"], given["scope"], given["reason"]) == ("allow", "session", "only here")
     assert (await runtime.hears("question.answered"))["answer"] == "blue"
     again = await dragoman(running, "answer", approval, "--deny")
     assert again.code == 1

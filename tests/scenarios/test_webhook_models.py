@@ -48,7 +48,7 @@ async def test_what_is_sent_of_every_type_is_as_it_is_described(tmp_path: Path) 
 
         hooks.scripts |= {
             "slow": hang,
-            "approval.asked": {"decision": "allow", "scope": "once"},
+            "approval.asked": {"decision": "allow", "scope": "once", "reason": "as planned"},
             "question.asked": {"answer": "the blue one"},
             "message.posted": {"delivered": True},
         }

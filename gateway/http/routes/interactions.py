@@ -81,9 +81,9 @@ async def answer_interaction(
 ) -> Response:
     """Answer an interaction.
 
-    Set `decision` (and `scope`) for an approval, `answer` for a question (empty skips it), `value` for a secret, which
-    is sent to the runtime and never stored. `losses` lists the parts of the answer that the runtime's protocol cannot
-    express. A second answer is a conflict.
+    Set `decision` (with `scope` and `reason`) for an approval, `answer` for a question (empty skips it), `value` for a
+    secret, which is sent to the runtime and never stored. `losses` lists the parts of the answer that the runtime's
+    protocol cannot express. A second answer is a conflict.
     """
     row, losses = await gateway.interactions.answer(interaction_id, answer.as_mapping(), by=caller.name)
     return Reply(show_answered(row, losses))

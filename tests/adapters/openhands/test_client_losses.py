@@ -56,6 +56,7 @@ OTHERS = st.one_of(
         native_call_id=NAMES,
         decision=st.sampled_from(["allow", "deny"]),
         scope=st.sampled_from([None, "once", "session", "always"]),
+        reason=NAMES,
     ),
     st.builds(TurnInterrupted, reason=NAMES),
     st.builds(ActionOrdered, action=st.just("run"), arguments=st.just({"command": "ls", "thought": ""})),

@@ -316,16 +316,18 @@ class Client:
         *,
         decision: Literal["allow", "deny"] | None = None,
         scope: Literal["once", "session", "always"] | None = None,
+        reason: str | None = None,
         answer: str | None = None,
         value: SecretStr | str | None = None,
     ) -> AnsweredInteraction:
-        """Answer an interaction: `decision` and `scope` for an approval, `answer` for a question, `value` for a secret.
+        """Answer an interaction: `decision` for an approval, `answer` for a question, `value` for a secret.
 
-        `losses` of the result lists the parts of the answer that the runtime's protocol cannot express.
+        `scope` and `reason` belong to a decision. `losses` of the result lists the parts of the answer that the
+        runtime's protocol cannot express.
         The request is not retried if it may have arrived, because a second answer is a conflict.
         """
         secret = value.get_secret_value() if isinstance(value, SecretStr) else value
-        body = {"decision": decision, "scope": scope, "answer": answer, "value": secret}
+        body = {"decision": decision, "scope": scope, "reason": reason, "answer": answer, "value": secret}
         given = {member: said for member, said in body.items() if said is not None}
         path = f"{_interaction_path(interaction)}/answer"
         return read(AnsweredInteraction, await self._transport.ask("POST", path, body=given))

@@ -270,6 +270,8 @@ class ApprovalGiven(Value):
     """Whether the action is allowed."""
     scope: Scope | None = None
     """The scope of the approval."""
+    reason: str | None = None
+    """Text for the agent."""
 
 
 class QuestionAsked(Value):

@@ -208,6 +208,8 @@ class ApprovalReply(WebhookModel):
     """The decision."""
     scope: Literal["once", "session", "always"] | None = None
     """The validity of the decision."""
+    reason: str | None = None
+    """The reason of the decision, for the agent."""
 
 
 class QuestionReply(WebhookModel):
