@@ -27,11 +27,13 @@ REJECTED = "The user rejected the action."
 def read_action(event: dict[str, Any]) -> tuple[Draft, ...]:
     """Decode an ActionEvent: a call, or a message or thought that the agent expresses as one (A1)."""
     native = read_model(wire.ActionEvent, event)
-    thought, losses = read_text(native.thought, "/thought")
-    losses += unknown_of(native)
-    if not native.reasoning_content:
+    # Most actions have neither thoughts nor unknown members.
+    thought, losses = read_text(native.thought, "/thought") if native.thought else ("", ())
+    if native.model_extra:
+        losses += unknown_of(native)
+    if native.thinking_blocks and not native.reasoning_content:
         losses += unread(native, "thinking_blocks")
-    reasoning = reasoning_of(native, native.reasoning_content)
+    reasoning = reasoning_of(native, native.reasoning_content) if native.reasoning_content else ()
     match _kind_of(native.action):
         case wire.FINISH_ACTION:
             text, more = _member(native, "message")

@@ -8,7 +8,7 @@ import orjson
 from adapters.openhands.v1 import wire
 from adapters.openhands.v1.acp import mcp_name
 from adapters.openhands.v1.reading import read_event, read_session_frame
-from adapters.openhands.v1.reading_client import read_post, read_socket_message
+from adapters.openhands.v1.reading_client import read_client_frame, read_post
 from adapters.openhands.v1.writing import place_opaque, speaks_as_client, write_post, write_server_frame
 from adapters.openhands.writing import differences
 from gateway.adapter.checks import check_json, check_text
@@ -37,15 +37,11 @@ class OpenHandsV1Codec:
             raise MalformedFrame(fault.reason, path=fault.path)
         if frame.channel in wire.POST_PATHS:
             return (read_post(frame.channel, members) or _kept(frame.channel, members),)
-        match members:
-            case {"role": str()} if "kind" not in members and "type" not in members:
-                return (read_socket_message(members),)
-            case {"type": wire.AUTH} if "kind" not in members:
-                return (Draft(Opaque(channel=frame.channel, payload=wire.without_secrets(members)), live=True),)
-            case _ if frame.channel == wire.EVENTS:
-                return read_event(members)
-            case _:
-                return read_session_frame(members) or (_kept(frame.channel, members),)
+        if frame.channel == wire.EVENTS:
+            return read_client_frame(frame.channel, members) if "kind" not in members else read_event(members)
+        if "type" not in members:
+            return read_client_frame(frame.channel, members)
+        return read_session_frame(members) or (_kept(frame.channel, members),)
 
     def encode(self, item: Draft | Envelope) -> Encoded:
         """Encode an event.

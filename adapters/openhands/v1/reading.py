@@ -37,12 +37,12 @@ def read_session_frame(payload: dict[str, Any]) -> tuple[Draft, ...] | None:
     """
     match payload.get("type"):
         case wire.DURABLE:
-            sequence = wire.sequence_of(payload)
-            if sequence is None:
+            sequence = payload.get("seq")
+            # `type` excludes bool, which is a subclass of int.
+            if type(sequence) is not int or not 0 <= sequence < 2**63:
                 raise MalformedFrame("expected a whole number from 0", path="/seq")
-            return tuple(
-                draft if draft.live else replace(draft, native_sequence=sequence) for draft in _inside(payload)
-            )
+            drafts = _inside(payload)
+            return tuple([draft if draft.live else replace(draft, native_sequence=sequence) for draft in drafts])
         case wire.TRANSIENT:
             return tuple(
                 replace(draft, native_id=None, live=draft.live or isinstance(draft.event, Opaque))

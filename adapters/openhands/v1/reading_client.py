@@ -4,10 +4,10 @@ from typing import Any
 
 from adapters.openhands.v1 import wire
 from adapters.openhands.v1.content import read_blocks
-from adapters.openhands.v1.drafts import unknown_of
+from adapters.openhands.v1.drafts import silent, unknown_of
 from gateway.errors import MalformedFrame
 from gateway.events import ApprovalGiven, Content, Draft, Loss, MessagePosted, Text, TurnInterrupted
-from gateway.strict_json import read_model, unknown_fields
+from gateway.strict_json import json_type, read_model, unknown_fields
 
 
 def read_post(channel: str, body: dict[str, Any]) -> Draft | None:
@@ -32,13 +32,18 @@ def read_post(channel: str, body: dict[str, Any]) -> Draft | None:
             return None
 
 
-def read_socket_message(frame: dict[str, Any]) -> Draft:
-    """Decode a message that a client sends over a socket; it always runs (OV28).
+def read_client_frame(channel: str, frame: dict[str, Any]) -> tuple[Draft, ...]:
+    """Decode what a client sends over a socket: its key, or a message, which always runs (OV5, OV28).
 
     Raises:
         MalformedFrame: with the path of the first error.
     """
-    return _message(frame, always_runs=True)
+    if "role" in frame:
+        return (_message(frame, always_runs=True),)
+    if frame.get("type") == wire.AUTH:
+        return (silent(frame, channel),)
+    name = "kind" if channel == wire.EVENTS else "type"
+    raise MalformedFrame(f"expected a string, got {json_type(frame.get(name))}", path=f"/{name}")
 
 
 def _message(body: dict[str, Any], *, always_runs: bool) -> Draft:
