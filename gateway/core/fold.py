@@ -231,15 +231,12 @@ def _acted(memory: Remembered, recorded: Envelope, event: ToolRequested) -> Chan
     """Remember an action of the runtime's own."""
     origin = recorded.origin
     correlation = origin.correlation if origin is not None else None
-    again = [a for a in memory.actions if a.is_sent_again(event, correlation)]
-    # After its approval the runtime sends the same action under a new id, which replaces the old one.
-    gone = {a.native_call_id for a in again}
-    actions = tuple(
-        replace(a, finished=True, superseded=True) if a.native_call_id in gone else a for a in memory.actions
-    )
-    asked = memory.asked
-    if gone:
-        asked = tuple(a for a in asked if not (isinstance(a.event, ApprovalAsked) and a.event.native_call_id in gone))
+    # After its approval a runtime may send the same action under a new id, which replaces the old one.
+    gone, actions, asked = event.supersedes, memory.actions, memory.asked
+    again = gone is not None and any(a.native_call_id == gone for a in actions)
+    if again:
+        actions = tuple(replace(a, finished=True, superseded=True) if a.native_call_id == gone else a for a in actions)
+        asked = tuple(a for a in asked if not (isinstance(a.event, ApprovalAsked) and a.event.native_call_id == gone))
     action = Action(
         event.native_call_id,
         correlation,
@@ -247,7 +244,7 @@ def _acted(memory: Remembered, recorded: Envelope, event: ToolRequested) -> Chan
         event.arguments,
         recorded.sequence,
         number=origin.native_sequence if origin is not None else None,
-        decided=bool(again),
+        decided=again,
         gated=event.needs_approval,
         size=weight(event.arguments),
         asked_at=recorded.recorded_at,

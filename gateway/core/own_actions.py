@@ -58,8 +58,13 @@ def may_be_an_action(runtime: RuntimeContext, caller: str) -> bool:
 
 
 def runtime_acts(builder: StepBuilder, draft: Draft, event: ToolRequested) -> None:
-    """Record an action of the runtime's own; the same action under a new id replaces the earlier one."""
-    known = builder.memory.action("", draft.correlation) if draft.correlation else None
+    """Record an action of the runtime's own.
+
+    With approvals by state, the same action under a new id replaces the earlier one.
+    """
+    known: Action | None = None
+    if draft.correlation and builder.runtime.capabilities.approvals == "by_state":
+        known = builder.memory.action("", draft.correlation)
     linked_to: CallId | None = None
     if known is not None and known.tool == event.tool and event.supersedes is None:
         event = event.model_copy(update={"supersedes": known.native_call_id})

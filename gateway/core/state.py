@@ -25,7 +25,6 @@ from gateway.events import (
     SecretAsked,
     SessionId,
     SessionMoved,
-    ToolRequested,
     TurnInterrupted,
     TurnSteered,
 )
@@ -114,12 +113,6 @@ class Action:
     """The caller's call that it is."""
     withdrawn: bool = False
     """It ended because it was withdrawn."""
-
-    def is_sent_again(self, event: ToolRequested, correlation: str | None) -> bool:
-        """Whether a request replaces this one, under another id."""
-        if self.native_call_id == event.supersedes:
-            return True
-        return correlation is not None and self.correlation == correlation and self.tool == event.tool
 
 
 @frozen

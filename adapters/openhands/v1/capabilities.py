@@ -25,6 +25,8 @@ CAPABILITIES = Capabilities(
     approvals="by_group",
     creates_sessions=True,
     takes_tools="mcp",
+    # OV40, OV56: after a crash the server reports the end of the first open action at most.
+    abandons_actions=True,
     reports_mcp_calls=True,
     # OV24: a message is answered only after the running tool.
     slow_sends=True,

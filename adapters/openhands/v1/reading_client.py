@@ -21,11 +21,9 @@ def read_post(channel: str, body: dict[str, Any]) -> Draft | None:
             return _message(body, always_runs=False)
         case wire.POST_CONFIRMATION:
             native = read_model(wire.ConfirmationBody, body)
-            losses = unknown_of(native)
-            if native.reason:
-                losses += (Loss(how="dropped", path="/reason", note="an approval has no reason"),)
+            decision = "allow" if native.accept else "deny"
             # The answer concerns all held actions and names none of them (OV33).
-            return Draft(ApprovalGiven(id="", decision="allow" if native.accept else "deny"), losses=losses)
+            return Draft(ApprovalGiven(id="", decision=decision, reason=native.reason), losses=unknown_of(native))
         case wire.POST_INTERRUPT:
             return Draft(TurnInterrupted(), losses=unknown_fields(body))
         case _:

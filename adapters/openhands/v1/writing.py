@@ -71,7 +71,7 @@ def write_post(event: Event, *, steering_runs: bool) -> tuple[Frame, tuple[Loss,
             frame, losses = Frame(wire.POST_MESSAGE, body), ()
         case ApprovalGiven():
             accept = event.decision == "allow"
-            frame = Frame(wire.POST_CONFIRMATION, wire.confirmation(accept=accept, reason=None))
+            frame = Frame(wire.POST_CONFIRMATION, wire.confirmation(accept=accept, reason=event.reason))
             scope = None if event.scope == "once" else event.scope
             losses = dropped(("scope", scope), note=NO_EQUIVALENT)
         case TurnInterrupted():

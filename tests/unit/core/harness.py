@@ -34,6 +34,7 @@ _OPTIONS = {
     "huma-0.1": {"api_key": "k", "agent_id": "finn"},
     "huma-0.2": {"api_key": "k", "agent_id": "finn"},
     "openhands": {"conversation_id": "c"},
+    "openhands-v1": {"conversation_id": "c70b4d45-e97b-43d6-84f7-8ff27032d0d5"},
     "herm": {"api_key": "k", "session_id": "s"},
 }
 ROUTES = (Route(tool="ask_*", to="cards"), Route(tool="slow_*", to="once"))
