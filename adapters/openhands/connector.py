@@ -256,8 +256,7 @@ class OpenHandsConnector:
         return LinkRefused(
             "WRONG_PROTOCOL",
             f"this is an OpenHands V1 server ({server}); adapter openhands speaks V0, the protocol of servers from 0.17"
-            " to 1.6. Set url to such a server; agents of V1 can call the tools as clients of a runtime with"
-            " `adapter: mcp`, whose address and token belong in the MCP settings of OpenHands"
+            " to 1.6. Use adapter openhands-v1, with `url` for an agent-server and `app` for an app server"
             f" (response: {refusal})",
             terminal=True,
         )

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, cast
 from urllib.parse import urlsplit, urlunsplit
 
-from adapters.openhands.v1.options import AppOptions, is_conversation_id
+from adapters.openhands.v1.options import AppOptions, is_conversation_id, with_dashes
 from adapters.openhands.v1.tuning import V1Tuning
 from adapters.openhands.wire import KEY_HEADER
 from gateway.errors import LinkLost, LinkRefused
@@ -119,7 +119,7 @@ class AppServer:
             while True:
                 match await self._poll(self._tasks, task):
                     case {"status": "READY", "app_conversation_id": str(name)} if is_conversation_id(name):
-                        return name
+                        return with_dashes(name)
                     case {"status": "ERROR"}:
                         reason = "the app server could not start the conversation; its log has the reason"
                         raise LinkRefused("START_FAILED", reason)

@@ -13,7 +13,7 @@ from adapters.openhands.v1.app import AppServer, open_app
 from adapters.openhands.v1.creating import conversation_id_for, losses_of, request_for, tools_of
 from adapters.openhands.v1.history import History
 from adapters.openhands.v1.link import open_link
-from adapters.openhands.v1.options import OpenHandsV1Options, is_conversation_id
+from adapters.openhands.v1.options import OpenHandsV1Options, is_conversation_id, with_dashes
 from adapters.openhands.v1.posting import places_of
 from adapters.openhands.v1.server import Conversation, Server
 from adapters.openhands.v1.tuning import PRODUCTION, V1Tuning
@@ -108,7 +108,7 @@ class OpenHandsV1Connector:
         if answer.status != HTTPStatus.CREATED:
             # Nothing of the request was used (OV17).
             _check_same(made, body)
-        return Created(native_id, losses_of(conversation, order), tools_of(conversation, order))
+        return Created(with_dashes(native_id), losses_of(conversation, order), tools_of(conversation, order))
 
     async def declared(self, native_id: str) -> tuple[Tool, ...] | None:
         """Read the tools from the stored system prompt; None before the first message, and for ACP agents (OV53)."""

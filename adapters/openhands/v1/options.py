@@ -218,6 +218,9 @@ class OpenHandsV1Options(RuntimeOptions):
             case {"app": {"url": str(url)}} if options["url"] == url:
                 # A copy of valid options.
                 return options
+            case {"app": dict()} if not options.get("url"):
+                # The options of the app have the fault.
+                return options
             case {"app": dict()}:
                 raise ValueError("set either url (an agent-server) or app (an app server)")
             case {"url": str(url)} if url:
@@ -239,7 +242,7 @@ class OpenHandsV1Options(RuntimeOptions):
     def _is_a_conversation_id(cls, name: str | None) -> str | None:
         if name is not None and not is_conversation_id(name):
             raise ValueError("a conversation id is a UUID, such as c70b4d45-e97b-43d6-84f7-8ff27032d0d5")
-        return name
+        return None if name is None else with_dashes(name)
 
     @field_validator("send_timeout")
     @classmethod
@@ -264,3 +267,9 @@ class OpenHandsV1Options(RuntimeOptions):
 def is_conversation_id(name: str) -> bool:
     """Report whether a text is a UUID, with or without dashes (OV6)."""
     return _CONVERSATION_ID.fullmatch(name) is not None
+
+
+def with_dashes(name: str) -> str:
+    """Return a conversation id as agent-servers write it; app servers leave the dashes out (OV75)."""
+    plain = name.replace("-", "").lower()
+    return f"{plain[:8]}-{plain[8:12]}-{plain[12:16]}-{plain[16:20]}-{plain[20:]}"

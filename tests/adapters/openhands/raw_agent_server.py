@@ -87,6 +87,11 @@ class RawAgentServer:
         self.on_post: Callable[[str, Any], Awaitable[None]] | None = None
         """Called with the channel and the body of each accepted command."""
         self.info: Any = None
+        self.info_status = 200
+        self.break_creation = False
+        """Whether a creation breaks the connection."""
+        self.found: RestAnswer | None = None
+        """What asking for any other conversation is answered with."""
         self._failure: Failure | None = None
         self._sockets: dict[int, Socket] = {}
         self._times_connected = 0
@@ -209,7 +214,7 @@ class RawAgentServer:
             self._changed.notify_all()
         if request.path == "/server_info":
             info = {"version": self.version, "sdk_version": self.version, **_SERVER_INFO}
-            await _reply(send, RestAnswer(200, info if self.info is None else self.info))
+            await _reply(send, RestAnswer(self.info_status, info if self.info is None else self.info))
         elif request.path == "/openapi.json":
             given = RestAnswer(200, {"info": {"title": "OpenHands Agent Server", "version": self.version}, "paths": {}})
             await _reply(send, self._given("openapi.json") or given)
@@ -219,7 +224,13 @@ class RawAgentServer:
             await self._serve_request(request, receive, send)
 
     async def _serve_request(self, request: Request, receive: Any, send: Any) -> None:
-        steps = request.path.removeprefix(_PREFIX).strip("/")
+        steps = request.path.removeprefix(_PREFIX).removeprefix("/api").strip("/")
+        if steps == "conversations" and self.break_creation:
+            abort(receive)
+            return
+        if steps.startswith("conversations/") and self.found is not None:
+            await _reply(send, self.found)
+            return
         if request.method == "POST" and steps == "events" and self._failure is not None:
             failure, self._failure = self._failure, None
             if failure == "unauthorized":

@@ -54,7 +54,7 @@ async def test_an_app_server_of_v1_is_named_with_what_to_configure(*, pages: boo
     for one in (refused, not_created.value):
         assert (one.code, one.terminal) == ("WRONG_PROTOCOL", True)
         assert "this is an OpenHands V1 server (app server 1.11.0)" in str(one)
-        assert "adapter: mcp" in str(one)
+        assert "adapter openhands-v1" in str(one)
 
 
 async def test_an_app_server_whose_pages_answer_every_path_is_named_before_a_link_is_made() -> None:
