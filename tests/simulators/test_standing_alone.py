@@ -16,6 +16,8 @@ BOUND = 60.0
     [
         ("openhands", ["--session-api-key", "k"], "run", {"command": "ls"}, {"X-Session-API-Key": "k"}),
         ("openhands", [], "say", {"text": "hello"}, {}),
+        ("openhands_v1", ["--session-api-key", "k"], "run", {"command": "ls"}, {"X-Session-API-Key": "k"}),
+        ("openhands_v1", ["--acp", "codex", "--server-version", "1.44.0"], "say", {"text": "hello"}, {}),
         ("herm", ["--api-key", "k"], "say", {"text": "hello"}, {"Authorization": "Bearer k"}),
     ],
 )
