@@ -9,8 +9,8 @@ from gateway.adapter.port import McpEndpoint, Order
 from gateway.events import Loss
 from gateway.strict_json import pointer
 
-_BARE_SERVERS = (1, 32)
-"""The first minor whose `mcp_config` is the map of servers itself: 1.31.2 (OV1)."""
+_BARE_SERVERS = (1, 31)
+"""The first minor whose `mcp_config` is the map of servers itself, since 1.31.2 (OV1)."""
 
 
 def conversation_id_for(order: Order) -> str | None:
