@@ -11,6 +11,7 @@ from importlib.util import find_spec
 
 import typer
 
+from gateway.cli.choices import ExtraChoice
 from gateway.cli.config_file import ConfigOption, choose
 from gateway.cli.errors import report_errors
 from gateway.cli.help import examples
@@ -19,6 +20,7 @@ from gateway.cli.version import find_sdk_fault
 from gateway.errors import OperatorError, install_line
 
 _HERE = "127.0.0.1"
+_EXTRA = typer.Option([], "--with", help="A further runtime; may be repeated.")
 
 commands = typer.Typer()
 
@@ -64,6 +66,7 @@ def serve(
         "dragoman demo",
         "dragoman demo --keep                 keeps everything running",
         "dragoman demo --keep --port 8090     with fixed ports",
+        "dragoman demo --with openhands-v1    with a further runtime",
     )
 )
 def demo(
@@ -80,6 +83,7 @@ def demo(
         min=0,
         max=65_530,
     ),
+    extra: list[ExtraChoice] = _EXTRA,
 ) -> None:
     """Play a scripted game through a real gateway."""
     from gateway.cli.init import DEMO_LIBRARIES
@@ -90,7 +94,7 @@ def demo(
         from gateway.testing.demo import game
 
         show = "json" if as_json else "verbose" if verbose else "brief"
-        code = int(game.main(keep, show=show, host=host, port=port))
+        code = int(game.main(keep, show=show, host=host, port=port, extra=frozenset(map(str, extra))))
     raise typer.Exit(code)
 
 

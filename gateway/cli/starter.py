@@ -50,6 +50,7 @@ _AGENTS = {
     RuntimeChoice.HUMA_0_2: _Agent("HUMA 0.2.0", "HUMA_API_KEY", _SIMULATED, "huma --dialect 0.2 --port 9002"),
     RuntimeChoice.HUMA_0_1: _Agent("HUMA 0.1", "HUMA_API_KEY", _SIMULATED, "huma --dialect 0.1 --port 9002"),
     RuntimeChoice.OPENHANDS: _Agent("OpenHands", "OPENHANDS_KEY", _SIMULATED, "openhands --port 9002"),
+    RuntimeChoice.OPENHANDS_V1: _Agent("OpenHands V1", "OPENHANDS_KEY", _SIMULATED, "openhands_v1 --port 9002"),
     RuntimeChoice.HERM: _Agent("Herm", "HERM_API_KEY", _SIMULATED, "herm --port 9002"),
     RuntimeChoice.MCP: _Agent("MCP", "MCP_TOKEN", "identifies your MCP client", "mcp"),
 }

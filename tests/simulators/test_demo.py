@@ -249,6 +249,21 @@ async def test_a_demo_whose_gateway_ends_at_start_says_that_nothing_was_played_a
     assert said[-1].startswith("The log of the gateway is ")
 
 
+@pytest.mark.slow
+async def test_a_further_runtime_plays_the_whole_game_on_request(tmp_path: Path) -> None:
+    async with demo(tmp_path, "--json", "--with", "openhands-v1") as process:
+        async with asyncio.timeout(WHOLE_BOUND):
+            told, _ = await process.communicate()
+    lines = [json.loads(line) for line in told.decode().splitlines()]
+    steps = [line for line in lines if line["type"] == "step"]
+    assert process.returncode == 0, [step for step in steps if not step["held"]]
+    played = [step["step"] for step in steps if step["runtime"] == "openhands v1"]
+    assert len(played) == 18
+    assert "one approval for two actions, denied" in played
+    assert "caught up; waiting action approved" in played
+    assert files_in(tmp_path) == []
+
+
 async def test_a_game_whose_gateway_does_not_restart_is_broken_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,14 +301,16 @@ async def test_a_gateway_that_does_not_start_fails_the_demo(tmp_path: Path, monk
     environment.remove()
 
 
-async def test_the_configuration_is_private_and_complete() -> None:
-    environment = Environment()
+@pytest.mark.parametrize("extra", [(), ("openhands-v1",)])
+async def test_the_configuration_is_private_and_complete(extra: tuple[str, ...]) -> None:
+    environment = Environment(extra=extra)
     async with environment:
         settings = yaml.safe_load(environment.config.read_text())
         assert environment.config.stat().st_mode & 0o077 == 0
         assert settings["api"]["keys"][0]["key"] == environment.api_key
         assert {runtime["adapter"] for runtime in settings["runtimes"].values()} == {
-            *("huma-0.1", "huma-0.2", "openhands", "herm", "mcp")
+            *("huma-0.1", "huma-0.2", "openhands", "herm", "mcp"),
+            *extra,
         }
         assert environment.addresses()["gateway"] == environment.url
     environment.remove()

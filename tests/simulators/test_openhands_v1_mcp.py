@@ -18,7 +18,11 @@ from tests.simulators.raw_openhands_v1 import RawRest, kinds
 
 Frame = dict[str, Any]
 SHORT = Manners(mcp_limit=timedelta(milliseconds=500), ending=timedelta(milliseconds=10))
-ADD = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
+ADD = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}, "b": {"type": "number"}, "c": {"enum": ["x"]}},
+    "required": ["a"],
+}
 
 
 @dataclass
@@ -161,13 +165,33 @@ async def test_a_dead_server_is_left_out_without_a_word(server: AgentServer) -> 
 
 
 # OV50
-async def test_arguments_that_do_not_fit_never_arrive(server: AgentServer, tools: Tools) -> None:
+@pytest.mark.parametrize("arguments", [{"a": "x"}, {"a": 1, "undeclared": 1}, {}])
+async def test_arguments_that_do_not_fit_never_arrive(server: AgentServer, tools: Tools, arguments: Frame) -> None:
     work = created(server, tools.url)
-    seen = await work.agent_calls("add", {"a": "x"})
+    seen = await work.agent_calls("add", arguments)
     assert (seen["kind"], "Error validating tool 'add'" in seen["error"]) == ("AgentErrorEvent", True)
     action = next(event for event in work.events if event["kind"] == "ActionEvent")
-    assert ("action" in action, json.loads(action["tool_call"]["arguments"])["a"]) == (False, "x")
+    told = json.loads(action["tool_call"]["arguments"])
+    assert ("action" in action, {key: told[key] for key in arguments}) == (False, arguments)
     assert "tools/call" not in tools.methods
+
+
+async def test_arguments_are_coerced_and_enums_unchecked(server: AgentServer, tools: Tools) -> None:
+    work = created(server, tools.url)
+    await work.agent_calls("add", {"a": 1, "b": 2, "c": "y"})
+    await work.agent_calls("add", {"a": 1, "b": None})
+    sent = [body["params"]["arguments"] for body, _ in tools.asked if body["method"] == "tools/call"]
+    assert (json.dumps(sent[0]), sent[1]) == ('{"a": 1, "b": 2.0, "c": "y"}', {"a": 1})
+    actions = [event["action"]["data"] for event in work.events if event["kind"] == "ActionEvent"]
+    assert actions == sent
+
+
+# OV67
+async def test_whether_a_server_is_reached_is_said_before_a_conversation(server: AgentServer, tools: Tools) -> None:
+    async with RawRest(server.url, "") as rest:
+        for url, reached in ((tools.url, True), ("http://127.0.0.1:9/dead", False)):
+            answer = await rest.http.post("/api/mcp/test", json={"server": {"url": url, "transport": "http"}})
+            assert answer.json()["ok"] is reached
 
 
 # OV49

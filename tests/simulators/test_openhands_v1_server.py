@@ -524,6 +524,7 @@ async def test_the_session_socket_resumes_exactly() -> None:
                 assert seen.frames[-1]["type"] == "transient"
         async with socket(server.url, "session", name) as seen:
             await seen.until_event(is_state("running"))
+            assert seen.frames[0] == {"type": "sync", "through_seq": last}
             await work.agent_says("live")
             await seen.until_event(is_status("finished"))
             assert next(frame["seq"] for frame in seen.frames if frame["type"] == "durable") == last + 1

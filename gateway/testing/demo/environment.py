@@ -9,7 +9,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,6 +21,7 @@ from gateway.testing.demo.report import Unmet
 from gateway.testing.runtimes.herm.server import HermServer
 from gateway.testing.runtimes.huma.server import HumaServer, Manners
 from gateway.testing.runtimes.openhands.server import OpenHandsServer
+from gateway.testing.runtimes.openhands_v1.server import AGENT, AgentServer
 from gateway.testing.serving import LOOPBACK, Served
 from gateway.testing.wire import Wire
 
@@ -35,6 +36,9 @@ RUNTIMES = {
     "herm": "ada",
     "mcp": "desk",
 }
+V1 = "openhands v1"
+EXTRA = {"openhands-v1": {V1: "builder"}}
+"""The further runtimes, by their choice: their names in the YAML, by their labels in the report."""
 HERM_AGENT, MCP_CLIENT = "agent", "joan"
 GREETING = "Hello! Whose turn is it?"
 FAREWELL = "Thanks for the game."
@@ -44,13 +48,18 @@ PARTS = ("gateway", "backend", "huma 0.1", "huma 0.2", "openhands", "herm")
 """The listening parts, in the order of their ports if `--port` is given."""
 
 
-def check_ports(host: str, port: int) -> None:
+def parts_with(extra: Collection[str]) -> tuple[str, ...]:
+    """Return the listening parts, with those of further runtimes."""
+    return (*PARTS, *(label for name in EXTRA if name in extra for label in EXTRA[name]))
+
+
+def check_ports(host: str, port: int, parts: Sequence[str] = PARTS) -> None:
     """Check that all parts can listen, because another program on a port would be taken for a part of the demo.
 
     Raises:
         OSError: a port is in use, or the host is not an address of this machine; the text has a fix.
     """
-    for number, part in enumerate(PARTS):
+    for number, part in enumerate(parts):
         own_port = port + number if port else 0
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -60,7 +69,7 @@ def check_ports(host: str, port: int) -> None:
                 if exc.errno == errno.EADDRINUSE:
                     text = (
                         f"port {own_port} of {host} is in use, and the demo's {part} needs it; pass a --port that is "
-                        f"free together with the next {len(PARTS) - 1}, or omit it to use free ports"
+                        f"free together with the next {len(parts) - 1}, or omit it to use free ports"
                     )
                 else:
                     at = f"port {own_port} of {host}" if port else host
@@ -71,14 +80,18 @@ def check_ports(host: str, port: int) -> None:
 class Environment:
     """All parts of the demo, by default on free loopback ports; the files are in a temporary folder."""
 
-    def __init__(self, *, host: str = LOOPBACK, port: int = 0) -> None:
+    def __init__(self, *, host: str = LOOPBACK, port: int = 0, extra: Collection[str] = ()) -> None:
         self.host = host
-        ports = {part: port + number if port else 0 for number, part in enumerate(PARTS)}
+        ports = {part: port + number if port else 0 for number, part in enumerate(parts_with(extra))}
+        self.runtimes = RUNTIMES | {
+            label: name for each in EXTRA if each in extra for label, name in EXTRA[each].items()
+        }
+        """Names in the YAML, by their labels in the report."""
         self.folder = Path(tempfile.mkdtemp(prefix="dragoman-demo-"))
         self.config = self.folder / "gateway.yaml"
         self.log = self.folder / "gateway.log"
         self.api_key = secrets.token_urlsafe(24)
-        self.wires = {label: Wire() for label in RUNTIMES}
+        self.wires = {label: Wire() for label in self.runtimes}
         """The recorded traffic of each runtime."""
         self.huma = {
             "0.1": HumaServer(
@@ -101,12 +114,16 @@ class Environment:
         self.openhands = OpenHandsServer(
             session_api_key=secrets.token_urlsafe(12), host=host, port=ports["openhands"], wire=self.wires["openhands"]
         )
+        self.agent_server = (
+            AgentServer(session_api_key=secrets.token_urlsafe(12), host=host, port=ports[V1], wire=self.wires[V1])
+            if V1 in ports
+            else None
+        )
+        """The server of `--with openhands-v1`."""
         self.herm = HermServer(
             api_key=secrets.token_urlsafe(12), host=host, port=ports["herm"], wire=self.wires["herm"]
         )
         self.mcp_token = secrets.token_urlsafe(24)
-        self.runtimes = RUNTIMES
-        """Names in the YAML, by their labels in the report."""
         self.greeting = GREETING
         self.farewell = FAREWELL
         self._secret = "whsec_" + base64.b64encode(secrets.token_bytes(24)).decode()
@@ -198,6 +215,7 @@ class Environment:
             **{f"huma {dialect}": server.url for dialect, server in self.huma.items()},
             "openhands": self.openhands.url,
             "herm": self.herm.url,
+            **({} if self.agent_server is None else {V1: self.agent_server.url}),
             "mcp": self.mcp_url,
             "files": str(self.folder),
         }
@@ -214,6 +232,8 @@ class Environment:
             server.agent(RUNTIMES[f"huma {dialect}"])
         await self.openhands.start()
         await self.herm.start()
+        if self.agent_server is not None:
+            await self.agent_server.start()
         # The file holds keys, and only this person's.
         self.config.touch(mode=0o600)
         self.config.write_text(yaml.safe_dump(self._settings(), sort_keys=False, width=120))
@@ -224,8 +244,9 @@ class Environment:
             # Shielded: a second Ctrl-C must not leave the process behind.
             await asyncio.shield(self.stop_gateway())
         await self.http.aclose()
-        for server in (*self.huma.values(), self.openhands, self.herm):
-            await server.__aexit__()
+        for server in (*self.huma.values(), self.openhands, self.herm, self.agent_server):
+            if server is not None:
+                await server.__aexit__()
         await self.backend_served.stop()
 
     def remove(self) -> None:
@@ -281,6 +302,11 @@ class Environment:
             # A client with this token has a session.
             RUNTIMES["mcp"]: {"adapter": "mcp", "clients": [{"name": MCP_CLIENT, "token": self.mcp_token}]},
         }
+        if self.agent_server is not None:
+            key = self.agent_server.session_api_key
+            agent = {"kind": "openhands", "llm": {"model": AGENT["llm"]["model"]}}
+            built = {"adapter": "openhands-v1", "url": self.agent_server.url, "session_api_key": key}
+            made[self.runtimes[V1]] = {**built, "conversation": {"agent": agent}, "autostart": True}
         return {name: {**options, "keep_native": True} for name, options in made.items()}
 
     async def _is_ready(self) -> bool:

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from gateway.testing import backend
-from gateway.testing.demo.one_call import DIALECTS, OneCall
+from gateway.testing.demo.one_call import DIALECTS, FURTHER, OneCall
 from gateway.testing.demo.report import Note, Story
 from gateway.testing.serving import LOOPBACK
 
@@ -31,7 +31,7 @@ class FoldedOutput:
         self._story: Story | None = None
 
     def begin(self) -> None:
-        self._print(Text("Four runtimes and an MCP client play Go Fish against one backend.", HEADING))
+        self._print(Text("Agents of several runtimes and an MCP client play Go Fish against one backend.", HEADING))
         self._print(Text())
         if self._console.is_terminal:
             self._live.start()
@@ -72,6 +72,8 @@ class FoldedOutput:
         complete = any(note.step == WHOLE and note.held for note in notes)
         for runtime, name in DIALECTS.items():
             own = [note for note in notes if note.runtime == runtime]
+            if runtime in FURTHER and not own:
+                continue
             held = sum(note.held is True for note in own)
             steps = " · ".join(dict.fromkeys(note.step for note in own if note.latency is not None))
             text = f"{held} of {len(own)} checks  {steps}"

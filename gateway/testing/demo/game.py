@@ -13,7 +13,7 @@ from functools import partial
 from rich.console import Console
 
 from gateway.testing.demo.crash import Side, crash_in_the_middle
-from gateway.testing.demo.environment import Environment, check_ports
+from gateway.testing.demo.environment import Environment, check_ports, parts_with
 from gateway.testing.demo.folded import STARTS, WHOLE, FoldedOutput
 from gateway.testing.demo.herm import HermSide
 from gateway.testing.demo.huma import HumaSide
@@ -22,6 +22,7 @@ from gateway.testing.demo.machine import JsonOutput
 from gateway.testing.demo.mcp import McpSide
 from gateway.testing.demo.one_call import DIALECTS, OneCall
 from gateway.testing.demo.openhands import OpenHandsSide
+from gateway.testing.demo.openhands_v1 import OpenHandsV1Side
 from gateway.testing.demo.report import Output, Report, expect
 from gateway.testing.demo.story import tell_story
 from gateway.testing.demo.verbose import VerboseOutput
@@ -31,7 +32,14 @@ WHOLE_LIMIT = 300.0
 ALL = "all"
 
 
-def main(keep: bool = False, *, show: str = "brief", host: str = LOOPBACK, port: int = 0) -> int:
+def main(
+    keep: bool = False,
+    *,
+    show: str = "brief",
+    host: str = LOOPBACK,
+    port: int = 0,
+    extra: frozenset[str] = frozenset(),
+) -> int:
     """Play the game; return 0 only if every check passed, otherwise 1.
 
     Args:
@@ -39,11 +47,12 @@ def main(keep: bool = False, *, show: str = "brief", host: str = LOOPBACK, port:
         show: `brief`, `verbose` or `json`.
         host: The address to listen on.
         port: The gateway's port; the others follow. 0 selects free ones.
+        extra: Further runtimes: `openhands-v1`.
 
     Raises:
         OSError: a port is in use.
     """
-    check_ports(host, port)
+    check_ports(host, port, parts_with(extra))
     console = Console(highlight=False)
     outputs: dict[str, Callable[[], Output]] = {
         "brief": lambda: FoldedOutput(console),
@@ -52,7 +61,7 @@ def main(keep: bool = False, *, show: str = "brief", host: str = LOOPBACK, port:
     }
     output = outputs[show]()
     try:
-        return asyncio.run(_demonstrate(Environment(host=host, port=port), Report(output), keep=keep))
+        return asyncio.run(_demonstrate(Environment(host=host, port=port, extra=extra), Report(output), keep=keep))
     except KeyboardInterrupt:
         return 130
     except asyncio.CancelledError:
@@ -66,9 +75,12 @@ async def _demonstrate(environment: Environment, report: Report, *, keep: bool) 
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     try:
         async with environment:
-            coder, client = OpenHandsSide(environment, report), McpSide(environment, report)
+            client = McpSide(environment, report)
+            coders: list[OpenHandsSide | OpenHandsV1Side] = [OpenHandsSide(environment, report)]
+            if environment.agent_server is not None:
+                coders.append(OpenHandsV1Side(environment, report, environment.agent_server))
             huma = [HumaSide(environment, report, dialect) for dialect in environment.huma]
-            sides: list[Side] = [*huma, coder, HermSide(environment, report), client]
+            sides: list[Side] = [*huma, *coders, HermSide(environment, report), client]
             report.output.begin()
             try:
                 await _play(environment, report, sides, huma[-1])
@@ -80,7 +92,8 @@ async def _demonstrate(environment: Environment, report: Report, *, keep: bool) 
                 elif environment.runs:
                     await _stop(environment, report)
             finally:
-                coder.end()
+                for coder in coders:
+                    coder.end()
                 await client.end()
                 report.output.end()
             seen = f"{sum(len(side.player.asked) for side in sides)} calls"

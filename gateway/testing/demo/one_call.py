@@ -6,7 +6,16 @@ from typing import Any
 
 from gateway.testing.wire import Passed, Wire
 
-DIALECTS = {"huma 0.1": "HUMA 0.1", "huma 0.2": "HUMA 0.2.0", "openhands": "OpenHands", "herm": "Herm", "mcp": "MCP"}
+DIALECTS = {
+    "huma 0.1": "HUMA 0.1",
+    "huma 0.2": "HUMA 0.2.0",
+    "openhands": "OpenHands",
+    "openhands v1": "OpenHands V1",
+    "herm": "Herm",
+    "mcp": "MCP",
+}
+FURTHER = frozenset({"openhands v1"})
+"""The dialects that are played only on request."""
 
 
 @dataclass(frozen=True, slots=True)

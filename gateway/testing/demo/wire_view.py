@@ -21,7 +21,7 @@ NARROWEST, GAP, MARGIN = 36, 3, 2
 FRAME_LINES, MIDDLE_LINES = 10, 16
 # Colors of the terminal's palette that are readable on dark and on light backgrounds.
 KEY, WORD = "dim", "bold magenta"
-_NUMBERS = ("no dialect", "one dialect", "two dialects", "three dialects", "four dialects", "five dialects")
+_NUMBERS = ("no dialect", "one dialect", *(f"{n} dialects" for n in ("two", "three", "four", "five", "six")))
 _KEY = re.compile(r'"[^"]*"(?=:)')
 _SIGNED = ("webhook-id", "webhook-timestamp", "webhook-signature")
 

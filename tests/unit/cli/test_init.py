@@ -18,6 +18,7 @@ from adapters.herm import ADAPTER as HERM
 from adapters.huma import HUMA_0_1, HUMA_0_2
 from adapters.mcp import ADAPTER as MCP
 from adapters.openhands import ADAPTER as OPENHANDS
+from adapters.openhands.v1 import ADAPTER as OPENHANDS_V1
 from gateway.cli.choices import BackendChoice, RuntimeChoice
 from gateway.cli.commands import app
 from gateway.cli.init import write_new
@@ -25,7 +26,7 @@ from gateway.cli.starter import StarterFile
 from gateway.cli.tools import import_tools
 from gateway.settings.load import load
 
-ADAPTERS = {adapter.name: adapter for adapter in (HUMA_0_1, HUMA_0_2, OPENHANDS, HERM, MCP)}
+ADAPTERS = {adapter.name: adapter for adapter in (HUMA_0_1, HUMA_0_2, OPENHANDS, OPENHANDS_V1, HERM, MCP)}
 NOBODY = 65534
 
 

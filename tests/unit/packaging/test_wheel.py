@@ -362,7 +362,7 @@ def test_init_has_its_files_in_the_wheel_and_names_the_extra_of_the_simulators(
     bare: Environment, tmp_path: Path
 ) -> None:
     for backend, written in (("fastapi", {"backend.py"}), ("express", {"backend.mjs", "package.json"})):
-        for runtime in ("huma-0.2", "huma-0.1", "openhands", "herm", "mcp"):
+        for runtime in ("huma-0.2", "huma-0.1", "openhands", "openhands-v1", "herm", "mcp"):
             done = bare.run("init", f"{backend}-{runtime}", "--runtime", runtime, "--backend", backend, cwd=tmp_path)
             assert done.returncode == 0, done.stderr
             assert "pip install ./gateway/sdk '.[demo]'" in done.stdout
@@ -432,6 +432,6 @@ def test_the_demo_and_the_simulated_runtimes_want_nothing_of_the_suites(sdk: Pat
         r"gateway\.(traces\.otlp|store\.postgres|cli\.doctor_postgres|testing\.conformance)|dragoman\.kit\.postgres"
     )
     assert made.imports(cwd=tmp_path, without=without) == ""
-    for name in ("huma", "openhands", "herm", "mcp"):
+    for name in ("huma", "openhands", "openhands_v1", "herm", "mcp"):
         shown = made.do("-m", f"gateway.testing.runtimes.{name}", "--help", cwd=tmp_path)
         assert (shown.returncode, shown.stderr) == (0, "")

@@ -136,7 +136,7 @@ class SimConversation(Conversation):
         """Call a tool of an MCP server; arguments that do not fit never reach it."""
         await self.prepare()
         usable = self.mcp.has(tool) and self.mcp.objection(tool, arguments) is None
-        call = (mcp_call if usable else unusable_call)(tool, arguments)
+        call = mcp_call(tool, self.mcp.coerced(tool, arguments)) if usable else unusable_call(tool, arguments)
         return (await self.agent_acts(call, within=within))[-1]
 
     async def agent_starts(self, command: str) -> Frame:

@@ -45,6 +45,11 @@ class Manners:
         return int(first), int(second)
 
     @property
+    def wraps_mcp(self) -> bool:
+        """Whether `mcp_config` has the servers in `mcpServers`."""
+        return tuple(int(part) for part in self.version.split(".")[:3]) < (1, 31, 2)
+
+    @property
     def has_session_socket(self) -> bool:
         """Whether the server numbers its events."""
         return self.minor >= (1, 45)

@@ -63,12 +63,30 @@ class McpClients:
         await asyncio.gather(*(self._begin(server) for server in self._servers.values()))
 
     def objection(self, name: str, arguments: Frame) -> str | None:
-        """Return why arguments do not fit a tool's schema; the server never hears of such a call."""
+        """Return why arguments do not fit a tool's schema; the server never hears of such a call.
+
+        An argument must be declared, whatever the schema says about others; the values of an enum are not checked.
+        """
+        schema = self.listed[name]["inputSchema"]
+        declared: Frame = schema.get("properties", {})
+        if unknown := sorted(arguments.keys() - declared.keys()):
+            return f"Error validating tool {name!r}: {unknown[0]}: Extra inputs are not permitted"
+        loose = {key: {word: given for word, given in one.items() if word != "enum"} for key, one in declared.items()}
         try:
-            jsonschema_rs.validate(self.listed[name]["inputSchema"], arguments)
+            jsonschema_rs.validate({**schema, "properties": loose}, self.coerced(name, arguments))
         except jsonschema_rs.ValidationError as exc:
             return f"Error validating tool {name!r}: {exc.message}"
         return None
+
+    def coerced(self, name: str, arguments: Frame) -> Frame:
+        """Return arguments as the event and the request have them: numbers as floats, and no needless nulls."""
+        schema = self.listed[name]["inputSchema"]
+        declared, required = schema.get("properties", {}), schema.get("required", [])
+        return {
+            key: float(value) if declared.get(key, {}).get("type") == "number" and type(value) is int else value
+            for key, value in arguments.items()
+            if value is not None or key in required
+        }
 
     async def call(self, name: str, arguments: Frame) -> Frame:
         """Call a tool; return the observation of the agent, also if the call broke."""

@@ -100,7 +100,7 @@ def read_creation(body: object, *, wraps_mcp: bool = False) -> Creation:
         policy=read_policy(policy),
         analyzer=given.get("security_analyzer"),
         tags=given.get("tags") or {},
-        servers=_read_servers(agent.get("mcp_config") or {}, named[0], wraps=wraps_mcp),
+        servers=read_servers(agent.get("mcp_config") or {}, named[0], wraps=wraps_mcp),
         conversation_id=given.get("conversation_id"),
         max_iterations=given.get("max_iterations", 500),
         body=given,
@@ -117,7 +117,12 @@ def _check_acp(agent: Frame, name: str) -> None:
         raise Invalid((name, "acp_command"), "a custom server needs a command")
 
 
-def _read_servers(config: object, name: str, *, wraps: bool) -> Mapping[str, McpEntry]:
+def read_servers(config: object, name: str, *, wraps: bool) -> Mapping[str, McpEntry]:
+    """Parse a map of MCP servers; only enabled ones with an address are used.
+
+    Raises:
+        Invalid: the server responds with 422.
+    """
     entries = _object(config, (name, "mcp_config"))
     if wraps:
         entries = _object(entries.get("mcpServers", {}), (name, "mcp_config", "mcpServers"))

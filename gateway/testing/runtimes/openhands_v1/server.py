@@ -29,6 +29,7 @@ from gateway.testing.runtimes.openhands_v1.conversation import (
     read_id,
 )
 from gateway.testing.runtimes.openhands_v1.events import USABLE_TOOLS, Frame
+from gateway.testing.runtimes.openhands_v1.mcp import McpClients
 from gateway.testing.runtimes.openhands_v1.questions import questions
 from gateway.testing.runtimes.openhands_v1.rules import (
     PAGE,
@@ -38,6 +39,7 @@ from gateway.testing.runtimes.openhands_v1.rules import (
     read_creation,
     read_message,
     read_policy,
+    read_servers,
     without_secrets,
 )
 from gateway.testing.runtimes.openhands_v1.sockets import Sockets, is_key
@@ -208,7 +210,7 @@ class AgentServer:
     def _make(self, body: Frame) -> Conversation:
         if len(self.conversations) >= CONVERSATION_LIMIT:
             raise RuntimeError(f"a simulated server keeps at most {CONVERSATION_LIMIT} conversations")
-        creation = read_creation(body, wraps_mcp=self._manners.minor < (1, 31))
+        creation = read_creation(body, wraps_mcp=self._manners.wraps_mcp)
         kind = AcpConversation if creation.is_acp else SimConversation
         name = creation.conversation_id or new_id()
         conversation = kind(name, creation, self, self._manners, self._wire)
@@ -242,6 +244,7 @@ class AgentServer:
         add(f"{one}/confirmation_policy", self._set_policy, methods=["POST"])
         add(f"{one}/secrets", self._set_secrets, methods=["POST"])
         add(f"{one}/agent_final_response", self._final_response, methods=["GET"])
+        add("/api/mcp/test", self._test_mcp, methods=["POST"])
         app.add_api_websocket_route("/sockets/events/{conversation_id}", self.sockets.events)
         if self._manners.has_session_socket:
             app.add_api_websocket_route("/sockets/session/{conversation_id}", self.sockets.session)
@@ -339,6 +342,10 @@ class AgentServer:
         query: Mapping[str, str] = request.query_params
         limit = query.get("limit", str(PAGE))
         if not limit.isdigit() or not 1 <= int(limit) <= PAGE:
+            if not self._manners.has_session_socket:
+                raise Fault(
+                    500, {"detail": "Internal Server Error", "exception": "AssertionError", "error_id": new_id()}
+                )
             raise Fault(422, [{"type": "less_than_equal", "loc": ["query", "limit"], "msg": f"at most {PAGE}"}])
         page_id = query.get("page_id")
         if page_id is not None and conversation.log.find(page_id) is None:
@@ -439,6 +446,20 @@ class AgentServer:
 
     async def _final_response(self, conversation_id: str) -> Frame:
         return {"response": self._found(conversation_id).final_response()}
+
+    async def _test_mcp(self, request: Request) -> JSONResponse:
+        """Say whether an MCP server can be reached from here."""
+        body = await self._body(request)
+        try:
+            entries = read_servers({"tested": body.get("server")}, "server", wraps=False)
+        except Invalid as exc:
+            raise self._invalid(request, exc, body) from exc
+        tested = McpClients(entries, self._manners, self._wire)
+        try:
+            await tested.begin()
+        finally:
+            await tested.stop()
+        return JSONResponse({"ok": bool(tested.listed), "tools": [*tested.listed]})
 
     # Pages for use with curl
 

@@ -185,10 +185,10 @@ class Sockets:
 
     async def _resume(self, conversation: Conversation, listener: SocketListener, after: int | None) -> None:
         last = len(conversation.events) - 1
-        from_seq = last if after is None else after
+        since = {} if after is None else {"from_seq": after}
         through = {} if last < 0 else {"through_seq": last}
-        listener.hear_frame({"type": "sync", "from_seq": from_seq, **through})
-        for seq, event in list(enumerate(conversation.events))[max(from_seq, -1) + 1 :]:
+        listener.hear_frame({"type": "sync", **since, **through})
+        for seq, event in list(enumerate(conversation.events))[last + 1 if after is None else after + 1 :]:
             listener.hear(event, seq)
         listener.hear(stamped(conversation.full_state()), None)
 
