@@ -4,6 +4,7 @@ import asyncio
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from random import Random
 from typing import Any, cast
@@ -13,6 +14,7 @@ from gateway.http.app import build_app
 from gateway.runtime.app import Gateway
 from gateway.runtime.system_clock import SystemIds
 from gateway.serve import parts_for, read_configuration
+from gateway.settings.model import Settings
 from gateway.store.port import Engine
 from gateway.store.sqlite.lock import SIDES
 from tests.simulation.clock import SimClock
@@ -46,6 +48,12 @@ class Exchange:
         while not self.over:
             await self.changed.wait()
         return self
+
+
+@lru_cache(maxsize=16)
+def _read(config: Path, _text: str) -> Settings:
+    """Read a configuration, of which most starts have the text of the last one."""
+    return read_configuration(config).settings
 
 
 class Instance:
@@ -109,7 +117,7 @@ class Instance:
         clock, config = SimClock(self._loop, process), self._config
         try:
             try:
-                settings = read_configuration(config).settings
+                settings = _read(config, config.read_text())
             except InvalidConfiguration as exc:
                 self.misconfigured(exc)
                 return
@@ -119,7 +127,7 @@ class Instance:
                 self.engine = RemoteEngine(self._server, clock)
             parts = parts_for(
                 settings,
-                reread=lambda: read_configuration(config).settings,
+                reread=lambda: _read(config, config.read_text()),
                 clock=clock,
                 file=config,
                 url=f"http://127.0.0.1:{self._port}",

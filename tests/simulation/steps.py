@@ -172,6 +172,7 @@ async def restore_copy(world: "World") -> None:
     world.forgotten.update(made.call_id for _, made in world.calls)
     world.forgotten.update(writer.key for writer in world.writers)
     world.forgotten.update(f"said {number}" for number in range(world.number + 1))
+    world.close_reader()
     backup.restore(world.path, world.copy)
     for side in ("", *SIDES):
         world.path.with_name(f"{before_restore(world.path).name}{side}").unlink(missing_ok=True)
