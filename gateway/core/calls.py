@@ -359,7 +359,7 @@ def progressed(builder: StepBuilder, call_id: CallId, data: dict[str, Any]) -> b
 def claim(builder: StepBuilder, call_id: CallId) -> bool:
     """Start a waiting call in a free slot; False if the call no longer waits."""
     call = builder.calls.get(call_id)
-    if call is None or call.deadline_at <= builder.now:
+    if call is None or call.deadline_at <= builder.now or call.canceling_until is not None:
         return False
     if call.state == "accepted":
         policy = builder.runtime.policy.executors.get(call.executor or "")

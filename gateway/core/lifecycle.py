@@ -182,7 +182,10 @@ def recover(builder: StepBuilder, messages: Sequence[Envelope] = ()) -> None:
 
 
 def _recover_dispatched(builder: StepBuilder, call: Call, policy: RetryPolicy) -> None:
-    if policy.idempotent and call.attempt < policy.attempts:
+    may_repeat = policy.idempotent and call.attempt < policy.attempts
+    if may_repeat and call.canceling_until is not None:
+        settle(builder, call, cancellation(call.error or CANCELED))
+    elif may_repeat:
         reason = "the gateway restarted, or another one took over, while the executor worked"
         builder.change_call(Requeue(call.call_id, builder.now, reason, unsure=True))
         builder.effects.append(Queue(call.call_id, call.executor or "", builder.now))

@@ -6,18 +6,28 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from tests.simulation.loop import Process
 from tests.simulation.network import Network
 from tests.simulation.servers import HttpConn
 
 MANNERS = {
     "ok": 30, "fail": 3, "accept": 6, "early": 1, "busy": 2, "error": 2, "before": 3, "after": 3, "hang": 2,
-    "unreadable": 2, "cut": 2, "refuse": 1, "broken": 2,
+    "unreadable": 2, "cut": 2, "refuse": 1, "broken": 2, "late": 2,
 }  # fmt: skip
 """The ways to treat a request, with their weights."""
 
 
 READABLE = frozenset({"ok", "fail", "refuse"})
 """Those that end a call."""
+
+
+UNSURE = frozenset({"error", "before", "after", "hang", "unreadable", "cut", "broken", "late"})
+"""Those after which the work may have been done, as far as a client can tell."""
+
+
+def failed_in(attempt: int) -> str:
+    """Return the error of an attempt whose tool fails."""
+    return f"the tool failed in attempt {attempt}"
 
 
 @dataclass(slots=True)
@@ -35,6 +45,16 @@ class Request:
 
 
 @dataclass(slots=True)
+class Callback:
+    """An outcome that was sent to a callback URL."""
+
+    call_id: str
+    outcome: dict[str, Any]
+    status: int | None = None
+    """The final response, if there was one."""
+
+
+@dataclass(slots=True)
 class Work:
     """What the backend knows of one key."""
 
@@ -45,17 +65,35 @@ class Work:
     """The outcomes that it sent, as answers and as callbacks."""
 
 
+def _ignore(*_: object) -> None:
+    """Take something that nobody judges."""
+
+
 class Backend:
     """One webhook endpoint."""
 
-    def __init__(self, net: Network, random: Random, port: int, call_back: Callable[[str, bytes, int], None]) -> None:
+    def __init__(
+        self,
+        net: Network,
+        random: Random,
+        port: int,
+        call_back: Callable[[str, str, dict[str, Any]], None],
+        *,
+        slow: float,
+    ) -> None:
+        """Listen; `call_back` posts an outcome, `slow` is the longest time until an answer."""
         self._net, self._random, self._port = net, random, port
-        self._call_back = call_back
+        self._call_back, self._slow = call_back, slow
+        # Some backends are mostly slow, or mostly answer later.
+        self._manners = {name: MANNERS[name] * random.choice((0.3, 1, 1, 4)) for name in MANNERS}
         self.work: dict[str, Work] = {}
         self.canceled: dict[str, None] = {}
         self.kind = False
         """Whether it answers everything at once, as at the end of a run."""
-        self.on_request: Callable[[Request], None] = lambda _: None
+        self.on_request: Callable[[Request, Process | None, Any], None] = _ignore
+        """Takes each request, the process that sent it, and the stamp of the network on its last byte."""
+        self.on_answer: Callable[[Request, str], None] = _ignore
+        """Takes each request whose outcome was written to an open connection, and the kind of the outcome."""
         self.start()
 
     def start(self) -> None:
@@ -69,50 +107,52 @@ class Backend:
         content = json.loads(body)
         if content["type"] != "tool.requested":
             if content["type"] == "tool.canceled":
-                self.canceled[content["data"]["call_id"]] = None
+                self._stop(content["data"]["call_id"])
                 conn.respond(204)
             else:
                 conn.respond(200, b'{"outcome":"success"}')
             return
-        manner = "ok" if self.kind else self._random.choices([*MANNERS], [*MANNERS.values()])[0]
+        manner = "ok" if self.kind else self._random.choices([*self._manners], [*self._manners.values()])[0]
         key = headers["webhook-id"]
         request = Request(
             key, content["type"], int(headers["dragoman-attempt"]), content["data"], manner, self._net.loop.now
         )
         work = self.work.setdefault(key, Work())
         work.requests.append(request)
-        self.on_request(request)
-        seconds = self._random.choice((0.0, 0.0, 0.01, 0.1, 1.0, 5.0)) * self._random.random()
+        self.on_request(request, conn.wire.owner, conn.wire.to_server.stamp)
+        seconds = self._random.choice((0.0, 0.0, 0.01, 0.1, 1.0, self._slow)) * self._random.random()
         self._net.call_at(
             self._net.loop.now + (0.0 if self.kind else seconds), lambda: self._treat(conn, request, work)
         )
 
     def _treat(self, conn: HttpConn, request: Request, work: Work) -> None:
         if request.manner in READABLE and not conn.over:
-            request.answered_at = self._net.loop.now
+            self._note_answer(request)
         match request.manner:
             case "ok":
                 conn.respond(200, self._do(request, work))
             case "fail":
-                outcome = {"outcome": "failure", "error": "the tool failed"}
+                outcome = {"outcome": "failure", "error": failed_in(request.attempt)}
                 work.sent.append(outcome)
                 conn.respond(200, json.dumps(outcome).encode())
-            case "accept" | "early":
-                if request.manner == "early":
-                    self._promise(request, work, 0.0)
+            case "early":
+                self._promise(request, work, 0.0)
                 conn.respond(202)
+            case "accept" | "late":
                 if request.manner == "accept":
-                    self._promise(request, work, 30 * self._random.random() ** 3)
+                    conn.respond(202)
+                # After no response the work goes on, too.
+                self._promise(request, work, self._later())
             case "busy":
-                conn.respond(503, b"{}", retry_after="1")
+                status = self._random.choice((425, 429, 503))
+                conn.respond(status, b"{}", retry_after="1")
             case "error":
                 conn.respond(500, b"{}")
             case "refuse":
                 conn.respond(404, b'{"detail":"no such tool"}')
-            case "before":
-                conn.reset()
-            case "after":
-                self._do(request, work)
+            case "before" | "after":
+                if request.manner == "after":
+                    self._do(request, work)
                 conn.reset()
             case "cut":
                 answer = self._do(request, work)
@@ -128,20 +168,57 @@ class Backend:
             case _:
                 pass
 
+    def _note_answer(self, request: Request) -> None:
+        request.answered_at = self._net.loop.now
+        # A repeat that is refused leaves its accepted call as it is.
+        if request.manner != "refuse":
+            self.on_answer(request, "success" if request.manner == "ok" else "failure")
+
     def _do(self, request: Request, work: Work) -> bytes:
         """Do the work once more; return the outcome."""
+        return json.dumps(self._done(request, work)).encode()
+
+    def _done(self, request: Request, work: Work) -> dict[str, Any]:
         nonce = f"{request.key}/{len(work.nonces)}"
         work.nonces.append(nonce)
         outcome = {"outcome": "success", "result": {"nonce": nonce}}
         work.sent.append(outcome)
-        return json.dumps(outcome).encode()
+        return outcome
+
+    def _later(self) -> float:
+        """Draw when an outcome comes by callback: soon, after the attempt, or when the call has ended long ago."""
+        return self._random.choice(
+            (30 * self._random.random() ** 3, 6 * self._random.random(), 90 * self._random.random())
+        )
 
     def _promise(self, request: Request, work: Work, seconds: float) -> None:
-        url = request.data["callback_url"]
-        if url is None or (not self.kind and self._random.random() < 0.2):
+        if request.data["callback_url"] is None or (not self.kind and self._random.random() < 0.2):
             return
+        fails = not self.kind and self._random.random() < 0.2
 
         def post() -> None:
-            self._call_back(url, self._do(request, work), 0)
+            if fails:
+                outcome = {"outcome": "failure", "error": f"the work of attempt {request.attempt} failed later"}
+                work.sent.append(outcome)
+            else:
+                outcome = self._done(request, work)
+            self._call_back(request.data["callback_url"], request.data["call_id"], outcome)
 
         self._net.call_at(self._net.loop.now + seconds, post)
+
+    def _stop(self, call_id: str) -> None:
+        """Take a cancel: the work may stop and say so, soon or late, or go on."""
+        self.canceled[call_id] = None
+        work = self.work.get(call_id)
+        if work is None or self.kind or self._random.random() < 0.7:
+            return
+        request = work.requests[-1]
+
+        def post() -> None:
+            outcome = {"outcome": "canceled", "error": f"the work of attempt {request.attempt} stopped"}
+            work.sent.append(outcome)
+            self._call_back(request.data["callback_url"], call_id, outcome)
+
+        if request.data["callback_url"] is not None:
+            seconds = self._random.choice((0.1, 3.0, 20.0)) * self._random.random()
+            self._net.call_at(self._net.loop.now + seconds, post)

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
 from typing import Any
+from urllib.parse import urlencode
 
 from tests.simulation.instance import Exchange
 
@@ -12,15 +14,22 @@ _AGAIN = 0.5
 Ask = Callable[[str, str, bytes, dict[str, str]], Exchange | None]
 """Begins a request at an instance that listens: method, path, body, headers; None if there is none."""
 GAP = (-1, "")
+_NO_FILTERS: Mapping[str, str] = {}
 
 
 class Follower:
     """Follows the events of one session after a sequence, or new events of all, with the position of its last one."""
 
-    def __init__(self, ask: Ask, session_id: str | None, after: int = 0) -> None:
+    def __init__(
+        self, ask: Ask, session_id: str | None, after: int = 0, *, filters: Mapping[str, str] = _NO_FILTERS
+    ) -> None:
+        """Prepare; `filters` of all sessions are a runtime, and a kind that may end in `*`."""
         of = "" if session_id is None else f"/sessions/{session_id}"
-        self._ask, self._path = ask, f"/v1{of}/events/stream"
-        self._first = "" if session_id is None else f"?after={after}"
+        self._ask, self._path = ask, f"/v1{of}/events/stream?{urlencode(filters)}"
+        self.filters = filters
+        self._first = "" if session_id is None else f"after={after}"
+        self.refused = ""
+        """The problem with which a stream was refused for good."""
         self.after = after
         self.position: str | None = None
         self.seen: list[tuple[int, str]] = []
@@ -34,7 +43,16 @@ class Follower:
             exchange = self._ask("GET", f"{self._path}{query}", b"", headers)
             if exchange is not None:
                 await self._read(exchange)
+                if exchange.status is not None and 400 <= exchange.status < 500 and exchange.status != 429:
+                    self.refused = f"{exchange.status} {exchange.body.decode()[:200]}"
+                    return
             await asyncio.sleep(_AGAIN)
+
+    def matches(self, runtime: str, kind: str) -> bool:
+        """Whether the filters admit an event."""
+        return fnmatchcase(runtime, self.filters.get("runtime", "*")) and fnmatchcase(
+            kind, self.filters.get("kind", "*")
+        )
 
     async def _read(self, exchange: Exchange) -> None:
         read = 0

@@ -1,5 +1,6 @@
 """HUMA servers of both versions: the strict rules of the simulated runtime over simulated connections."""
 
+from collections.abc import Callable
 from typing import Any
 
 from gateway.testing.runtimes.huma.agent import Manners, SimAgent
@@ -10,6 +11,10 @@ from tests.simulation.servers import SocketIOConn, SocketServer
 
 KEY = "ak_simulated"
 _PING, _PONG_WITHIN = 25.0, 20.0
+
+
+def _ignore(*_: object) -> None:
+    """Take a frame that nobody judges."""
 
 
 class HumaServer(SocketServer):
@@ -24,6 +29,8 @@ class HumaServer(SocketServer):
         """A code with which connections are refused."""
         self.received: list[tuple[Process | None, Any]] = []
         """Each message, with the process that sent it."""
+        self.on_frame: Callable[[Process | None, Any], None] = _ignore
+        """Takes the sender of each message, and the stamp of the network on its last byte."""
         self.agent = SimAgent(agent_id, dialect, self, manners)
         self.start()
 
@@ -66,6 +73,7 @@ class HumaServer(SocketServer):
         sid = next((sid for sid, one in self._conns.items() if one is conn), None)
         if sid is not None and channel == "message":
             self.received.append((conn.wire.owner, payload))
+            self.on_frame(conn.wire.owner, conn.wire.to_server.stamp)
             self._net.loop.create_task(self.agent.accept(sid, payload))
 
     def _ping_later(self, conn: SocketIOConn) -> None:

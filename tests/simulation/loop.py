@@ -27,6 +27,8 @@ class Process:
         self.name = name
         self.dead = False
         self.paused = False
+        self.resumed_at = float("-inf")
+        """When its last pause ended."""
         self.connected = False
         """Whether it has connected to a peer."""
         self.skew = 0.0
@@ -73,7 +75,7 @@ class Process:
 
     def resume(self, loop: "SimLoop") -> None:
         """Continue after a pause, with all that has happened meanwhile in its order."""
-        self.paused = False
+        self.paused, self.resumed_at = False, loop.now
         held, self._held = self._held, deque()
         for context, callback, args, handle in held:
             loop.continue_soon(self, callback, args, handle, context)

@@ -53,12 +53,14 @@ class _Pipe:
     def __init__(self, net: "Network", owner: Process | None, deliver: Callable[[bytes | None], None]) -> None:
         self._net, self._owner = net, owner
         self._deliver = deliver
-        self._queue: deque[tuple[float, bytes | None]] = deque()
+        self._queue: deque[tuple[float, bytes | None, Any]] = deque()
         self._last = 0.0
         self.size = 0
         self.cut = False
         self.silent = False
         """Whether all bytes are lost, and nobody is told."""
+        self.stamp: Any = None
+        """What the network said when the last delivered piece was written."""
         self._timer: asyncio.TimerHandle | None = None
 
     def put(self, data: bytes | None) -> None:
@@ -68,14 +70,14 @@ class _Pipe:
             self.size += len(data or b"")
             return
         random = self._net.loop.random
-        pieces: list[bytes | None] = [data]
+        pieces, stamp = list[bytes | None]([data]), self._net.stamp()
         if data and len(data) > 1 and random.random() < self._net.splits:
             at = random.randrange(1, len(data))
             pieces = [data[:at], data[at:]]
         for piece in pieces:
             self._last = max(self._last, self._net.loop.now + self._net.delay()) + 1e-6
             self.size += len(piece or b"")
-            self._queue.append((self._last, piece))
+            self._queue.append((self._last, piece, stamp))
         self._arm()
 
     def _arm(self) -> None:
@@ -91,7 +93,7 @@ class _Pipe:
             return
         now = self._net.loop.now
         while self._queue and self._queue[0][0] <= now + 0.001 and not self.cut:
-            _, piece = self._queue.popleft()
+            _, piece, self.stamp = self._queue.popleft()
             self.size -= len(piece or b"")
             self._deliver(piece)
         if not self.cut:
@@ -270,6 +272,9 @@ class Network:
         self.partitioned = False
         self.isolated: dict[Process, None] = {}
         """The processes whose connections carry nothing."""
+        self.stamp: Callable[[], Any] = lambda: None
+        """Says what the world wants to know of the moment at which bytes are written."""
+        self._held_at = float("-inf")
         self.held: deque[Callable[[], None]] = deque()
         self.world = copy_context()
         self.quiet, self._other = os.pipe()
@@ -289,7 +294,14 @@ class Network:
 
     def holds(self, owner: Process | None) -> bool:
         """Whether the connections of a process carry nothing now."""
-        return self.partitioned or owner in self.isolated
+        is_held = self.partitioned or owner in self.isolated
+        if is_held:
+            self._held_at = self.loop.now
+        return is_held
+
+    def was_held(self, since: float) -> bool:
+        """Whether something was held after a time."""
+        return self._held_at >= since
 
     def heal(self) -> None:
         self.partitioned = False

@@ -10,7 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gateway.store.attempts import read as read_attempts
 from gateway.testing.runtimes.huma.rules import ResultFrame, Violation, read_frame
+from tests.simulation.backend import UNSURE, failed_in
 from tests.simulation.clients import GAP
 from tests.simulation.clock import EPOCH
 
@@ -35,6 +37,9 @@ _QUICK = 3.0
 """Seconds in which an answer is certainly in time."""
 _AROUND = 5.0
 """Seconds around a fault that may have kept the gateway from an answer."""
+
+_SAME = 0.2
+"""Seconds between two events that may be seen in either order."""
 
 Broken = tuple[int, str]
 """The number of a promise, and how it is broken."""
@@ -73,7 +78,19 @@ async def check_end(world: "World") -> None:
         # What is recorded at this moment reaches its followers a little later.
         if any(followers(world)):
             await asyncio.sleep(1)
-    for judge in (unfinished, outcomes, replays, agents, messages, order, followers, writers, surprises):
+    for judge in (
+        unfinished,
+        outcomes,
+        attempts,
+        callbacks,
+        replays,
+        agents,
+        messages,
+        order,
+        followers,
+        writers,
+        surprises,
+    ):
         try:
             found = [*judge(world)]
         except Exception as exc:  # noqa: BLE001 - a check that fails is a fault of the world
@@ -145,8 +162,8 @@ def outcomes(world: "World") -> Iterator[Broken]:
         last = work.requests[-1] if work is not None else None
         if found[call_id][0].get("unknown") and last is not None and last.answered_at is not None:
             # An attempt shortly before the deadline has only the time until then.
-            had_time = deadline / 1_000_000 - EPOCH - last.at > _QUICK
-            quick = had_time and last.answered_at - last.at < _QUICK
+            had_time = _seconds(deadline) - last.at > _QUICK
+            quick = had_time and last.answered_at - last.at < min(_QUICK, world.attempt_limit - 1)
             if quick and not world.was_disturbed(last.at - _AROUND, last.answered_at + _AROUND):
                 error = found[call_id][0].get("error")
                 yield 5, f"{native} is unknown ({error}), and the backend answered {last.manner} to {last.attempt}"
@@ -175,9 +192,69 @@ def _outcome(
         yield 3, f"{native} was sent twice: {[one.manner for one in work.requests]}"
     if len([one for one in work.requests if one.manner != "busy"]) > attempts:
         yield 10, f"{native} was sent {len(work.requests)} times, and {attempts} attempts are allowed"
+    error = outcome.get("error")
     ended = outcome["outcome"] in {"failure", "expired"} and not outcome.get("unknown")
-    if ended and work.nonces and not any(one.manner in {"fail", "refuse"} for one in work.requests):
-        yield 5, f"{native} ran, and its failure is not marked unknown: {outcome.get('error')}"
+    said = error in [one.get("error") for one in work.sent] or any(one.manner == "refuse" for one in work.requests)
+    if ended and work.nonces and not said:
+        yield 5, f"{native} ran, and its failure is not marked unknown: {error}"
+    for one in work.requests:
+        if one.manner == "fail" and one.answered_at is not None and error == failed_in(one.attempt):
+            newer = [other.attempt for other in work.requests if other.attempt > one.attempt]
+            if any(other.at < one.answered_at - _SAME for other in work.requests if other.attempt in newer):
+                yield 3, f"{native} ended with the failure of attempt {one.attempt}, while {newer} ran"
+
+
+def attempts(world: "World") -> Iterator[Broken]:
+    """5, 10: the attempts on record are those that arrived, and say of each whether it may have done the work."""
+    rows = world.read(
+        "SELECT call_id, native_call_id, state, attempt, created_at, finished_at, attempts FROM calls"
+        " WHERE finished_at IS NOT NULL AND redrive_of IS NULL"
+    )
+    for call_id, native, state, attempt, created, finished, written in rows:
+        work, began, ended = world.backend.work.get(call_id), _seconds(created), _seconds(finished)
+        if call_id in world.forgotten:
+            continue
+        arrived = 0 if work is None else len(work.requests)
+        # The request of a call that ends for another reason may still be on its way.
+        if state in {"succeeded", "failed"} and arrived != attempt and not world.may_lose(began, ended):
+            yield 10, f"{native} has {attempt} attempts on record, and {arrived} requests arrived"
+        requests = {} if work is None else {one.attempt: one for one in work.requests}
+        for one in () if written is None else read_attempts(written):
+            request, over = requests.get(one.n), one.ended_at
+            if request is None or over is None or not one.sent or over.timestamp() - EPOCH > ended - _SAME:
+                continue
+            if request.manner in UNSURE and not one.unsure:
+                yield 5, f"attempt {one.n} of {native} may have run ({request.manner}), and counts as one that has not"
+            if request.manner == "busy" and one.unsure and not world.was_disturbed(request.at - _AROUND, ended):
+                yield 5, f"attempt {one.n} of {native} was refused, and counts as one that may have run"
+
+
+def callbacks(world: "World") -> Iterator[Broken]:
+    """2, 3: a callback that was taken is the outcome; one that came too late is on record as ignored."""
+    events = journal(world)
+    ended = {event.body["call_id"]: event.body for event in events if event.kind == "tool.finished"}
+    ignored = {event.body["call_id"] for event in events if event.kind == "outcome.ignored"}
+    for sent in world.callbacks:
+        if sent.call_id in world.forgotten or sent.status is None:
+            continue
+        found, given = ended.get(sent.call_id, {}), sent.outcome
+        equal = all(found.get(name) == given.get(name) for name in ("outcome", "result", "error"))
+        match sent.status:
+            case 200 if not equal:
+                yield 3, f"the callback {given} of {sent.call_id} was taken, and {found} is recorded"
+            case 409 if equal:
+                yield 3, f"the callback {given} of {sent.call_id} was refused, and is what is recorded"
+            case 409 if sent.call_id not in ignored:
+                yield 2, f"the late callback {given} of {sent.call_id} is not on record as ignored"
+            case 200 | 409 | 410:
+                pass
+            case status:
+                yield 2, f"the callback {given} of {sent.call_id} was answered with {status}"
+
+
+def _seconds(stored: int) -> float:
+    """Return the time of the loop that the database has."""
+    return stored / 1_000_000 - EPOCH
 
 
 def agents(world: "World") -> Iterator[Broken]:
@@ -269,11 +346,16 @@ def followers(world: "World") -> Iterator[Broken]:
     """A follower with a position sees each event once, in order, or a gap."""
     events = journal(world)
     for runtime, follower in world.followers:
+        if follower.refused:
+            where = f"{runtime or 'all sessions'} {follower.filters or ''}"
+            yield 1, f"a follower of {where} is refused at {follower.position}: {follower.refused}"
         seen, has_gap = follower.seen, GAP in follower.seen
         if has_gap:
             seen = seen[len(seen) - seen[::-1].index(GAP) :]
         if runtime is None:
-            yield from _follower_of_all(seen, events)
+            yield from _follower_of_all(
+                seen, [event for event in events if follower.matches(event.runtime, event.kind)]
+            )
             continue
         first = follower.after + 1 if not has_gap else seen[0][0] if seen else 0
         expected = [(one.sequence, one.event_id) for one in events if one.runtime == runtime and one.sequence >= first]
@@ -289,7 +371,7 @@ def _follower_of_all(seen: list[tuple[int, str]], events: list[Event]) -> Iterat
     by_runtime: dict[str, list[tuple[int, str]]] = defaultdict(list)
     for sequence, event_id in seen:
         if event_id not in of:
-            yield 1, f"a follower of all sessions saw event {sequence}, which is not on record"
+            yield 1, f"a follower of all sessions saw event {sequence}, which is not on record, or of other filters"
             return
         by_runtime[of[event_id].runtime].append((sequence, event_id))
     for runtime, some in by_runtime.items():
@@ -329,6 +411,11 @@ def surprises(world: "World") -> Iterator[Broken]:
     before, found, _ = world.log.getvalue().partition("Traceback")
     if found:
         yield 11, f"the gateway did not expect: {before.splitlines()[-1]}"
+
+
+_JUDGES = (
+    unfinished, outcomes, attempts, callbacks, replays, agents, messages, order, followers, writers, surprises,
+)  # fmt: skip
 
 
 def _shorten(events: list[tuple[int, str]]) -> str:

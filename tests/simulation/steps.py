@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from tests.simulation.huma import HumaServer
     from tests.simulation.world import World
 
-_GRACE = 10
-"""Seconds in which the answer to a canceled call still counts."""
 API_KEY = "dk_simulated-key-of-the-world"
 TOOLS = ("again", "once")
 
@@ -133,7 +131,7 @@ async def order_cancel(world: "World") -> None:
 async def _see_cancel(world: "World", call_id: str, exchange: Exchange) -> None:
     await exchange.whole()
     if exchange.status == 202:
-        world.ends_by(call_id, world.loop.now + _GRACE, "was canceled by an operator")
+        world.watch.canceled(call_id)
 
 
 async def reload(world: "World") -> None:
@@ -187,9 +185,10 @@ async def cut(world: "World") -> None:
 
 async def silence(world: "World") -> None:
     """The connections of a server carry nothing more, and neither side is told."""
-    server = _server(world)
-    world.tell(f"the link of {server.agent.agent_id} falls silent")
-    server.silence()
+    name = world.random.choice(("old", "new", "new"))
+    world.tell(f"the link of {name} falls silent")
+    world.servers[name].silence()
+    world.watch.silenced(name)
 
 
 async def leave(world: "World") -> None:
@@ -204,7 +203,7 @@ async def outage(world: "World") -> None:
     seconds = 20 * world.random.random() ** 2
     world.tell(f"{type(gone).__name__} is away for {seconds:.2f} s")
     gone.stop()
-    world.disturb(seconds)
+    world.disturb(seconds, loses=False)
     world.net.call_at(world.loop.now + seconds, gone.start)
 
 
@@ -240,6 +239,35 @@ async def bad_disk(world: "World") -> None:
 
     def heal() -> None:
         disk.refuses = 0.0
+
+    world.net.call_at(world.loop.now + seconds, heal)
+
+
+async def slow_disk(world: "World") -> None:
+    """Writes begin late."""
+    disk, seconds = world.disk, 10 * world.random.random()
+    disk.slow = world.random.choice((0.3, 2.0))
+    world.tell(f"the disk takes {disk.slow} s for {seconds:.2f} s")
+    world.disturb(seconds + 3 * disk.slow)
+
+    def heal() -> None:
+        disk.slow = 0.01
+
+    world.net.call_at(world.loop.now + seconds, heal)
+
+
+async def slow_store(world: "World") -> None:
+    """What one instance asks its store, or what it answers, arrives late: after the end of a lease, too."""
+    engine = world.random.choice(world.instances).engine
+    if not isinstance(engine, RemoteEngine):
+        return
+    engine.slow = world.lease * world.random.choice((0.3, 1.0, 1.5))
+    seconds = 5 * world.lease * world.random.random()
+    world.tell(f"the store is {engine.slow:.1f} s away from an instance for {seconds:.2f} s")
+    world.disturb(seconds + 3 * engine.slow)
+
+    def heal() -> None:
+        engine.slow = 0.0
 
     world.net.call_at(world.loop.now + seconds, heal)
 
@@ -304,7 +332,14 @@ async def wait(world: "World") -> None:
 STEPS: dict[Callable[["World"], Awaitable[None]], float] = {
     call: 60, repeat: 4, cancel: 6, talk: 8, garbage: 3, post: 8, follow: 6, order_cancel: 3,
     cut: 3, silence: 1, leave: 1, outage: 2, partition: 2,
-    bad_disk: 3, pause: 1, kill: 2, drain: 1, reload: 1, back_up: 2, restore_copy: 1, wait: 10,
+    bad_disk: 3, slow_disk: 1, slow_store: 4, pause: 1, kill: 2, drain: 1, reload: 1,
+    back_up: 2, restore_copy: 1, wait: 10,
 }  # fmt: skip
 """The steps with their weights."""
+QUIET_STEPS: dict[Callable[["World"], Awaitable[None]], float] = {
+    call: 30, wait: 20, repeat: 2, cancel: 4, talk: 2, post: 4, follow: 4, order_cancel: 12,
+    cut: 1, silence: 2, leave: 1, outage: 3, partition: 1,
+    slow_store: 6, pause: 1, kill: 1, drain: 1, reload: 1,
+}  # fmt: skip
+"""Those of a world with little traffic."""
 USUAL = (call, talk, post, wait)

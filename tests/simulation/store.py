@@ -23,8 +23,14 @@ class Disk:
     """The condition of the disk."""
 
     def __init__(self) -> None:
+        self.heal()
+
+    def heal(self) -> None:
+        """Work as a disk should."""
         self.slow = 0.01
+        """The longest time until a write begins."""
         self.refuses = 0.0
+        """The share of writes that fail."""
 
 
 class _Runner(JobThread):

@@ -35,6 +35,8 @@ class StoreServer:
         self.net = net
         self.engine = SimEngine(path, SimClock(net.loop, Process("store")), loop=net.loop, disk=disk)
         self.listeners: dict[Heard, RemoteEngine] = {}
+        self.instances: dict[str, Process] = {}
+        """The process of each instance that has asked for a lease."""
 
     def tell(self, topic: str, sender: "RemoteEngine") -> None:
         """Pass a notification on to the other instances, after the commits that were sent before it."""
@@ -54,6 +56,8 @@ class RemoteEngine:
         self.outage = StoreOutage(clock)
         self.is_away = False
         """Whether the network between the instance and the server is down."""
+        self.slow = 0.0
+        """The longest time that a request, and its answer, take besides."""
         self._missed: dict[Heard, None] = {}
 
     async def __aenter__(self) -> Self:
@@ -100,7 +104,7 @@ class RemoteEngine:
         net = self._server.net
         acts()
         until = net.loop.now + _PATIENCE
-        await asyncio.sleep(net.delay())
+        await asyncio.sleep(self._delay())
         while self.is_away:
             if net.loop.now >= until:
                 raise EngineUnavailable("the database server is unreachable (simulated)")
@@ -110,13 +114,14 @@ class RemoteEngine:
         return await answer
 
     async def _serve(self, answer: asyncio.Future[Any], name: str, args: Any, named: Any) -> None:
-        net = self._server.net
         result, error = None, None
+        if name == "beat":
+            self._server.instances[args[0]] = self._process
         try:
             result = await getattr(self._server.engine, name)(*args, **named)
         except Exception as exc:  # noqa: BLE001 - the caller receives it
             error = exc
-        await asyncio.sleep(net.delay())
+        await asyncio.sleep(self._delay())
         while self.is_away and not self._process.dead:  # noqa: ASYNC110 - the world has no event for it
             await asyncio.sleep(_LOOK)
         if answer.done() or self._process.dead:
@@ -125,6 +130,9 @@ class RemoteEngine:
             answer.set_result(result)
         else:
             answer.set_exception(error)
+
+    def _delay(self) -> float:
+        return self._server.net.delay() + self.slow * self._server.net.loop.random.random()
 
     # Notifications
 

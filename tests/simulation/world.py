@@ -3,13 +3,14 @@
 import asyncio
 import gc
 import json
+import logging
 import random as global_random
 import shutil
 import signal
 import sqlite3
 import tempfile
 import traceback
-from collections.abc import Collection, Generator
+from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,10 +20,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import structlog
+
 from gateway.runtime import log as log_setup
 from gateway.testing.runtimes.huma.agent import Manners
 from gateway.testing.runtimes.huma.calls import SimCall
-from tests.simulation.backend import Backend, Request
+from tests.simulation.backend import Backend, Callback, Request
 from tests.simulation.clients import Follower, Writer
 from tests.simulation.clock import EPOCH
 from tests.simulation.huma import KEY, HumaServer
@@ -30,10 +33,13 @@ from tests.simulation.instance import FIRST_PORT, Exchange, Instance
 from tests.simulation.loop import Endless, Process
 from tests.simulation.network import NetLoop
 from tests.simulation.promises import check_end
-from tests.simulation.steps import API_KEY, STEPS, TOOLS, USUAL
+from tests.simulation.steps import API_KEY, QUIET_STEPS, STEPS, TOOLS, USUAL
 from tests.simulation.store import Disk
 from tests.simulation.store_server import RemoteEngine, StoreServer
+from tests.simulation.watch import Watch, holders
 
+_QUIET = 0.35
+"""The share of runs with little traffic: timers alone decide."""
 _REPLICAS = 0.3
 """The share of runs with two instances on one store."""
 _HUMA = {"0.1": 4001, "0.2": 4002}
@@ -41,10 +47,18 @@ _BACKEND = 9000
 _PUBLIC = f"http://127.0.0.1:{FIRST_PORT}"
 _MOST_CPU = 60
 """Seconds of CPU after which a run is taken for endless."""
-_ATTEMPT, _LATE = 4, 3
-"""Seconds of an attempt, and until its end is on record."""
 _SOON = 30
 """Seconds in which a healthy gateway certainly sends a call."""
+
+
+_FILTERS: tuple[Mapping[str, str], ...] = (
+    {},
+    {},
+    {"runtime": "new"},
+    {"kind": "tool.*"},
+    {"runtime": "old", "kind": "tool.finished"},
+)
+"""Those of followers of all sessions."""
 
 
 class World:
@@ -64,14 +78,25 @@ class World:
         self.most_attempts = self.fewest_attempts = self.attempts
         """The most and the fewest that any configuration of the run allows."""
         self.deadline = random.choice((5, 30, 120))
+        self.attempt_limit = random.choice((2, 4, 4, 15))
+        """Seconds of an attempt."""
+        self.silence = random.choice((3, 10, 30))
+        """Seconds after which an accepted call without a sign of life is sent again."""
+        self.grace = random.choice((3, 10))
+        """Seconds in which the answer to a canceled call still counts."""
+        self.accepted_deadline = random.choice((20, 60))
+        self.quiet = random.random() < _QUIET
         self.lease = random.choice((1, 3, 6))
         manners = Manners(confirmation_timeout=timedelta(seconds=30), interrupts=random.random() < 0.3)
         self.servers = {
             "old": HumaServer(self.net, "0.1", "olga", _HUMA["0.1"], manners),
             "new": HumaServer(self.net, "0.2", "nina", _HUMA["0.2"], manners),
         }
-        self.backend = Backend(self.net, random, _BACKEND, self._call_back)
-        self.backend.on_request = self._check_request
+        slow = random.choice((5, 5, 1.5 * self.attempt_limit))
+        self.backend = Backend(self.net, random, _BACKEND, self._call_back, slow=slow)
+        self.watch = Watch(self)
+        self.backend.on_request, self.backend.on_answer = self.watch.request, self.watch.answer
+        self.callbacks: list[Callback] = []
         self.disk = Disk()
         path = folder / "0.db"
         self.store = StoreServer(self.net, path, self.disk) if random.random() < _REPLICAS else None
@@ -82,21 +107,28 @@ class World:
         for instance in self.instances:
             instance.misconfigured = self._blame
             instance.exited = partial(self._see_exit, instance)
+        if self.store is not None:
+            self.net.stamp = partial(holders, self)
+            for name, one in self.servers.items():
+                one.on_frame = partial(self.watch.frame, name)
         self.calls: list[tuple[str, SimCall]] = []
         self.followers: list[tuple[str | None, Follower]] = []
         """With the runtime of their session; None if they follow all sessions."""
         self.writers: list[Writer] = []
-        self.uses_http = random.random() < 0.3
+        self.uses_http = self.quiet or random.random() < 0.3
         """Whether clients use HTTP, which takes half of the CPU."""
         # Some runs have few kinds of faults, or none, so that others reach deep states.
+        steps = QUIET_STEPS if self.quiet else STEPS
         self.weights = {
-            step: weight if step in USUAL else weight * random.choice((0, 0.5, 1, 3)) for step, weight in STEPS.items()
+            step: weight if step in USUAL else weight * random.choice((0, 0.5, 1, 3)) for step, weight in steps.items()
         }
         self.pace = random.choice((1, 1, 5))
+        self.longest_pause = random.choice((1, 5)) if self.store is not None else random.choice((1, 5, 20))
         self.number = 0
         self.due: list[str] = []
         """The calls that wait at the end, with time enough to be sent."""
-        self.disturbed: list[tuple[float, float]] = []
+        self.disturbed: list[tuple[float, float, bool]] = []
+        """The times of faults, and whether requests to the backend may be lost then."""
         self.disk_refuses_until = 0.0
         self.forgotten: set[str] = set()
         """The agents' ids of calls that were made before the database was restored: their outcomes may be lost."""
@@ -116,9 +148,10 @@ class World:
     def _configuration(self) -> str:
         executor = {
             "type": "webhook", "url": f"http://127.0.0.1:{_BACKEND}/tools", "attempts": self.attempts,
-            "timeout": f"{_ATTEMPT}s", "deadline": f"{self.deadline}s",
+            "timeout": f"{self.attempt_limit}s", "deadline": f"{self.deadline}s",
             "backoff": {"initial": "100ms", "maximum": "2s"},
-            "accepted_deadline": "60s", "accepted_silence": "10s", "reconnect_within": "10s",
+            "accepted_deadline": f"{self.accepted_deadline}s", "accepted_silence": f"{self.silence}s",
+            "reconnect_within": "10s",
         }  # fmt: skip
         runtimes = {
             name: {
@@ -134,7 +167,7 @@ class World:
                 "public_url": _PUBLIC,
                 "api": {"keys": [{"name": "world", "key": API_KEY}]},
                 "instance": {"lease": f"{self.lease}s"},
-                "limits": self.limits,
+                "limits": {**self.limits, "cancel_grace": f"{self.grace}s"},
                 "logging": {"level": "error", "format": "console"},
                 "executors": {"again": {**executor, "idempotent": True}, "once": executor},
                 "routes": [{"match": {"tool": tool}, "to": tool} for tool in TOOLS]
@@ -203,7 +236,7 @@ class World:
             SELECT call_id FROM calls WHERE state = 'queued' AND deadline_at > ?
             AND NOT EXISTS (SELECT 1 FROM calls WHERE state IN ('dispatched', 'accepted'))
         """
-        soon = int((EPOCH + self.loop.now + _SOON) * 1_000_000)
+        soon = int((EPOCH + self.loop.now + _SOON + self.silence) * 1_000_000)
         self.due = [call_id for (call_id,) in self.read(query, soon)]
         # An idempotent executor that has accepted a call and says nothing more gets it again.
         query = (
@@ -213,10 +246,11 @@ class World:
         self.backend.kind = True
         for part in (self.backend, *self.servers.values()):
             part.start()
-        self.disk.refuses = 0.0
+        self.disk.heal()
         self.net.heal()
         for instance in self.instances:
             if isinstance(instance.engine, RemoteEngine):
+                instance.engine.slow = 0.0
                 instance.engine.reach()
             process = instance.process
             if process is not None:
@@ -226,15 +260,17 @@ class World:
 
     def follow(self) -> None:
         """Let a client follow a session, from its first event or a later one, or all sessions."""
-        of: list[tuple[str | None, str | None]] = [*self.read("SELECT runtime, session_id FROM sessions"), (None, None)]
+        of: list[tuple[str | None, str | None]] = self.read("SELECT runtime, session_id FROM sessions")
+        of += [(None, None)] * 2
         runtime, session_id = self.random.choice(of)
         newest = self.read("SELECT coalesce(max(seq), 0) FROM events e JOIN sessions s ON s.id = e.session_id"
                            " WHERE s.session_id = ?", session_id)  # fmt: skip
         after = self.random.choice(
             (0, newest[0][0] if newest else 0, self.random.randint(0, newest[0][0] if newest else 0))
         )
-        self.tell(f"a client follows {runtime or 'all sessions'} after {after}")
-        follower = Follower(self.ask, session_id, after)
+        filters = self.random.choice(_FILTERS) if runtime is None else _FILTERS[0]
+        self.tell(f"a client follows {runtime or 'all sessions'} after {after} {filters or ''}")
+        follower = Follower(self.ask, session_id, after, filters=filters)
         self.followers.append((runtime, follower))
         self.loop.create_task(follower.follow())
 
@@ -259,13 +295,17 @@ class World:
                 self.tell(f"{instance.name} starts")
                 instance.start()
 
-    def disturb(self, seconds: float = 0.0) -> None:
-        """Note a fault that may keep the gateway from an answer that was sent to it."""
-        self.disturbed.append((self.loop.now, self.loop.now + seconds))
+    def disturb(self, seconds: float = 0.0, *, loses: bool = True) -> None:
+        """Note a fault that may keep the gateway from an answer, and a request from the backend if it `loses` some."""
+        self.disturbed.append((self.loop.now, self.loop.now + seconds, loses))
 
     def was_disturbed(self, first: float, last: float) -> bool:
         """Whether such a fault was in a span of time."""
-        return any(begin <= last and end >= first for begin, end in self.disturbed)
+        return any(begin <= last and end >= first for begin, end, _ in self.disturbed)
+
+    def may_lose(self, first: float, last: float) -> bool:
+        """Whether a request to the backend may have been lost in a span of time."""
+        return any(begin <= last and end >= first for begin, end, loses in self.disturbed if loses)
 
     # The journal, read from outside
 
@@ -289,64 +329,28 @@ class World:
             self._reader[1].close()
             self._reader = None
 
-    def _check_request(self, request: Request) -> None:
-        self.tell(f"backend gets {request.key[:8]} {request.data['tool']} attempt {request.attempt}: {request.manner}")
-        found = self.read("SELECT state, attempt FROM calls WHERE call_id = ?", request.data["call_id"])
-        if request.data["call_id"] not in self.forgotten and (not found or found[0][1] < request.attempt):
-            self.fail(1, f"attempt {request.attempt} of {request.key} left before its commit: {found}")
-        made = self._call_of(request)
-        if made is not None and request.data["arguments"] != ({} if made.arguments is None else made.arguments):
-            self.fail(3, f"{made.call_id} runs with {request.data['arguments']}, and its agent said {made.arguments}")
-        self.net.call_at(self.loop.now + _ATTEMPT + _LATE, partial(self._check_attempt, request))
-        self._check_deadline(request.data["call_id"])
-
-    def _check_deadline(self, call_id: str) -> None:
-        """Expect the end of a call by its deadline, which moves when the backend accepts it."""
-        for (deadline,) in self.read("SELECT deadline_at FROM calls WHERE call_id = ?", call_id):
-            until = deadline / 1_000_000 - EPOCH
-            if until < self.loop.now:
-                self.ends_by(call_id, self.loop.now, "has passed its deadline")
-            else:
-                self.net.call_at(until + 0.1, partial(self._check_deadline, call_id))
-
-    def ends_by(self, call_id: str, when: float, why: str) -> None:
-        """Expect the end of a call by a time, unless the gateway does not run or cannot write."""
-        asked = self.loop.now
-
-        def check() -> None:
-            disturbed = self.was_disturbed(asked, self.loop.now) or self.disk_refuses_until > asked
-            query = "SELECT state FROM calls WHERE call_id = ? AND state IN ('queued', 'dispatched', 'accepted')"
-            for (state,) in () if disturbed else self.read(query, call_id):
-                self.fail(10, f"call {call_id} {why}, and is still {state} after {self.loop.now - asked:.0f} s")
-
-        self.net.call_at(when + _LATE, check)
-
-    def _call_of(self, request: Request) -> SimCall | None:
+    def call_of(self, request: Request) -> SimCall | None:
         """Return the agent's call of a request; None for the call of a client."""
         runtime = request.data["runtime"]
         return self.servers[runtime].agent.calls.get(request.data["native_call_id"])
 
-    def _check_attempt(self, request: Request) -> None:
-        """An attempt ends by its time limit, unless the gateway did not run or could not write."""
-        if self.was_disturbed(request.at, self.loop.now) or self.disk_refuses_until > request.at:
-            return
-        query = "SELECT 1 FROM calls WHERE call_id = ? AND state = 'dispatched' AND attempt = ?"
-        if self.read(query, request.data["call_id"], request.attempt):
-            self.fail(10, f"attempt {request.attempt} of {request.key} runs beyond its {_ATTEMPT} s")
-
-    def _call_back(self, url: str, body: bytes, tries: int) -> None:
+    def _call_back(self, url: str, call_id: str, outcome: dict[str, Any]) -> None:
         """Post an outcome to the callback URL until it is answered."""
-        path = url.removeprefix(_PUBLIC)
+        sent = Callback(call_id, outcome)
+        self.callbacks.append(sent)
+        self._post_back(url.removeprefix(_PUBLIC), sent, 0)
 
+    def _post_back(self, path: str, sent: Callback, tries: int) -> None:
         async def post() -> None:
             instance = self.any_up()
-            exchange = None if instance is None else instance.request("POST", path, body)
+            exchange = None if instance is None else instance.request("POST", path, json.dumps(sent.outcome).encode())
             if exchange is not None:
                 await exchange.whole()
                 if exchange.status is not None and exchange.status < 500:
+                    sent.status = exchange.status
                     return
             if tries < 60:
-                self.net.call_at(self.loop.now + 1 + tries, lambda: self._call_back(url, body, tries + 1))
+                self.net.call_at(self.loop.now + 1 + tries, lambda: self._post_back(path, sent, tries + 1))
 
         self.loop.create_task(post())
 
@@ -359,7 +363,10 @@ class World:
         """Do one thing that the seed chooses."""
         chosen = self.random.choices([*self.weights], [*self.weights.values()])[0]
         await chosen(self)
-        await asyncio.sleep(self.pace * self.random.choice((0, 0, 0.001, 0.01, 0.1, 0.5)) * self.random.random())
+        if self.quiet:
+            await asyncio.sleep(self.random.choice((0, 0.1, 1, *[self.longest_pause] * 3)) * self.random.random())
+        else:
+            await asyncio.sleep(self.pace * self.random.choice((0, 0, 0.001, 0.01, 0.1, 0.5)) * self.random.random())
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,7 +418,7 @@ def _run(seed: int, steps: int, log: StringIO, only: Collection[int] | None) -> 
         # What is collected from now on is no part of the story.
         loop.set_exception_handler(_ignore)
         told = log.getvalue().splitlines()
-        log_setup.configure(level="critical", stream=StringIO())
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
         if world.fault is not None:
             raise WorldFault(repr(world.fault)) from world.fault
         return Story(world.story, world.broken, told)

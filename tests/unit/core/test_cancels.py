@@ -3,9 +3,9 @@
 import pytest
 
 from gateway.core import calls, lifecycle
-from gateway.core.effects import Release
+from gateway.core.effects import Queue, Release
 from gateway.events import Outcome, TurnInterrupted
-from gateway.executors.port import Answered
+from gateway.executors.port import Accepted, Answered
 from gateway.store.call import Call, MarkCanceling
 from tests.unit.core.harness import HUMA_0_1, START, Harness
 
@@ -124,6 +124,27 @@ def test_an_operators_cancel_ends_the_call_when_the_grace_is_over():
     harness.decide(lambda builder: calls.cancel(builder, harness.id_of("tc-1"), reason="stuck"))
     harness.wait(10)
     assert harness.sent[0]["outcome"] == "canceled"
+
+
+def test_a_restart_ends_a_canceled_call_instead_of_trying_it_again():
+    harness = Harness()
+    harness.call()
+    harness.decide(lambda builder: calls.cancel(builder, harness.id_of("tc-1"), reason="stuck"))
+    harness.recover()
+    assert (harness.sent[0]["outcome"], harness.sent[0]["error"]) == ("canceled", "stuck")
+    assert [settled.state for settled in harness.settled] == ["canceled"]
+
+
+def test_a_silent_call_that_is_canceled_while_it_waits_for_a_slot_is_not_sent_again():
+    harness = Harness()
+    harness.call()
+    harness.answer(Accepted())
+    harness.slots = 0
+    harness.wait(120)
+    assert [type(effect) for effect in harness.effects] == [Queue]
+    harness.decide(lambda builder: calls.cancel(builder, harness.id_of("tc-1"), reason="stuck"))
+    assert not harness.decide(lambda builder: calls.claim(builder, harness.id_of("tc-1")))
+    assert (harness.step.calls, harness.effects) == ((), ())
 
 
 def test_an_operators_cancel_of_a_queued_call_is_immediate():

@@ -1,0 +1,159 @@
+"""The judges that look while the world runs: what must hold at a request, an answer, a frame, a cancel or a time."""
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.clock import EPOCH
+
+if TYPE_CHECKING:
+    from tests.simulation.backend import Request
+    from tests.simulation.loop import Process
+    from tests.simulation.world import World
+
+LATE = 3.0
+"""Seconds until the end of an attempt or a call is on record."""
+_MARGIN = 1.0
+"""Seconds before the end of an attempt in which its answer may come too late."""
+_AROUND = 5.0
+"""Seconds before a request in which a fault may still have an effect."""
+_RESUMED = 2.0
+"""Seconds after a pause in which a process may finish what it had begun."""
+_SILENT = 25 + 20
+"""Seconds after which a client notices that its server is silent, as the server has told it."""
+_RECONNECTED = 75
+"""Seconds in which a link is certainly up again."""
+OPEN = "('queued', 'dispatched', 'accepted')"
+
+
+class Watch:
+    """Judges one world; each method is told what has just happened."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._canceled: dict[str, int] = {}
+        """The attempt of each call at its cancel by an operator."""
+
+    def request(self, request: "Request", owner: "Process | None", holders: "dict[str, Process] | None") -> None:
+        """The backend gets a request that a process has written, while some processes held the sessions."""
+        world, call_id = self._world, request.data["call_id"]
+        world.tell(f"backend gets {request.key[:8]} {request.data['tool']} attempt {request.attempt}: {request.manner}")
+        found = world.read("SELECT attempt, created_at FROM calls WHERE call_id = ?", call_id)
+        if call_id not in world.forgotten:
+            if not found or found[0][0] < request.attempt:
+                world.fail(1, f"attempt {request.attempt} of {request.key} left before its commit: {found}")
+                return
+            arrived, began = len(world.backend.work[request.key].requests), found[0][1] / 1_000_000 - EPOCH
+            if request.attempt != arrived and not world.may_lose(began, world.loop.now):
+                world.fail(10, f"request {arrived} of {request.key} says that it is attempt {request.attempt}")
+        made = world.call_of(request)
+        if made is not None and request.data["arguments"] != ({} if made.arguments is None else made.arguments):
+            world.fail(3, f"{made.call_id} runs with {request.data['arguments']}, and its agent said {made.arguments}")
+        if request.attempt > self._canceled.get(call_id, request.attempt) and call_id not in world.forgotten:
+            world.fail(10, f"attempt {request.attempt} of {request.key} leaves after its cancel")
+        self._check_holder(request.data["runtime"], owner, holders, f"attempt {request.attempt} of {request.key}")
+        world.net.call_at(world.loop.now + world.attempt_limit + LATE, partial(self._check_attempt, request))
+        self._check_deadline(call_id)
+
+    def frame(self, runtime: str, owner: "Process | None", holders: "dict[str, Process] | None") -> None:
+        """An agent gets a message."""
+        self._check_holder(runtime, owner, holders, "a message")
+
+    def _check_holder(
+        self, runtime: str, owner: "Process | None", holders: "dict[str, Process] | None", what: str
+    ) -> None:
+        """Only the process that holds a session acts for it, at the moment at which it writes."""
+        world = self._world
+        holder = None if holders is None else holders.get(runtime)
+        if owner is None or holder is None or holder is owner or holder.dead:
+            return
+        if owner.resumed_at + _RESUMED < world.loop.now and not world.net.was_held(world.loop.now - _AROUND):
+            world.fail(3, f"{what} of {runtime} leaves {owner.name}, while {holder.name} holds the session")
+
+    def answer(self, request: "Request", kind: str) -> None:
+        """The backend writes an outcome: while its call is open a success counts, a failure of its last attempt too."""
+        world, now = self._world, self._world.loop.now
+        rows = world.read(
+            f"SELECT attempt, deadline_at FROM calls WHERE call_id = ? AND state IN {OPEN}",  # noqa: S608
+            request.data["call_id"],
+        )
+        until = request.at + world.attempt_limit - _MARGIN
+        for attempt, deadline in rows:
+            counts = kind == "success" or attempt == request.attempt
+            if counts and now < min(until, deadline / 1_000_000 - EPOCH - _MARGIN):
+                world.net.call_at(now + _MARGIN, partial(self._check_answer, request, kind))
+
+    def _check_answer(self, request: "Request", kind: str) -> None:
+        world, call_id = self._world, request.data["call_id"]
+        if self._excused(request.at - _AROUND):
+            return
+        for (state,) in world.read(f"SELECT state FROM calls WHERE call_id = ? AND state IN {OPEN}", call_id):  # noqa: S608
+            world.fail(
+                3, f"the {kind} that answered attempt {request.attempt} of {call_id} does not count: it is {state}"
+            )
+
+    def canceled(self, call_id: str) -> None:
+        """An operator's cancel is on record."""
+        world = self._world
+        rows = world.read(
+            f"SELECT attempt FROM calls WHERE call_id = ? AND canceling_until IS NOT NULL AND state IN {OPEN}",  # noqa: S608
+            call_id,
+        )
+        for (attempt,) in rows:
+            self._canceled[call_id] = attempt
+            self.ends_by(call_id, world.loop.now + world.grace, "was canceled by an operator")
+
+    def silenced(self, runtime: str) -> None:
+        """The link of a runtime carries nothing more: the gateway notices, and connects again."""
+        world, asked = self._world, self._world.loop.now
+        connections = world.servers[runtime].agent.connections
+
+        def check() -> None:
+            agent = world.servers[runtime].agent
+            if not self._excused(asked) and agent.connections == connections:
+                world.fail(10, f"the link of {runtime} is silent for {world.loop.now - asked:.0f} s, and stays up")
+
+        world.net.call_at(asked + _SILENT + _RECONNECTED, check)
+
+    def ends_by(self, call_id: str, when: float, why: str) -> None:
+        """Expect the end of a call by a time, unless the gateway does not run or cannot write."""
+        world, asked = self._world, self._world.loop.now
+
+        def check() -> None:
+            query = f"SELECT state FROM calls WHERE call_id = ? AND state IN {OPEN}"  # noqa: S608
+            for (state,) in () if self._excused(asked) else world.read(query, call_id):
+                world.fail(10, f"call {call_id} {why}, and is still {state} after {world.loop.now - asked:.0f} s")
+
+        world.net.call_at(when + LATE, check)
+
+    def _check_deadline(self, call_id: str) -> None:
+        """Expect the end of a call by its deadline, which moves when the backend accepts it."""
+        world = self._world
+        for (deadline,) in world.read("SELECT deadline_at FROM calls WHERE call_id = ?", call_id):
+            until = deadline / 1_000_000 - EPOCH
+            if until < world.loop.now:
+                self.ends_by(call_id, world.loop.now, "has passed its deadline")
+            else:
+                world.net.call_at(until + 0.1, partial(self._check_deadline, call_id))
+
+    def _check_attempt(self, request: "Request") -> None:
+        """An attempt ends by its time limit."""
+        world = self._world
+        if self._excused(request.at):
+            return
+        query = "SELECT 1 FROM calls WHERE call_id = ? AND state = 'dispatched' AND attempt = ?"
+        if world.read(query, request.data["call_id"], request.attempt):
+            world.fail(10, f"attempt {request.attempt} of {request.key} runs beyond its {world.attempt_limit} s")
+
+    def _excused(self, since: float) -> bool:
+        """Whether the gateway may not have run, or could not write."""
+        world = self._world
+        return world.was_disturbed(since, world.loop.now) or world.disk_refuses_until > since
+
+
+def holders(world: "World") -> "dict[str, Process]":
+    """Return the process that holds the session of each runtime now, as the store has it."""
+    server = world.store
+    if server is None:
+        return {}
+    rows: list[Any] = world.read("SELECT runtime, owner FROM sessions WHERE owner IS NOT NULL")
+    return {runtime: server.instances[owner] for runtime, owner in rows if owner in server.instances}
