@@ -37,9 +37,9 @@ def burst_message(builder: StepBuilder, draft: Draft, event: MessagePosted) -> N
     known = builder.memory.confirmation(event.burst.call, event.burst.index)
     if known is not None:
         return
-    for call, index, delivered in builder.memory.confirmed:
+    for call, index, fate in builder.memory.confirmed:
         if (call, index) == (event.burst.call, event.burst.index):
-            _confirm_again(builder, event, delivered=delivered)
+            _confirm_again(builder, event, fate)
             return
     begin_turn(builder)
     others = builder.memory.confirmations
@@ -136,13 +136,14 @@ def end_burst(builder: StepBuilder, event: Event) -> None:
             _record_unsent(builder, waiting, event, f"not sent: {reason}", synthetic=True)
 
 
-def _confirm_again(builder: StepBuilder, event: MessagePosted, *, delivered: bool) -> None:
+def _confirm_again(builder: StepBuilder, event: MessagePosted, fate: bool | str) -> None:
     """Confirm a repeated message as before, without a second delivery."""
     assert event.burst is not None
     limit = builder.runtime.capabilities.confirms_messages
     if limit is None:
         return
-    error = None if delivered else "the message could not be delivered"
+    delivered = fate is True
+    error = None if delivered else fate or "the message could not be delivered"
     again = MessageConfirmed(
         native_call_id=event.burst.call,
         index=event.burst.index,

@@ -65,6 +65,7 @@ ENDED = frozenset({"idle", "awaiting_input", "finished", "stopped", "error"})
 _MOMENT = timedelta(milliseconds=250)
 _RUNNING = frozenset({"starting", "running", "awaiting_outcome", "awaiting_approval"})
 _MOST_CONFIRMED = 100
+_LONGEST_ERROR = 500
 _MOST_RECENT = 256
 _MOST_UNECHOED = 64
 _MOST_ACTIONS = 64
@@ -303,10 +304,10 @@ def _confirmed(memory: Remembered, recorded: Envelope, event: MessageConfirmed) 
     history = memory.history
     if event.delivered:
         history = with_line(history, found.posted_at, found.author, found.text)
-    now = recorded.recorded_at
+    now, fate = recorded.recorded_at, event.delivered or (event.error or "")[:_LONGEST_ERROR]
     return {
         "confirmations": rest,
-        "confirmed": (*memory.confirmed, (event.native_call_id, event.index, event.delivered))[-_MOST_CONFIRMED:],
+        "confirmed": (*memory.confirmed, (event.native_call_id, event.index, fate))[-_MOST_CONFIRMED:],
         "history": history,
         "active_at": now,
         "quiet_at": now if found.last and not rest else None,

@@ -202,8 +202,11 @@ class Remembered:
     history: tuple[str, ...] = ()
     """Conversation lines, `[HH:MM] Name: text`, bounded."""
     confirmations: tuple[Confirmation, ...] = ()
-    confirmed: tuple[tuple[str, int, bool], ...] = ()
-    """Burst, index and delivery of the messages confirmed last, for repeats."""
+    confirmed: tuple[tuple[str, int, bool | str], ...] = ()
+    """Burst and index of the messages confirmed last, for repeats, and whether they were delivered.
+
+    Of one that was not, the beginning of the error; a release before 0.3 has not remembered it.
+    """
     # The turn.
     running: bool = False
     turn: RunningTurn | None = None

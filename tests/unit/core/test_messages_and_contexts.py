@@ -10,6 +10,7 @@ from gateway.core import confirmations, lifecycle, live
 from gateway.core.effects import Ask, AwaitCopy, Tell, Transmit
 from gateway.core.routing import Route
 from gateway.core.session import RetryPolicy
+from gateway.core.snapshots import from_snapshot, to_snapshot
 from gateway.core.state import MOST_CONFIRMATIONS
 from gateway.errors import Conflict, Inexpressible
 from gateway.events import (
@@ -198,6 +199,17 @@ def test_a_message_that_comes_again_after_its_confirmation_is_confirmed_again_an
     (again,) = [effect for effect in harness.effects if isinstance(effect, Transmit)]
     assert again.leave_before == harness.now + timedelta(seconds=30)
     assert not [effect for effect in harness.effects if isinstance(effect, Ask)]
+
+
+def test_a_message_that_comes_again_after_a_failure_gets_the_same_error_also_after_a_restart():
+    harness = Harness(routes=CHAT)
+    harness.send()
+    harness.wait(20)
+    (first,) = harness.sent
+    kept = from_snapshot(to_snapshot(harness.view.last_sequence, harness.view.memory))
+    assert kept.memory == harness.view.memory
+    harness.send()
+    assert harness.sent == [first]
 
 
 @pytest.mark.requirement("N79", "N45", "A20")
