@@ -205,7 +205,7 @@ def _repeated(builder: StepBuilder, call: Call, answer: Answer) -> None:
             due_at = builder.now + min(_LOOK_AGAIN, policy.accepted_silence)
             builder.change_call(Accept(call.call_id, call.deadline_at, due_at, sent=False, reason=reason))
         case _:
-            # It stays accepted; when it is sent again is on record already.
+            # It stays accepted; when it is sent again is on record already, and later only if the executor asks for it.
             _note_repeat(builder, call, answer)
 
 
@@ -218,10 +218,10 @@ def _note_repeat(builder: StepBuilder, call: Call, answer: Answered | Replied | 
             pass
         case Replied():
             reason, response = _NO_OUTCOME, None
-    unsure = isinstance(answer, Uncertain | Replied)
-    builder.change_call(
-        Accept(call.call_id, call.deadline_at, call.due_at, response=response, reason=reason, unsure=unsure)
-    )
+    due_at, unsure = call.due_at, isinstance(answer, Uncertain | Replied)
+    if due_at is not None and isinstance(answer, NotProcessed) and answer.retry_after is not None:
+        due_at = max(due_at, builder.now + answer.retry_after)
+    builder.change_call(Accept(call.call_id, call.deadline_at, due_at, response=response, reason=reason, unsure=unsure))
 
 
 def repeat(builder: StepBuilder, call_id: CallId) -> None:

@@ -333,6 +333,17 @@ def test_an_accepted_call_waits_for_its_callback():
     assert not harness.decide(lambda builder: calls.outcome(builder, harness.id_of("tc-1"), DONE))
 
 
+def test_a_silent_accepted_call_is_sent_again_no_earlier_than_its_executor_asks():
+    harness = Harness()
+    harness.call()
+    harness.answer(Accepted())
+    harness.wait(120)
+    harness.answer(NotProcessed("busy", timedelta(seconds=300)), attempt=2)
+    (change,) = harness.step.calls
+    assert isinstance(change, Accept)
+    assert change.due_at == harness.now + timedelta(seconds=300)
+
+
 @pytest.mark.requirement("A26")
 def test_a_call_without_an_answer_fails_at_its_deadline_and_the_executor_is_told():
     harness = Harness()
