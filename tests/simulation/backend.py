@@ -42,6 +42,8 @@ class Request:
     at: float
     answered_at: float | None = None
     """When a readable answer was written to a connection that was open."""
+    pause: tuple[float, float] | None = None
+    """When the backend has asked not to get the call again, and until when."""
 
 
 @dataclass(slots=True)
@@ -79,19 +81,30 @@ class Backend:
         port: int,
         call_back: Callable[[str, str, dict[str, Any]], None],
         *,
-        slow: float,
+        limit: float,
+        repeats: bool,
     ) -> None:
-        """Listen; `call_back` posts an outcome, `slow` is the longest time until an answer."""
+        """Listen; `call_back` posts an outcome, an attempt ends by its `limit`.
+
+        With `repeats`, an accepted call comes again while its last attempt runs.
+        """
         self._net, self._random, self._port = net, random, port
-        self._call_back, self._slow = call_back, slow
-        # Some backends are mostly slow, or mostly answer later.
+        self._call_back = call_back
+        slow = random.choice((5.0, 1.5 * limit))
+        usual = (0.0, 0.0, 0.01, 0.1, 1.0, slow)
+        self._delays = (0.1, limit, limit) if repeats else random.choice((usual, usual, (0.1, slow, slow)))
+        # Some backends mostly answer later, others are mostly busy.
         self._manners = {name: MANNERS[name] * random.choice((0.3, 1, 1, 4)) for name in MANNERS}
+        if repeats:
+            self._manners |= {"accept": 30.0, "fail": 10.0}
         self.work: dict[str, Work] = {}
         self.canceled: dict[str, None] = {}
         self.kind = False
         """Whether it answers everything at once, as at the end of a run."""
         self.on_request: Callable[[Request, Process | None, Any], None] = _ignore
         """Takes each request, the process that sent it, and the stamp of the network on its last byte."""
+        self.on_progress: Callable[[Request], None] = _ignore
+        """Posts a report of progress."""
         self.on_answer: Callable[[Request, str], None] = _ignore
         """Takes each request whose outcome was written to an open connection, and the kind of the outcome."""
         self.start()
@@ -120,14 +133,13 @@ class Backend:
         work = self.work.setdefault(key, Work())
         work.requests.append(request)
         self.on_request(request, conn.wire.owner, conn.wire.to_server.stamp)
-        seconds = self._random.choice((0.0, 0.0, 0.01, 0.1, 1.0, self._slow)) * self._random.random()
+        seconds = self._random.choice(self._delays) * self._random.random()
         self._net.call_at(
             self._net.loop.now + (0.0 if self.kind else seconds), lambda: self._treat(conn, request, work)
         )
 
     def _treat(self, conn: HttpConn, request: Request, work: Work) -> None:
-        if request.manner in READABLE and not conn.over:
-            self._note_answer(request)
+        self._note_answer(conn, request)
         match request.manner:
             case "ok":
                 conn.respond(200, self._do(request, work))
@@ -141,11 +153,11 @@ class Backend:
             case "accept" | "late":
                 if request.manner == "accept":
                     conn.respond(202)
+                    self._report(request, self._random.choice((0, 0, 1, 6)))
                 # After no response the work goes on, too.
                 self._promise(request, work, self._later())
             case "busy":
-                status = self._random.choice((425, 429, 503))
-                conn.respond(status, b"{}", retry_after="1")
+                self._delay(conn, request)
             case "error":
                 conn.respond(500, b"{}")
             case "refuse":
@@ -168,7 +180,16 @@ class Backend:
             case _:
                 pass
 
-    def _note_answer(self, request: Request) -> None:
+    def _delay(self, conn: HttpConn, request: Request) -> None:
+        """Ask for the call later."""
+        seconds = self._random.choice((1, 1, 5))
+        if not conn.over:
+            request.pause = self._net.loop.now, self._net.loop.now + seconds
+        conn.respond(self._random.choice((425, 429, 503)), b"{}", retry_after=str(seconds))
+
+    def _note_answer(self, conn: HttpConn, request: Request) -> None:
+        if request.manner not in READABLE or conn.over:
+            return
         request.answered_at = self._net.loop.now
         # A repeat that is refused leaves its accepted call as it is.
         if request.manner != "refuse":
@@ -187,9 +208,15 @@ class Backend:
 
     def _later(self) -> float:
         """Draw when an outcome comes by callback: soon, after the attempt, or when the call has ended long ago."""
-        return self._random.choice(
-            (30 * self._random.random() ** 3, 6 * self._random.random(), 90 * self._random.random())
-        )
+        chance, longest = self._random.random(), self._random.choice((6, 30, 90))
+        return longest * (chance**3 if longest == 30 else chance)
+
+    def _report(self, request: Request, times: int) -> None:
+        """Report progress, now and then."""
+        if times and not self.kind and request.data["progress_url"] is not None:
+            self.on_progress(request)
+            seconds = 9 * self._random.random()
+            self._net.call_at(self._net.loop.now + seconds, lambda: self._report(request, times - 1))
 
     def _promise(self, request: Request, work: Work, seconds: float) -> None:
         if request.data["callback_url"] is None or (not self.kind and self._random.random() < 0.2):

@@ -210,13 +210,16 @@ def attempts(world: "World") -> Iterator[Broken]:
         "SELECT call_id, native_call_id, state, attempt, created_at, finished_at, attempts FROM calls"
         " WHERE finished_at IS NOT NULL AND redrive_of IS NULL"
     )
+    called_back = {one.call_id for one in world.callbacks if one.status == 200}
     for call_id, native, state, attempt, created, finished, written in rows:
         work, began, ended = world.backend.work.get(call_id), _seconds(created), _seconds(finished)
         if call_id in world.forgotten:
             continue
         arrived = 0 if work is None else len(work.requests)
-        # The request of a call that ends for another reason may still be on its way.
-        if state in {"succeeded", "failed"} and arrived != attempt and not world.may_lose(began, ended):
+        # Another outcome stops the request that is on its way.
+        accepted = work is not None and any(one.manner in {"accept", "early"} for one in work.requests)
+        usual = {attempt, attempt - 1} if accepted or call_id in called_back else {attempt}
+        if state in {"succeeded", "failed"} and arrived not in usual and not world.may_lose(began, ended):
             yield 10, f"{native} has {attempt} attempts on record, and {arrived} requests arrived"
         requests = {} if work is None else {one.attempt: one for one in work.requests}
         for one in () if written is None else read_attempts(written):
@@ -225,7 +228,8 @@ def attempts(world: "World") -> Iterator[Broken]:
                 continue
             if request.manner in UNSURE and not one.unsure:
                 yield 5, f"attempt {one.n} of {native} may have run ({request.manner}), and counts as one that has not"
-            if request.manner == "busy" and one.unsure and not world.was_disturbed(request.at - _AROUND, ended):
+            paused = request.pause is not None and request.pause[0] < request.at + world.attempt_limit - 1
+            if paused and one.unsure and not world.was_disturbed(request.at - _AROUND, ended):
                 yield 5, f"attempt {one.n} of {native} was refused, and counts as one that may have run"
 
 

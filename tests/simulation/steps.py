@@ -199,7 +199,7 @@ async def leave(world: "World") -> None:
 
 async def outage(world: "World") -> None:
     """A server or the backend is away for a while."""
-    gone: Any = world.random.choice((*world.servers.values(), world.backend))
+    gone: Any = world.random.choice((*world.servers.values(), world.backend, world.backend))
     seconds = 20 * world.random.random() ** 2
     world.tell(f"{type(gone).__name__} is away for {seconds:.2f} s")
     gone.stop()
@@ -314,11 +314,12 @@ async def drain(world: "World") -> None:
     if not instance.up:
         return
     world.tell(f"{instance.name} drains")
-    world.disturb(60)
+    world.disturb()
     instance.drain()
-    process, until = instance.process, world.loop.now + 200
+    process, began, until = instance.process, world.loop.now, world.loop.now + 200
     while instance.process is process and world.loop.now < until:
         await world.settle(0.1)
+    world.disturbed.append((began, world.loop.now + 2, True))
     if instance.process is process:
         world.fail(10, f"the drain of {instance.name} does not end")
     world.start()
@@ -337,9 +338,9 @@ STEPS: dict[Callable[["World"], Awaitable[None]], float] = {
 }  # fmt: skip
 """The steps with their weights."""
 QUIET_STEPS: dict[Callable[["World"], Awaitable[None]], float] = {
-    call: 30, wait: 20, repeat: 2, cancel: 4, talk: 2, post: 4, follow: 4, order_cancel: 12,
-    cut: 1, silence: 2, leave: 1, outage: 3, partition: 1,
-    slow_store: 6, pause: 1, kill: 1, drain: 1, reload: 1,
+    call: 30, wait: 10, repeat: 2, cancel: 4, talk: 2, post: 4, follow: 4, order_cancel: 14,
+    cut: 0.5, silence: 1, leave: 0.5, outage: 3, partition: 0.3,
+    slow_store: 3, pause: 0.3, kill: 0.6, drain: 0.5, reload: 0.5,
 }  # fmt: skip
 """Those of a world with little traffic."""
-USUAL = (call, talk, post, wait)
+USUAL = (call, talk, post, wait, order_cancel)

@@ -14,6 +14,8 @@ LATE = 3.0
 """Seconds until the end of an attempt or a call is on record."""
 _MARGIN = 1.0
 """Seconds before the end of an attempt in which its answer may come too late."""
+_SAME = 0.1
+"""Seconds that clocks and timers may differ."""
 _AROUND = 5.0
 """Seconds before a request in which a fault may still have an effect."""
 _RESUMED = 2.0
@@ -32,6 +34,8 @@ class Watch:
         self._world = world
         self._canceled: dict[str, int] = {}
         """The attempt of each call at its cancel by an operator."""
+        self._not_before: dict[str, float] = {}
+        """Until when an accepted call is certainly not sent again, since its executor has reported progress."""
 
     def request(self, request: "Request", owner: "Process | None", holders: "dict[str, Process] | None") -> None:
         """The backend gets a request that a process has written, while some processes held the sessions."""
@@ -45,6 +49,7 @@ class Watch:
             arrived, began = len(world.backend.work[request.key].requests), found[0][1] / 1_000_000 - EPOCH
             if request.attempt != arrived and not world.may_lose(began, world.loop.now):
                 world.fail(10, f"request {arrived} of {request.key} says that it is attempt {request.attempt}")
+            self._check_pause(request)
         made = world.call_of(request)
         if made is not None and request.data["arguments"] != ({} if made.arguments is None else made.arguments):
             world.fail(3, f"{made.call_id} runs with {request.data['arguments']}, and its agent said {made.arguments}")
@@ -53,6 +58,28 @@ class Watch:
         self._check_holder(request.data["runtime"], owner, holders, f"attempt {request.attempt} of {request.key}")
         world.net.call_at(world.loop.now + world.attempt_limit + LATE, partial(self._check_attempt, request))
         self._check_deadline(call_id)
+
+    def _check_pause(self, request: "Request") -> None:
+        """A call is not sent again before the time for which the backend has asked."""
+        world, now = self._world, self._world.loop.now
+        before = [one for one in world.backend.work[request.key].requests if one.attempt < request.attempt]
+        # A pause that came too late for its attempt counts for nothing.
+        pauses = [(last.pause, last.at + world.attempt_limit - _MARGIN) for last in before[-1:]]
+        until = [pause[1] for pause, end in pauses if pause is not None and pause[0] < end]
+        until.append(self._not_before.get(request.data["call_id"], 0.0))
+        if before and now < max(until) - _SAME and not self._excused(before[-1].at):
+            world.fail(10, f"attempt {request.attempt} of {request.key} comes {max(until) - now:.2f} s too early")
+
+    def progressed(self, call_id: str, posted_at: float) -> None:
+        """A report of progress was taken, which restarts the silence of an accepted call."""
+        world, work = self._world, self._world.backend.work.get(call_id)
+        if work is None:
+            return
+        # One that is due already waits for a slot, perhaps, and is sent again whatever it reports.
+        due_at = self._not_before.get(call_id, work.requests[-1].at + world.silence)
+        for (state,) in world.read("SELECT state FROM calls WHERE call_id = ?", call_id):
+            is_early = state == "accepted" and posted_at < due_at
+            self._not_before[call_id] = posted_at + world.silence if is_early else 0.0
 
     def frame(self, runtime: str, owner: "Process | None", holders: "dict[str, Process] | None") -> None:
         """An agent gets a message."""
@@ -109,7 +136,7 @@ class Watch:
 
         def check() -> None:
             agent = world.servers[runtime].agent
-            if not self._excused(asked) and agent.connections == connections:
+            if not world.was_disturbed(asked, world.loop.now) and agent.connections == connections:
                 world.fail(10, f"the link of {runtime} is silent for {world.loop.now - asked:.0f} s, and stays up")
 
         world.net.call_at(asked + _SILENT + _RECONNECTED, check)
@@ -147,7 +174,7 @@ class Watch:
     def _excused(self, since: float) -> bool:
         """Whether the gateway may not have run, or could not write."""
         world = self._world
-        return world.was_disturbed(since, world.loop.now) or world.disk_refuses_until > since
+        return world.may_lose(since, world.loop.now) or world.disk_refuses_until > since
 
 
 def holders(world: "World") -> "dict[str, Process]":

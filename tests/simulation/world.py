@@ -38,7 +38,7 @@ from tests.simulation.store import Disk
 from tests.simulation.store_server import RemoteEngine, StoreServer
 from tests.simulation.watch import Watch, holders
 
-_QUIET = 0.35
+_QUIET = 0.5
 """The share of runs with little traffic: timers alone decide."""
 _REPLICAS = 0.3
 """The share of runs with two instances on one store."""
@@ -47,6 +47,8 @@ _BACKEND = 9000
 _PUBLIC = f"http://127.0.0.1:{FIRST_PORT}"
 _MOST_CPU = 60
 """Seconds of CPU after which a run is taken for endless."""
+_TIMINGS = ((2, 10), (4, 3), (4, 10), (4, 30), (15, 3), (15, 3), (15, 30))
+"""Seconds of an attempt, and until an accepted call without a sign of life is sent again, perhaps beside an attempt."""
 _SOON = 30
 """Seconds in which a healthy gateway certainly sends a call."""
 
@@ -78,24 +80,29 @@ class World:
         self.most_attempts = self.fewest_attempts = self.attempts
         """The most and the fewest that any configuration of the run allows."""
         self.deadline = random.choice((5, 30, 120))
-        self.attempt_limit = random.choice((2, 4, 4, 15))
-        """Seconds of an attempt."""
-        self.silence = random.choice((3, 10, 30))
-        """Seconds after which an accepted call without a sign of life is sent again."""
+        self.attempt_limit, self.silence = random.choice(_TIMINGS)
         self.grace = random.choice((3, 10))
         """Seconds in which the answer to a canceled call still counts."""
         self.accepted_deadline = random.choice((20, 60))
         self.quiet = random.random() < _QUIET
+        """Whether there is little traffic and few faults."""
         self.lease = random.choice((1, 3, 6))
         manners = Manners(confirmation_timeout=timedelta(seconds=30), interrupts=random.random() < 0.3)
         self.servers = {
             "old": HumaServer(self.net, "0.1", "olga", _HUMA["0.1"], manners),
             "new": HumaServer(self.net, "0.2", "nina", _HUMA["0.2"], manners),
         }
-        slow = random.choice((5, 5, 1.5 * self.attempt_limit))
-        self.backend = Backend(self.net, random, _BACKEND, self._call_back, slow=slow)
+        self.backend = Backend(
+            self.net,
+            random,
+            _BACKEND,
+            self._call_back,
+            limit=self.attempt_limit,
+            repeats=self.silence < self.attempt_limit,
+        )
         self.watch = Watch(self)
         self.backend.on_request, self.backend.on_answer = self.watch.request, self.watch.answer
+        self.backend.on_progress = self._report
         self.callbacks: list[Callback] = []
         self.disk = Disk()
         path = folder / "0.db"
@@ -123,7 +130,7 @@ class World:
             step: weight if step in USUAL else weight * random.choice((0, 0.5, 1, 3)) for step, weight in steps.items()
         }
         self.pace = random.choice((1, 1, 5))
-        self.longest_pause = random.choice((1, 5)) if self.store is not None else random.choice((1, 5, 20))
+        self.longest_pause = random.choice((1, 3, 8))
         self.number = 0
         self.due: list[str] = []
         """The calls that wait at the end, with time enough to be sent."""
@@ -142,7 +149,7 @@ class World:
     def draw_limits(self) -> None:
         """Draw what a reload may change."""
         random = self.random
-        self.attempts = random.choice((1, 3, 10))
+        self.attempts = random.choice((1, 3, 10, 10))
         self.limits = {"session_concurrency": random.choice((1, 2, 16)), "drain": f"{random.choice((1, 5, 20))}s"}
 
     def _configuration(self) -> str:
@@ -297,7 +304,8 @@ class World:
 
     def disturb(self, seconds: float = 0.0, *, loses: bool = True) -> None:
         """Note a fault that may keep the gateway from an answer, and a request from the backend if it `loses` some."""
-        self.disturbed.append((self.loop.now, self.loop.now + seconds, loses))
+        # What a killed process had begun to write is on record a moment later.
+        self.disturbed.append((self.loop.now, self.loop.now + seconds + 0.5, loses))
 
     def was_disturbed(self, first: float, last: float) -> bool:
         """Whether such a fault was in a span of time."""
@@ -351,6 +359,19 @@ class World:
                     return
             if tries < 60:
                 self.net.call_at(self.loop.now + 1 + tries, lambda: self._post_back(path, sent, tries + 1))
+
+        self.loop.create_task(post())
+
+    def _report(self, request: Request) -> None:
+        """Post a report of progress, once."""
+
+        async def post() -> None:
+            instance = self.any_up()
+            path = request.data["progress_url"].removeprefix(_PUBLIC)
+            exchange = None if instance is None else instance.request("POST", path, b'{"step":1}')
+            posted_at = self.loop.now
+            if exchange is not None and (await exchange.whole()).status == 202:
+                self.watch.progressed(request.data["call_id"], posted_at)
 
         self.loop.create_task(post())
 
