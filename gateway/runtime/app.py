@@ -43,10 +43,8 @@ from gateway.runtime.cluster.handover import Handover
 from gateway.runtime.cluster.hops import Hops
 from gateway.runtime.cluster.lease import LeaseKeeper
 from gateway.runtime.cluster.member import ClusterMember
-from gateway.runtime.cluster.notifications import Notifications
 from gateway.runtime.configuration import Configuration, Configured
 from gateway.runtime.delivery.backends import Backends
-from gateway.runtime.delivery.maintenance import Maintenance
 from gateway.runtime.drain import Drain, InFlight, describe
 from gateway.runtime.feeds.all_sessions import EVERY_SESSION, AllSessionsFeed
 from gateway.runtime.feeds.follow import PAGES, JournalReader, follow
@@ -54,8 +52,10 @@ from gateway.runtime.feeds.interactions import InteractionFeed
 from gateway.runtime.feeds.linked import with_links
 from gateway.runtime.feeds.room import Room
 from gateway.runtime.interactions import Interactions
+from gateway.runtime.maintenance import Maintenance
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.native_frames import NativeReader
+from gateway.runtime.notifications import Notifications
 from gateway.runtime.services import Services
 from gateway.runtime.session.closing import Closing
 from gateway.runtime.session.directory import SessionDirectory, reply_slot

@@ -15,7 +15,7 @@ from gateway.errors import LinkLost
 from gateway.events import SessionId
 from gateway.plugins import installed_adapters
 from gateway.runtime.cluster.handover import KEPT, Handover, worth_handing_over
-from gateway.runtime.cluster.notifications import Notifications
+from gateway.runtime.notifications import Notifications
 from gateway.runtime.session.inbox import Inbox
 from gateway.runtime.session.pending_inputs import PendingInputs
 from gateway.runtime.session.signals import FrameArrived, Signal

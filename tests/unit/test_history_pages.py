@@ -8,14 +8,14 @@ import pytest
 
 from gateway.events import Envelope, Gap, Live, SessionId, TypingChanged
 from gateway.guard import Tasks
-from gateway.runtime.cluster.notifications import Notifications
-from gateway.runtime.cluster.remote_feeds import RemoteFeeds
 from gateway.runtime.feeds.all_sessions import AllSessionsFeed
 from gateway.runtime.feeds.feed import Feed
 from gateway.runtime.feeds.follow import JournalReader, follow
+from gateway.runtime.feeds.remote_feeds import RemoteFeeds
 from gateway.runtime.feeds.room import Room
 from gateway.runtime.feeds.wakeup import Ending
 from gateway.runtime.metrics import Metrics
+from gateway.runtime.notifications import Notifications
 from gateway.runtime.tuning import Tuning
 from gateway.runtime.views import News, StreamItem
 from gateway.store.rows import RetentionPolicy, Rows

@@ -19,7 +19,7 @@ from gateway.clock import Clock, Ids
 from gateway.errors import EngineUnavailable, MalformedFrame
 from gateway.events import Draft, Envelope, Event, Loss, MessagePosted, Opaque, SessionId, ToolCanceled, ToolRequested
 from gateway.guard import FAULTS, is_fault
-from gateway.runtime.cluster.notifications import Notifications
+from gateway.runtime.notifications import Notifications
 from gateway.runtime.session.pending_inputs import PendingInputs
 from gateway.runtime.session.signals import HandedOver
 from gateway.runtime.session.worker import SessionWorker

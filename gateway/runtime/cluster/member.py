@@ -13,10 +13,10 @@ from gateway.guard import guard, running
 from gateway.runtime.cluster.forwarding import Forwarder
 from gateway.runtime.cluster.handover import Handover
 from gateway.runtime.cluster.hops import Hops
-from gateway.runtime.cluster.notifications import Listeners
-from gateway.runtime.cluster.remote_feeds import RemoteFeeds
 from gateway.runtime.cluster.takeover import Takeover
 from gateway.runtime.feeds.interactions import watch_others
+from gateway.runtime.feeds.remote_feeds import RemoteFeeds
+from gateway.runtime.notifications import Listeners
 from gateway.runtime.session.sessions import Sessions
 from gateway.runtime.session.shared import Shared
 from gateway.runtime.session.worker import SessionWorker

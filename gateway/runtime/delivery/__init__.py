@@ -1,4 +1,4 @@
-"""Executors and destinations in use, copies of events, and periodic maintenance.
+"""Executors and destinations in use, and copies of events.
 
 May import `clock`, `core`, `errors`, `events`, `executors`, `guard`, `log_limit`, `settings`, `store`.
 """

@@ -1,4 +1,4 @@
-"""Feeds for followers: the events of sessions, and requests for human input.
+"""Feeds for followers: the events of sessions, also of those elsewhere, and requests for human input.
 
 May import `errors`, `events`, `guard`, `store`.
 """

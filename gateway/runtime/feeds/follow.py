@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from gateway.errors import Truncated
 from gateway.events import Envelope, Gap, SessionId
 from gateway.events.weight import weight
-from gateway.runtime.cluster.remote_feeds import RemoteFeeds
 from gateway.runtime.feeds.feed import Feed
 from gateway.runtime.feeds.linked import with_links
+from gateway.runtime.feeds.remote_feeds import RemoteFeeds
 from gateway.runtime.feeds.room import LARGE, Room
 from gateway.runtime.feeds.wakeup import Ending
 from gateway.runtime.views import Heartbeat, News, StreamItem

@@ -16,9 +16,9 @@ import structlog
 from gateway.errors import EngineUnavailable, Truncated
 from gateway.events import EVENT, Live, SessionId, dump_event
 from gateway.guard import Tasks, guard, guard_call
-from gateway.runtime.cluster.notifications import Notifications
 from gateway.runtime.feeds.all_sessions import EVERY_SESSION, AllSessionsFeed
 from gateway.runtime.feeds.feed import Feed
+from gateway.runtime.notifications import Notifications
 from gateway.runtime.tuning import Tuning
 from gateway.store.port import Engine
 
