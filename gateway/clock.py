@@ -10,35 +10,35 @@ class Clock(Protocol):
     """Tells time; a fake one makes tests instant."""
 
     def now(self) -> datetime:
-        """Say the time in UTC; it never runs backwards within a process, and goes on while the machine sleeps."""
+        """Return the current UTC time; it never goes backwards in a process, and advances while the machine sleeps."""
         ...
 
     def timestamp(self) -> float:
-        """Say the same as seconds since 1970, for what needs no more than a number."""
+        """Return the same time as seconds since 1970."""
         ...
 
     def monotonic(self) -> float:
-        """Say seconds since some fixed moment, for measuring spans; it may stand still while the machine sleeps."""
+        """Return seconds since a fixed moment, to measure durations; it may stand still while the machine sleeps."""
         ...
 
 
 class Ids(Protocol):
-    """Mints what must be unique."""
+    """Creates unique ids."""
 
     def event_id(self) -> EventId:
-        """Mint an id that sorts by time of minting."""
+        """Create an id; ids sort by the time of their creation."""
         ...
 
     def token(self) -> str:
-        """Mint an unguessable URL-safe text."""
+        """Create an unguessable URL-safe text."""
         ...
 
     def span_id(self) -> str:
-        """Mint 16 hexadecimal digits, not all zero, that differ from others but may be guessed."""
+        """Create 16 unique hexadecimal digits, not all zero; they may be guessable."""
         ...
 
     def jitter(self) -> float:
-        """Return a random number in [0, 1), with which retries spread; it may be guessed."""
+        """Return a random number in [0, 1), which spreads retries; it may be guessable."""
         ...
 
 

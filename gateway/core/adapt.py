@@ -108,7 +108,7 @@ def adapt(event: Event, memory: Remembered, capabilities: Capabilities, *, histo
             words = "Stop what you are doing." + (f" {reason}" if reason else "")
             return _words_as_context(INTERRUPT_UPDATE, words, memory, capabilities, history)
         case _:
-            raise CannotExpress(f"the runtime has no way to be told {event.kind!r}")
+            raise CannotExpress(f"the runtime does not support {event.kind!r}")
 
 
 def _message_apart(
@@ -118,7 +118,7 @@ def _message_apart(
     said = message.model_copy(update={"wakes_agent": event.wakes_agent})
     rest = event.model_copy(update={"message": None, "wakes_agent": False})
     if event.kind in capabilities.accepts:
-        note = "it was taken out of a context, the rest of which was said before it"
+        note = "moved out of a context; the rest of the context was sent first"
         return Adapted(said, (Loss(how="narrowed", path="", note=note),), first=rest)
     if rest.context or rest.description:
         memory = replace(memory, context=rest.context, held=(*memory.held, rest.description or rest.name))

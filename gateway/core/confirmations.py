@@ -238,7 +238,7 @@ def correct(builder: StepBuilder, *, caused_by: int) -> None:
         builder.runtime.options.history_key is not None
         and full_context(builder.memory, builder.runtime.options.history_key) is not None
     ):
-        words = "What was said so far; a message was confirmed too late."
+        words = "Conversation so far. A message was confirmed too late."
         given = dict(builder.memory.context or {})
         correction = ContextUpdated(name=CORRECTION, context=given, description=words)
         send(builder, correction, TURN, caused_by=caused_by, synthetic=True)

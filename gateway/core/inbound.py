@@ -183,7 +183,7 @@ def _is_outdated(builder: StepBuilder, draft: Draft) -> bool:
 def _moved(builder: StepBuilder, draft: Draft, event: SessionMoved) -> None:
     """Record a state of the runtime; if its turn has ended, end all calls of the turn."""
     if _is_outdated(builder, draft):
-        note = "a state gone by: the runtime has said a newer one already"
+        note = "outdated state: the runtime has already reported a newer one"
         gone_by = Opaque(channel=event.kind, payload=event.model_dump(mode="json", exclude_none=True))
         lost = Loss(how="narrowed", path="", note=note)
         builder.apply(gone_by, "from_runtime", draft=replace(draft, losses=(*draft.losses, lost)))

@@ -89,7 +89,7 @@ def give(builder: StepBuilder, event: Given, *, by: str) -> int:
         Inexpressible: the scope was not offered, or the runtime does not accept such answers.
     """
     if event.kind not in builder.runtime.capabilities.accepts:
-        raise Inexpressible(f"the runtime has no way to be told {event.kind!r}")
+        raise Inexpressible(f"the runtime does not support {event.kind!r}")
     asked = _find(builder, event)
     if asked is None and not isinstance(event, SecretSupplied):
         raise Conflict(f"nothing waits for an answer to {event.id!r}")

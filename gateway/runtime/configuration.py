@@ -155,7 +155,7 @@ class Configuration:
             if (exc := await self._attempt(None)) is not None:
                 failed.append(exc)
             if failed:
-                log.warning("configuration applied partly; retrying the rest", changed=list(changed))
+                log.warning("configuration partially applied; retrying the rest", changed=list(changed))
                 raise failed[0]
             self._unfinished = ()
             log.info("configuration reloaded", changed=list(changed), restarted=list(restarted))

@@ -359,7 +359,7 @@ class Engine(Journal, Registry, EventOrder, Ledger, Memory, Leases, Notifier, Pr
     """The log of failed attempts, which the callers report."""
 
     async def sweep(self, policy: RetentionPolicy, *, budget: int = 2_000) -> Swept:
-        """Remove at most `budget` rows that the policy lets go; never of an open call, never a pending send's event."""
+        """Delete at most `budget` rows that the policy allows; never of an open call, never a pending send's event."""
         ...
 
     async def health(self) -> EngineHealth:

@@ -184,6 +184,6 @@ async def test_a_commit_whose_fate_cannot_be_asked_waits_and_says_so_once(proxy:
         told = [line for line in logged if line["event"].startswith("commit outcome")]
         assert [(line["log_level"], line["event"]) for line in told] == [
             ("warning", "commit outcome query failed"),
-            ("info", "commit outcome known"),
+            ("info", "commit outcome resolved"),
         ]
         assert "127.0.0.1" in told[0]["reason"]

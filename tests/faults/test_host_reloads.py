@@ -115,7 +115,7 @@ async def test_what_the_store_interrupts_is_in_force_and_is_finished_by_itself(
     running.traps.set("engine.open_session, away", 2)
     await running.post("/v1/reload?force=true", status=503)
     assert running.gateway.settings.executors["echo"].model_dump()["result"] == 2
-    assert "configuration applied partly; retrying the rest" in capfd.readouterr().err
+    assert "configuration partially applied; retrying the rest" in capfd.readouterr().err
     await until(lambda: _has_session(running, "room-other"), within=PATIENCE)
     await running.is_well()
 

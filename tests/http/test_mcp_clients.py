@@ -254,7 +254,7 @@ async def test_what_the_api_may_do_with_its_session(
     for event in CANNOT_BE_SAID:
         refused = await wire.post(f"/v1/sessions/{ADAS}/events", json=event)
         assert (refused.status_code, refused.json()["type"]) == (422, "/problems/inexpressible")
-        assert f"no way to be told '{event['kind']}'" in refused.json()["detail"]
+        assert f"does not support '{event['kind']}'" in refused.json()["detail"]
     assert await kinds(environment) == before
     opened = await wire.post("/v1/sessions", json={"runtime": "desk", "native_id": "ada"})
     assert (opened.status_code, opened.json()["pointer"]) == (400, "/runtime")

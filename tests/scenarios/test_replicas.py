@@ -249,7 +249,7 @@ async def test_a_session_that_changed_hands_is_let_go_before_anything_is_said(ne
 
 
 @pytest.mark.slow
-async def test_who_cannot_renew_its_lease_falls_silent_and_begins_again(newer: Scene) -> None:
+async def test_instance_without_lease_renewal_pauses_and_rejoins(newer: Scene) -> None:
     store = cluster(newer)
     # It falls silent a sixth of a lease before another one may take over.
     async with store.replica(lease=2 * LEASE) as a, store.replica(lease=2 * LEASE) as b:

@@ -235,7 +235,7 @@ async def test_what_goes_wrong_is_one_clear_line_with_its_mend(plain: Plain, new
         ("no session 'finn/nope'", "available: finn/room-7"),
         ("invalid API key", "--key or DRAGOMAN_KEY"),
         ("no gateway responds at http://127.0.0.1:1", "start one with `dragoman serve`"),
-        ("the runtime has no way to be told 'action.ordered'", "dragoman explain"),
+        ("the runtime does not support 'action.ordered'", "dragoman explain"),
         ("'message.postd' is not a kind; did you mean 'message.posted'?", "see the schema of each kind"),
         ("stdin: ", ""),
         ("No such file or directory: no-such-file.json", ""),

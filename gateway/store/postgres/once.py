@@ -205,7 +205,7 @@ class ExactlyOnce:
                 # This transaction always writes, so its COMMIT waits for the same replica as the other one.
                 if await link.run("COMMIT") == "COMMIT":
                     if has_warned:
-                        log.info("commit outcome known", fate=fate)
+                        log.info("commit outcome resolved", fate=fate)
                     return fate == "committed"
             except DragomanError as exc:
                 reason = str(exc)

@@ -144,7 +144,7 @@ def test_a_client_that_comes_to_us_is_told_what_no_agent_is(config: Path) -> Non
         assert lines_of(shown, "refused") == ["this client is not shown the tool; it gets an error"]
     steered = explain(config, "--runtime", "desk", "--event", '{"kind": "turn.steered", "text": "Quick."}')
     assert steered.exit_code == 1
-    assert lines_of(steered, "refused") == ["422: the runtime has no way to be told 'turn.steered'"]
+    assert lines_of(steered, "refused") == ["422: the runtime does not support 'turn.steered'"]
 
 
 def test_a_call_that_no_route_takes_is_refused_or_left_to_others(config: Path) -> None:
@@ -200,7 +200,7 @@ def test_a_message_shows_both_ways_it_can_go(config: Path) -> None:
 def test_what_a_runtime_cannot_be_told_is_refused_with_the_reason(config: Path) -> None:
     done = event(config, {"kind": "action.ordered", "action": "run"})
     assert done.exit_code == 1
-    assert lines_of(done, "refused") == ["422: the runtime has no way to be told 'action.ordered'"]
+    assert lines_of(done, "refused") == ["422: the runtime does not support 'action.ordered'"]
 
 
 def test_a_question_of_the_runtime_shows_who_answers(config: Path) -> None:
