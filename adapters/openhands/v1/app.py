@@ -128,6 +128,7 @@ class AppServer:
 
     async def _wait_running(self, sandbox_id: str, *, may_resume: bool) -> Sandbox:
         """Wait until a sandbox runs; resume it once if it is paused."""
+        is_resumed = False
         async with self._in_time("the sandbox did not start"):
             while True:
                 found = await self._poll(self._sandboxes, sandbox_id)
@@ -137,10 +138,10 @@ class AppServer:
                         return sandbox
                     case {"status": "STARTING" | "ERROR"} if (known := self._last.get(sandbox_id)) is not None:
                         return known
-                    case {"status": "PAUSED"} if may_resume:
-                        may_resume = False
+                    case {"status": "PAUSED"} if may_resume and not is_resumed:
+                        is_resumed = True
                         await self._post(f"{_SANDBOXES}/{sandbox_id}/resume", {}, within=_CREATION)
-                    case {"status": "PAUSED"}:
+                    case {"status": "PAUSED"} if not may_resume:
                         raise LinkRefused("PAUSED", "the sandbox of the conversation is paused")
                     case {"status": "MISSING"} | None:
                         raise LinkRefused("NO_SANDBOX", "the sandbox of the conversation is gone", terminal=True)
@@ -190,7 +191,9 @@ class AppServer:
 
     async def _post(self, path: str, body: object, *, within: timedelta) -> dict[str, Any]:
         answer = await self._rest.post(path, body, within=within, most=MAX_SHORT)
-        return _object_of(answer, self._rest.mask)
+        if not 200 <= answer.status < 300:
+            raise _refusal(answer, self._rest.mask)
+        return answer.read_object(self._rest.mask)
 
 
 class _Pace:
@@ -259,12 +262,6 @@ class _Query:
                 case _:
                     pass
         return found
-
-
-def _object_of(answer: RestAnswer, mask: Mask) -> dict[str, Any]:
-    if not 200 <= answer.status < 300:
-        raise _refusal(answer, mask)
-    return answer.read_object(mask)
 
 
 def _refusal(answer: RestAnswer, mask: Mask) -> LinkLost | LinkRefused:

@@ -26,6 +26,7 @@ from gateway.strict_json import Malformed
 _CLOSING = 2.0
 """Seconds for the closing handshake of the socket."""
 _NORMAL, _VIOLATION = 1000, 1008
+_RESUME_SECRET = b"acp_session_id"
 _TRANSIENT = frozenset({408, 425, 429})
 
 
@@ -259,6 +260,9 @@ class ConversationLink:
         frame = Frame(self._channel, payload, len(content), written)
         if (reason := FRAMES.get().why_rejected(len(content))) is not None:
             frame = Frame(self._channel, Malformed(f"the frame {reason}", json.excerpt(content)))
+        if isinstance(frame.payload, Malformed) and _RESUME_SECRET in content:
+            # Without the excerpt (OV54).
+            frame = Frame(self._channel, Malformed(frame.payload.reason))
         if self._channel == wire.SESSION:
             return self._handle_session(payload, frame)
         if is_first:

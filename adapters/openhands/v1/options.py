@@ -10,11 +10,8 @@ from gateway.adapter.duration import Duration
 from gateway.adapter.options import ApiKey, base_url, is_sendable, refusal
 from gateway.adapter.port import RuntimeOptions
 
-OWN_TOOLS = frozenset(
-    {
-        *("browser_tool_set", "file_editor", "finish", "start_child_conversation", "task", "task_tool_set"),
-        *("task_tracker", "terminal", "think"),
-    }
+OWN_TOOLS = frozenset({"browser_tool_set", "file_editor", "finish", "start_child_conversation", "task"}) | frozenset(
+    {"task_tool_set", "task_tracker", "terminal", "think"}
 )
 """The tools that an agent of V1 may have itself (OV19)."""
 _HTTP_MCP = frozenset({"claude-code", "codex"})
@@ -200,11 +197,6 @@ class OpenHandsV1Options(RuntimeOptions):
     def key(self) -> str:
         """The key of the agent-server; empty without one."""
         return self.session_api_key.get_secret_value() if self.session_api_key is not None else ""
-
-    @property
-    def is_acp(self) -> bool:
-        """Whether the options describe an ACP agent."""
-        return self.conversation is not None and isinstance(self.conversation.agent, AcpAgent)
 
     @model_validator(mode="before")
     @classmethod

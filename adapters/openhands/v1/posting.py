@@ -185,20 +185,22 @@ class Posting:
         """Let the agent run; repeat while the server has no capacity, or while an earlier run is still ending."""
         loop = asyncio.get_running_loop()
         end, pause = loop.time() + self._options.send_timeout.total_seconds(), self._tuning.again
-        while True:
-            if self._state.is_held:
-                return Receipt("refused", _HELD)
-            seen = self._state.statuses
+        while not self._state.is_held:
+            seen = self._state.updates
             answer = await self._post(wire.POST_RUN, {}, self._command)
-            if answer.status not in {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.CONFLICT}:
+            is_ending = answer.status == HTTPStatus.CONFLICT
+            if not is_ending and answer.status != HTTPStatus.TOO_MANY_REQUESTS:
                 return self._receipt(answer)
-            if answer.status == HTTPStatus.CONFLICT and self._state.status == wire.RUNNING:
+            # A 409 means a run, or its end until the snapshot (OV36). Only news from the socket tells which: a second
+            # request to an agent that has come to hold actions meanwhile would execute them (OV35).
+            within = self._tuning.settle if is_ending else pause
+            has_news = await self._state.wait_for(lambda seen=seen: self._state.updates > seen, within)
+            if self._state.status in {wire.RUNNING, wire.WAITING}:
                 return _DELIVERED
-            if loop.time() + pause > end:
+            if loop.time() > end or (is_ending and not has_news):
                 raise LinkLost(self._rest.mask(f"{answer.where}: the server has not begun to run in time"))
-            # A 409 after the end of a run lasts until the snapshot (OV36).
-            await self._state.wait_for(lambda seen=seen: self._state.statuses > seen, pause)
             pause = min(2 * pause, self._tuning.again_most)
+        return Receipt("refused", _HELD)
 
     async def _run_stored(self) -> Receipt:
         """Let the agent work on what the server has stored.

@@ -35,6 +35,8 @@ class ConversationState:
         self.is_acp = False
         self.statuses = 0
         """The number of stored statuses."""
+        self.updates = 0
+        """The number of statuses and snapshots."""
         self._echoes: deque[Echo] = deque(maxlen=_ECHOES)
         """The sent messages that have not been seen."""
         self._waiting: dict[asyncio.Future[None], None] = {}
@@ -73,6 +75,7 @@ class ConversationState:
                 pass
         if status is not None:
             self.status = status
+            self.updates += 1
 
     def _observe_policy(self, policy: object) -> None:
         match policy:

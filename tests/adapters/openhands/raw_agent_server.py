@@ -31,6 +31,8 @@ class RestAnswer:
     body: Any = None
     after: "asyncio.Event | None" = None
     """What the answer waits for."""
+    shows: "list[dict[str, Any]] | None" = None
+    """The events that follow it."""
 
 
 @dataclass(frozen=True)
@@ -241,11 +243,7 @@ class RawAgentServer:
             await _wait_for_leaving(receive)
             return
         if (given := self._given(steps)) is not None:
-            if given.after is not None:
-                await given.after.wait()
-            await _reply(send, given)
-            if given.status == 200 and self.on_post is not None and request.method == "POST":
-                await self.on_post("POST " + steps.removeprefix("events/"), request.body)
+            await self._give(given, request, steps, send)
             return
         if request.method == "GET" and steps == "events/search":
             if self.on_search is not None:
@@ -261,6 +259,15 @@ class RawAgentServer:
             await _reply(send, RestAnswer(200, {"success": True}))
         else:
             await _reply(send, RestAnswer(404, {"detail": "Not Found"}))
+
+    async def _give(self, given: RestAnswer, request: Request, steps: str, send: Any) -> None:
+        if given.after is not None:
+            await given.after.wait()
+        await _reply(send, given)
+        for event in given.shows or []:
+            (self.show if event.get("key") == "full_state" else self.store)(event)
+        if given.status == 200 and self.on_post is not None and request.method == "POST":
+            await self.on_post("POST " + steps.removeprefix("events/"), request.body)
 
     def _given(self, steps: str) -> RestAnswer | None:
         return self.answers[steps].popleft() if self.answers.get(steps) else None

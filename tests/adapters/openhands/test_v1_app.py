@@ -53,7 +53,7 @@ async def test_a_conversation_of_an_app_is_reached_at_the_agent_server_of_its_sa
 @pytest.mark.requirement("OV90", "OV93")
 async def test_a_paused_sandbox_is_resumed_once_and_its_key_read_again() -> None:
     async with app() as (server, connector):
-        server.status = "PAUSED"
+        server.statuses += ["PAUSED", "PAUSED", "STARTING"]
         await enter(connector.connect(CONVERSATION, Collector()))
         assert server.posts() == [("/sandboxes/sandbox-1/resume", {})]
         # A later link asks again, because address and key may have changed.

@@ -18,6 +18,10 @@ from tests.adapters.openhands.raw_agent_server import (
     snapshot,
 )
 from tests.adapters.openhands.v1_links import SHORT, VERSIONS, cursor, ids, linked
+from tests.pace import PATIENCE
+
+PATIENT = replace(SHORT, first_frame=PATIENCE)
+"""No tool keeps the socket silent, so that the link waits for what the server says first."""
 
 
 def some(*numbers: int) -> list[dict[str, Any]]:
@@ -213,6 +217,20 @@ async def test_a_conversation_that_begins_again_behind_a_known_cursor_is_read_fr
         assert ids(again) == names(20)
 
 
+async def test_a_conversation_that_begins_again_while_it_is_read_is_read_from_its_beginning() -> None:
+    async with RawAgentServer("1.44.0").serve() as server:
+        server.stored = some(0, 1, 2)
+
+        async def reset(request: Request) -> None:
+            if request.query["limit"] != "1":
+                server.stored = some(20, 21)
+
+        server.on_search = reset
+        record = Collector()
+        async with linked(server, record, resume_after="event-1"):
+            assert ids(record) == names(20, 21)
+
+
 async def test_a_cursor_of_an_older_server_is_read_again_from_the_beginning() -> None:
     async with RawAgentServer().serve() as server:
         server.stored = some(0, 1)
@@ -288,8 +306,7 @@ async def test_ends_that_a_retry_cannot_change_are_refusals(closing: "Closing | 
     async with RawAgentServer().serve() as server:
         server.closes.append(closing)
         with pytest.raises(LinkRefused) as refusal:
-            async with linked(server, Collector()):
-                pass
+            await enter(linked(server, Collector(), tuning=PATIENT))
         assert (refusal.value.code, refusal.value.terminal) == (code, True)
         assert KEY not in str(refusal.value)
 
@@ -302,8 +319,7 @@ async def test_ends_that_pass_are_losses(closing: Closing) -> None:
     async with RawAgentServer().serve() as server:
         server.closes.append(closing)
         with pytest.raises(LinkLost, match=str(closing.code)):
-            async with linked(server, Collector()):
-                pass
+            await enter(linked(server, Collector(), tuning=PATIENT))
 
 
 @pytest.mark.requirement("OV12", "OV22")
@@ -334,12 +350,15 @@ async def test_a_text_that_is_no_json_ends_nothing(version: str) -> None:
             await record.wait_for(1)
             server.send("{not json")
             server.send('{"kind": 7, "id": ["x"]}')
+            server.send('{"acp_session_id": "as_canary", ')
             server.store(*some(0))
             await record.wait_for_frame(
                 Frame("session", {"type": "durable", "seq": 0, "event": some(0)[0]})
                 if version == "1.58.2"
                 else Frame("events", some(0)[0])
             )
+        assert "{not json" in repr(record.frames)
+        assert "as_canary" not in repr(record.frames)
 
 
 @pytest.mark.requirement("OV14")

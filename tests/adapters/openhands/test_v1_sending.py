@@ -162,6 +162,30 @@ async def test_a_saved_message_whose_run_fails_is_never_called_unsent() -> None:
         assert not lost.value.unsent
 
 
+@pytest.mark.requirement("OV35")
+async def test_a_run_that_another_one_precedes_is_not_repeated_when_that_one_holds_actions() -> None:
+    """Another client has started the agent; a second `/run` would execute what it has come to hold."""
+    server = server_in(IDLE, policy="AlwaysConfirm")
+    react(server, events=[user_message("m-1", text("Hi"))])
+    news = [status("s-1", RUNNING), action("a-1"), status("s-2", WAITING), snapshot(WAITING)]
+    server.answers["run"].append(RestAnswer(409, {"detail": "Conversation already running."}, shows=news))
+    async with talking(server) as link:
+        assert (await link.send_all([message("Hi")])).state == "delivered"
+        assert server.paths("POST") == ["/events", "/run"]
+
+
+@pytest.mark.requirement("OV35")
+async def test_a_run_whose_refusal_nothing_explains_is_not_repeated() -> None:
+    server = server_in(IDLE, policy="AlwaysConfirm")
+    react(server, events=[user_message("m-1", text("Hi"))])
+    server.answers["run"].append(RestAnswer(409, {"detail": "Conversation already running."}))
+    async with talking(server, tuning=replace(SHORT, settle=0.3)) as link:
+        with pytest.raises(LinkLost) as lost:
+            await link.send_all([message("Hi")])
+        assert not lost.value.unsent
+        assert server.paths("POST") == ["/events", "/run"]
+
+
 # Doubt --------------------------------------------------------------------------------------------------------------
 
 
@@ -302,8 +326,9 @@ async def test_an_answer_when_nothing_is_held_is_moot(frame: Frame) -> None:
 @pytest.mark.requirement("OV36")
 async def test_after_a_deny_the_agent_runs_when_the_snapshot_has_come() -> None:
     server = server_in(WAITING, policy="AlwaysConfirm")
-    react(server, respond_to_confirmation=[status("s-1", IDLE), snapshot(IDLE)], run=[status("s-2", RUNNING)])
-    server.answers["run"].append(RestAnswer(409, {"detail": "Conversation already running."}))
+    react(server, respond_to_confirmation=[status("s-1", IDLE), snapshot(IDLE)])
+    # Until its snapshot, which follows, the server has not ended the earlier run.
+    server.answers["run"].append(RestAnswer(409, {"detail": "Conversation already running."}, shows=[snapshot(IDLE)]))
     async with talking(server) as link:
         assert (await link.send_all([DENY])).state == "delivered"
         assert server.bodies("POST respond_to_confirmation") == [{"accept": False, "reason": "No."}]
