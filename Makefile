@@ -9,7 +9,7 @@ MINUTES ?= 10
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test all check format lint types imports weight unit faults shots bench soak simulate walk lock schema clean
+.PHONY: help demo test all check format lint types imports weight unit faults shots bench soak peers simulate walk lock schema clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -65,6 +65,10 @@ shots: $(STAMP) ## Draw every page of the UI onto contact sheets in .cache/shots
 soak: $(STAMP) ## Load a gateway for MINUTES=10 while links break; draw .cache/soak.png
 	$(BIN)/python -m tests.bench.soak --minutes $(MINUTES)
 
+peers: $(STAMP) ## Play against real servers of OpenHands V1, set up in .peers (needs Python 3.12: make peers PYTHON=python3.13)
+	$(BIN)/python -m tests.peers.install $(PYTHON)
+	DRAGOMAN_PEERS=.peers $(BIN)/pytest tests/peers -p no:cacheprovider --durations 5 $(PEERS)
+
 simulate: $(STAMP) ## Run the gateway in a simulated world for MINUTES=10 of CPU (SEED=7 replays a seed)
 	PYTHONHASHSEED=0 $(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--minutes $(MINUTES))
 
@@ -80,8 +84,9 @@ schema: $(STAMP) ## Regenerate config/gateway.schema.json and config/openapi.jso
 	$(BIN)/dragoman openapi > config/openapi.json
 
 COMPILE := uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-emit-package dragoman-sdk -q
+COMPILE_PEERS = $(subst 3.11,3.12,$(COMPILE)) --no-annotate
 
-lock: ## Recompile the seven requirements files (needs uv)
+lock: ## Recompile the ten requirements files (needs uv)
 	$(COMPILE) pyproject.toml --extra postgres --extra mcp --extra otel -o config/requirements.txt
 	$(COMPILE) pyproject.toml --extra demo --constraint config/requirements.txt -o config/demo-requirements.txt
 	$(COMPILE) pyproject.toml --all-extras --constraint config/requirements.txt -o tests/requirements.txt
@@ -91,6 +96,11 @@ lock: ## Recompile the seven requirements files (needs uv)
 	echo 'uvicorn>=0.30' | $(COMPILE) --resolution lowest-direct gateway/sdk/pyproject.toml --extra fastapi - --no-annotate \
 	  -o tests/clients/sdk/requirements.txt
 	printf '%s\n' 'fastmcp-slim[client]>=3.4,<4' 'mcp>=1.30,<2' | $(COMPILE) - --no-annotate -o tests/clients/mcp/requirements.txt
+	echo openhands-agent-server==1.58.2 | $(COMPILE_PEERS) - --override tests/peers/overrides.txt \
+	  $(foreach part,agent-server sdk tools,--no-emit-package openhands-$(part)) -o tests/peers/requirements.txt
+	printf '%s\n' $(foreach part,agent-server sdk tools,openhands-$(part)==1.58.2) | $(COMPILE_PEERS) - --no-deps -o tests/peers/openhands-1.58.2.txt
+	printf '%s\n' $(foreach part,agent-server sdk tools,openhands-$(part)==1.44.0) 'fastapi<0.142' 'starlette<1.7' | \
+	  $(COMPILE_PEERS) - --no-deps -o tests/peers/openhands-1.44.0.txt
 
 clean: ## Remove the virtual environment and all caches
 	rm -rf $(VENV) .cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage*

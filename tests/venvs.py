@@ -5,14 +5,14 @@ import sys
 from pathlib import Path
 
 
-def make_venv(folder: Path, requirements: Path, *, within: float = 240) -> Path:
-    """Create an environment with pinned libraries; returns its programs.
+def make_venv(folder: Path, requirements: Path, *, python: str = sys.executable, within: float = 240) -> Path:
+    """Create an environment with pinned libraries for a `python`; returns its programs.
 
     The pip is ours, because it takes long to install, and compiles nothing: most modules are never imported. It also
     resolves nothing: the file names every package, and pip treats `pydantic` and `pydantic[email]` as two, of which
     the file can pin one.
     """
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, timeout=within)
+    subprocess.run([python, "-m", "venv", "--without-pip", folder], check=True, timeout=within)
     pip(folder / "bin", "install", "--no-compile", "--no-deps", "--require-hashes", "-r", requirements, within=within)
     return folder / "bin"
 
