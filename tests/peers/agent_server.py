@@ -12,6 +12,7 @@ import httpx
 
 from tests.pace import PATIENCE
 from tests.ports import free_port
+from tests.reaper import MARK
 from tests.scenarios.environment import plain_http, until
 
 KEY = "session-canary-7Kd2"
@@ -79,6 +80,7 @@ class AgentServer:
     def _environment(self) -> dict[str, str]:
         return {
             "PATH": os.environ["PATH"],
+            MARK: os.environ.get(MARK, ""),
             "HOME": str(self.folder),
             "PYTHONPATH": str(self.packages),
             # Its terminals are sessions of tmux, which are apart from those of another server and end with this one.

@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from gateway.testing.serving import Served
+from tests.pace import PATIENCE
 
 _PIECE = 8
 """Characters of one streamed chunk."""
@@ -32,8 +33,8 @@ class Answer:
     text: str = ""
     calls: tuple[Call, ...] = ()
     fault: int | None = None
-    pause: float = 0.0
-    """Seconds before the answer and between streamed chunks."""
+    when: asyncio.Event | None = None
+    """Set once the answer may start."""
 
 
 def finish(text: str) -> Answer:
@@ -73,9 +74,11 @@ class Model:
         if answer.fault is not None:
             return JSONResponse({"error": {"message": "as scripted", "type": "scripted"}}, status_code=answer.fault)
         message = _message(answer, len(self.requests))
+        if answer.when is not None:
+            async with asyncio.timeout(PATIENCE):
+                await answer.when.wait()
         if body.get("stream"):
             return StreamingResponse(_stream(answer, message), media_type="text/event-stream")
-        await asyncio.sleep(answer.pause)
         choice = {"index": 0, "message": message, "finish_reason": _reason(answer)}
         return JSONResponse({**_head("chat.completion"), "choices": [choice], "usage": _USAGE})
 
@@ -126,8 +129,6 @@ async def _stream(answer: Answer, message: dict[str, Any]) -> AsyncIterator[str]
     deltas += [{"tool_calls": [{"index": index, **call}]} for index, call in enumerate(message.get("tool_calls", []))]
     for delta in deltas:
         yield _chunk({"index": 0, "delta": delta, "finish_reason": None})
-        # The streamed text of a person who watches, and time to interrupt it.
-        await asyncio.sleep(answer.pause)
     yield _chunk({"index": 0, "delta": {}, "finish_reason": _reason(answer)}, usage=_USAGE)
     yield "data: [DONE]\n\n"
 
