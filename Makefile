@@ -103,4 +103,4 @@ lock: ## Recompile the ten requirements files (needs uv)
 	  $(COMPILE_PEERS) - --no-deps -o tests/peers/openhands-1.44.0.txt
 
 clean: ## Remove the virtual environment and all caches
-	rm -rf $(VENV) .cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage*
+	rm -rf $(VENV) .peers .cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage*
