@@ -104,7 +104,11 @@ class AgentServer:
         assert self._process.poll() is None, self.log.read_text()[-4000:]
         try:
             async with plain_http() as http:
-                return (await http.get(f"{self.url}/ready")).status_code == 200
+                if (await http.get(f"{self.url}/ready")).status_code != 200:
+                    return False
+                # Another process may have taken the port meanwhile.
+                answer = await http.get(f"{self.url}/server_info")
+                return answer.status_code == 200 and answer.json().get("version") == self.version
         except httpx.TransportError:
             # Not every process listens at once.
             await asyncio.sleep(0.2)
