@@ -141,6 +141,8 @@ class Capabilities:
 
     Requires `resumes` and `echoes`: the next process sends the work held by an ended one, unless an echo exists.
     """
+    starts_at_message: bool = False
+    """The agent of a new native session starts, and lists its tools, at its first message."""
     creates_sessions: bool = False
     takes_tools: Literal["none", "create", "agent", "mcp"] = "none"
     """The source of tools: none, the order of `create`, the agent's own settings (its owner declares them), or the MCP

@@ -214,6 +214,9 @@ def _describe_links(runtimes: "Sequence[Runtime]", url: str) -> Iterator[Check]:
         yield Check("note", f"{name} is {link.state}{why}")
     if len(waiting) > _MOST_LINKS:
         yield Check("note", f"and {len(waiting) - _MOST_LINKS} more", "GET /v1/runtimes lists all")
+    if unstarted := [name for name, link in links if link.lacks_tools is None]:
+        more = f" and {len(unstarted) - 1} more" if len(unstarted) > 1 else ""
+        yield Check("note", f"the tools of {unstarted[0]}{more} are not known before the first message")
     lacking = [(name, link) for name, link in links if link.lacks_tools]
     for name, link in lacking[:_MOST_LINKS]:
         why = clean(link.lacks_tools_reason or "the runtime has not listed them", 500)

@@ -242,6 +242,11 @@ class Remembered:
     recent: tuple[str, ...] = ()
     """Native ids seen last, for dropping repeats."""
 
+    @property
+    def has_worked(self) -> bool:
+        """Whether a turn has begun."""
+        return self.running or self.ended_at > 0
+
     def confirmation(self, call: str, index: int) -> Confirmation | None:
         """Find an unconfirmed message of a burst."""
         return next((c for c in self.confirmations if c.call == call and c.index == index), None)

@@ -100,7 +100,7 @@ def show_runtime(status: RuntimeStatus, lacking: Mapping[SessionId, str]) -> dic
         show(
             responses.Link,
             link,
-            lacks_tools=link.session_id in lacking,
+            lacks_tools=None if link.is_unstarted else link.session_id in lacking,
             lacks_tools_reason=lacking.get(link.session_id),
         )
         for link in status.links

@@ -30,6 +30,11 @@ _LOGGED = "keeps failing after restarts; the log has the reason"
 _UNCONNECTED = "not connected yet; connecting is retried, and the log has the reason"
 
 
+def _is_unstarted(one: OwnedSession) -> bool:
+    """Return whether the agent of a session lists its tools only at a first message, which it has not had."""
+    return one.runtime.adapter.capabilities.starts_at_message and not one.worker.view.memory.has_worked
+
+
 class Status:
     """The state of one gateway; `settings` returns the current settings."""
 
@@ -60,7 +65,8 @@ class Status:
     async def sessions_without_tools(self, only: Collection[SessionId] = ()) -> Mapping[str, Mapping[SessionId, str]]:
         """Return the owned sessions whose agents have not listed the tools in time, by runtime, with the reasons.
 
-        `only` are the sessions to consider; by default all.
+        An agent that starts at its first message is not late before it. `only` are the sessions to consider, by default
+        all.
         """
         found: dict[str, dict[SessionId, str]] = {}
         for name, runtime in list(self._sessions.runtimes.items()):
@@ -71,6 +77,8 @@ class Status:
             problem = registry.tools_problem if isinstance(registry, ToolRegistry) else None
             for one in self._owned(name, only):
                 view = one.worker.view
+                if _is_unstarted(one):
+                    continue
                 shares = runtime.options.shares_tools and bool(self._offer(name, view.memory.labels))
                 why = await self._tool_watch.why_lacking(
                     view.session_id, runtime=name, shared=shares, problem=problem if shares else None
@@ -99,6 +107,7 @@ class Status:
                     state=c.supervisor.state,
                     since=c.supervisor.since,
                     reason=c.supervisor.reason,
+                    is_unstarted=_is_unstarted(c),
                 )
                 for c in self._owned(name, only)
                 if c.supervisor is not None and (not troubled or c.supervisor.state in TROUBLED)

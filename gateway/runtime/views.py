@@ -177,6 +177,8 @@ class LinkStatus:
     state: Literal["connecting", "up", "down", "refused", "asleep"]
     since: datetime
     reason: str | None = None
+    is_unstarted: bool = False
+    """Whether its agent lists the tools only at a first message, which it has not had."""
 
 
 @dataclass(frozen=True, slots=True)

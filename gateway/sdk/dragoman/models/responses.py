@@ -501,8 +501,11 @@ class Link(Shape):
     """The time of the last change of state."""
     reason: str | None
     """The reason."""
-    lacks_tools: bool
-    """Whether the agent received the configured tools but did not list them within a minute of its last start."""
+    lacks_tools: bool | None
+    """Whether the agent received the configured tools but did not list them within a minute of its last start.
+
+    Null while it has not started: an agent of OpenHands V1 starts at its first message.
+    """
     lacks_tools_reason: str | None
     """The reason and the fix; null if no tools are missing."""
 
