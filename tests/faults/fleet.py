@@ -1,4 +1,4 @@
-"""The environments with a Herm session and with an OpenHands conversation in place of a HUMA agent."""
+"""The environments with a Herm session and with OpenHands conversations in place of a HUMA agent."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,11 @@ from typing import Any
 from gateway.testing.runtimes.herm.server import Asked, HermServer, Manners as HermManners, SimSession
 from gateway.testing.runtimes.openhands.progress import Manners as OpenHandsManners
 from gateway.testing.runtimes.openhands.server import OpenHandsServer, SimConversation
+from gateway.testing.runtimes.openhands_v1.agent import SimConversation as SimV1Conversation
+from gateway.testing.runtimes.openhands_v1.manners import Manners as V1Manners
+from gateway.testing.runtimes.openhands_v1.server import AgentServer
 from tests.faults.environment import FaultEnvironment
+from tests.faults.instance import Instance
 from tests.faults.judge import Told, Wanted, new_nonce
 
 WORK = "c0ffee"
@@ -108,3 +112,49 @@ class OpenHandsScene(FaultEnvironment):
     def heard(self) -> list[str]:
         """The messages that reached the agent, in order."""
         return [one.payload["args"]["content"] for one in self.agent.received if one.payload["action"] == "message"]
+
+
+class OpenHandsV1Scene(FaultEnvironment):
+    """The environment with one conversation of an OpenHands agent-server, which the gateway creates."""
+
+    runtime = "work"
+
+    def __init__(self, folder: Path, *, manners: V1Manners | None = None, **more: Any) -> None:
+        super().__init__(folder, **more)
+        self.server = AgentServer(manners=manners)
+
+    @property
+    def agent(self) -> SimV1Conversation:
+        """The conversation."""
+        (made,) = self.server.conversations.values()
+        assert isinstance(made, SimV1Conversation)
+        return made
+
+    async def start_runtime(self) -> None:
+        await self.server.start()
+
+    async def stop_runtime(self) -> None:
+        await self.server.__aexit__()
+
+    def runtime_url(self) -> str:
+        return self.server.url
+
+    def runtime_settings(self, url: str) -> dict[str, Any]:
+        agent = {"kind": "openhands", "llm": {"model": "simulated"}}
+        return {"adapter": "openhands-v1", "url": url, "conversation": {"agent": agent}, "autostart": True}
+
+    def settings(self, instance: Instance, **engine: Any) -> dict[str, Any]:
+        tool = {"description": "A tool.", "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}}}
+        return super().settings(instance, **engine) | {"tools": {"again": tool, "once": tool}}
+
+    def links(self) -> tuple[int, bool]:
+        if not self.server.conversations:
+            return 0, False
+        return self.agent.connections, self.agent.sockets > 0
+
+    def wanted(self) -> list[Wanted]:
+        return []
+
+    def heard(self) -> list[str]:
+        """The messages that reached the agent, in order."""
+        return [one.payload[1] for one in self.agent.received if one.payload[0] == "message"]

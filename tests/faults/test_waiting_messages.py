@@ -14,7 +14,7 @@ import pytest
 
 from gateway.testing.runtimes.openhands.progress import Manners
 from tests.faults.environment import FaultEnvironment, until
-from tests.faults.fleet import HermScene, OpenHandsScene
+from tests.faults.fleet import HermScene, OpenHandsScene, OpenHandsV1Scene
 from tests.faults.instance import START
 from tests.faults.scene import Scene
 
@@ -53,6 +53,12 @@ HUMA_0_1 = Runtime(partial(Scene, dialect="0.1"), _of_huma)
 HUMA_0_2 = Runtime(partial(Scene, dialect="0.2"), _of_huma)
 HERM = Runtime(HermScene, _of_herm)
 OPENHANDS = Runtime(OpenHandsScene, OpenHandsScene.heard)
+OPENHANDS_V1 = Runtime(OpenHandsV1Scene, OpenHandsV1Scene.heard)
+ALL = pytest.mark.parametrize(
+    "runtime",
+    [HUMA_0_1, HUMA_0_2, HERM, OPENHANDS, OPENHANDS_V1],
+    ids=["huma-0.1", "huma-0.2", "herm", "openhands", "openhands-v1"],
+)
 
 
 @asynccontextmanager
@@ -94,9 +100,7 @@ async def all_told(scene: FaultEnvironment, runtime: Runtime, *, each: Callable[
 
 @pytest.mark.fault("SIGTERM or SIGKILL while messages wait for a link")
 @SIGNALS
-@pytest.mark.parametrize(
-    "runtime", [HUMA_0_1, HUMA_0_2, HERM, OPENHANDS], ids=["huma-0.1", "huma-0.2", "herm", "openhands"]
-)
+@ALL
 async def test_messages_that_wait_for_a_link_are_delivered_by_the_next_process(
     tmp_path: Path, store: str, runtime: Runtime, number: signal.Signals
 ) -> None:
@@ -210,9 +214,7 @@ async def _is_linked(scene: FaultEnvironment, state: str) -> None:
 
 
 @pytest.mark.fault("SIGKILL of the owner while messages wait for a link", on="replicas")
-@pytest.mark.parametrize(
-    "runtime", [HUMA_0_1, HUMA_0_2, HERM, OPENHANDS], ids=["huma-0.1", "huma-0.2", "herm", "openhands"]
-)
+@ALL
 async def test_messages_that_wait_for_a_link_are_delivered_by_the_instance_that_takes_over(
     tmp_path: Path, runtime: Runtime
 ) -> None:
