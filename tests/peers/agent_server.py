@@ -120,12 +120,8 @@ class AgentServer:
             return
         process.send_signal(number)
         process.wait(PATIENCE)
-        tmux = shutil.which("tmux")
-        if tmux is not None:
-            subprocess.run(
-                [tmux, "-L", "openhands", "kill-server"],
-                check=False,
-                capture_output=True,
-                env=self._environment(),
-                timeout=PATIENCE,
-            )
+        tmux = shutil.which("tmux") or "tmux"
+        # Newer servers name the socket of their terminals by themselves.
+        for terminals in self.folder.glob("tmux-*/*"):
+            command = [tmux, "-S", terminals, "kill-server"]
+            subprocess.run(command, check=False, capture_output=True, timeout=PATIENCE)
