@@ -16,6 +16,7 @@ import orjson
 from adapters.herm import ADAPTER as HERM
 from adapters.huma import HUMA_0_1, HUMA_0_2
 from adapters.openhands import ADAPTER as OPENHANDS
+from adapters.openhands.v1 import ADAPTER as OPENHANDS_V1
 from gateway.adapter.port import Adapter, Frame
 from gateway.events import Draft, MessagePosted, Text, ToolFinished
 from gateway.links import json
@@ -65,6 +66,26 @@ def _openhands() -> Sample:
     return Sample(OPENHANDS, Frame("oh_event", seen), Draft(MessagePosted(content=(Text(text=_LONG),))))
 
 
+def _openhands_v1() -> Sample:
+    seen: dict[str, Any] = {
+        "kind": "ActionEvent",
+        "id": _ID,
+        "timestamp": "2026-11-20T12:00:00.000000",
+        "source": "agent",
+        "parent_id": _ID,
+        "thought": [],
+        "thinking_blocks": [],
+        "action": {"data": orjson.loads(make_arguments(40)), "kind": "MCPToolAction"},
+        "tool_name": "ask_for_cards",
+        "tool_call_id": "call_1_0",
+        "llm_response_id": "chatcmpl-1",
+        "security_risk": "UNKNOWN",
+        "summary": "I call a tool.",
+    }
+    frame = Frame("session", {"type": "durable", "seq": 42, "event": seen})
+    return Sample(OPENHANDS_V1, frame, Draft(MessagePosted(content=(Text(text=_LONG),))))
+
+
 def _herm() -> Sample:
     asked = {
         "type": "agent.custom_tool_use",
@@ -85,7 +106,7 @@ def _herm() -> Sample:
 
 def samples() -> tuple[Sample, ...]:
     """List the work of all protocols."""
-    return (_huma(HUMA_0_1), _huma(HUMA_0_2), _openhands(), _herm())
+    return (_huma(HUMA_0_1), _huma(HUMA_0_2), _openhands(), _openhands_v1(), _herm())
 
 
 def measure(sample: Sample, *, seconds: float) -> dict[str, float]:

@@ -21,8 +21,8 @@ def read_post(channel: str, body: dict[str, Any]) -> Draft | None:
             return _message(body, always_runs=False)
         case wire.POST_CONFIRMATION:
             native = read_model(wire.ConfirmationBody, body)
-            decision = "allow" if native.accept else "deny"
             # The answer concerns all held actions and names none of them (OV33).
+            decision = "allow" if native.accept else "deny"
             return Draft(ApprovalGiven(id="", decision=decision, reason=native.reason), losses=unknown_of(native))
         case wire.POST_INTERRUPT:
             return Draft(TurnInterrupted(), losses=unknown_fields(body))

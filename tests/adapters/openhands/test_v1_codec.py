@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from adapters.openhands.v1 import wire
+from adapters.openhands.v1 import ADAPTER, wire
 from adapters.openhands.v1.capabilities import CAPABILITIES
 from adapters.openhands.v1.codec import OpenHandsV1Codec
-from gateway.adapter.port import PORTS_VERSION, Frame, McpCall, RuntimeOptions
+from gateway.adapter.port import Frame, McpCall
 from gateway.errors import CannotExpress, MalformedFrame
 from gateway.events import (
     Direction,
@@ -47,22 +47,8 @@ EXPECTED_LOSSES = {
 """What the codec leaves out of the recordings, by kind."""
 
 
-class CodecOnly:
-    """The adapter without its connector."""
-
-    name, protocol, ports = "openhands-v1", wire.PROTOCOL, PORTS_VERSION
-    options, capabilities = RuntimeOptions, CAPABILITIES
-
-    def codec(self, options: Any = None) -> OpenHandsV1Codec:
-        del options
-        return OpenHandsV1Codec()
-
-    def connector(self, options: Any) -> Any:
-        raise NotImplementedError
-
-
 class TestOpenHandsV1Codec(CodecSuite):
-    adapter = CodecOnly()
+    adapter = ADAPTER
     vectors = VECTORS
     channels = (wire.EVENTS, wire.SESSION, *wire.POST_PATHS)
 
