@@ -72,9 +72,7 @@ OPENHANDS_V1 = {
     "OV45": rule(TOOLS, "R", "codec", "Headers of `mcp_config` are masked wherever they are read."),
     "OV46": rule(TOOLS, "R", "codec", "The names of the tools that an agent got are kept."),
     "OV47": rule(TOOLS, "R", "codec", "An MCP tool is known with and without the name of its server."),
-    "OV48": later(
-        TOOLS, "R", "core", "Calls and actions are linked by tool and arguments, else by order.", reason=NO_TEST
-    ),
+    "OV48": rule(TOOLS, "R", "core", "Calls and actions are linked by tool and arguments, whichever comes first."),
     "OV49": rule(TOOLS, "R", "codec", "A call is answered within 280 s; a time-out of the client is a failure."),
     "OV49a": later(TOOLS, "R", "connector", "Our MCP server answers without sessions, as plain JSON.", reason=NO_TEST),
     "OV50": rule(TOOLS, "R", "codec", "The texts of an MCP result are its content; a refused call is a failure."),

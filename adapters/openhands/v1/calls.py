@@ -22,6 +22,8 @@ from gateway.strict_json import find_fault, json_type, read_model, unknown_field
 
 FAILED = "The action failed."
 REJECTED = "The user rejected the action."
+_MCP_MEMBERS = 2
+"""The members of an MCP action: kind and data."""
 
 
 def read_action(event: dict[str, Any]) -> tuple[Draft, ...]:
@@ -78,21 +80,21 @@ def _member(native: wire.ActionEvent, name: str) -> tuple[str, tuple[Loss, ...]]
 
 
 def _arguments(native: wire.ActionEvent, kind: str | None) -> tuple[dict[str, Any], tuple[Loss, ...]]:
-    match native.action, kind:
-        case None, _:
-            return _unusable(native.tool_call)
-        case dict() as action, wire.MCP_ACTION:
-            data = action.get("data")
-            if not isinstance(data, dict):
-                raise MalformedFrame(f"expected an object, got {json_type(data)}", path="/action/data")
-            rest = {key: None for key in action if key not in {"kind", "data"}}
-            losses = unknown_fields(rest, "/action")
-            if native.tool_name in wire.TOOL_KINDS:
-                losses += (_implied("/action/kind"),)
-            return cast("dict[str, Any]", data), losses
-        case dict() as action, _:
-            arguments = {key: value for key, value in action.items() if key != "kind"}
-            return arguments, _kind_losses(native.tool_name, kind or "")
+    action = native.action
+    if action is None:
+        return _unusable(native.tool_call)
+    if kind != wire.MCP_ACTION:
+        arguments = {key: value for key, value in action.items() if key != "kind"}
+        return arguments, _kind_losses(native.tool_name, kind or "")
+    data = action.get("data")
+    if not isinstance(data, dict):
+        raise MalformedFrame(f"expected an object, got {json_type(data)}", path="/action/data")
+    losses: tuple[Loss, ...] = ()
+    if len(action) > _MCP_MEMBERS:
+        losses = unknown_fields({key: None for key in action if key not in {"kind", "data"}}, "/action")
+    if native.tool_name in wire.TOOL_KINDS:
+        losses += (_implied("/action/kind"),)
+    return cast("dict[str, Any]", data), losses
 
 
 def _kind_losses(tool: str, kind: str) -> tuple[Loss, ...]:

@@ -22,7 +22,7 @@ def stored(
     """Make the draft of a stored event."""
     return Draft(
         event,
-        native_id=f"{native.id}{suffix}",
+        native_id=native.id + suffix,
         native_time=native.timestamp,
         correlation=correlation,
         losses=losses,

@@ -336,7 +336,7 @@ def observation_kind(tool: str) -> str:
     return f"{TOOL_KINDS.get(tool, 'MCPTool')}Observation"
 
 
-_VERSION = re.compile(r"(\d{1,6})\.(\d{1,6})")
+_VERSION = re.compile(r"(\d+)\.(\d+)")
 
 
 def version_of(info: object) -> tuple[int, int] | None:

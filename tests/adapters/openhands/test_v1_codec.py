@@ -186,7 +186,7 @@ def test_a_long_system_prompt_is_kept_as_size_hash_and_at_most_200_names() -> No
 
 @pytest.mark.requirement("OV38")
 @pytest.mark.parametrize(
-    "arguments", ["{", "[]", "7", '{"a": NaN}', '{"n": 1e999}', "\\", "", '{"a": %s}' % ("[" * 90)]
+    "arguments", ["{", "[]", "7", '{"a": NaN}', '{"n": 1e999}', "\\", "", f'{{"a": {"[" * 90}{"]" * 90}}}']
 )
 def test_a_call_that_the_server_could_not_use_is_a_call_without_arguments(arguments: str) -> None:
     (draft,) = CODEC.decode(Frame(wire.EVENTS, call(tool_call={"name": "ask", "arguments": arguments})))
@@ -281,8 +281,17 @@ def test_a_message_above_the_limit_of_the_server_is_refused() -> None:
 
 @pytest.mark.parametrize("text", ["\ud800", "a\udfffb"])
 def test_a_text_that_json_cannot_express_is_refused_in_both_directions(text: str) -> None:
-    with pytest.raises(CannotExpress):
-        CODEC.encode(Draft(MessagePosted(content=(Text(text=text),))))
+    said = MessagePosted(content=(Text(text=text),))
+    moved = SessionMoved(state="running", native_state=text)
+    for draft in (
+        Draft(said),
+        Draft(said, native_id=ID),
+        Draft(TurnSteered(text=text)),
+        Draft(moved),
+        Draft(moved, live=True),
+    ):
+        with pytest.raises(CannotExpress):
+            CODEC.encode(draft)
     with pytest.raises(MalformedFrame):
         CODEC.decode(Frame(wire.POST_MESSAGE, {"role": "user", "content": [{"type": "text", "text": text}]}))
 
