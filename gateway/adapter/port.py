@@ -83,7 +83,7 @@ class McpCall:
     arguments: dict[str, Any]
 
 
-class McpCodec(Codec, Protocol):
+class McpCallCodec(Codec, Protocol):
     """The codec of a runtime with the capability `reports_mcp_calls`."""
 
     def mcp_call(self, tool: str, arguments: Mapping[str, Any]) -> McpCall | None:
@@ -134,7 +134,7 @@ class Capabilities:
     reports_mcp_calls: bool = False
     """Calls of MCP tools appear as the runtime's actions; one that calls a tool of ours is linked to the call.
 
-    Requires an `McpCodec`.
+    Requires an `McpCallCodec`.
     """
     starts_deaf: bool = False
     """A runtime in state `starting` accepts new work but never does it, so the gateway holds the work until then.

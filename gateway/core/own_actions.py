@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, cast
 
-from gateway.adapter.port import McpCodec
+from gateway.adapter.port import McpCallCodec
 from gateway.core.calls import cancellation, fingerprint, settle
 from gateway.core.session import RuntimeContext, StepBuilder
 from gateway.core.state import Action, Unlinked
@@ -43,7 +43,7 @@ def resolve_call(runtime: RuntimeContext, tool: str, arguments: Mapping[str, Any
     """Return the catalog tool that an action calls; None if it calls none. Runtimes may prefix the names."""
     if not runtime.capabilities.reports_mcp_calls:
         return None
-    made = cast("McpCodec", runtime.codec).mcp_call(tool, arguments)
+    made = cast("McpCallCodec", runtime.codec).mcp_call(tool, arguments)
     if made is None:
         return None
     declared = runtime.policy.declared

@@ -11,11 +11,11 @@ import aiohttp
 from adapters.openhands.v1 import wire
 from adapters.openhands.v1.app import AppServer, open_app
 from adapters.openhands.v1.creating import conversation_id_for, losses_of, request_for, tools_of
-from adapters.openhands.v1.history import History
+from adapters.openhands.v1.history import StoredEvents
 from adapters.openhands.v1.link import open_link
 from adapters.openhands.v1.options import OpenHandsV1Options, is_conversation_id, with_dashes
 from adapters.openhands.v1.posting import places_of
-from adapters.openhands.v1.server import Conversation, Server
+from adapters.openhands.v1.server import Conversation, ServerConnection
 from adapters.openhands.v1.tuning import PRODUCTION, V1Tuning
 from adapters.openhands.wire import COUNT_PATH, KEY_HEADER, OPENAPI_PATH, SERVER_INFO_PATH, app_server
 from gateway.adapter.port import Created, Link, Order, Receiver, Tool
@@ -80,7 +80,7 @@ class OpenHandsV1Connector:
         source.note(created.native_id, sandbox.sandbox_id)
         return created
 
-    async def _create(self, server: Server, order: Order) -> Created:
+    async def _create(self, server: ServerConnection, order: Order) -> Created:
         conversation = self._options.conversation
         if conversation is None:
             raise LinkRefused("NO_CONVERSATION", "the options name no conversation to create", terminal=True)
@@ -113,7 +113,7 @@ class OpenHandsV1Connector:
     async def declared(self, native_id: str) -> tuple[Tool, ...] | None:
         """Read the tools from the stored system prompt; None before the first message, and for ACP agents (OV53)."""
         async with self._server_of(native_id) as server:
-            history = History(self._conversation(server, _checked(native_id)))
+            history = StoredEvents(self._conversation(server, _checked(native_id)))
             number = 0
             async with aclosing(history.after(None)) as events:
                 async for event in events:
@@ -140,11 +140,11 @@ class OpenHandsV1Connector:
         ):
             yield link
 
-    def _conversation(self, server: Server, native_id: str) -> Conversation:
+    def _conversation(self, server: ServerConnection, native_id: str) -> Conversation:
         return Conversation(server, native_id, self._options, self._tuning)
 
     @asynccontextmanager
-    async def _server_of(self, native_id: str) -> AsyncGenerator[Server]:
+    async def _server_of(self, native_id: str) -> AsyncGenerator[ServerConnection]:
         """Find the server of a conversation; the sandbox of an app server may have another address each time."""
         source = self._source
         if isinstance(source, RestClient):
@@ -154,8 +154,8 @@ class OpenHandsV1Connector:
         async with _client(sandbox.url, sandbox.key) as rest:
             yield await self._server(rest, sandbox.url, sandbox.key)
 
-    async def _server(self, rest: RestClient, url: str, key: str) -> Server:
-        return Server(rest, url, key, await self._identify(rest))
+    async def _server(self, rest: RestClient, url: str, key: str) -> ServerConnection:
+        return ServerConnection(rest, url, key, await self._identify(rest))
 
     async def _identify(self, rest: RestClient) -> tuple[int, int]:
         """Return the version of an agent-server (OV2).

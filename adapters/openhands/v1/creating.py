@@ -4,7 +4,7 @@ from hashlib import sha256
 from typing import Any, assert_never
 
 from adapters.openhands.v1 import wire
-from adapters.openhands.v1.options import AcpAgent, BuiltInAgent, ConversationOptions
+from adapters.openhands.v1.options import AcpAgent, BuiltInAgent, NewConversation
 from gateway.adapter.port import McpEndpoint, Order
 from gateway.events import Loss
 from gateway.strict_json import pointer
@@ -25,7 +25,7 @@ def conversation_id_for(order: Order) -> str | None:
     return f"{digest[:8]}-{digest[8:12]}-8{digest[13:16]}-8{digest[17:20]}-{digest[20:32]}"
 
 
-def request_for(options: ConversationOptions, order: Order, version: tuple[int, int]) -> dict[str, Any]:
+def request_for(options: NewConversation, order: Order, version: tuple[int, int]) -> dict[str, Any]:
     """Return the body of `POST /api/conversations`; it never contains a first message (OV17)."""
     agent = options.agent
     body: dict[str, Any] = {}
@@ -86,7 +86,7 @@ def _servers(endpoint: McpEndpoint) -> dict[str, Any]:
     return {wire.MCP_SERVER: {"url": endpoint.url, "transport": "http", "headers": headers}}
 
 
-def _policy(options: ConversationOptions) -> dict[str, Any]:
+def _policy(options: NewConversation) -> dict[str, Any]:
     match options.confirmation_policy:
         case "never":
             return {"kind": "NeverConfirm"}
@@ -100,12 +100,12 @@ def _policy(options: ConversationOptions) -> dict[str, Any]:
             }
 
 
-def tools_of(options: ConversationOptions | None, order: Order) -> tuple[str, ...]:
+def tools_of(options: NewConversation | None, order: Order) -> tuple[str, ...]:
     """Return the tools of an order that the agent receives."""
     return () if _why_dropped(options, order) is not None else tuple(tool.name for tool in order.tools)
 
 
-def losses_of(options: ConversationOptions | None, order: Order) -> tuple[Loss, ...]:
+def losses_of(options: NewConversation | None, order: Order) -> tuple[Loss, ...]:
     """Return what of an order is not sent; without options the app server's settings make the agent."""
     losses: list[Loss] = []
     note = _why_dropped(options, order)
@@ -118,7 +118,7 @@ def losses_of(options: ConversationOptions | None, order: Order) -> tuple[Loss, 
     return tuple(losses)
 
 
-def _why_dropped(options: ConversationOptions | None, order: Order) -> str | None:
+def _why_dropped(options: NewConversation | None, order: Order) -> str | None:
     """Explain why an agent gets none of the tools; None if it gets them."""
     if options is None:
         return "enter the gateway's MCP server in the settings of the app server"

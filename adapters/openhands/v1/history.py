@@ -16,7 +16,7 @@ class CursorLost(Exception):
     """The server does not know the id after which a listing was to continue."""
 
 
-class History:
+class StoredEvents:
     """The stored events of one conversation."""
 
     def __init__(self, conversation: Conversation) -> None:

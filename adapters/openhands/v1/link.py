@@ -10,7 +10,7 @@ import aiohttp
 from aiohttp import WSMsgType
 
 from adapters.openhands.v1 import wire
-from adapters.openhands.v1.history import CursorLost, History
+from adapters.openhands.v1.history import CursorLost, StoredEvents
 from adapters.openhands.v1.posting import Posting
 from adapters.openhands.v1.server import Conversation
 from adapters.openhands.v1.state import ConversationState
@@ -60,13 +60,13 @@ class _End:
 @asynccontextmanager
 async def open_link(
     conversation: Conversation, session: aiohttp.ClientSession, receiver: Receiver, cursor: str | None
-) -> AsyncGenerator["ConversationLink"]:
+) -> AsyncGenerator["AgentServerLink"]:
     """Connect, pass on the stored events after the cursor, then the live ones.
 
     Raises:
         LinkLost, LinkRefused: on entering.
     """
-    link = ConversationLink(conversation, session, receiver, cursor)
+    link = AgentServerLink(conversation, session, receiver, cursor)
     async with Tasks() as tasks:
         try:
             await link.catch_up()
@@ -79,7 +79,7 @@ async def open_link(
             await link.close()
 
 
-class ConversationLink:
+class AgentServerLink:
     """Implements `gateway.adapter.port.Link`."""
 
     def __init__(
@@ -99,7 +99,7 @@ class ConversationLink:
             # A place of an older server has no index; the gateway knows the ids of what is read again.
             place = Place()
         self._place = place
-        self._history = History(conversation)
+        self._history = StoredEvents(conversation)
         self._state = ConversationState()
         self._posting = Posting(conversation, self._history, self._state, lambda: self._place.event_id)
         self._socket: aiohttp.ClientWebSocketResponse[bool] | None = None
@@ -136,7 +136,7 @@ class ConversationLink:
     async def _read(self, *, until_caught_up: bool) -> None:
         while True:
             socket = self._socket or await self._open()
-            end = await self._pump(socket, until_caught_up=until_caught_up)
+            end = await self._read_socket(socket, until_caught_up=until_caught_up)
             if end is None:
                 return
             await self.close()
@@ -184,7 +184,9 @@ class ConversationLink:
             return LinkRefused("UNAUTHORIZED", where, terminal=True)
         return LinkRefused("NO_WEBSOCKET", f"{where}; a proxy in front of the server may not pass it on", terminal=True)
 
-    async def _pump(self, socket: "aiohttp.ClientWebSocketResponse[bool]", *, until_caught_up: bool) -> _End | None:
+    async def _read_socket(
+        self, socket: "aiohttp.ClientWebSocketResponse[bool]", *, until_caught_up: bool
+    ) -> _End | None:
         """Read the socket to its end; return None once the link has caught up, if that is awaited."""
         while not (until_caught_up and self._is_caught_up):
             is_waiting = not self._is_heard or not self._is_caught_up

@@ -77,7 +77,7 @@ class AcpAgent(_Part):
         return self
 
 
-class ConversationOptions(_Part):
+class NewConversation(_Part):
     """The conversation to create."""
 
     agent: Annotated[BuiltInAgent | AcpAgent, Field(discriminator="kind")] = Field(description="Its agent.")
@@ -139,7 +139,7 @@ class OpenHandsV1Options(RuntimeOptions):
     )
     app: AppOptions | None = Field(default=None, description="The app server, in place of `url`.")
     conversation_id: str | None = Field(default=None, description="Attach to this conversation (a UUID).")
-    conversation: ConversationOptions | None = Field(default=None, description="Create a conversation like this.")
+    conversation: NewConversation | None = Field(default=None, description="Create a conversation like this.")
     mcp_url: str | None = Field(
         default=None,
         description="The gateway's address for the server, which calls the tools there; by default `public_url`.",

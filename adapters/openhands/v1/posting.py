@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Any, cast
 
 from adapters.openhands.v1 import wire
-from adapters.openhands.v1.history import CursorLost, History
+from adapters.openhands.v1.history import CursorLost, StoredEvents
 from adapters.openhands.v1.server import Conversation
 from adapters.openhands.v1.state import ConversationState, Echo, content_of
 from gateway.adapter.port import Frame, Receipt
@@ -29,7 +29,7 @@ class Posting:
     def __init__(
         self,
         conversation: Conversation,
-        history: History,
+        history: StoredEvents,
         state: ConversationState,
         newest: Callable[[], str | None],
     ) -> None:

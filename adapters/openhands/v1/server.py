@@ -9,7 +9,7 @@ from gateway.links.rest import RestClient
 
 
 @frozen
-class Server:
+class ServerConnection:
     """An agent-server."""
 
     rest: RestClient
@@ -23,7 +23,7 @@ class Server:
 class Conversation:
     """One conversation of a server, and the limits of its link."""
 
-    server: Server
+    server: ServerConnection
     native_id: str
     options: OpenHandsV1Options
     tuning: V1Tuning

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, cast
 
-from gateway.adapter.port import Codec, Encoded, Frame, McpCall, McpCodec
+from gateway.adapter.port import Codec, Encoded, Frame, McpCall, McpCallCodec
 from gateway.errors import CannotExpress, MalformedFrame
 from gateway.events import Draft, Envelope, Event
 from gateway.guard import FAULTS, is_fault
@@ -76,7 +76,7 @@ class CheckedCodec:
     def mcp_call(self, tool: str, arguments: Mapping[str, Any]) -> McpCall | None:
         """Return the MCP call that an action makes; None also if the codec failed."""
         try:
-            made = cast("object", cast("McpCodec", self._codec).mcp_call(tool, arguments))
+            made = cast("object", cast("McpCallCodec", self._codec).mcp_call(tool, arguments))
             if not isinstance(made, McpCall | None):
                 raise TypeError("mcp_call must return an McpCall or None")
         except Exception as exc:  # noqa: BLE001 - an adapter may raise anything
