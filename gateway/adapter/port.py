@@ -245,6 +245,11 @@ class RuntimeOptions(BaseModel):
         return False
 
     @property
+    def passes_declared_only(self) -> bool:
+        """Whether its agents reject calls with arguments that the tool's schema does not declare."""
+        return False
+
+    @property
     def own_tools(self) -> frozenset[str]:
         """Names of the agents' own tools, which take precedence over ours."""
         return frozenset()

@@ -33,6 +33,7 @@ def lint_tools(settings: Settings) -> Iterator[Finding]:
     yield from _shadowed_tools(settings)
     yield from _unknown_addresses(settings)
     yield from _uncovered_approvals(settings)
+    yield from _undeclared_arguments(settings)
 
 
 def _shadowed_tools(settings: Settings) -> Iterator[Finding]:
@@ -60,6 +61,16 @@ def _uncovered_approvals(settings: Settings) -> Iterator[Finding]:
                 " approval; executors of tools that need one must request it themselves"
             )
             yield Finding(("runtimes", name), text, "note")
+
+
+def _undeclared_arguments(settings: Settings) -> Iterator[Finding]:
+    """Warn of tools that take any argument but declare none, where agents pass only declared ones."""
+    strict = [name for name, one in settings.runtimes.items() if one.takes_mcp and one.passes_declared_only]
+    for name, tool in settings.tools.items() if strict else ():
+        schema = tool.parameters
+        if not schema.get("properties") and schema.get("additionalProperties") is not False:
+            text = f"declares no properties, so an agent of {strict[0]!r} can pass no argument; declare each one"
+            yield Finding(("tools", name), text, "warning")
 
 
 def _inner(problem: str) -> Place:

@@ -184,6 +184,16 @@ class OpenHandsV1Options(RuntimeOptions):
         return not isinstance(agent, AcpAgent) or agent.takes_tools
 
     @property
+    def calls_unasked(self) -> bool:
+        """Whether the server itself answers each request for permission with yes, as for ACP agents (OV58)."""
+        return self.conversation is not None and isinstance(self.conversation.agent, AcpAgent)
+
+    @property
+    def passes_declared_only(self) -> bool:
+        """Whether the server validates the arguments, as for its own agent (OV50)."""
+        return not self.calls_unasked
+
+    @property
     def own_tools(self) -> frozenset[str]:
         """The tools of the agent itself."""
         return OWN_TOOLS

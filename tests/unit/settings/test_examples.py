@@ -20,6 +20,8 @@ EXAMPLES = sorted((CONFIG / "examples").glob("*.yaml"))
 ACCEPTED = {
     "gateway.yaml": {"api.keys", "runtimes"},
     "static.yaml": {"api.keys", "runtimes"},
+    # Claude Code asks nobody.
+    "openhands-v1.yaml": {"runtimes.claude"},
     "container.yaml": {"public_url", "runtimes"},
     "container-postgres.yaml": {"public_url", "runtimes"},
 }

@@ -1,8 +1,12 @@
 """What a valid file says but cannot mean."""
 
+from pathlib import Path
+
 import pytest
 
 from gateway.errors import InvalidConfiguration
+from gateway.plugins import installed_adapters
+from gateway.settings.load import load
 from tests.unit.settings.conftest import Complain, Load
 
 BASE = """\
@@ -361,3 +365,35 @@ def test_the_collector_of_the_environment_is_checked_as_the_endpoint_is(
     assert not [one for one in complaints("unrouted: ignore", **{name: "http://127.0.0.1:4318"}) if name in one]
     # It is not used.
     assert not [one for one in complaints("traces: {endpoint: 'http://h:4318'}", **{name: url}) if name in one]
+
+
+V1 = """\
+api: {keys: [{name: a, key: 0123456789abcdef}]}
+public_url: https://gateway.example.com
+tools:
+  free: {description: Takes anything.}
+  none: {description: Takes nothing., parameters: {type: object, additionalProperties: false}}
+  some: {description: Takes one., parameters: {type: object, properties: {rank: {type: string}}}}
+runtimes:
+  work: {adapter: openhands-v1, url: "http://oh", conversation: {agent: AGENT}}
+executors:
+  cards: {type: static}
+routes:
+  - {match: {tool: "*"}, to: cards}
+"""
+
+
+@pytest.mark.requirement("OV50")
+def test_a_tool_without_declared_arguments_gets_none_from_an_agent_that_passes_only_those(tmp_path: Path) -> None:
+    def complaints(agent: str) -> list[str]:
+        path = tmp_path / "gateway.yaml"
+        path.write_text(V1.replace("AGENT", agent), encoding="utf-8")
+        problems = load(path, adapters=installed_adapters(), env={}).problems
+        return [f"{problem.line}: {problem.severity}: {problem.path}: {problem.message}" for problem in problems]
+
+    own = complaints("{kind: openhands, llm: {model: m}}")
+    assert own == [
+        "4: warning: tools.free: declares no properties, so an agent of 'work' can pass no argument; declare each one"
+    ]
+    [acp] = complaints("{kind: acp, server: claude-code}")
+    assert "its confirmation mode does not cover the tools declared here" in acp
