@@ -116,7 +116,7 @@ OPENHANDS_V1 = {
     "OV88": rule(APP, "R", "connector", "The app's copy of the events is never a cursor."),
     "OV89": not_ours(APP, "R", "The app calls no URL when something happens.", SERVER),
     "OV90": rule(APP, "R", "connector", "Address and key are read again after a resume."),
-    "OV91": not_ours(APP, "R", "The sixth sandbox pauses the oldest.", FACT),
+    "OV91": rule(APP, "R", "connector", "A failed creation keeps its sandbox: the sixth one pauses the oldest."),
     "OV92": not_ours(
         APP, "R", "Deleting a conversation of the app may leave its agent-server's.", "the adapter deletes none"
     ),

@@ -22,6 +22,7 @@ _TASKS = f"{_CONVERSATIONS}/start-tasks"
 _LOCAL = frozenset({"localhost", "127.0.0.1"})
 _MOST_IDS = 50
 """Ids in one query; the length of a URL is limited."""
+_GONE = "NO_SANDBOX"
 _CREATION = timedelta(seconds=120)
 """Time limit for a sandbox; the app server itself gives up then (OV76)."""
 
@@ -59,6 +60,8 @@ class AppServer:
         """The sandboxes of conversations that this process has created or found."""
         self._last: dict[str, Sandbox] = {}
         """The last known address of each sandbox: an idle one is shown without (OV81)."""
+        self._unused: list[str] = []
+        """Sandboxes that were started for conversations whose creation failed."""
 
     def note(self, native_id: str, sandbox_id: str) -> None:
         """Remember the sandbox of a new conversation, which the app server lists only later (OV85)."""
@@ -81,16 +84,27 @@ class AppServer:
                     raise LinkRefused("NO_CONVERSATION", reason, terminal=True)
         return await self._wait_running(sandbox_id, may_resume=self._options.resume)
 
-    async def start_sandbox(self) -> Sandbox:
-        """Start a sandbox: a conversation is created in one that exists, so that a repeat is harmless (OV77).
+    @asynccontextmanager
+    async def sandbox(self) -> AsyncGenerator[Sandbox]:
+        """Provide a sandbox for a new conversation: a creation in one that exists may be repeated (OV77).
+
+        If the creation fails, the next one takes the same sandbox: the app server pauses the oldest of six (OV91).
 
         Raises:
-            LinkLost, LinkRefused: none was started, or it does not run in time.
+            LinkLost, LinkRefused: on entering; none was started, or it does not run in time.
         """
-        made = await self._post(_SANDBOXES, {}, within=_CREATION)
-        match made:
+        sandbox_id = self._unused.pop() if self._unused else await self._start_sandbox()
+        try:
+            yield await self._wait_running(sandbox_id, may_resume=True)
+        except (LinkLost, LinkRefused) as exc:
+            if not (isinstance(exc, LinkRefused) and exc.code == _GONE):
+                self._unused.append(sandbox_id)
+            raise
+
+    async def _start_sandbox(self) -> str:
+        match await self._post(_SANDBOXES, {}, within=_CREATION):
             case {"id": str(sandbox_id)} if sandbox_id:
-                return await self._wait_running(sandbox_id, may_resume=False)
+                return sandbox_id
             case _:
                 raise LinkLost("the response to the new sandbox has no id")
 
@@ -100,19 +114,19 @@ class AppServer:
         Raises:
             LinkLost, LinkRefused: it was not created, or it is not known whether it was.
         """
-        sandbox = await self.start_sandbox()
-        body = {"sandbox_id": sandbox.sandbox_id}
-        try:
-            made = await self._post(_CONVERSATIONS, body, within=_CREATION)
-        except LinkLost:
-            # A repeat in the same sandbox gives the same conversation (OV77).
-            made = await self._post(_CONVERSATIONS, body, within=_CREATION)
-        task = made.get("id")
-        if not isinstance(task, str) or not task:
-            raise LinkLost("the response to the new conversation has no start task")
-        native_id = await self._wait_ready(task)
-        self.note(native_id, sandbox.sandbox_id)
-        return native_id
+        async with self.sandbox() as sandbox:
+            body = {"sandbox_id": sandbox.sandbox_id}
+            try:
+                made = await self._post(_CONVERSATIONS, body, within=_CREATION)
+            except LinkLost:
+                # A repeat in the same sandbox gives the same conversation (OV77).
+                made = await self._post(_CONVERSATIONS, body, within=_CREATION)
+            task = made.get("id")
+            if not isinstance(task, str) or not task:
+                raise LinkLost("the response to the new conversation has no start task")
+            native_id = await self._wait_ready(task)
+            self.note(native_id, sandbox.sandbox_id)
+            return native_id
 
     async def _wait_ready(self, task: str) -> str:
         async with self._in_time("the conversation did not start"):
@@ -144,7 +158,7 @@ class AppServer:
                     case {"status": "PAUSED"} if not may_resume:
                         raise LinkRefused("PAUSED", "the sandbox of the conversation is paused")
                     case {"status": "MISSING"} | None:
-                        raise LinkRefused("NO_SANDBOX", "the sandbox of the conversation is gone", terminal=True)
+                        raise LinkRefused(_GONE, "the sandbox of the conversation is gone", terminal=True)
                     case _:
                         pass
 

@@ -74,11 +74,10 @@ class OpenHandsV1Connector:
             return await self._create(await self._server(source, self._options.url, self._options.key), order)
         if self._options.conversation is None:
             return Created(await source.create(), losses_of(None, order))
-        sandbox = await source.start_sandbox()
-        async with _client(sandbox.url, sandbox.key) as rest:
+        async with source.sandbox() as sandbox, _client(sandbox.url, sandbox.key) as rest:
             created = await self._create(await self._server(rest, sandbox.url, sandbox.key), order)
-        source.note(created.native_id, sandbox.sandbox_id)
-        return created
+            source.note(created.native_id, sandbox.sandbox_id)
+            return created
 
     async def _create(self, server: ServerConnection, order: Order) -> Created:
         conversation = self._options.conversation

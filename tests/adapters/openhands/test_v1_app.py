@@ -150,6 +150,20 @@ async def test_a_conversation_with_a_model_of_ours_is_created_at_the_agent_serve
         await enter(connector.connect(CONVERSATION, Collector()))
 
 
+@pytest.mark.requirement("OV91")
+async def test_a_sandbox_whose_conversation_could_not_be_created_gets_the_next_one() -> None:
+    async with app(conversation={"agent": {"kind": "openhands", "llm": LLM}}) as (server, connector):
+        server.agent_server.answers["conversations"] += [RestAnswer(500), RestAnswer(201, {"id": CONVERSATION})]
+        with pytest.raises(LinkLost):
+            await within(connector.create(Order()))
+        assert (await within(connector.create(Order()))).native_id == CONVERSATION
+        assert server.posts() == [("/sandboxes", {})]
+        # This one is in use now.
+        server.agent_server.answers["conversations"].append(RestAnswer(201, {"id": CONVERSATION}))
+        await within(connector.create(Order()))
+        assert server.posts() == [("/sandboxes", {}), ("/sandboxes", {})]
+
+
 @pytest.mark.requirement("OV80")
 async def test_the_host_option_replaces_localhost() -> None:
     async with app(more={"host": "127.0.0.1"}) as (server, connector):
