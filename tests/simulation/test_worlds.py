@@ -83,8 +83,9 @@ _ENDLESS = """
 async def spin(_):
     while True:
         {body}
-world.STEPS.clear()
-world.STEPS[spin] = 1
+for steps in (world.STEPS, world.QUIET_STEPS):
+    steps.clear()
+    steps[spin] = 1
 world.USUAL = (spin,)
 {bound}
 """
@@ -106,7 +107,7 @@ def test_a_broken_run_is_shortened_to_the_steps_that_it_needs() -> None:
     change = """
 async def fail(world):
     world.fail(4, "on purpose")
-world.STEPS[fail] = 5
+world.STEPS[fail] = world.QUIET_STEPS[fail] = 5
 world.USUAL += (fail,)
 """
     code, told = simulate("--seed", "7", "--steps", "60", "--shrink", change=change)

@@ -85,7 +85,7 @@ class Posting:
         state = self._state
         if state.status in {wire.ERROR, wire.STUCK}:
             # A message before the snapshot is stored and never worked on (OV34).
-            await state.wait_for(lambda: state.is_settled, self._tuning.settle)
+            await state.wait_until(lambda: state.is_settled, self._tuning.settle)
         runs = body.get("run") is True
         if runs and state.is_held:
             return Receipt("busy", _HELD)
@@ -99,7 +99,7 @@ class Posting:
         receipt = await self._store({**body, "run": runs_now}, echo)
         if receipt.state != "delivered" or not runs or runs_now:
             return receipt
-        await state.wait_for(lambda: echo.seen, self._tuning.settle)
+        await state.wait_until(lambda: echo.seen, self._tuning.settle)
         status = echo.status if echo.seen else state.status
         # A run that goes on takes the message with it.
         return receipt if status in {wire.RUNNING, wire.WAITING} else await self._run_stored()
@@ -194,7 +194,7 @@ class Posting:
             # A 409 means a run, or its end until the snapshot (OV36). Only news from the socket tells which: a second
             # request to an agent that has come to hold actions meanwhile would execute them (OV35).
             within = self._tuning.settle if is_ending else pause
-            has_news = await self._state.wait_for(lambda seen=seen: self._state.updates > seen, within)
+            has_news = await self._state.wait_until(lambda seen=seen: self._state.updates > seen, within)
             if self._state.status in {wire.RUNNING, wire.WAITING}:
                 return _DELIVERED
             if loop.time() > end or (is_ending and not has_news):
@@ -221,7 +221,7 @@ class Posting:
             return await self._answer(wire.confirmation(accept=False, reason=_STOPPED), then_run=False)
         receipt = self._receipt(await self._post(wire.POST_INTERRUPT, {}, self._command))
         if receipt.state == "delivered":
-            await state.wait_for(lambda: state.status != wire.RUNNING, self._tuning.proof)
+            await state.wait_until(lambda: state.status != wire.RUNNING, self._tuning.proof)
             if state.is_held:
                 return await self._answer(wire.confirmation(accept=False, reason=_STOPPED), then_run=False)
         return receipt
@@ -231,7 +231,7 @@ class Posting:
     async def _answer(self, body: dict[str, Any], *, then_run: bool) -> Receipt:
         """Answer the held actions, after the snapshot that shows them (OV34), and prove the effect."""
         state = self._state
-        await state.wait_for(lambda: state.is_settled, self._tuning.settle)
+        await state.wait_until(lambda: state.is_settled, self._tuning.settle)
         if not state.is_held:
             return Receipt("moot", _NOTHING_HELD)
         for _ in range(2):
@@ -239,14 +239,14 @@ class Posting:
             receipt = self._receipt(await self._post(wire.POST_CONFIRMATION, body, self._options.send_timeout))
             if receipt.state != "delivered":
                 return receipt
-            if await state.wait_for(lambda seen=seen: state.statuses > seen, self._tuning.proof):
+            if await state.wait_until(lambda seen=seen: state.statuses > seen, self._tuning.proof):
                 break
         else:
             raise LinkLost("the server accepted the answer to an approval twice without an effect")
         if body["accept"] is True or not then_run:
             return receipt
         # The agent sees the rejection at its next run (OV36).
-        await state.wait_for(lambda: state.is_settled, self._tuning.proof)
+        await state.wait_until(lambda: state.is_settled, self._tuning.proof)
         return await self._run_stored()
 
     # Requests --------------------------------------------------------------------------------------------

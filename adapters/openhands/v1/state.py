@@ -111,7 +111,7 @@ class ConversationState:
         if echo in self._echoes:
             self._echoes.remove(echo)
 
-    async def wait_for(self, holds: Callable[[], bool], within: float) -> bool:
+    async def wait_until(self, holds: Callable[[], bool], within: float) -> bool:
         """Wait until a condition holds; return whether it does."""
         try:
             async with asyncio.timeout(within):

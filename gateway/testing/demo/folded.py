@@ -31,7 +31,7 @@ class FoldedOutput:
         self._story: Story | None = None
 
     def begin(self) -> None:
-        self._print(Text("Agents of several runtimes and an MCP client play Go Fish against one backend.", HEADING))
+        self._print(Text("Several runtimes and an MCP client play Go Fish against one backend.", HEADING))
         self._print(Text())
         if self._console.is_terminal:
             self._live.start()
