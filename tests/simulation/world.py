@@ -301,7 +301,8 @@ class World:
         asked = self.loop.now
 
         def check() -> None:
-            disturbed = self.was_disturbed(asked, self.loop.now) or self.disk_refuses_until > asked
+            # A session of a killed instance waits for the end of its lease.
+            disturbed = self.was_disturbed(asked - self.lease, self.loop.now) or self.disk_refuses_until > asked
             query = "SELECT state FROM calls WHERE call_id = ? AND state IN ('queued', 'dispatched', 'accepted')"
             for (state,) in () if disturbed else self.read(query, call_id):
                 self.fail(10, f"call {call_id} {why}, and is still {state} after {self.loop.now - asked:.0f} s")
