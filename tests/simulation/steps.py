@@ -139,12 +139,11 @@ async def reload(world: "World") -> None:
     world.draw_limits()
     world.most_attempts = max(world.most_attempts, world.attempts)
     world.fewest_attempts = min(world.fewest_attempts, world.attempts)
-    world.tell(f"the configuration changes: {world.attempts} attempts, {world.limits}")
-    for instance in world.instances:
-        instance.rewrite()
-        if instance.up:
-            headers = {"authorization": f"Bearer {API_KEY}"}
-            instance.request("POST", "/v1/reload", b"{}", headers)
+    world.tell(
+        f"the configuration changes: {world.attempts} attempts, again to {world.target}, {world.concurrency} at once,"
+        f" {world.limits}"
+    )
+    world.reload()
 
 
 async def back_up(world: "World") -> None:
@@ -313,6 +312,8 @@ async def drain(world: "World") -> None:
     instance = world.random.choice(world.instances)
     if not instance.up:
         return
+    for _ in range(world.random.choice((0, 3))):
+        await call(world)
     world.tell(f"{instance.name} drains")
     world.disturb()
     instance.drain()

@@ -1,6 +1,7 @@
 """The judges that look while the world runs: what must hold at a request, an answer, a frame, a cancel or a time."""
 
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.clock import EPOCH
@@ -20,6 +21,8 @@ _AROUND = 5.0
 """Seconds before a request in which a fault may still have an effect."""
 _RESUMED = 2.0
 """Seconds after a pause in which a process may finish what it had begun."""
+_BEGUN = 1.0
+"""Seconds in which an attempt that has begun arrives."""
 _SILENT = 25 + 20
 """Seconds after which a client notices that its server is silent, as the server has told it."""
 _RECONNECTED = 75
@@ -50,6 +53,7 @@ class Watch:
             if request.attempt != arrived and not world.may_lose(began, world.loop.now):
                 world.fail(10, f"request {arrived} of {request.key} says that it is attempt {request.attempt}")
             self._check_pause(request)
+        self._check_drain(request, owner)
         made = world.call_of(request)
         if made is not None and request.data["arguments"] != ({} if made.arguments is None else made.arguments):
             world.fail(3, f"{made.call_id} runs with {request.data['arguments']}, and its agent said {made.arguments}")
@@ -58,6 +62,13 @@ class Watch:
         self._check_holder(request.data["runtime"], owner, holders, f"attempt {request.attempt} of {request.key}")
         world.net.call_at(world.loop.now + world.attempt_limit + LATE, partial(self._check_attempt, request))
         self._check_deadline(call_id)
+
+    def _check_drain(self, request: "Request", owner: "Process | None") -> None:
+        """A process that drains begins no attempt; one that has begun arrives a little later."""
+        world, now = self._world, self._world.loop.now
+        since = inf if owner is None else owner.drains_since
+        if now > since + _BEGUN and not self._excused(since + _BEGUN):
+            world.fail(10, f"attempt {request.attempt} of {request.key} leaves {now - since:.2f} s after a drain began")
 
     def _check_pause(self, request: "Request") -> None:
         """A call is not sent again before the time for which the backend has asked."""

@@ -150,11 +150,14 @@ class World:
         """Draw what a reload may change."""
         random = self.random
         self.attempts = random.choice((1, 3, 10, 10))
+        self.concurrency = random.choice((1, 2, 64, 64))
+        self.target = random.choice(("again", "spare"))
+        """The executor of the tool `again`."""
         self.limits = {"session_concurrency": random.choice((1, 2, 16)), "drain": f"{random.choice((1, 5, 20))}s"}
 
     def _configuration(self) -> str:
         executor = {
-            "type": "webhook", "url": f"http://127.0.0.1:{_BACKEND}/tools", "attempts": self.attempts,
+            "type": "webhook", "concurrency": self.concurrency, "attempts": self.attempts,
             "timeout": f"{self.attempt_limit}s", "deadline": f"{self.deadline}s",
             "backoff": {"initial": "100ms", "maximum": "2s"},
             "accepted_deadline": f"{self.accepted_deadline}s", "accepted_silence": f"{self.silence}s",
@@ -176,8 +179,11 @@ class World:
                 "instance": {"lease": f"{self.lease}s"},
                 "limits": {**self.limits, "cancel_grace": f"{self.grace}s"},
                 "logging": {"level": "error", "format": "console"},
-                "executors": {"again": {**executor, "idempotent": True}, "once": executor},
-                "routes": [{"match": {"tool": tool}, "to": tool} for tool in TOOLS]
+                "executors": {
+                    name: {**executor, "url": f"http://127.0.0.1:{_BACKEND}/{name}", "idempotent": name != "once"}
+                    for name in ("again", "spare", "once")
+                },
+                "routes": [{"match": {"tool": tool}, "to": self.target if tool == "again" else tool} for tool in TOOLS]
                 + [{"match": {"event": "message.posted"}, "to": "again"}],
                 "runtimes": runtimes,
             }
@@ -198,6 +204,14 @@ class World:
         instance = self.any_up()
         named = {"authorization": f"Bearer {API_KEY}", **(headers or {})}
         return None if instance is None else instance.request(method, path, body, named)
+
+    def reload(self) -> list[Exchange]:
+        """Let each instance that runs read the configuration again."""
+        headers = {"authorization": f"Bearer {API_KEY}"}
+        for instance in self.instances:
+            instance.rewrite()
+        asked = [one.request("POST", "/v1/reload", b"{}", headers) for one in self.instances]
+        return [exchange for exchange in asked if exchange is not None]
 
     # The story
 
