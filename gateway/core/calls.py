@@ -349,7 +349,9 @@ def progressed(builder: StepBuilder, call_id: CallId, data: dict[str, Any]) -> b
         )
     due_at = None
     if call.state == "accepted" and call.due_at is not None:
-        due_at = builder.now + builder.runtime.policy.executors.get(call.executor or "", USUAL_RETRY).accepted_silence
+        policy = builder.runtime.policy.executors.get(call.executor or "", USUAL_RETRY)
+        # Its backend may have asked for a longer pause.
+        due_at = max(call.due_at, builder.now + policy.accepted_silence)
     builder.change_call(Progressed(call_id, size, due_at))
     event = CallProgressed(native_call_id=call.native_call_id, call_id=call_id, data=data)
     builder.apply(event, "to_runtime", caused_by=call.request_sequence)

@@ -342,6 +342,10 @@ def test_a_silent_accepted_call_is_sent_again_no_earlier_than_its_executor_asks(
     (change,) = harness.step.calls
     assert isinstance(change, Accept)
     assert change.due_at == harness.now + timedelta(seconds=300)
+    asked = harness.now + timedelta(seconds=300)
+    harness.now += timedelta(seconds=1)
+    harness.decide(lambda builder: calls.progressed(builder, harness.id_of("tc-1"), {"step": 1}))
+    assert harness.view.calls[harness.id_of("tc-1")].due_at == asked
 
 
 @pytest.mark.requirement("A26")
