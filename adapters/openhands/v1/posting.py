@@ -101,7 +101,7 @@ class Posting:
             return receipt
         await state.wait_until(lambda: echo.seen, self._tuning.settle)
         status = echo.status if echo.seen else state.status
-        # A run that goes on takes the message with it.
+        # The present run reads the message.
         return receipt if status in {wire.RUNNING, wire.WAITING} else await self._run_stored()
 
     async def _store(self, body: dict[str, Any], echo: Echo) -> Receipt:

@@ -134,7 +134,7 @@ UNPARSED = "_openhands_malformed_tool_call"
 """The argument that marks a call whose arguments the server could not parse (OV38)."""
 INTERRUPTED_CALL = "Tool call interrupted before completion"
 RESTARTED_CALL = "A restart occurred while this tool was in progress"
-"""The beginnings of errors of calls that may have acted all the same (OV31, OV40)."""
+"""Prefixes of the error texts of calls with an unknown outcome (OV31, OV40)."""
 
 Id = Annotated[str, Field(min_length=1, max_length=ID_LENGTH)]
 TIME_LENGTH = 64
