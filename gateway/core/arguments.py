@@ -99,6 +99,43 @@ class ArgumentValidator:
         return found - missed_in(validator.iter_errors(without(arguments, found))) if found else found
 
 
+class Fragment:
+    """A JSON Schema over the arguments of a call, compiled once."""
+
+    __slots__ = ("_validator", "schema")
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        """Compile a schema.
+
+        Raises:
+            ValueError: it is invalid; `problem_in_fragment` finds that out beforehand.
+        """
+        self.schema = dict(schema)
+        problem = problem_in_fragment(self.schema)
+        if problem is not None:
+            raise ValueError(problem)
+        self._validator = _compile(self.schema)
+
+    def fits(self, arguments: Mapping[str, Any]) -> bool:
+        """Return whether the arguments match the schema.
+
+        Raises:
+            ValueError: the arguments cannot be compared with it; they contain e.g. a lone surrogate.
+        """
+        return self._validator.is_valid(arguments)
+
+
+def problem_in_fragment(schema: Mapping[str, Any]) -> str | None:
+    """Return why a schema over arguments cannot be compiled; None if it can."""
+    try:
+        _compile(dict(schema))
+    except jsonschema_rs.ValidationError as exc:
+        return _cut(f"not a valid JSON Schema: {_schema_fault(exc)}", _MAX_PROBLEM)
+    except ValueError as exc:
+        return _cut(f"not a valid JSON Schema: {exc}", _MAX_PROBLEM)
+    return None
+
+
 def problems_in_schema(parameters: Any) -> str | None:
     """Return why a tool's `parameters` cannot be used; None if they can."""
     if not isinstance(parameters, Mapping):
@@ -108,13 +145,7 @@ def problems_in_schema(parameters: Any) -> str | None:
     if given != "object":
         said = "it has no `type`" if given is None else f"its `type` is {_show(given)}"
         return f"parameters must describe an object: {said}; write `type: object` and put the arguments in `properties`"
-    try:
-        _compile(schema)
-    except jsonschema_rs.ValidationError as exc:
-        return _cut(f"not a valid JSON Schema: {_schema_fault(exc)}", _MAX_PROBLEM)
-    except ValueError as exc:
-        return _cut(f"not a valid JSON Schema: {exc}", _MAX_PROBLEM)
-    return None
+    return problem_in_fragment(schema)
 
 
 def _compile(schema: dict[str, Any]) -> jsonschema_rs.Validator:

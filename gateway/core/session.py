@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 from gateway.adapter.port import Capabilities, Codec, Frame, RuntimeOptions
 from gateway.core.adapt import adapt, carries_state, needs_attempt
@@ -72,6 +72,18 @@ USUAL_RETRY = RetryPolicy()
 """The policy for an executor that is no longer configured."""
 
 
+@frozen
+class Approvals:
+    """The configuration of held calls."""
+
+    timeout: timedelta = timedelta(minutes=15)
+    """How long a call waits for a human, unless its route says otherwise."""
+    tell: bool = True
+    """Whether the conversation gets a message about an outcome that nobody has listened to."""
+    while_held: Literal["deliver", "queue"] = "deliver"
+    """Whether waking messages of a session wait until no call of it is held."""
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """The configuration of calls; replaced as a whole on reload."""
@@ -83,6 +95,7 @@ class Policy:
     declared: frozenset[str] = frozenset()
     cancel_grace: timedelta = timedelta(seconds=10)
     interaction_timeout: timedelta = timedelta(seconds=300)
+    approvals: Approvals = field(default_factory=Approvals)
     open_calls: int = 1_000
     """Most open calls of a session; the next one fails."""
     open_bytes: int = 32 * 1024 * 1024
@@ -108,6 +121,11 @@ class RuntimeContext:
     policy: Policy
     keep_frame: Callable[[Frame, Sequence[Draft]], bytes] | None = None
     """Writes a frame for its events as masked JSON of bounded size; None if the options keep no frames."""
+
+    @property
+    def while_held(self) -> Literal["deliver", "queue"]:
+        """What waking messages of a session do while a call of it is held."""
+        return self.policy.approvals.while_held
 
 
 Mark = dict[str, Any]
