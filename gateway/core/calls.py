@@ -2,13 +2,11 @@
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from hashlib import sha256
 from typing import Any, Literal
-
-import orjson
 
 from gateway.adapter.port import Encoded
 from gateway.core.adapt import expressible_outcome
+from gateway.core.binding import digest_of
 from gateway.core.effects import Dispatch, Queue, Release, Transmit, canceled_data
 from gateway.core.nulls import Fitted
 from gateway.core.session import TURN, USUAL_RETRY, RetryPolicy, RuntimeContext, StepBuilder, send
@@ -67,26 +65,17 @@ Unanswered = Replied | Accepted | NotProcessed | Uncertain
 
 def fingerprint(tool: str, arguments: dict[str, Any]) -> str:
     """Hash a request, to distinguish a reused id with other arguments from a repeat."""
-    return _digest([tool, arguments])[:_SHORT]
+    return digest_of([tool, arguments])[:_SHORT]
 
 
 def outcome_fingerprint(outcome: Outcome) -> str:
     """Hash an outcome, to distinguish a repeat from a different outcome."""
-    return _digest([outcome.outcome, outcome.result, outcome.error])[:_SHORT]
+    return digest_of([outcome.outcome, outcome.result, outcome.error])[:_SHORT]
 
 
 def outcome_digest(outcome: Outcome) -> str:
     """Hash an outcome for comparison with a backend's record: SHA-256 of [result, error] as JSON."""
-    return _digest([outcome.result, outcome.error])
-
-
-def _digest(value: object) -> str:
-    try:
-        written = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
-    except TypeError:
-        # Keys other than strings never come from JSON, and allowing them takes half as long again.
-        written = orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
-    return sha256(written).hexdigest()
+    return digest_of([outcome.result, outcome.error])
 
 
 @frozen
