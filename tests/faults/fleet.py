@@ -119,9 +119,11 @@ class OpenHandsV1Scene(FaultEnvironment):
 
     runtime = "work"
 
-    def __init__(self, folder: Path, *, manners: V1Manners | None = None, **more: Any) -> None:
+    def __init__(self, folder: Path, *, manners: V1Manners | None = None, hold: str = "50s", **more: Any) -> None:
         super().__init__(folder, **more)
         self.server = AgentServer(manners=manners)
+        self._hold = hold
+        """The setting `mcp.hold`."""
 
     @property
     def agent(self) -> SimV1Conversation:
@@ -145,7 +147,10 @@ class OpenHandsV1Scene(FaultEnvironment):
 
     def settings(self, instance: Instance, **engine: Any) -> dict[str, Any]:
         tool = {"description": "A tool.", "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}}}
-        return super().settings(instance, **engine) | {"tools": {"again": tool, "once": tool}}
+        return super().settings(instance, **engine) | {
+            "tools": {"again": tool, "once": tool},
+            "mcp": {"hold": self._hold},
+        }
 
     def links(self) -> tuple[int, bool]:
         if not self.server.conversations:

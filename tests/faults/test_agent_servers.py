@@ -1,6 +1,7 @@
 """kill -9 and broken links around an OpenHands agent-server, whose answers come late and name no event."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,44 @@ async def test_a_call_runs_once_whatever_its_agent_was_told(tmp_path: Path, stor
         seen = (await scene.agent.agent_calls("again", {"n": 2}))["observation"]
         assert not seen["is_error"]
         await scene.settled()
+        await scene.stop()
+        await scene.verify_journal()
+
+
+def text_of(event: dict[str, Any]) -> str:
+    """What the agent read as the result of its call."""
+    return "".join(block.get("text", "") for block in event["observation"]["content"])
+
+
+@pytest.mark.fault("SIGKILL after an outcome's commit, before its answer to an OpenHands V1 agent")
+@pytest.mark.parametrize("by", ["repeat", "get_result"])
+async def test_an_outcome_that_was_not_answered_is_told_after_the_restart(tmp_path: Path, store: str, by: str) -> None:
+    async with OpenHandsV1Scene(tmp_path, store=store, hold="1s" if by == "get_result" else "50s") as scene:
+        await scene.run("after-outcome")
+        scene.backend.close("tools")
+        tool, arguments = "once", {"n": 1}
+        calling = asyncio.create_task(scene.agent.agent_calls(tool, arguments))
+        if by == "get_result":
+            told = text_of(await asyncio.wait_for(calling, PATIENCE))
+            (row,) = await scene.rows("/v1/calls")
+            assert row["call_id"] in told
+            tool, arguments = "get_result", {"call_id": row["call_id"]}
+            calling = asyncio.create_task(scene.agent.agent_calls(tool, arguments))
+        (asked,) = await scene.backend.wait(lambda seen: seen.kind == "tool.requested")
+        scene.backend.open()
+        cut = (await asyncio.wait_for(calling, PATIENCE))["observation"]
+        # PostgreSQL may announce the commit to the waiting request before the process that dies of it.
+        assert cut["is_error"] or store == "postgres"
+        await scene.dead()
+        await scene.run()
+        again = await scene.agent.agent_calls(tool, arguments)
+        assert not again["observation"]["is_error"]
+        assert json.loads(asked.answers[0])["result"]["answer"] in text_of(again)
+        await scene.settled()
+        (row,) = await scene.rows("/v1/calls")
+        assert (row["state"], row["call_id"]) == ("succeeded", asked.key)
+        assert [one["call_id"] for one in await recorded(scene, "tool.finished") if one.get("call_id")] == [asked.key]
+        assert [seen.key for seen in scene.backend.seen] == [asked.key]
         await scene.stop()
         await scene.verify_journal()
 
