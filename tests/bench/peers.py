@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 import uvloop
 
+from tests.bench.agent_server import BusyAgents
 from tests.bench.followers import Audience, Burst
 from tests.bench.herm import FakeHerm
 from tests.bench.load import Load, Order
@@ -26,6 +27,7 @@ class Peers:
         self.runtime = FakeRuntime()
         self.webhook = Webhook()
         self.herm = FakeHerm()
+        self.agents = BusyAgents()
         self._steady: Steady | None = None
 
     async def connected(self, order: dict[str, Any]) -> object:
@@ -96,6 +98,9 @@ async def serve() -> None:
         "burst": peers.burst,
         "listens": peers.listens,
         "chunks": peers.chunks,
+        "agents": peers.agents.add,
+        "followed": peers.agents.followed,
+        "act": peers.agents.act,
         "begin": peers.begin,
         "look": peers.look,
         "drop": peers.drop,

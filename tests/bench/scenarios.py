@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
 from tests.bench import figures
+from tests.bench.agent_servers import compare_agent_servers, weigh_agent_servers
 from tests.bench.bench import Bench
 from tests.bench.bursts import compare_streams
 from tests.bench.chunks import compare_chunks
@@ -71,6 +72,8 @@ SCENARIOS: Mapping[str, Scenario] = {
     "T17": compare_mcp,
     "T20": measure_lists,
     "T22": start,
+    "T23": weigh_agent_servers,
+    "T24": compare_agent_servers,
     "disk": disk,
 }
 """By the name that `--only` takes; T16 is a load as well."""

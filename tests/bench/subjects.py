@@ -120,9 +120,10 @@ async def serving(
     env: dict[str, str] | None = None,
     checkout: Path = ROOT,
     patience: float = START,
+    port: int | None = None,
 ) -> AsyncGenerator[Subject]:
     """Run `python -m gateway serve` until the end of the block; it begins as soon as it is ready."""
-    folder, port = config.parent, free_port()
+    folder, port = config.parent, port or free_port()
     log, url = folder / "gateway.log", f"http://127.0.0.1:{port}"
     own = checkout / ".venv" / "bin" / "python"
     python = str(own) if checkout != ROOT and own.exists() else sys.executable

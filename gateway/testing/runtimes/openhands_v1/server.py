@@ -47,7 +47,7 @@ from gateway.testing.serving import LOOPBACK, Served
 from gateway.testing.wire import Wire
 
 FRAME_LIMIT = 16 * 1024**2
-CONVERSATION_LIMIT = 1_000
+CONVERSATION_LIMIT = 5_000
 AGENT: Frame = {
     "kind": "Agent",
     "llm": {"model": "openai/gpt-4o", "api_key": "sk-simulated", "usage_id": "agent", "stream": True},
