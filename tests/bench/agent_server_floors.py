@@ -48,9 +48,14 @@ async def client(url: str, webhook: str, count: int) -> None:
         serving = asyncio.create_task(server.serve())
         ids = [str(uuid4()) for _ in range(count)]
         entry = {"url": f"http://127.0.0.1:{port}/mcp", "transport": "http"}
-        agent = {"kind": "Agent", "llm": {"model": "simulated"}, "tools": [], "mcp_config": {"tools": entry}}
+        agent: dict[str, Any] = {
+            "kind": "Agent",
+            "llm": {"model": "simulated"},
+            "tools": [],
+            "mcp_config": {"tools": entry},
+        }
         for name in ids:
-            body = {"conversation_id": name, "agent": agent, "workspace": {"working_dir": "."}}
+            body: dict[str, Any] = {"conversation_id": name, "agent": agent, "workspace": {"working_dir": "."}}
             (await http.post(f"{url}/api/conversations", json=body)).raise_for_status()
         following = [asyncio.create_task(_read(url, name)) for name in ids]
         _say({"ids": ids})
@@ -75,10 +80,9 @@ def _tools(http: httpx.AsyncClient, webhook: str) -> Any:
     async def answer(asked: dict[str, Any]) -> dict[str, Any]:
         match asked["method"]:
             case "initialize":
-                known = {"tools": {}}
                 return {
                     "protocolVersion": asked["params"]["protocolVersion"],
-                    "capabilities": known,
+                    "capabilities": {"tools": {}},
                     "serverInfo": {"name": "by hand", "version": "1"},
                 }
             case "tools/list":

@@ -89,8 +89,8 @@ async def _followed(bench: Bench, ids: Collection[str]) -> None:
 async def _gateway(bench: Bench, url: str) -> AsyncGenerator[Subject]:
     """Run a gateway that has no session yet."""
     folder, port = bench.new_folder(), free_port()
-    agent = {"kind": "openhands", "llm": {"model": "simulated"}, "tools": []}
-    runtime = {"adapter": "openhands-v1", "url": url, "conversation": {"agent": agent}}
+    agent: dict[str, Any] = {"kind": "openhands", "llm": {"model": "simulated"}, "tools": []}
+    runtime: dict[str, Any] = {"adapter": "openhands-v1", "url": url, "conversation": {"agent": agent}}
     settings: dict[str, Any] = configure(folder, bench.peers, agent="-") | {
         "public_url": f"http://127.0.0.1:{port}",
         "runtimes": {RUNTIME: runtime},
