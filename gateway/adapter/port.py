@@ -203,6 +203,9 @@ class RuntimeOptions(BaseModel):
         " afterwards they are sent anyway.",
     )
 
+    while_held: Literal["deliver", "queue"] | None = Field(
+        default=None, description="The same as `approvals.while_held`, for this runtime."
+    )
     keep_native: bool = Field(
         default=False,
         description="Keep each received native frame of at most 64 KiB with its event, secrets masked, for"

@@ -125,7 +125,7 @@ class RuntimeContext:
     @property
     def while_held(self) -> Literal["deliver", "queue"]:
         """What waking messages of a session do while a call of it is held."""
-        return self.policy.approvals.while_held
+        return self.options.while_held or self.policy.approvals.while_held
 
 
 Mark = dict[str, Any]

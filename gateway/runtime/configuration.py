@@ -28,8 +28,9 @@ from gateway.runtime.policy import changed_paths, declared_tools, policy_of
 from gateway.runtime.session.runtimes import AdapterFailed, Runtimes
 from gateway.runtime.session.sessions import Sessions
 from gateway.runtime.views import Reloaded
-from gateway.settings.model import Section, Settings
+from gateway.settings.model import Settings
 from gateway.settings.place import Finding, Place, report
+from gateway.settings.section import Section
 from gateway.settings.source import read_source
 from gateway.store.port import Report
 

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from gateway.adapter.port import Tool
 from gateway.core.arguments import ArgumentValidator
-from gateway.core.session import Policy, RetryPolicy
+from gateway.core.session import Approvals, Policy, RetryPolicy
 from gateway.settings.model import DestinationSpec, ExecutorSpec, PythonSpec, Settings, StaticSpec, WebhookSpec
 from gateway.settings.routing import routes_of
 
@@ -23,6 +23,9 @@ def policy_of(settings: Settings) -> Policy:
         declared=frozenset(settings.tools),
         cancel_grace=settings.limits.cancel_grace,
         interaction_timeout=settings.limits.interaction_timeout,
+        approvals=Approvals(
+            timeout=settings.approvals.timeout, tell=settings.approvals.tell, while_held=settings.approvals.while_held
+        ),
         open_calls=settings.limits.open_calls,
         open_bytes=int(settings.limits.open_bytes),
         progress=int(settings.limits.progress),

@@ -59,6 +59,4 @@ def _tools(
 
 
 def _is_shown_any(settings: Settings, runtime: str, labels: Mapping[str, str], routes: Routes) -> bool:
-    return any(
-        routes.executor_for(runtime=runtime, kind="tool.requested", tool=tool, labels=labels) for tool in settings.tools
-    )
+    return any(routes.rules_for(runtime=runtime, tool=tool, labels=labels) for tool in settings.tools)

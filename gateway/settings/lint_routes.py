@@ -5,8 +5,11 @@ from fnmatch import fnmatchcase
 
 from dragoman.models.events import KINDS
 from gateway.core.confirmations import MESSAGE, find_confirmer
-from gateway.settings.model import MatchSpec, RouteSpec, Settings
+from gateway.settings.covering import covers
+from gateway.settings.lint_policy import lint_policy
+from gateway.settings.model import Settings
 from gateway.settings.place import Finding, Place, suggest
+from gateway.settings.routes import RouteSpec
 from gateway.settings.routing import routes_of
 
 ANSWERED = frozenset({"tool.requested", "message.posted", "approval.asked", "question.asked"})
@@ -15,8 +18,6 @@ ANSWERED = frozenset({"tool.requested", "message.posted", "approval.asked", "que
 LIVE = frozenset({"typing.changed", "message.streamed"})
 """Kinds that are never recorded."""
 
-_WILD = frozenset("*?[")
-
 
 def lint_routes(settings: Settings) -> Iterator[Finding]:
     """Check each route and the routes above it, then the tools, executors and destinations without a route."""
@@ -24,7 +25,7 @@ def lint_routes(settings: Settings) -> Iterator[Finding]:
         place = ("routes", index)
         yield from _names(settings, route, place)
         yield from _match(settings, route, place)
-        if route.to is not None:
+        if route.to is not None and route.approve is None:
             above = next((n for n, other in enumerate(settings.routes[:index]) if _hides(other, route)), None)
             if above is not None:
                 yield Finding(
@@ -32,14 +33,15 @@ def lint_routes(settings: Settings) -> Iterator[Finding]:
                     f"never reached: routes[{above}] takes everything this one matches; move it up",
                     "warning",
                 )
+    yield from lint_policy(settings)
     yield from _confirmations(settings)
     yield from _unrouted_tools(settings)
     yield from _unused_targets(settings)
 
 
 def _names(settings: Settings, route: RouteSpec, place: Place) -> Iterator[Finding]:
-    if route.to is None and not route.copy_to:
-        yield Finding(place, "does nothing; add `to: EXECUTOR` or `copy_to: [DESTINATION]`")
+    if route.to is None and not route.copy_to and route.deny is None and route.approve is None:
+        yield Finding(place, "does nothing; add `to: EXECUTOR`, `copy_to: [DESTINATION]` or `deny: TEXT`")
     if route.to is not None and route.to not in settings.executors:
         also = " (it is a destination: use copy_to)" if route.to in settings.destinations else ""
         yield Finding(
@@ -65,7 +67,9 @@ def _match(settings: Settings, route: RouteSpec, place: Place) -> Iterator[Findi
     if match.tool is not None and match.tool != "*" and not _any(settings.tools, match.tool):
         hint = suggest(match.tool, settings.tools)
         hint = hint if settings.tools else "declare it under `tools` to have its arguments checked"
-        yield _warn((*where, "tool"), f"no declared tool matches {match.tool!r}; {hint}")
+        # A tool that nobody may call need not be declared.
+        if route.deny is None or hint.startswith("did you mean"):
+            yield _warn((*where, "tool"), f"no declared tool matches {match.tool!r}; {hint}")
     if match.event is None:
         return
     matched = {kind for kind in KINDS if fnmatchcase(kind, match.event)}
@@ -114,10 +118,13 @@ def _unrouted_tools(settings: Settings) -> Iterator[Finding]:
     if settings.unrouted != "fail":
         return
     for name in settings.tools:
-        if not any(takes_calls(route, name) for route in settings.routes):
-            yield _warn(
-                ("tools", name), "no route takes this tool, so each call of it fails; add a route `to` an executor"
-            )
+        if any(takes_calls(route, name) for route in settings.routes):
+            continue
+        if any(route.deny is not None and fnmatchcase(name, route.match.tool or "*") for route in settings.routes):
+            text = "routes only deny this tool, so no agent is offered it; add a route `to` an executor, or remove it"
+        else:
+            text = "no route takes this tool, so each call of it fails; add a route `to` an executor"
+        yield _warn(("tools", name), text)
 
 
 def _unused_targets(settings: Settings) -> Iterator[Finding]:
@@ -136,26 +143,7 @@ def takes_calls(route: RouteSpec, tool: str) -> bool:
 
 
 def _hides(above: RouteSpec, below: RouteSpec) -> bool:
-    """Whether `above` certainly matches everything that `below` matches; False if unsure."""
-    return above.to is not None and _covers(above.match, below.match)
-
-
-def _covers(above: MatchSpec, below: MatchSpec) -> bool:
-    return (
-        _wider(above.runtime, below.runtime)
-        and (above.tool is None or (below.tool is not None and _wider(above.tool, below.tool)))
-        and _wider(above.event or "tool.requested", below.event or "tool.requested")
-        and all(name in below.label and _wider(glob, below.label[name]) for name, glob in above.label.items())
-    )
-
-
-def _wider(pattern: str, other: str) -> bool:
-    if pattern in ("*", other):
-        return True
-    if not _WILD & set(other):
-        return fnmatchcase(other, pattern)
-    # A pattern with stars only that matches the other pattern's text also matches everything that pattern matches.
-    return not {"?", "["} & set(pattern) and fnmatchcase(other, pattern)
+    return above.to is not None and covers(above, below)
 
 
 def _any(names: Iterable[str], pattern: str) -> bool:

@@ -226,9 +226,10 @@ def _functions(settings: Settings) -> Iterator[Finding]:
 def _salvage(values: Any, adapters: Mapping[str, Adapter], wrong: list[Place]) -> Settings | None:
     """Remove invalid settings, so that the rest can be linted too.
 
-    Returns None if that would remove a whole runtime, executor or destination, because valid settings may refer to it.
+    Returns None if that would remove a whole runtime, executor or destination, because valid settings may refer to it,
+    or the arguments of a route, which would then match more.
     """
-    if any(len(place) == 2 and place[0] in _NAMED for place in wrong):
+    if any((len(place) == 2 and place[0] in _NAMED) or "arguments" in place[2:4] for place in wrong):
         return None
     for place in sorted(wrong, key=len, reverse=True):
         values = _leave_out(values, place)

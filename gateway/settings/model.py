@@ -15,7 +15,6 @@ from pydantic import (
     AnyHttpUrl,
     BeforeValidator,
     ByteSize,
-    ConfigDict,
     Field,
     SecretStr,
     SerializeAsAny,
@@ -24,22 +23,19 @@ from pydantic import (
     model_validator,
 )
 
-from dragoman.models.described import Documented
 from dragoman.postgres_dsn import why_refused
 from dragoman.webhook_secret import decode_secret
 from gateway.adapter.duration import Duration
 from gateway.adapter.options import check_header, refusal
 from gateway.adapter.port import LARGEST_FRAME, RuntimeOptions
 from gateway.settings.functions import PATH
+from gateway.settings.routes import ApprovalsSpec, RouteSpec
+from gateway.settings.section import Name, Patience, Section, one_or_more
 from gateway.settings.urls import PlainBase, PlainOrigin, TracePage, WebOrigin, WebUrl
 
 _CONTRACT_HEADERS = frozenset({
     "dragoman-attempt", "idempotency-key", "traceparent", "tracestate",
     "webhook-id", "webhook-signature", "webhook-timestamp"})  # fmt: skip
-
-
-def _one_or_more(given: object) -> object:
-    return [given] if isinstance(given, str | SecretStr) else given
 
 
 def _not_empty(secrets: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
@@ -75,12 +71,6 @@ def _postgres_url(dsn: SecretStr) -> SecretStr:
     return dsn
 
 
-def _some_time(span: timedelta) -> timedelta:
-    if not span:
-        raise ValueError("must be longer than 0s")
-    return span
-
-
 def _file_path(path: Path) -> Path:
     if "\0" in str(path):
         raise ValueError("must be a path without a NUL character")
@@ -113,7 +103,7 @@ def _function_path(path: str) -> str:
 
 Secrets = Annotated[
     tuple[SecretStr, ...],
-    BeforeValidator(_one_or_more),
+    BeforeValidator(one_or_more),
     AfterValidator(_not_empty),
     WithJsonSchema(
         {
@@ -130,14 +120,8 @@ Dsn = Annotated[SecretStr, AfterValidator(_postgres_url)]
 Headers = Annotated[dict[str, str], AfterValidator(_sendable)]
 """Extra request headers; the headers of the webhook contract are not allowed."""
 
-Patience = Annotated[Duration, AfterValidator(_some_time)]
-"""A duration longer than zero."""
-
 Size = Annotated[ByteSize, Field(gt=0)]
 """A number of bytes, or a text such as 512KiB, 4MiB, 2GiB."""
-
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-"""The name of a runtime, executor, destination or key in logs, metrics and routes."""
 
 ToolName = Annotated[str, Field(min_length=1, max_length=128)]
 
@@ -149,18 +133,6 @@ FunctionPath = Annotated[
     str, AfterValidator(_function_path), WithJsonSchema({"type": "string", "pattern": rf"{PATH}|\$\{{"})
 ]
 """The path of an async function: package.module:function."""
-
-
-class Section(Documented):
-    """The base of all sections: frozen, unknown keys are errors."""
-
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        validate_default=True,
-        # Built at first use; most sections are only used inside a larger one.
-        defer_build=True,
-    )
 
 
 class ApiKey(Section):
@@ -453,38 +425,6 @@ class DestinationSpec(Section):
         return self
 
 
-class MatchSpec(Section):
-    """The filter of a route; everything given must match."""
-
-    runtime: str = "*"
-    """Glob over runtime names."""
-    tool: str | None = None
-    """Glob over tool names; matches calls."""
-    event: str | None = None
-    """Glob over event kinds, e.g. `message.posted`, `approval.asked`."""
-    label: dict[str, str] = {}
-    """Session labels that must all match (globs)."""
-
-
-class RouteSpec(Section):
-    """One rule: sends matching events to an executor, or copies them to destinations."""
-
-    match: MatchSpec = MatchSpec()
-    """The filter; by default, everything matches."""
-    to: str | None = None
-    """The executor that answers."""
-    copy_to: Annotated[
-        tuple[str, ...],
-        BeforeValidator(_one_or_more),
-        WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
-    ] = ()
-    """The destinations that get a copy; one name or a list."""
-    live: bool = False
-    """Whether `copy_to` also sends matching live events, such as `typing.changed`: once, without retries."""
-    undeclared: bool = False
-    """Whether a glob also routes tools that are missing from a non-empty `tools`."""
-
-
 class Retention(Section):
     """How long history is kept; the oldest closed sessions are removed first."""
 
@@ -597,7 +537,9 @@ class Settings(Section):
     destinations: dict[Name, DestinationSpec] = {}
     """Receivers of event copies."""
     routes: tuple[RouteSpec, ...] = ()
-    """Checked from the top; the first match with `to` answers, every match with `copy_to` gets a copy."""
+    """Any match with `deny` denies a call, else the first one with `to` answers; every one with `copy_to` copies."""
+    approvals: ApprovalsSpec = ApprovalsSpec()
+    """Calls that wait for a human, because their route has `approve`."""
     unrouted: Literal["fail", "ignore"] = "fail"
     """For calls without a route: fail sends the agent an error; ignore leaves them to another client."""
     retention: Retention = Retention()

@@ -1,7 +1,14 @@
 """Converts the routes of the YAML for the core. Pure."""
 
-from gateway.core.routing import Route, Routes
-from gateway.settings.model import Settings
+import json
+from hashlib import sha256
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from gateway.core.arguments import Fragment
+from gateway.core.routing import Approval, Route, Routes
+from gateway.settings.model import PythonSpec, Settings, StaticSpec, WebhookSpec
+from gateway.settings.routes import RouteSpec
 
 
 def routes_of(settings: Settings) -> Routes:
@@ -16,7 +23,39 @@ def routes_of(settings: Settings) -> Routes:
             copy_to=route.copy_to,
             live=route.live,
             undeclared=route.undeclared,
+            arguments=None if route.match.arguments is None else Fragment(route.match.arguments),
+            approve=None if route.approve is None else Approval(by=route.approve.by, timeout=route.approve.timeout),
+            deny=route.deny,
+            rule=_hash(settings, route) if route.to is not None or route.deny is not None else "",
         )
         for route in settings.routes
     )
     return Routes(routes, settings.unrouted, frozenset(settings.tools))
+
+
+def _hash(settings: Settings, route: RouteSpec) -> str:
+    """Hash what a route matches, what it demands and where it leads: the part of the policy that a person agrees to."""
+    approve = route.approve
+    rule: dict[str, Any] = {
+        # A filter that a later release adds must not change the hash of a route without it.
+        "match": route.match.model_dump(mode="json", exclude_defaults=True),
+        "to": route.to,
+        "approve": None if approve is None else approve.model_dump(mode="json", exclude_defaults=True),
+        "executor": _address(settings, route.to),
+    }
+    return sha256(json.dumps(rule, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _address(settings: Settings, name: str | None) -> list[str] | None:
+    """Return the type and the address of an executor, without the login of its URL."""
+    match settings.executors.get(name or ""):
+        case None:
+            return None
+        case WebhookSpec(type=kind, url=url):
+            parts = urlsplit(str(url))
+            host = parts.netloc.rpartition("@")[2]
+            return [kind, urlunsplit((parts.scheme, host, parts.path, parts.query, ""))]
+        case PythonSpec(type=kind, call=call):
+            return [kind, call]
+        case StaticSpec(type=kind):
+            return [kind]

@@ -11,37 +11,41 @@ from gateway.settings.model import Settings, WebhookSpec
 
 @frozen
 class OfferedTool:
-    """A tool of the catalog that a route of the session leads to an executor."""
+    """A tool of the catalog of which some call may reach an executor in the session."""
 
     name: str
     description: str
     parameters: Mapping[str, Any]
     read_only: bool
     idempotent: bool
-    """Whether its executor may receive a call twice."""
+    """Whether each of its executors may receive a call twice."""
     longest: timedelta
-    """The longest time until its outcome."""
+    """The longest time until its outcome, once it is sent."""
+    gated: bool
+    """Whether some of its calls need an approval."""
 
 
 def offered(settings: Settings, policy: Policy, *, runtime: str, labels: Mapping[str, str]) -> Sequence[OfferedTool]:
     """List the offered tools in the order of the configuration."""
     found: list[OfferedTool] = []
     for name, tool in settings.tools.items():
-        route = policy.routes.executor_for(runtime=runtime, kind="tool.requested", tool=name, labels=labels)
-        if route is not None:
-            retry = policy.executors[route.executor]
+        rules = policy.routes.rules_for(runtime=runtime, tool=name, labels=labels)
+        executors = [rule.executor for rule in rules if rule.executor is not None]
+        if executors:
             found.append(
                 OfferedTool(
                     name=name,
                     description=tool.description,
                     parameters=tool.parameters,
                     read_only=tool.read_only,
-                    idempotent=retry.idempotent,
-                    longest=retry.accepted_deadline if _may_accept(settings, route.executor) else retry.deadline,
+                    idempotent=all(policy.executors[executor].idempotent for executor in executors),
+                    longest=max(_longest(settings, policy, executor) for executor in executors),
+                    gated=any(rule.approve is not None for rule in rules),
                 )
             )
     return found
 
 
-def _may_accept(settings: Settings, executor: str) -> bool:
-    return isinstance(settings.executors[executor], WebhookSpec)
+def _longest(settings: Settings, policy: Policy, executor: str) -> timedelta:
+    retry = policy.executors[executor]
+    return retry.accepted_deadline if isinstance(settings.executors[executor], WebhookSpec) else retry.deadline

@@ -7,16 +7,17 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from gateway.settings import model
+from gateway.settings import model, routes
 from gateway.settings.model import Settings
 
 _GATEWAY = Path(model.__file__).parents[1]
 _SECTIONS = [
     found
-    for found in vars(model).values()
+    for module in (model, routes)
+    for found in vars(module).values()
     if isinstance(found, type)
     and issubclass(found, BaseModel)
-    and found.__module__ == model.__name__
+    and found.__module__ == module.__name__
     and found.model_fields
 ]
 _TOLD_APART_BY = {"type"}
