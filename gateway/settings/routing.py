@@ -3,7 +3,6 @@
 import json
 from hashlib import sha256
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 from gateway.core.arguments import Fragment
 from gateway.core.routing import Approval, Route, Routes
@@ -52,9 +51,7 @@ def _address(settings: Settings, name: str | None) -> list[str] | None:
         case None:
             return None
         case WebhookSpec(type=kind, url=url):
-            parts = urlsplit(str(url))
-            host = parts.netloc.rpartition("@")[2]
-            return [kind, urlunsplit((parts.scheme, host, parts.path, parts.query, ""))]
+            return [kind, f"{url.scheme}://{url.host}:{url.port}{url.path or '/'}?{url.query or ''}"]
         case PythonSpec(type=kind, call=call):
             return [kind, call]
         case StaticSpec(type=kind):
