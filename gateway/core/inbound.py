@@ -118,7 +118,10 @@ def _draft(builder: StepBuilder, draft: Draft, *, overloaded: bool) -> None:
     if draft.event.kind in QUESTIONS:
         end_oldest(builder, draft.event)
     before = builder.memory.asked
-    if draft.event.kind == "message.posted" and not draft.echo:
+    if (draft.event.kind == "message.posted" and not draft.echo) or (
+        draft.event.kind == "tool.requested" and draft.event.thought
+    ):
+        # The streamed text is on record now, as a message or as the thought of an action.
         builder.partial = Streamed()
     _place(builder, draft, overloaded=overloaded)
     if builder.runtime.capabilities.approvals in BY_STATE:
@@ -188,8 +191,10 @@ def _moved(builder: StepBuilder, draft: Draft, event: SessionMoved) -> None:
         lost = Loss(how="narrowed", path="", note=note)
         builder.apply(gone_by, "from_runtime", draft=replace(draft, losses=(*draft.losses, lost)))
         return
-    ends = builder.runtime.capabilities.turns == "signalled" and event.state in ENDED
-    if ends and (said := builder.partial.text):
+    is_signalled = builder.runtime.capabilities.turns == "signalled"
+    ends = is_signalled and event.state in ENDED
+    # A paused agent begins its next response anew.
+    if (ends or (is_signalled and event.state == "paused")) and (said := builder.partial.text):
         cut = MessagePosted(author=Author(role="agent"), content=(Text(text=said),), complete=False)
         builder.apply(cut, "from_runtime", caused_by=builder.last_sequence or None)
         builder.partial = Streamed()

@@ -221,6 +221,28 @@ def test_a_piece_of_another_message_starts_its_text_anew() -> None:
     assert work.harness.view.partial.text == "Good"
 
 
+@pytest.mark.requirement("OV12")
+@pytest.mark.parametrize("end", ["paused", "error"])
+def test_a_text_that_an_interrupt_or_error_cuts_off_is_recorded_once(end: str) -> None:
+    """The server stores it nowhere."""
+    work = Conversation()
+    work.hear(status("running", 1))
+    work.stream(_id("a"), "Hel")
+    work.stream(_id("a"), "lo")
+    work.hear(status(end, 2), _event("InterruptEvent", id=_id("i"), source="user"), status("running", 3))
+    (cut,) = [event for event in work.recorded if isinstance(event, MessagePosted)]
+    assert (cut.complete, cut.content) == (False, (Text(text="Hello"),))
+
+
+@pytest.mark.parametrize("end", ["paused", "error", "finished"])
+def test_a_thought_before_an_action_is_not_recorded_again_as_a_text_that_was_cut_off(end: str) -> None:
+    work = Conversation()
+    work.hear(status("running", 1))
+    work.stream(_id("a"), "I list the files.")
+    work.hear(act("a") | {"thought": [{"type": "text", "text": "I list the files."}]}, fail("a", 0), status(end, 2))
+    assert [event for event in work.recorded if isinstance(event, MessagePosted)] == []
+
+
 @pytest.mark.requirement("OV47", "OV48", "OV51")
 @pytest.mark.parametrize("name", ["ask_for_cards", "dragoman_ask_for_cards"])
 def test_an_action_of_our_tool_is_linked_to_its_call(name: str) -> None:
