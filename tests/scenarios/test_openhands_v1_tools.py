@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import mcp.client.streamable_http  # noqa: F401 # pyright: ignore[reportUnusedImport] - loaded before a test waits for it
 import pytest
 
@@ -86,3 +87,26 @@ async def test_a_call_is_linked_to_its_action_and_runs_once(environment: AgentSe
         [requested] = [one for one in await gateway.events(kind="tool.requested") if one["event"]["runs_in"] == "host"]
         assert requested["event"]["tool"] == "ask"
         assert len(environment.hooks.asked) == 1
+
+
+@pytest.mark.requirement("OV49a")
+async def test_our_server_answers_without_sessions_and_in_plain_json(environment: AgentServerEnvironment) -> None:
+    """Its client never initializes again, and hangs for the rest of a stream that is cut."""
+    accept = {"accept": "application/json, text/event-stream", "mcp-protocol-version": "2025-11-25"}
+    params = {"name": "ask", "arguments": GOOD, "_meta": {"progressToken": 1}}
+    async with environment.running(), httpx.AsyncClient(timeout=PATIENCE) as http:
+        await environment.agent.prepare()
+        [entry] = environment.agent.creation.servers.values()
+        for method, given in (
+            (
+                "initialize",
+                {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "mcp", "version": "1"}},
+            ),
+            ("tools/list", {}),
+            ("tools/call", params),
+        ):
+            body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": given}
+            answer = await http.post(entry.url, json=body, headers={**entry.headers, **accept})
+            assert answer.headers["content-type"].partition(";")[0] == "application/json"
+            assert "mcp-session-id" not in answer.headers
+            assert "result" in answer.json(), answer.text

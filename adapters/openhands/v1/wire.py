@@ -44,8 +44,6 @@ POST_PATHS = {
 """The path of each sent channel below `conversation_path`."""
 
 CONVERSATIONS_PATH = "/api/conversations"
-MCP_TEST_PATH = "/api/mcp/test"
-"""Whether the server reaches an MCP address, from 1.58 (OV67)."""
 MCP_SERVER = "dragoman"
 """Our name in `mcp_config`; with a second MCP server it is the prefix of our tools (OV47)."""
 
