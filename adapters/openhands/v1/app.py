@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any, cast
 from urllib.parse import urlsplit, urlunsplit
 
+from adapters.openhands.v1.newest import Newest
 from adapters.openhands.v1.options import AppOptions, is_conversation_id, with_dashes
 from adapters.openhands.v1.tuning import V1Tuning
 from adapters.openhands.wire import KEY_HEADER
@@ -56,16 +57,16 @@ class AppServer:
         self._sandboxes = _Query(rest, _SANDBOXES, "id", pace, within)
         self._conversations = _Query(rest, _CONVERSATIONS, "ids", pace, within)
         self._tasks = _Query(rest, _TASKS, "ids", pace, within)
-        self._sandbox_of: dict[str, str] = {}
+        self._sandbox_of: Newest[str] = Newest()
         """The sandboxes of conversations that this process has created or found."""
-        self._last: dict[str, Sandbox] = {}
+        self._last: Newest[Sandbox] = Newest()
         """The last known address of each sandbox: an idle one is shown without (OV81)."""
         self._unused: list[str] = []
         """Sandboxes that were started for conversations whose creation failed."""
 
     def note(self, native_id: str, sandbox_id: str) -> None:
         """Remember the sandbox of a new conversation, which the app server lists only later (OV85)."""
-        self._sandbox_of[_plain(native_id)] = sandbox_id
+        self._sandbox_of.put(_plain(native_id), sandbox_id)
 
     async def find(self, native_id: str) -> Sandbox:
         """Find the agent-server of a conversation, and resume its sandbox if the options allow.
@@ -148,7 +149,7 @@ class AppServer:
                 found = await self._poll(self._sandboxes, sandbox_id)
                 match found:
                     case {"status": "RUNNING"} if (sandbox := self._read(sandbox_id, found)) is not None:
-                        self._last[sandbox_id] = sandbox
+                        self._last.put(sandbox_id, sandbox)
                         return sandbox
                     case {"status": "STARTING" | "ERROR"} if (known := self._last.get(sandbox_id)) is not None:
                         return known
@@ -158,6 +159,7 @@ class AppServer:
                     case {"status": "PAUSED"} if not may_resume:
                         raise LinkRefused("PAUSED", "the sandbox of the conversation is paused")
                     case {"status": "MISSING"} | None:
+                        self._last.take(sandbox_id)
                         raise LinkRefused(_GONE, "the sandbox of the conversation is gone", terminal=True)
                     case _:
                         pass

@@ -13,6 +13,7 @@ from adapters.openhands.v1.app import AppServer, open_app
 from adapters.openhands.v1.creating import conversation_id_for, losses_of, request_for, tools_of
 from adapters.openhands.v1.history import StoredEvents
 from adapters.openhands.v1.link import open_link
+from adapters.openhands.v1.newest import Newest
 from adapters.openhands.v1.options import OpenHandsV1Options, is_conversation_id, with_dashes
 from adapters.openhands.v1.posting import places_of
 from adapters.openhands.v1.server import Conversation, ServerConnection
@@ -66,6 +67,7 @@ class OpenHandsV1Connector:
         self._session = session
         self._source = source
         self._tuning = tuning
+        self._unseen: Newest[tuple[str, ...]] = Newest()
 
     async def create(self, order: Order) -> Created:
         """Create a conversation; nothing of it starts before its first message (OV18)."""
@@ -140,7 +142,7 @@ class OpenHandsV1Connector:
             yield link
 
     def _conversation(self, server: ServerConnection, native_id: str) -> Conversation:
-        return Conversation(server, native_id, self._options, self._tuning)
+        return Conversation(server, native_id, self._options, self._tuning, self._unseen)
 
     @asynccontextmanager
     async def _server_of(self, native_id: str) -> AsyncGenerator[ServerConnection]:

@@ -28,6 +28,9 @@ _CLOSING = 2.0
 _NORMAL, _VIOLATION = 1000, 1008
 _RESUME_SECRET = b"acp_session_id"
 _TRANSIENT = frozenset({408, 425, 429})
+_UNRUN = "/run"
+"""Ends a cursor after which a stored message of ours must still be run."""
+_MOST_UNSEEN = 100
 
 
 @frozen
@@ -70,12 +73,15 @@ async def open_link(
     async with Tasks() as tasks:
         try:
             await link.catch_up()
+            if link.is_unrun:
+                spawn("openhands v1 run", link.run_stored(), tasks)
             reading = spawn("openhands v1 link", link.follow(), tasks)
             reading.add_done_callback(guard_call("openhands v1 link", link.note_end))
             yield link
         finally:
             link.end("closed by us")
             await tasks.close()
+            link.keep_unseen()
             await link.close()
 
 
@@ -92,7 +98,8 @@ class AgentServerLink:
         self._session = session
         self._receiver = receiver
         self._channel = wire.SESSION if self._server.version >= wire.SEQUENCED else wire.EVENTS
-        place = Place.read(cursor)
+        is_unrun = cursor is not None and cursor.endswith(_UNRUN)
+        place = Place.read(cursor and cursor.removesuffix(_UNRUN))
         if self._channel == wire.EVENTS:
             place = Place(None, place.event_id)
         elif place.sequence is None:
@@ -100,7 +107,8 @@ class AgentServerLink:
             place = Place()
         self._place = place
         self._history = StoredEvents(conversation)
-        self._state = ConversationState()
+        self._unseen = conversation.unseen
+        self._state = ConversationState(is_unrun=is_unrun, unseen=self._unseen.take(self._native_id) or ())
         self._posting = Posting(conversation, self._history, self._state, lambda: self._place.event_id)
         self._socket: aiohttp.ClientWebSocketResponse[bool] | None = None
         self._opened_after = -1
@@ -126,7 +134,7 @@ class AgentServerLink:
             LinkLost, LinkRefused: the server cannot be reached, or refuses.
         """
         if not await self._history.check(self._place.event_id):
-            self._place = Place()
+            self._start_again()
         await self._read(until_caught_up=True)
 
     async def follow(self) -> None:
@@ -299,12 +307,15 @@ class AgentServerLink:
     def _handle_sync(self, through: int) -> _End | None:
         if through < self._opened_after:
             # The conversation was deleted and made again.
-            self._place = Place()
+            self._start_again()
             return _End("the conversation begins again", by_pages=True)
         self._through = through
         if through <= self._sequence:
             self._note_caught_up()
         return None
+
+    def _start_again(self) -> None:
+        self._place, self._state.is_unrun = Place(), False
 
     @property
     def _sequence(self) -> int:
@@ -328,10 +339,10 @@ class AgentServerLink:
         """Pass on a stored event with its place, which covers every earlier one."""
         sequence, cursor = self._sequence + 1 if self._channel == wire.SESSION else None, None
         self._place = Place(sequence, event_id or self._place.event_id)
+        self._state.observe(event)
         if event_id is not None:
             self._remember(event_id)
-            cursor = str(self._place)
-        self._state.observe(event)
+            cursor = f"{self._place}{_UNRUN if self._state.is_unrun else ''}"
         self._receiver.frame(frame, cursor)
 
     def _remember(self, event_id: str) -> None:
@@ -349,7 +360,7 @@ class AgentServerLink:
         try:
             await self._list()
         except CursorLost:
-            self._place = Place()
+            self._start_again()
             await self._list()
 
     async def _list(self) -> None:
@@ -366,6 +377,7 @@ class AgentServerLink:
     def _note_caught_up(self) -> None:
         if not self._is_caught_up:
             self._is_caught_up = True
+            self._state.forget_unseen()
             self._receiver.caught_up()
 
     # Sending ---------------------------------------------------------------------------------------------
@@ -379,6 +391,24 @@ class AgentServerLink:
             # The next link reads what the server has stored before anything is sent again.
             self.end(str(exc))
             raise
+
+    @property
+    def is_unrun(self) -> bool:
+        """Whether a message that an earlier link has stored must still be run."""
+        return self._state.is_unrun
+
+    async def run_stored(self) -> None:
+        """Let the agent work on that message once its snapshot has shown that it is at rest (OV34)."""
+        await self._state.wait_until(lambda: self._state.is_settled, None)
+        try:
+            await self._posting.run_stored()
+        except LinkLost as exc:
+            self.end(str(exc))
+
+    def keep_unseen(self) -> None:
+        """Leave the messages without an echo to the next link."""
+        if unseen := self._state.unseen[-_MOST_UNSEEN:]:
+            self._unseen.put(self._native_id, unseen)
 
     async def prove(self) -> None:
         """Return at once while the link is up: each post has had its response."""

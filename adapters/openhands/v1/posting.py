@@ -95,7 +95,7 @@ class Posting:
             # While the message waits for a running tool, actions may come to wait for an approval; a message that
             # runs would execute them (OV35).
             runs_now = runs and not state.may_hold
-        echo = state.expect(content_of(body["content"]))
+        echo = state.expect(content_of(body["content"]), runs=runs)
         receipt = await self._store({**body, "run": runs_now}, echo)
         if receipt.state != "delivered" or not runs or runs_now:
             return receipt
@@ -113,14 +113,22 @@ class Posting:
             is_stored = answer.status == HTTPStatus.TOO_MANY_REQUESTS
             receipt = _DELIVERED if is_stored else self._receipt(answer)
         except LinkLost as exc:
-            if exc.unsent or not await self._is_stored(echo, before, earlier):
+            if not exc.unsent and await self._is_stored(echo, before, earlier):
+                return await self._run_unless_begun(echo) if body["run"] else _DELIVERED
+            if exc.unsent:
                 self._state.forget(echo)
-                raise
-            return _DELIVERED
+            raise
         if receipt.state != "delivered":
             self._state.forget(echo)
         # Only the run of the message was refused (OV25).
         return await self._run_stored() if is_stored and body["run"] else receipt
+
+    async def _run_unless_begun(self, echo: Echo) -> Receipt:
+        """Run a stored message unless it runs: the lost response may have refused only the run (OV25)."""
+        state = self._state
+        await state.wait_until(lambda: echo.seen, self._tuning.settle)
+        await state.wait_until(lambda: not state.is_unrun, self._tuning.proof)
+        return await self._run_stored() if state.is_unrun else _DELIVERED
 
     async def _is_stored(self, echo: Echo, before: str | None, earlier: int) -> bool:
         """Search the events since `before` for a message, after `earlier` equal ones (OV29)."""
@@ -202,6 +210,16 @@ class Posting:
             pause = min(2 * pause, self._tuning.again_most)
         return Receipt("refused", _HELD)
 
+    async def run_stored(self) -> None:
+        """Let the agent work on a message that an earlier link has stored, unless it does.
+
+        Raises:
+            LinkLost: it may not run.
+        """
+        async with self._lane:
+            if self._state.is_unrun:
+                await self._run_stored()
+
     async def _run_stored(self) -> Receipt:
         """Let the agent work on what the server has stored.
 
@@ -221,6 +239,7 @@ class Posting:
             return await self._answer(wire.confirmation(accept=False, reason=_STOPPED), then_run=False)
         receipt = self._receipt(await self._post(wire.POST_INTERRUPT, {}, self._command))
         if receipt.state == "delivered":
+            state.is_unrun = False
             await state.wait_until(lambda: state.status != wire.RUNNING, self._tuning.proof)
             if state.is_held:
                 return await self._answer(wire.confirmation(accept=False, reason=_STOPPED), then_run=False)

@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+from adapters.openhands.v1.newest import Newest
 from adapters.openhands.v1.options import OpenHandsV1Options
 from adapters.openhands.v1.tuning import V1Tuning
 from gateway.events.frozen import frozen
@@ -27,6 +28,8 @@ class Conversation:
     native_id: str
     options: OpenHandsV1Options
     tuning: V1Tuning
+    unseen: Newest[tuple[str, ...]]
+    """By conversation, the hashes of messages that an ended link may have stored, and must run, without an echo."""
 
     @property
     def rest(self) -> RestClient:

@@ -3,21 +3,24 @@
 import asyncio
 import json
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from hashlib import sha256
 from typing import Any, cast
 
 from adapters.openhands.v1 import wire
 
 _NEVER = "NeverConfirm"
 _ACP = "ACPAgent"
+_ACTIVE = frozenset({wire.RUNNING, wire.WAITING})
 _ECHOES = 1_000
 
 
 class Echo:
     """The expected echo of one message."""
 
-    def __init__(self, content: str) -> None:
+    def __init__(self, content: str, *, runs: bool) -> None:
         self.content = content
+        self.runs = runs
         self.seen = False
         self.status: str | None = None
         """The execution status when the message was stored."""
@@ -26,7 +29,10 @@ class Echo:
 class ConversationState:
     """Follows the events of one link in their order."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_unrun: bool = False, unseen: Sequence[str] = ()) -> None:
+        """`is_unrun` is the state at the cursor; `unseen` are messages that the replay may contain."""
+        self.is_unrun = is_unrun
+        """Whether a message of ours is stored for a run that has not begun since."""
         self.status: str | None = None
         self.is_settled = False
         """Whether a snapshot followed the last status: only then the server acts on what it accepts (OV34)."""
@@ -37,7 +43,7 @@ class ConversationState:
         """The number of stored statuses."""
         self.updates = 0
         """The number of statuses and snapshots."""
-        self._echoes: deque[Echo] = deque(maxlen=_ECHOES)
+        self._echoes = deque((Echo(content, runs=True) for content in unseen), maxlen=_ECHOES)
         """The sent messages that have not been seen."""
         self._waiting: dict[asyncio.Future[None], None] = {}
 
@@ -69,13 +75,16 @@ class ConversationState:
             case {"key": "confirmation_policy"}:
                 self._observe_policy(event.get("value"))
             case _ if status is not None:
-                self.is_settled = False
+                # A run has begun, or the user has stopped the agent.
+                self.is_settled = self.is_unrun = False
                 self.statuses += 1
             case _:
                 pass
         if status is not None:
             self.status = status
             self.updates += 1
+            # A run that is active reads the message.
+            self.is_unrun = self.is_unrun and status not in _ACTIVE
 
     def _observe_policy(self, policy: object) -> None:
         match policy:
@@ -88,12 +97,13 @@ class ConversationState:
         for echo in self._echoes:
             if echo.content == content:
                 echo.seen, echo.status = True, self.status
+                self.is_unrun = self.is_unrun or (echo.runs and self.status not in _ACTIVE)
                 self._echoes.remove(echo)
                 return
 
-    def expect(self, content: str) -> Echo:
-        """Expect the echo of a message that is about to be sent."""
-        echo = Echo(content)
+    def expect(self, content: str, *, runs: bool) -> Echo:
+        """Expect the echo of a message that is about to be sent; `runs` if the agent must work on it."""
+        echo = Echo(content, runs=runs)
         self._echoes.append(echo)
         return echo
 
@@ -111,7 +121,16 @@ class ConversationState:
         if echo in self._echoes:
             self._echoes.remove(echo)
 
-    async def wait_until(self, holds: Callable[[], bool], within: float) -> bool:
+    def forget_unseen(self) -> None:
+        """Expect no echo any longer; called between the replay and the first send."""
+        self._echoes.clear()
+
+    @property
+    def unseen(self) -> tuple[str, ...]:
+        """The contents of the messages that may be stored, to be run, and have not been seen."""
+        return tuple(echo.content for echo in self._echoes if echo.runs)
+
+    async def wait_until(self, holds: Callable[[], bool], within: float | None) -> bool:
         """Wait until a condition holds; return whether it does."""
         try:
             async with asyncio.timeout(within):
@@ -133,7 +152,7 @@ class ConversationState:
 
 
 def content_of(blocks: list[Any]) -> str:
-    """Return the texts and images of a message, by which it is recognized (OV29)."""
+    """Return a hash of the texts and images of a message, by which it is recognized (OV29)."""
     found: list[Any] = []
     for block in blocks:
         match block:
@@ -143,4 +162,4 @@ def content_of(blocks: list[Any]) -> str:
                 found.append(block["image_urls"])
             case _:
                 pass
-    return json.dumps(found)
+    return sha256(json.dumps(found).encode()).hexdigest()
