@@ -5,16 +5,22 @@ DragomanError
 │   ├── MalformedFrame       a native message cannot be read
 │   ├── CannotExpress        a protocol has no equivalent of an event
 │   ├── InvalidRequest       an API request is invalid (400)
+│   │   └── BindingRequired  an approval without the binding of what is allowed
 │   ├── Unauthorized         no key, or an unknown one (401)
 │   ├── Forbidden            the key lacks a scope (403)
+│   │   └── OwnCall          a call is approved by its maker or its executor
 │   ├── NotFound             no such session, call, ... (404)
 │   ├── Conflict             the current state contradicts, e.g. a call has ended (409)
-│   │   └── Unconfigured     the session's runtime is not in the YAML
+│   │   ├── Unconfigured     the session's runtime is not in the YAML
+│   │   ├── ApprovalStale    an approval allows something else than what is asked now
+│   │   ├── CallHeld         the call waits for a person
+│   │   └── UseInteraction   a held call is answered in another way
 │   ├── CallOver             the call ended too long ago for a callback (410)
 │   ├── Gone                 retention removed this history (410)
 │   ├── TooLarge             a body or a value exceeds its limit (413)
 │   ├── UnknownTool          no such tool, or no executor for it (404)
 │   ├── InvalidArguments     arguments do not match the tool's schema (422)
+│   ├── Denied               a route denies the arguments (422)
 │   ├── CallDiffers          a caller's key belongs to another request (409)
 │   └── Inexpressible        the runtime has no equivalent of a valid request (422)
 ├── OperatorError            the operator must fix the configuration or environment
@@ -82,12 +88,20 @@ class InvalidRequest(PeerError):
         self.pointer = pointer
 
 
+class BindingRequired(InvalidRequest):
+    """A person allows a held call without the binding of what they saw."""
+
+
 class Unauthorized(PeerError):
     """The API key is missing or unknown."""
 
 
 class Forbidden(PeerError):
     """The API key lacks the scope."""
+
+
+class OwnCall(Forbidden):
+    """The maker of a call, or the executor that would run it, answers its approval."""
 
 
 class NotFound(PeerError):
@@ -100,6 +114,18 @@ class Conflict(PeerError):
 
 class Unconfigured(Conflict):
     """An open session cannot run until its runtime is in the configuration again."""
+
+
+class ApprovalStale(Conflict):
+    """The binding belongs to another call, or to what was asked before."""
+
+
+class CallHeld(Conflict):
+    """The call waits for a person, and was not sent."""
+
+
+class UseInteraction(Conflict):
+    """An event does not answer the approval of a held call."""
 
 
 class Gone(PeerError):
@@ -124,6 +150,10 @@ class UnknownTool(PeerError):
 
 class InvalidArguments(PeerError):
     """A caller's arguments do not match the schema of the tool; agents receive the same text."""
+
+
+class Denied(PeerError):
+    """A route denies a call with these arguments, whoever allows it."""
 
 
 class CallDiffers(PeerError):

@@ -25,7 +25,7 @@ from gateway.runtime.calls.tool_tokens import FORM, KINDS, START, TokenKind
 from gateway.runtime.cluster.hops import HEADER, Hop, HopRefused, check_body
 from gateway.settings.model import Api, ApiKey
 
-Scope = Literal["read", "drive", "operate", "answer"]
+Scope = Literal["read", "drive", "operate", "answer", "approve"]
 Page = Literal["metrics", "version", "openapi"]
 Holder = TypeVar("Holder")
 FORWARDED = "forwarded"
@@ -38,7 +38,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger()
 SCOPES: dict[Scope, str] = {
     "read": "Read everything.",
     "drive": "Open and close sessions, post events, call tools.",
-    "answer": "Answer interactions, post outcomes and progress of calls.",
+    "answer": "Answer interactions that the runtimes open, post outcomes and progress of calls.",
+    "approve": "Allow or deny calls that the gateway holds.",
     "operate": "Cancel, redrive, dismiss, redeliver, erase, enable destinations, reload.",
 }
 
@@ -48,6 +49,8 @@ class Access:
     """The requirements of one operation; without a scope it needs no credentials."""
 
     scope: Scope | None
+    instead: Scope | None = None
+    """Another scope that will do; the operation checks which one its subject needs."""
     token: bool = False
     """Whether it also accepts a callback token of the call."""
     tools: bool = False
@@ -81,7 +84,7 @@ ACCESS: dict[str, Access] = {
     "listInteractions": Access("read"),
     "streamInteractions": Access("read"),
     "getInteraction": Access("read"),
-    "answerInteraction": Access("answer"),
+    "answerInteraction": Access("answer", instead="approve"),
     "listDeadLetters": Access("read"),
     "getDeadLetter": Access("read"),
     "redriveDeadLetter": Access("operate"),
@@ -422,8 +425,18 @@ def require(request: Request, operation: str) -> None:
         Refused: names the scope.
     """
     caller: Caller = request.state.caller
-    scope = ACCESS[operation].scope
-    if scope is not None and scope not in caller.scopes:
+    access = ACCESS[operation]
+    if access.scope is not None and access.instead not in caller.scopes:
+        require_scope(caller, access.scope)
+
+
+def require_scope(caller: Caller, scope: Scope) -> None:
+    """Check that the caller has a scope.
+
+    Raises:
+        Refused: names the scope.
+    """
+    if scope not in caller.scopes:
         raise Refused("forbidden", f"the key {caller.name!r} lacks the scope {scope!r}", scope=scope)
 
 

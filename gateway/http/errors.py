@@ -45,6 +45,13 @@ _ROWS = (
         "`pointer` (RFC 6901) or `errors` names the place; /openapi.json describes the operation.",
     ),
     ProblemKind(
+        "binding-required",
+        400,
+        "Binding required",
+        "An approval of a held call must name what it allows.",
+        "Send the `binding` of the interaction that you have shown to a person.",
+    ),
+    ProblemKind(
         "invalid-json",
         400,
         "Invalid JSON",
@@ -72,6 +79,14 @@ _ROWS = (
         "The API key lacks a scope",
         "The key is valid, but its `scopes` do not allow this operation; `scope` names the required one.",
         "Use another key, or add the scope under `api.keys` and reload.",
+    ),
+    ProblemKind(
+        "own-call",
+        403,
+        "Not your own call",
+        "A held call is allowed neither by the key that has opened it nor by the executor that would run it, nor by a "
+        "name that the `approve.by` of its rule does not list.",
+        "Let another key answer; GET /v1/interactions/{interaction_id} names the rule.",
     ),
     ProblemKind(
         "foreign-origin",
@@ -127,6 +142,28 @@ _ROWS = (
         "Read the current state, then decide. A late outcome is recorded as `outcome.ignored`.",
     ),
     ProblemKind(
+        "approval-stale",
+        409,
+        "Something else is asked now",
+        "The binding is not that of the interaction: it belongs to another call, or the arguments or the rule have "
+        "changed. Nothing was allowed.",
+        "Show the interaction again to a person, and send the binding that it has now.",
+    ),
+    ProblemKind(
+        "held",
+        409,
+        "The call waits for a person",
+        "The call was not sent, so it has neither an outcome nor progress.",
+        "Wait: the executor gets the call if a person allows it.",
+    ),
+    ProblemKind(
+        "use-interaction",
+        409,
+        "Answer the interaction",
+        "The approval is that of a held call, which an event does not answer. Nothing was recorded.",
+        "POST /v1/interactions/{interaction_id}/answer, with the binding and the scope `approve`.",
+    ),
+    ProblemKind(
         "call-differs",
         409,
         "Key used for another call",
@@ -176,6 +213,13 @@ _ROWS = (
         "Invalid tool arguments",
         "The arguments do not match the tool's schema in the configuration. Nothing was called.",
         "`detail` names each place in the text that agents get; `pointer` is the first one, if it can be expressed.",
+    ),
+    ProblemKind(
+        "denied",
+        422,
+        "Denied by a route",
+        "A route with `deny` matches the changed arguments. Nothing was allowed.",
+        "`detail` has the text of the route. Change the arguments again, or deny the call.",
     ),
     ProblemKind(
         "inexpressible",
@@ -290,16 +334,22 @@ PROBLEMS: dict[str, ProblemKind] = {row.name: row for row in _ROWS}
 
 EXCEPTIONS: dict[type[BaseException], str] = {
     errors.InvalidRequest: "invalid-request",
+    errors.BindingRequired: "binding-required",
     errors.Unauthorized: "unauthorized",
     errors.Forbidden: "forbidden",
+    errors.OwnCall: "own-call",
     errors.NotFound: "not-found",
     errors.Conflict: "conflict",
+    errors.ApprovalStale: "approval-stale",
+    errors.CallHeld: "held",
+    errors.UseInteraction: "use-interaction",
     errors.CallOver: "call-over",
     errors.Gone: "gone",
     errors.Truncated: "gone",
     errors.TooLarge: "too-large",
     errors.UnknownTool: "unknown-tool",
     errors.InvalidArguments: "invalid-arguments",
+    errors.Denied: "denied",
     errors.CallDiffers: "call-differs",
     errors.Inexpressible: "inexpressible",
     errors.CannotExpress: "inexpressible",

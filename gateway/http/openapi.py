@@ -190,6 +190,8 @@ def document(route: APIRoute) -> None:
             ways += " or the tool token that made the call" if "{call_id}" in route.path else " or its tool token"
         opens = f" (open where `api.open` lists `{access.page}`)" if access.page else ""
         route.description += f"\n\nRequires the scope `{access.scope}`{ways}{opens}: {SCOPES[access.scope]}"
+        if access.instead is not None:
+            route.description += f" Or `{access.instead}`: {SCOPES[access.instead]}"
     route.openapi_extra = extra
 
 

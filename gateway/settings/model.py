@@ -142,11 +142,11 @@ class ApiKey(Section):
     """Shown in logs instead of the key."""
     key: SecretStr
     """The key itself, sent as `Authorization: Bearer KEY` or `X-API-Key: KEY`."""
-    scopes: Annotated[frozenset[Literal["read", "drive", "operate", "answer"]], Field(min_length=1)] = frozenset(
-        {"read", "drive", "operate", "answer"}
+    scopes: Annotated[frozenset[Literal["read", "drive", "operate", "answer", "approve"]], Field(min_length=1)] = (
+        frozenset({"read", "drive", "operate", "answer"})
     )
     """read: read everything; drive: open sessions and post events; answer: answer interactions and calls;
-    operate: cancel, redrive, reload, erase."""
+    operate: cancel, redrive, reload, erase; approve: allow held calls, which no key may without it."""
 
     @field_validator("key")
     @classmethod

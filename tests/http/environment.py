@@ -54,6 +54,7 @@ CONFIGURATION: dict[str, Any] = {
             {"name": "viewer", "key": "look-only", "scopes": ["read"]},
             {"name": "driver", "key": "drive-only", "scopes": ["drive"]},
             {"name": "answerer", "key": "answer-only", "scopes": ["answer"]},
+            {"name": "lead", "key": "approve-only", "scopes": ["approve"]},
             {"name": "operator", "key": "operate-only", "scopes": ["operate"]},
         ],
     },

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from gateway.events import SessionId
-from gateway.http.auth import ACCESS, Keyring
+from gateway.http.auth import ACCESS, CALLBACK, LOCAL, TOOLS, Keyring
 from gateway.http.routes import ROUTES
 from gateway.settings.model import ApiKey
 from tests.http.conftest import bearer, in_process
@@ -76,6 +76,31 @@ async def test_each_operation_needs_exactly_its_scope(
 def test_every_operation_has_a_row_in_the_access_table() -> None:
     names = {route.operation_id for route in ROUTES}
     assert names | {"eraseSession", "listNativeEvents"} == set(ACCESS)
+
+
+async def test_an_interaction_is_answered_with_one_of_two_scopes(stranger: httpx.AsyncClient) -> None:
+    path, body = "/v1/interactions/x/answer", {"decision": "allow"}
+    answers = {
+        key: await stranger.post(path, json=body, headers=bearer(key)) for key in (*ONLY.values(), "approve-only")
+    }
+    assert {key: answer.status_code for key, answer in answers.items()} == {
+        "look-only": 403, "drive-only": 403, "answer-only": 404, "operate-only": 403, "approve-only": 404
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "path", "scope"), [row for row in NEEDS if "/answer" not in row[1]])
+async def test_the_scope_of_approvals_allows_nothing_else(
+    stranger: httpx.AsyncClient, method: str, path: str, scope: str
+) -> None:
+    answer = await stranger.request(method, path, headers=bearer("approve-only"))
+    assert (answer.status_code, answer.json()["scope"]) == (403, scope)
+
+
+def test_no_key_may_approve_by_default_and_neither_may_tokens() -> None:
+    key = ApiKey.model_validate({"name": "backend", "key": "k"})
+    assert key.scopes == {"read", "drive", "operate", "answer"}
+    assert all("approve" not in caller.scopes for caller in (CALLBACK, *TOOLS.values()))
+    assert "approve" in LOCAL.scopes
 
 
 async def test_erasing_needs_operate_besides_drive(

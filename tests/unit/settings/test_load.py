@@ -181,7 +181,7 @@ def test_an_executor_that_cannot_be_read_is_not_also_called_missing(complaints: 
          "1: api.keys[0].key: an API key must not be empty; generate one with `openssl rand -hex 32`"),
         ("api: {keys: [{name: a, key: 0123456789abcdef, scopes: [reed]}]}\n",
          ("1: api.keys[0].scopes[0]: 'reed' is not a choice; did you mean 'read'?"
-         " write read, drive, operate or answer")),
+         " write read, drive, operate, answer or approve")),
         ("retention: {max_bytes: plenty}\n",
          ("1: retention.max_bytes: 'plenty' is not valid here; this must be a size such as 512KiB, 4MiB or a number"
          " of bytes")),
