@@ -53,6 +53,7 @@ DELIVER = flag("--deliver", "Also deliver the new outcome to the runtime.")
 class CallStanding(StrEnum):
     """The states of a call."""
 
+    HELD = "held"
     QUEUED = "queued"
     DISPATCHED = "dispatched"
     ACCEPTED = "accepted"

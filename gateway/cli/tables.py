@@ -22,8 +22,8 @@ _LONGEST = 300
 _STYLES = {
     "up": "green", "connecting": "yellow", "down": "red", "refused": "bold red", "running": "green",
     "awaiting_input": "bold yellow", "awaiting_approval": "bold yellow", "awaiting_outcome": "yellow", "error": "red",
-    "queued": "yellow", "dispatched": "yellow", "accepted": "yellow", "succeeded": "green", "failed": "red",
-    "canceled": "yellow", "expired": "red", "unknown": "bold red", "dead": "red", "closed": "dim",
+    "held": "bold yellow", "queued": "yellow", "dispatched": "yellow", "accepted": "yellow", "succeeded": "green",
+    "failed": "red", "canceled": "yellow", "expired": "red", "unknown": "bold red", "dead": "red", "closed": "dim",
 }  # fmt: skip
 
 

@@ -259,6 +259,7 @@ def _interactions(
                     change.request_sequence,
                     expires_at,
                     change.answered_by,
+                    change.call_id,
                 )
             )
     return records

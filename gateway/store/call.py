@@ -60,6 +60,18 @@ class Call:
     """The attempts as JSON; None if `attempts_of` derives them from the other members."""
     trace: str | None = None
     """The `traceparent`, with zeros for the parent of a root, and after a space the `tracestate`; None: derived."""
+    rule: str | None = None
+    """The hash of the route that holds the call or has held it; None if no person is asked about it."""
+    place: str | None = None
+    """The place of that route in the configuration, such as `routes[2]`."""
+    binding: str | None = None
+    """What a person allows, or has allowed."""
+    held_at: datetime | None = None
+    """When a person was asked about it last."""
+    arguments_sequence: int | None = None
+    """The event with its arguments: what a person was asked last, or has allowed; None: its request."""
+    approved_sha: str | None = None
+    """The fingerprint of the arguments that a person has allowed; `args_sha` stays that of the request."""
     arguments: Mapping[str, Any] | None = field(default=None, compare=False)
     """The arguments of an open call; None in lists, and if the request is unreadable. Not a column."""
     size: int = field(default=0, compare=False)
@@ -68,6 +80,8 @@ class Call:
     """The origin of the events of an open call from outside. Not a column."""
     written: bytes | None = field(default=None, compare=False, repr=False)
     """The arguments as compact JSON, if their reader wrote them. Not a column."""
+    edited: bool = field(default=False, compare=False)
+    """Whether a person has changed the arguments. Not a column."""
 
     @property
     def idempotency_key(self) -> str:
@@ -104,7 +118,7 @@ class Call:
 
 @frozen
 class Open:
-    """A new call: `dispatched` with attempt 1 if it may leave at once, otherwise `queued`.
+    """A new call: `held` if a person is asked, `dispatched` with attempt 1 if it may leave at once, else `queued`.
 
     The store adds the time and the session.
     """
@@ -117,6 +131,41 @@ class Open:
     def call_id(self) -> CallId:
         """The call that is opened."""
         return self.call.call_id
+
+
+@frozen
+class Hold:
+    """A call that was never sent waits for a person; or a held one waits for another answer, under another rule."""
+
+    call_id: CallId
+    executor: str
+    rule: str
+    place: str
+    binding: str
+    held_at: datetime
+    deadline_at: datetime
+    """When nobody can allow it any more."""
+    arguments_sequence: int
+    """The event that asks, with the arguments."""
+    arguments: Mapping[str, Any] = field(repr=False)
+    size: int
+    edited: bool = False
+
+
+@frozen
+class Approve:
+    """A person allows a held call: it waits for its executor, and its deadline starts."""
+
+    call_id: CallId
+    executor: str
+    binding: str
+    deadline_at: datetime
+    arguments_sequence: int
+    """The event of the answer, with the arguments."""
+    approved_sha: str
+    arguments: Mapping[str, Any] = field(repr=False)
+    size: int
+    edited: bool = False
 
 
 @frozen
@@ -185,6 +234,8 @@ class Settle:
     dead: bool = False
     """Whether it ended without an answer of its executor, so that it waits for an operator."""
     response: Response | None = None
+    elsewhere: bool = False
+    """Whether the runtime reported an outcome of another client."""
 
 
 @frozen
@@ -224,11 +275,26 @@ class Progressed:
     """As of `Accept`; None leaves it as it is."""
 
 
-CallChange = CameLate | Progressed | Open | Claim | Accept | Requeue | MarkCanceling | Settle | Redriven | Dismissed
+CallChange = (
+    CameLate
+    | Progressed
+    | Open
+    | Hold
+    | Approve
+    | Claim
+    | Accept
+    | Requeue
+    | MarkCanceling
+    | Settle
+    | Redriven
+    | Dismissed
+)
 
-Signal = Literal["claim", "accept", "requeue", "cancel", "progress", "settle", "clear", "late"]
+Signal = Literal["hold", "approve", "claim", "accept", "requeue", "cancel", "progress", "settle", "clear", "late"]
 
 _SIGNALS: Mapping[type[CallChange], Signal] = {
+    Hold: "hold",
+    Approve: "approve",
     Claim: "claim",
     Accept: "accept",
     Requeue: "requeue",
@@ -240,8 +306,8 @@ _SIGNALS: Mapping[type[CallChange], Signal] = {
     CameLate: "late",
 }
 
-BORN: frozenset[CallState] = frozenset({"queued", "dispatched"})
-"""The states that a call may begin in."""
+BORN: frozenset[CallState] = frozenset({"held", "queued", "dispatched"})
+"""The states that a call may begin in; one whose rule asks a person begins as `held`, and no other does."""
 
 SETTLED: Mapping[OutcomeKind, CallState] = {
     "success": "succeeded",
@@ -253,7 +319,13 @@ SETTLED: Mapping[OutcomeKind, CallState] = {
 _ENDS = frozenset(SETTLED.values())
 
 TRANSITIONS: Mapping[str, Mapping[Signal, frozenset[CallState]]] = {
+    "held": {
+        "hold": frozenset({"held"}),
+        "approve": frozenset({"queued"}),
+        "settle": _ENDS,
+    },
     "queued": {
+        "hold": frozenset({"held"}),
         "claim": frozenset({"dispatched"}),
         "cancel": frozenset({"queued"}),
         "progress": frozenset({"queued"}),
@@ -280,6 +352,7 @@ TRANSITIONS: Mapping[str, Mapping[Signal, frozenset[CallState]]] = {
 }
 """The state machine: allowed changes by state. A settled call only changes when an operator dismisses it.
 
+Only a call that was never sent can be held. A held one succeeds only by an outcome that another client gave.
 The core and the stores change a call only through `changed`.
 """
 
@@ -319,6 +392,8 @@ def changed(call: Call | None, change: CallChange, *, now: datetime, numbers: Se
             attempts=_attempts_after(call, change, now),
         )
     match change:
+        case Hold() | Approve():
+            return _asked_about(call, change, after)
         case Claim():
             attempts = begin(call.attempts, change.attempt, now)
             return replace(call, state=after, attempt=change.attempt, due_at=change.due_at, attempts=attempts)
@@ -354,6 +429,26 @@ def changed(call: Call | None, change: CallChange, *, now: datetime, numbers: Se
             if not call.dead:
                 raise Stale(f"call {call.call_id!r} waits for no operator")
             return replace(call, state=after, dead=False)
+
+
+def _asked_about(call: Call, change: Hold | Approve, after: CallState) -> Call:
+    """Return a call after a question to a person about it, or after the answer that allows it."""
+    call = replace(
+        call,
+        state=after,
+        executor=change.executor,
+        due_at=None,
+        binding=change.binding,
+        deadline_at=change.deadline_at,
+        arguments_sequence=change.arguments_sequence,
+        arguments=change.arguments,
+        written=None,
+        size=change.size,
+        edited=change.edited,
+    )
+    if isinstance(change, Approve):
+        return replace(call, approved_sha=change.approved_sha)
+    return replace(call, rule=change.rule, place=change.place, held_at=change.held_at)
 
 
 def _attempts_after(call: Call, change: Accept | Requeue | Settle, now: datetime) -> str | None:
@@ -416,7 +511,11 @@ def state_after(call: Call, change: CallChange) -> CallState:
     if isinstance(change, Settle):
         if change.state not in allowed:
             raise Stale(f"call {call.call_id!r} is {call.state} and cannot be settled as {change.state}")
+        if call.state == "held" and change.state == "succeeded" and not change.elsewhere:
+            raise Stale(f"call {call.call_id!r} waits for a person and has not run")
         return change.state
+    if isinstance(change, Hold) and call.attempt > 0:
+        raise Stale(f"call {call.call_id!r} was sent already")
     (after,) = allowed
     return after
 
@@ -425,13 +524,15 @@ def opened(known: Call | None, call: Call, index: int | None, *, now: datetime, 
     """Return a new call whose request is the step's event of this index; `known` is an existing call.
 
     Raises:
-        Stale: the call exists, or cannot start in its state.
+        Stale: the call exists, or cannot start in its state: `held` if its rule asks a person, and only then.
         InvalidRequest: the index is not an event of the step, or the call has no request.
     """
     if known is not None:
         raise Stale(f"call {call.call_id!r} exists")
     if call.state not in BORN:
         raise Stale(f"call {call.call_id!r} cannot begin as {call.state}")
+    if (call.state == "held") is not (call.rule is not None):
+        raise Stale(f"call {call.call_id!r} cannot begin as {call.state} under the rule {call.rule!r}")
     sequence = call.request_sequence if index is None else sequence_of(index, numbers)
     if sequence < 1:
         raise InvalidRequest(f"call {call.call_id!r} points at no request")

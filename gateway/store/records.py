@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from gateway.errors import InvalidRequest
-from gateway.events import Direction, Envelope, EventId, InteractionId, SessionId
+from gateway.events import CallId, Direction, Envelope, EventId, InteractionId, SessionId
 from gateway.store.call import Call
 from gateway.store.rows import InteractionRow, Send
 from gateway.store.step import InteractionState, Lane, SendState
@@ -52,15 +52,18 @@ CALL_COLUMNS = (
     "call_id", "session_id", "runtime", "native_call_id", "n", "tool", "args_sha", "state", "attempt", "created_at",
     "deadline_at", "request_seq", "executor", "key", "due_at", "canceling_until", "outcome_seq", "outcome_sha",
     "unknown", "error", "redrive_of", "deliver", "finished_at", "dead", "late", "progressed", "attempts", "trace",
+    "rule", "place", "binding", "held_at", "arguments_seq", "approved_sha",
 )  # fmt: skip
 """The columns of a call, in the order of its members."""
 CALL_MOVE_COLUMNS = (
     "state", "attempt", "deadline_at", "due_at", "canceling_until", "outcome_seq", "outcome_sha", "unknown", "error",
-    "finished_at", "dead", "late", "progressed", "attempts", "call_id",
+    "finished_at", "dead", "late", "progressed", "attempts", "executor", "rule", "place", "binding", "held_at",
+    "arguments_seq", "approved_sha", "call_id",
 )  # fmt: skip
 """The columns that a change of a call writes, then its key, in the order of the UPDATE."""
 _CALL_TIMES = [
-    CALL_COLUMNS.index(name) for name in ("created_at", "deadline_at", "due_at", "canceling_until", "finished_at")
+    CALL_COLUMNS.index(name)
+    for name in ("created_at", "deadline_at", "due_at", "canceling_until", "finished_at", "held_at")
 ]
 _CALL_TRUTHS = [CALL_COLUMNS.index(name) for name in ("unknown", "deliver", "dead", "late")]
 
@@ -101,6 +104,7 @@ class InteractionRecord(NamedTuple):
     request_seq: int
     expires_at: int | None
     answered_by: str | None
+    call_id: CallId | None = None
 
 
 class InteractionMove(NamedTuple):
@@ -175,6 +179,12 @@ def call_row(call: Call) -> tuple[int | str | None, ...]:
         call.progressed,
         call.attempts,
         call.trace,
+        call.rule,
+        call.place,
+        call.binding,
+        None if call.held_at is None else micros(call.held_at),
+        call.arguments_sequence,
+        call.approved_sha,
     )
 
 
@@ -195,6 +205,13 @@ def call_move_row(call: Call) -> tuple[int | str | None, ...]:
         int(call.late),
         call.progressed,
         call.attempts,
+        call.executor,
+        call.rule,
+        call.place,
+        call.binding,
+        None if call.held_at is None else micros(call.held_at),
+        call.arguments_sequence,
+        call.approved_sha,
         call.call_id,
     )
 
@@ -231,4 +248,5 @@ def interaction_row(record: InteractionRecord) -> InteractionRow:
         request_sequence=record.request_seq,
         expires_at=moment_or_none(record.expires_at),
         answered_by=record.answered_by,
+        call_id=record.call_id,
     )

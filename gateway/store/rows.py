@@ -6,7 +6,7 @@ from dataclasses import field
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from gateway.events import Envelope, InteractionId, SessionId
+from gateway.events import CallId, Envelope, InteractionId, SessionId
 from gateway.events.frozen import frozen
 from gateway.store.step import InteractionState, Lane, SendState
 
@@ -101,6 +101,8 @@ class InteractionRow:
     request_sequence: int
     expires_at: datetime | None
     answered_by: str | None
+    call_id: CallId | None = None
+    """The held call that it is about; None for a question of the runtime."""
 
 
 Position = tuple[int, int, int]

@@ -3,7 +3,7 @@
 from datetime import datetime
 
 from dragoman.models.states import InteractionState as InteractionState, Lane as Lane, SendState as SendState
-from gateway.events import Envelope, InteractionId, SessionId
+from gateway.events import CallId, Envelope, InteractionId, SessionId
 from gateway.events.frozen import frozen
 from gateway.store.call import CallChange
 
@@ -50,6 +50,8 @@ class InteractionChange:
     request_sequence: int | None = None
     expires_at: datetime | None = None
     answered_by: str | None = None
+    call_id: CallId | None = None
+    """The held call that a new question is about."""
 
 
 @frozen

@@ -25,7 +25,7 @@ TONES: Mapping[str, Tone] = {
 _PAUSE = timedelta(milliseconds=5)
 """The shortest wait that is shown."""
 _ACCEPTED = 202
-OPEN = frozenset({"queued", "dispatched", "accepted"})
+OPEN = frozenset({"held", "queued", "dispatched", "accepted"})
 _FAILED_DELIVERY = frozenset({"refused", "unknown", "dead"})
 
 
@@ -105,6 +105,8 @@ def _outcome(call: Mapping[str, Any], now: datetime) -> str:
         return f"{tool} is being canceled"
     taken = duration(_end_of(call, now) - _begin_of(call))
     match state:
+        case "held":
+            return f"{tool} waits for a person's approval"
         case "queued" if call["attempt"]:
             return f"{tool} waits for attempt {call['attempt'] + 1}"
         case "queued":
@@ -177,6 +179,8 @@ def _next(call: Mapping[str, Any], now: datetime) -> str:
     if call["state"] == "queued" and call["due_at"]:
         due = ago(read_time(call["due_at"]), now)
         return f"Attempt {call['attempt'] + 1} is due {due}; the call expires in {deadline}."
+    if call["state"] == "held":
+        return f"A person must allow or deny it: the call expires in {deadline} if nobody does."
     if call["state"] in OPEN:
         return f"Nothing to do yet: the call expires in {deadline} if no outcome arrives."
     if call["unknown"]:

@@ -7,8 +7,11 @@ from gateway.store.call import Call
 from gateway.store.port import Engine
 
 _KINDS = frozenset(
-    {"tool.canceled", "call.progressed", "call.linked", "outcome.ignored", "context.updated", "delivery.settled"}
-)
+    {
+        "approval.asked", "approval.given", "tool.canceled", "call.progressed", "call.linked", "outcome.ignored",
+        "context.updated", "delivery.settled",
+    }
+)  # fmt: skip
 """The kinds between the request of a call and its outcome, and after it; requests of other calls are not read."""
 _SEARCHED = 10_000
 

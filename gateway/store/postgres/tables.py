@@ -178,6 +178,19 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         f"INSERT INTO @generation (name, shared) VALUES ({_NAME}, 0)",
         "ALTER TABLE @sessions ADD COLUMN shared_seq bigint NOT NULL DEFAULT 0",
     ),
+    (
+        # The approval of a call by a person: see the members of `Call`.
+        """
+        ALTER TABLE @calls ADD COLUMN rule text, ADD COLUMN place text, ADD COLUMN binding text,
+            ADD COLUMN held_at bigint, ADD COLUMN arguments_seq bigint, ADD COLUMN approved_sha text
+        """,
+        "ALTER TABLE @interactions ADD COLUMN call_id text",
+        "DROP INDEX @calls_open",
+        """
+        CREATE INDEX calls_open ON @calls (session_id, id)
+        WHERE state IN ('held', 'queued', 'dispatched', 'accepted')
+        """,
+    ),
 )
 
 NEWEST = FIRST + len(MIGRATIONS) - 1

@@ -211,6 +211,21 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         VALUES (coalesce((SELECT max(id) FROM calls), 0), coalesce((SELECT max(id) FROM events), 0))
         """,
     ),
+    (
+        # The approval of a call by a person: see the members of `Call`.
+        "ALTER TABLE calls ADD COLUMN rule TEXT",
+        "ALTER TABLE calls ADD COLUMN place TEXT",
+        "ALTER TABLE calls ADD COLUMN binding TEXT",
+        "ALTER TABLE calls ADD COLUMN held_at INTEGER",
+        "ALTER TABLE calls ADD COLUMN arguments_seq INTEGER",
+        "ALTER TABLE calls ADD COLUMN approved_sha TEXT",
+        "ALTER TABLE interactions ADD COLUMN call_id TEXT",
+        "DROP INDEX calls_open",
+        """
+        CREATE INDEX calls_open ON calls (session_id)
+        WHERE listed = 1 AND state IN ('held', 'queued', 'dispatched', 'accepted')
+        """,
+    ),
 )
 
 NEWEST = FIRST + len(MIGRATIONS) - 1

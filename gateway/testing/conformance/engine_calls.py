@@ -15,12 +15,14 @@ from gateway.store.call import (
     BORN,
     TRANSITIONS,
     Accept,
+    Approve,
     Call,
     CallChange,
     CallState,
     CameLate,
     Claim,
     Dismissed,
+    Hold,
     MarkCanceling,
     Progressed,
     Redriven,
@@ -51,15 +53,22 @@ from gateway.testing.conformance.engine_words import (
 )
 
 SECOND = timedelta(seconds=1)
-
+_HELD = {"state": "held", "attempt": 0, "rule": "r" * 64, "place": "routes[2]", "binding": "b" * 64, "held_at": START}
+_HOLD = Hold(
+    CallId("call-1"), "cards", "s" * 64, "routes[3]", "c" * 64, START + SECOND, START + DAY, 2, {"rank": "7"}, 12
+)
+_APPROVE = Approve(CallId("call-1"), "chat", "d" * 64, START + DAY, 3, "e" * 32, {"rank": "K"}, 12, edited=True)
 
 _CHANGES: tuple[CallChange, ...] = (
     call(),
+    _HOLD,
+    _APPROVE,
     Claim(CallId("call-1"), 2),
     Accept(CallId("call-1"), START + DAY),
     Requeue(CallId("call-1"), START + SECOND, "no answer"),
     MarkCanceling(CallId("call-1"), START + SECOND),
     *(settled(state=state, outcome_index=1) for state in TRANSITIONS),
+    replace(settled(outcome_index=1), elsewhere=True),
     Progressed(CallId("call-1"), 10),
     Redriven(CallId("call-1")),
     Dismissed(CallId("call-1")),
@@ -67,6 +76,7 @@ _CHANGES: tuple[CallChange, ...] = (
 )
 _ENDED: tuple[CallState, ...] = ("succeeded", "failed", "canceled", "expired")
 _WAYS: Mapping[CallState, tuple[tuple[CallChange, ...], ...]] = {
+    "held": ((call(**_HELD),),),
     "queued": ((call(state="queued", attempt=0),),),
     "dispatched": ((call(),),),
     "accepted": ((call(), Accept(CallId("call-1"), START + DAY)),),
@@ -193,13 +203,50 @@ class CallSuite:
     @pytest.mark.parametrize("state", list(TRANSITIONS))
     async def test_a_call_starts_in_a_state_of_the_table(self, engine: Engine, state: CallState) -> None:
         await open_session(engine)
-        step = Step(ALICE, (asked(),), calls=(call(state=state),))
+        step = Step(ALICE, (asked(),), calls=(call(**_HELD) if state == "held" else call(state=state),))
         if state in BORN:
             await engine.commit(step)
         else:
             with pytest.raises(Stale):
                 await engine.commit(step)
         assert (await engine.call(CallId("call-1")) is not None) is (state in BORN)
+
+    async def test_a_call_begins_as_held_if_a_person_is_asked_and_only_then(self, engine: Engine) -> None:
+        await open_session(engine)
+        for opened in (call(**(_HELD | {"rule": None})), call(rule="r"), call(rule="r", state="queued", attempt=0)):
+            with pytest.raises(Stale):
+                await engine.commit(Step(ALICE, (asked(),), calls=(opened,)))
+        assert await engine.call(CallId("call-1")) is None
+
+    async def test_a_held_call_keeps_what_a_person_allows(self, engine: Engine) -> None:
+        await open_session(engine)
+        await engine.commit(Step(ALICE, (asked(),), calls=(call(**_HELD, arguments_sequence=2),)))
+        row = await self._row(engine)
+        assert (row.state, row.rule, row.place, row.binding, row.held_at, row.arguments_sequence) == (
+            "held", "r" * 64, "routes[2]", "b" * 64, START, 2
+        )  # fmt: skip
+        assert await engine.open_calls(ALICE) == [row]
+        assert (await engine.calls(CallFilter(states=frozenset({"held"})), ALL))[0] == [row]
+        await engine.commit(Step(ALICE, calls=(_HOLD,)))
+        row = replace(
+            row, rule="s" * 64, place="routes[3]", binding="c" * 64, held_at=START + SECOND,
+            deadline_at=START + DAY, executor="cards",
+        )  # fmt: skip
+        assert await self._row(engine) == row
+        await engine.commit(Step(ALICE, calls=(_APPROVE,)))
+        row = replace(
+            row, state="queued", executor="chat", binding="d" * 64, arguments_sequence=3, approved_sha="e" * 32
+        )
+        assert await self._row(engine) == row
+        await engine.commit(Step(ALICE, calls=(Claim(CallId("call-1"), 1),)))
+        assert await self._row(engine) == replace(row, state="dispatched", attempt=1)
+
+    async def test_a_call_that_was_sent_is_never_held(self, engine: Engine) -> None:
+        await open_session(engine)
+        await open_call(engine)
+        await engine.commit(Step(ALICE, calls=(Requeue(CallId("call-1"), START, "HTTP 503"),)))
+        with pytest.raises(Stale):
+            await engine.commit(Step(ALICE, calls=(_HOLD,)))
 
     async def _row(self, engine: Engine) -> Call:
         """Return the call without its attempts, which have a test of their own."""

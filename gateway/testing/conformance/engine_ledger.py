@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from gateway.errors import Stale
-from gateway.events import InteractionId, QuestionAsked
+from gateway.events import CallId, InteractionId, QuestionAsked
 from gateway.store.port import Engine
 from gateway.store.rows import DeadFilter, Page, StoredAnswer
 from gateway.store.step import RUNTIME, Enqueue, InteractionChange, Keep, SendChange, Step
@@ -237,12 +237,14 @@ class InteractionSuite:
     async def test_an_interaction_is_stored_and_answered(self, engine: Engine) -> None:
         await open_session(engine)
         question = new(QuestionAsked(id="q", text="which?"))
-        asks = InteractionChange(InteractionId("i-1"), "waiting", "question.asked", 3, START + DAY)
+        asks = InteractionChange(
+            InteractionId("i-1"), "waiting", "question.asked", 3, START + DAY, call_id=CallId("call-1")
+        )
         await engine.commit(Step(ALICE, (said(), question), interactions=(asks,)))
         row = await engine.interaction(InteractionId("i-1"))
         assert row is not None
         assert (row.session_id, row.kind, row.state, row.request_sequence) == (ALICE, "question.asked", "waiting", 3)
-        assert (row.expires_at, row.answered_by) == (START + DAY, None)
+        assert (row.expires_at, row.answered_by, row.call_id) == (START + DAY, None, "call-1")
         assert [await engine.count_waiting(most) for most in (0, 1, 9)] == [0, 1, 1]
         await engine.commit(
             Step(ALICE, interactions=(InteractionChange(InteractionId("i-1"), "answered", answered_by="backend"),))

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-CallState = Literal["queued", "dispatched", "accepted", "succeeded", "failed", "canceled", "expired"]
+CallState = Literal["held", "queued", "dispatched", "accepted", "succeeded", "failed", "canceled", "expired"]
 AnswerTo = Literal["runtime", "caller", "none"]
 Direction = Literal["from_runtime", "to_runtime"]
 SendState = Literal["pending", "delivered", "refused", "moot", "unknown", "dead"]
