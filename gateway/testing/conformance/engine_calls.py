@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -53,7 +54,14 @@ from gateway.testing.conformance.engine_words import (
 )
 
 SECOND = timedelta(seconds=1)
-_HELD = {"state": "held", "attempt": 0, "rule": "r" * 64, "place": "routes[2]", "binding": "b" * 64, "held_at": START}
+_HELD: Mapping[str, Any] = {
+    "state": "held",
+    "attempt": 0,
+    "rule": "r" * 64,
+    "place": "routes[2]",
+    "binding": "b" * 64,
+    "held_at": START,
+}
 _HOLD = Hold(
     CallId("call-1"), "cards", "s" * 64, "routes[3]", "c" * 64, START + SECOND, START + DAY, 2, {"rank": "7"}, 12
 )
