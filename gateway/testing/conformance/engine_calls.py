@@ -221,7 +221,7 @@ class CallSuite:
 
     async def test_a_call_begins_as_held_if_a_person_is_asked_and_only_then(self, engine: Engine) -> None:
         await open_session(engine)
-        for opened in (call(**(_HELD | {"rule": None})), call(rule="r"), call(rule="r", state="queued", attempt=0)):
+        for opened in (call(state="held", attempt=0), call(rule="r"), call(rule="r", state="queued", attempt=0)):
             with pytest.raises(Stale):
                 await engine.commit(Step(ALICE, (asked(),), calls=(opened,)))
         assert await engine.call(CallId("call-1")) is None
