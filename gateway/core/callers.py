@@ -7,15 +7,18 @@ Such a call is recorded in its session and runs like any other. Its outcome goes
 from typing import Any
 
 from gateway.adapter.port import Frame
-from gateway.core.calls import cancellation, check_limits, fingerprint, fit_call
+from gateway.core.calls import cancellation, check_limits, fingerprint, fit_arguments
+from gateway.core.holding import ruling_of
 from gateway.core.inbound import NewCall, open_call
 from gateway.core.own_actions import WITHDRAWN, find_action, link, may_be_an_action
+from gateway.core.routing import Ruling
 from gateway.core.session import StepBuilder
 from gateway.core.trace_context import TraceContext
 from gateway.errors import CallDiffers, Conflict, InvalidArguments, UnknownTool
 from gateway.events import CallId, Origin, ToolRequested, call_id as name_call
 from gateway.events.frozen import frozen
 from gateway.events.weight import weight
+from gateway.executors.port import Answered
 from gateway.store.call import CALLER, Call
 
 BY_ITS_CALLER = "Canceled by its caller."
@@ -86,12 +89,10 @@ def ask(builder: StepBuilder, request: CallRequest) -> CallId:
     event = ToolRequested(
         native_call_id=request.native_call_id, tool=request.tool, arguments=request.arguments, call_id=call_id
     )
-    route = runtime.policy.routes.executor_for(
-        runtime=runtime.name, kind=event.kind, tool=event.tool, labels=builder.memory.labels
-    )
-    if request.tool not in runtime.policy.declared or route is None:
+    fitted = fit_arguments(runtime, event)
+    ruling = ruling_of(builder, event.tool, fitted.arguments)
+    if request.tool not in runtime.policy.declared or ruling is None:
         raise UnknownTool(f"no tool {request.tool[:100]!r} can be called in this session")
-    fitted = fit_call(runtime, event, route.executor)
     if fitted.problem is not None:
         raise InvalidArguments(fitted.problem)
     size = weight(request.arguments)
@@ -116,13 +117,15 @@ def ask(builder: StepBuilder, request: CallRequest) -> CallId:
         tool=event.tool,
         args_sha=sha,
         request_sequence=requested.sequence,
-        executor=route.executor,
+        ruling=ruling if isinstance(ruling, Ruling) else None,
         arguments=fitted.arguments,
         size=size,
         caller=origin,
         trace=request.trace,
         span=request.span,
     )
-    withdrawn = action is not None and action.withdrawn
-    open_call(builder, new, refused=cancellation(WITHDRAWN) if withdrawn else None)
+    refused = ruling if isinstance(ruling, Answered) else None
+    if action is not None and action.withdrawn:
+        refused = cancellation(WITHDRAWN)
+    open_call(builder, new, refused=refused)
     return call_id

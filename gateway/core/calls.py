@@ -1,4 +1,4 @@
-"""How calls begin, are tried, wait and end, and how an operator redrives or dismisses one. Pure."""
+"""How calls are tried, wait and end. Pure."""
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
@@ -8,9 +8,10 @@ from gateway.adapter.port import Encoded
 from gateway.core.adapt import expressible_outcome
 from gateway.core.binding import digest_of
 from gateway.core.effects import Dispatch, Queue, Release, Transmit, canceled_data
+from gateway.core.holding import closed, refuse_held, review, with_notice
 from gateway.core.nulls import Fitted
 from gateway.core.session import TURN, USUAL_RETRY, RetryPolicy, RuntimeContext, StepBuilder, send
-from gateway.core.trace_context import attempt_context, call_span, context_of
+from gateway.core.trace_context import attempt_context
 from gateway.errors import CannotExpress, Conflict, Overloaded, TooLarge
 from gateway.events import (
     CallId,
@@ -22,7 +23,6 @@ from gateway.events import (
     OutcomeIgnored,
     ToolFinished,
     ToolRequested,
-    call_id as name_call,
 )
 from gateway.events.frozen import frozen
 from gateway.events.response import Response
@@ -34,15 +34,12 @@ from gateway.store.call import (
     Call,
     CameLate,
     Claim,
-    Dismissed,
     MarkCanceling,
-    Open,
     Progressed,
-    Redriven,
     Requeue,
     Settle,
 )
-from gateway.store.step import RUNTIME, Enqueue
+from gateway.store.step import RUNTIME, Enqueue, InteractionChange
 
 MOST_IGNORED = 16 * 1024
 """Bytes of a late outcome that are kept; of a larger one only size and hash are."""
@@ -51,7 +48,6 @@ PROGRESS_COST = 1024
 _NO_OUTCOME = "the executor answered with something that is no outcome"
 _LOOK_AGAIN = timedelta(seconds=10)
 """The pause before the next try to repeat an accepted call."""
-NO_LONGER_DEAD = "the call was redriven or dismissed meanwhile"
 OVERLOADED = "The gateway is overloaded; try again later."
 
 
@@ -244,6 +240,9 @@ def answered(builder: StepBuilder, call_id: CallId, attempt: int, answer: Answer
     call = builder.calls.get(call_id)
     if call is None:
         return False
+    if call.state == "held":
+        # It has not been sent since it is held.
+        return True
     if call.state == "accepted" and call.attempt == attempt:
         _repeated(builder, call, answer)
         return True
@@ -293,10 +292,15 @@ def _not_sent(builder: StepBuilder, call: Call, reason: str, *, pause: timedelta
 
 
 def outcome(builder: StepBuilder, call_id: CallId, answered: Answered) -> bool:
-    """Apply an outcome from a callback or the API; False if the call has ended."""
+    """Apply an outcome from a callback or the API; False if the call has ended.
+
+    Raises:
+        CallHeld: the call waits for a person.
+    """
     call = builder.calls.get(call_id)
     if call is None:
         return False
+    refuse_held(call)
     settle(builder, call, answered)
     return True
 
@@ -327,10 +331,12 @@ def progressed(builder: StepBuilder, call_id: CallId, data: dict[str, Any]) -> b
 
     Raises:
         TooLarge: the progress of the call exceeds its limit.
+        CallHeld: the call waits for a person.
     """
     call = builder.calls.get(call_id)
     if call is None:
         return False
+    refuse_held(call)
     size = max(weight(data), PROGRESS_COST)
     if call.progressed + size > builder.runtime.policy.progress:
         raise TooLarge(
@@ -348,7 +354,10 @@ def progressed(builder: StepBuilder, call_id: CallId, data: dict[str, Any]) -> b
 
 
 def claim(builder: StepBuilder, call_id: CallId) -> bool:
-    """Start a waiting call in a free slot; False if the call no longer waits."""
+    """Start a waiting call in a free slot; False if the call no longer waits, or now waits for a person.
+
+    Before its first attempt the routes are asked again, because they may have changed.
+    """
     call = builder.calls.get(call_id)
     if call is None or call.deadline_at <= builder.now or call.canceling_until is not None:
         return False
@@ -359,6 +368,11 @@ def claim(builder: StepBuilder, call_id: CallId) -> bool:
         _repeat(builder, call, policy)
         return True
     if call.state != "queued":
+        return False
+    verdict = True if call.attempt > 0 else review(builder, call)
+    if isinstance(verdict, Answered):
+        settle(builder, call, verdict, under_way=False)
+    if verdict is not True:
         return False
     builder.change_call(Claim(call_id, call.attempt + 1))
     builder.effects.append(Dispatch(builder.calls[call_id]))
@@ -379,88 +393,12 @@ def cancel(builder: StepBuilder, call_id: CallId, *, reason: str | None) -> bool
     if call is None:
         return False
     text = reason or CANCELED
-    if call.state == "queued":
+    if call.state in {"held", "queued"}:
         settle(builder, call, cancellation(text), tell_reason=text)
     elif call.canceling_until is None:
         builder.change_call(MarkCanceling(call_id, builder.now + builder.runtime.policy.cancel_grace, text))
         _release(builder, call, canceled_data(builder.base, call, reason=text), stop=False)
     return True
-
-
-def redrive(builder: StepBuilder, row: Call, request: ToolRequested, *, new_key: bool, deliver: bool) -> CallId:
-    """Redrive an ended call as a new call with the same idempotency key.
-
-    Raises:
-        Conflict: no route matches, the arguments are invalid, or the dead call was redriven meanwhile.
-        Overloaded: too many calls are open.
-    """
-    runtime = builder.runtime
-    if row.dead and not builder.known.get(row.call_id, row).dead:
-        raise Conflict(NO_LONGER_DEAD)
-    route = runtime.policy.routes.executor_for(
-        runtime=runtime.name, kind=request.kind, tool=row.tool, labels=builder.memory.labels
-    )
-    if route is None:
-        raise Conflict(f"no route takes the tool {row.tool!r} any more, so there is no executor to try again")
-    fitted = fit_call(runtime, request, route.executor)
-    if fitted.problem is not None:
-        raise Conflict(f"it would be refused before any executor is asked: {fitted.problem}")
-    call_id = name_call(
-        runtime=runtime.name,
-        native_session_id=builder.base.native_id,
-        native_call_id=f"redrive:{row.call_id}",
-        n=builder.last_sequence,
-    )
-    size = weight(request.arguments)
-    check_limits(builder, size)
-    policy = runtime.policy.executors.get(route.executor, USUAL_RETRY)
-    note = CallProgressed(
-        native_call_id=row.native_call_id, call_id=row.call_id, data={"redriven_as": call_id, "new_key": new_key}
-    )
-    builder.apply(note, "to_runtime", caused_by=row.request_sequence, synthetic=True)
-    if row.dead:
-        builder.change_call(Redriven(row.call_id), ended=builder.known.get(row.call_id, row))
-    call = Call(
-        call_id=call_id,
-        session_id=builder.base.session_id,
-        runtime=runtime.name,
-        native_call_id=row.native_call_id,
-        n=row.n,
-        tool=row.tool,
-        arguments=fitted.arguments,
-        args_sha=row.args_sha,
-        state="queued",
-        attempt=0,
-        created_at=builder.now,
-        deadline_at=builder.now + policy.deadline,
-        request_sequence=row.request_sequence,
-        executor=route.executor,
-        key=None if new_key else (row.key or row.call_id),
-        redrive_of=row.call_id,
-        deliver=deliver,
-        size=size,
-        trace=context_of(row).below(call_span(row.call_id)).record(),
-    )
-    builder.change_call(Open(call))
-    builder.effects.append(Queue(call_id, route.executor))
-    return call_id
-
-
-def dismissal(row: Call, *, by: str) -> CallProgressed:
-    """Return the event of an operator's dismissal of a dead call."""
-    return CallProgressed(native_call_id=row.native_call_id, call_id=row.call_id, data={"dismissed_by": by})
-
-
-def dismiss(builder: StepBuilder, row: Call, *, by: str) -> None:
-    """Dismiss a dead call and record the operator.
-
-    Raises:
-        Conflict: it was redriven or dismissed meanwhile.
-    """
-    if not builder.known.get(row.call_id, row).dead:
-        raise Conflict(NO_LONGER_DEAD)
-    builder.apply(dismissal(row, by=by), "to_runtime", caused_by=row.request_sequence, synthetic=True)
-    builder.change_call(Dismissed(row.call_id), ended=builder.known.get(row.call_id, row))
 
 
 def settle(
@@ -471,17 +409,23 @@ def settle(
     tell_reason: str | None = None,
     ended_as: Literal["answered", "dead", "moot"] = "answered",
     under_way: bool = True,
+    question: InteractionChange | None = None,
 ) -> None:
     """End a call: context updates, then its outcome, then the deliveries.
 
     A `dead` call ended without a response and waits for an operator; the runtime does not get the outcome of a
-    `moot` one. A call that is `under_way` may wait for a slot or for its executor.
+    `moot` one. A call that is `under_way` may wait for a slot or for its executor. The question about a held call
+    ends as `question` says, or as moot.
     """
     outcome = answered.outcome
     if outcome.outcome != "success" and (outcome.unknown or not outcome.error):
         error = outcome.error or "The tool failed and gave no reason."
         # In words, since no protocol has a member for it.
         outcome = outcome.model_copy(update={"error": f"outcome unknown: {error}" if outcome.unknown else error})
+    if call.state == "held":
+        builder.interactions.append(question or closed(call, "moot"))
+    elif call.edited:
+        outcome = with_notice(outcome, call)
     is_callers, sends = call.answer_to == "caller", call.deliver and ended_as != "moot"
     inside, losses = answered.updates, ()
     if inside and not is_callers and "context.updated" in builder.runtime.capabilities.accepts:
@@ -499,7 +443,7 @@ def settle(
         call_id=call.call_id,
         updates=inside,
     )
-    written = answered.written if succeeded else None
+    written = answered.written if succeeded and outcome.result is answered.outcome.result else None
     told, said = (finished, _UNSAID) if is_callers else expressible_outcome(finished, builder.runtime.codec, written)
     sequence = builder.apply(
         told,
@@ -528,7 +472,7 @@ def settle(
     if sends:
         builder.sends.append(Enqueue(index, RUNTIME))
         builder.effects.append(Transmit(sequence, "turn", told.kind, said.frames, call.request_sequence))
-    if not under_way:
+    if not under_way or call.state == "held":
         return
     told_off = canceled_data(builder.base, call, reason=tell_reason) if tell_reason and call.attempt > 0 else None
     _release(builder, call, told_off)
@@ -555,15 +499,23 @@ def _tell_updates(
     return tuple(losses)
 
 
+def fit_arguments(runtime: RuntimeContext, event: ToolRequested) -> Fitted:
+    """Fit a call's arguments to its tool; the result has a problem text for the agent if they are refused."""
+    if event.problem is not None:
+        return Fitted(event.arguments, problem=event.problem)
+    return runtime.policy.fit_arguments(event.tool, event.arguments)
+
+
+def not_routed(runtime: RuntimeContext, tool: str) -> str:
+    """Write the text for the agent whose tool has no route."""
+    return f"The tool {tool!r} is not available here." if tool in runtime.policy.declared else f"Unknown tool: {tool}"
+
+
 def fit_call(runtime: RuntimeContext, event: ToolRequested, executor: str | None) -> Fitted:
     """Fit a call's arguments to its tool; the result has a problem text for the agent if no executor can get it."""
-    problem = event.problem
-    if problem is None and executor is None:
-        known = event.tool in runtime.policy.declared
-        problem = f"The tool {event.tool!r} is not available here." if known else f"Unknown tool: {event.tool}"
-    if problem is not None:
-        return Fitted(event.arguments, problem=problem)
-    return runtime.policy.fit_arguments(event.tool, event.arguments)
+    if event.problem is None and executor is None:
+        return Fitted(event.arguments, problem=not_routed(runtime, event.tool))
+    return fit_arguments(runtime, event)
 
 
 def exceeds_limits(builder: StepBuilder, size: int) -> bool:
@@ -593,6 +545,10 @@ def end_elsewhere(builder: StepBuilder, call: Call, event: ToolFinished) -> None
             outcome_sha=outcome_fingerprint(outcome),
             outcome_index=len(builder.events) - 1,
             error=outcome.error,
+            elsewhere=True,
         )
     )
+    if call.state == "held":
+        builder.interactions.append(closed(call, "moot"))
+        return
     _release(builder, call, canceled_data(builder.base, call, reason="Another client has answered this call."))

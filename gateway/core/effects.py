@@ -172,6 +172,7 @@ def call_data(
         "deadline": call.deadline_at.isoformat(),
         "callback_url": callback,
         "progress_url": progress,
+        **({"edited": True} if call.edited else {}),
     }
 
 

@@ -58,7 +58,7 @@ from gateway.events import (
 )
 from gateway.events.frozen import replace
 from gateway.events.weight import weight
-from gateway.store.call import CALLER
+from gateway.store.call import CALLER, GATEWAY
 
 ENDED = frozenset({"idle", "awaiting_input", "finished", "stopped", "error"})
 """States without a running turn."""
@@ -83,6 +83,9 @@ def fold(memory: Remembered, recorded: Envelope) -> Remembered:
     if origin is not None and origin.adapter == CALLER:
         # Calls from outside are not the runtime's, except those that its own agent may have made.
         return _asked_from_outside(memory, recorded, recorded.event)
+    if origin is not None and origin.adapter == GATEWAY:
+        # Held calls are in the ledger; the memory only has what the runtime asks.
+        return memory
     meanings = _FROM_RUNTIME if recorded.direction == "from_runtime" else _TO_RUNTIME
     meaning = meanings.get(type(recorded.event))
     changes = {} if meaning is None else meaning(memory, recorded, recorded.event)

@@ -12,18 +12,21 @@ from gateway.core.calls import (
     exceeds_limits,
     failure,
     fingerprint,
-    fit_call,
+    fit_arguments,
+    not_routed,
     settle,
     turned_away,
 )
 from gateway.core.confirmations import burst_message, end_burst
 from gateway.core.effects import Dispatch, OpenWanted, Queue, Resend
 from gateway.core.fold import ENDED, is_task
+from gateway.core.holding import born_held, ruling_of
 from gateway.core.interactions import BY_STATE, ask_again, close_unasked, derive_approval, end_oldest, open_asked
 from gateway.core.live import show
 from gateway.core.nulls import Fitted
 from gateway.core.own_actions import end_abandoned, runtime_acts, runtime_finished
-from gateway.core.session import USUAL_RETRY, StepBuilder, begin_turn
+from gateway.core.routing import Ruling
+from gateway.core.session import USUAL_RETRY, RuntimeContext, StepBuilder, begin_turn
 from gateway.core.state import (
     MOST_WANTED,
     QUESTIONS,
@@ -276,16 +279,13 @@ def _requested(
     known = builder.calls.get(call_id) or settled
     if known is not None and not _is_new(builder, event, known):
         return
-    route = runtime.policy.routes.executor_for(
-        runtime=runtime.name, kind=event.kind, tool=event.tool, labels=builder.memory.labels
-    )
-    if route is None and event.problem is None and runtime.policy.routes.unrouted == "ignore":
+    fitted = fit_arguments(runtime, event)
+    ruling = ruling_of(builder, event.tool, fitted.arguments)
+    if ruling is None and event.problem is None and runtime.policy.routes.unrouted == "ignore":
         # Another client answers it.
         if draft is not None:
             builder.apply(event, "from_runtime", draft=draft)
         return
-    executor = None if route is None else route.executor
-    fitted = fit_call(runtime, event, executor)
     written: bytes | None = None
     if draft is not None:
         draft = _with_losses(draft, fitted)
@@ -293,8 +293,9 @@ def _requested(
         event, written = event.model_copy(update={"call_id": call_id}), draft.written
         sequence = builder.apply(event, "from_runtime", draft=draft).sequence
     size = weight(event.arguments, written)
-    overloaded = overloaded or exceeds_limits(builder, size)
-    refusal = OVERLOADED if overloaded else fitted.problem
+    refused = failure(OVERLOADED) if overloaded else _refusal(runtime, event, fitted, ruling)
+    if refused is None and exceeds_limits(builder, size):
+        refused = failure(OVERLOADED)
     new = NewCall(
         call_id=call_id,
         native_call_id=event.native_call_id,
@@ -302,12 +303,23 @@ def _requested(
         tool=event.tool,
         args_sha=fingerprint(event.tool, event.arguments),
         request_sequence=sequence,
-        executor=executor,
+        ruling=ruling if isinstance(ruling, Ruling) else None,
         arguments=fitted.arguments,
         size=size,
         written=None if fitted.losses else written,
     )
-    open_call(builder, new, refused=None if refusal is None else failure(refusal))
+    open_call(builder, new, refused=refused)
+
+
+def _refusal(
+    runtime: RuntimeContext, event: ToolRequested, fitted: Fitted, ruling: Ruling | Answered | None
+) -> Answered | None:
+    """Return the failure of a call that no executor can get: for its frame, its arguments, or its routes."""
+    if ruling is None:
+        return failure(event.problem or not_routed(runtime, event.tool))
+    if fitted.problem is not None:
+        return failure(fitted.problem)
+    return ruling if isinstance(ruling, Answered) else None
 
 
 def _is_new(builder: StepBuilder, event: ToolRequested, known: Call) -> bool:
@@ -336,7 +348,8 @@ class NewCall:
     tool: str
     args_sha: str
     request_sequence: int
-    executor: str | None
+    ruling: Ruling | None
+    """The route that takes it; None if none does."""
     arguments: Mapping[str, Any]
     """The arguments for the executor; optional nulls of the request may be missing."""
     size: int
@@ -350,9 +363,14 @@ class NewCall:
 
 
 def open_call(builder: StepBuilder, new: NewCall, *, refused: Answered | None = None) -> None:
-    """Open a call and dispatch it if it may leave now; a `refused` one ends with that outcome at once."""
-    executor = new.executor
-    leaves_now = refused is None and executor is not None and builder.take_slot(executor)
+    """Open a call and dispatch it if it may leave now; a `refused` one ends with that outcome at once.
+
+    If its route needs an approval, it waits for a person, and holds no slot.
+    """
+    ruling = new.ruling
+    executor = None if ruling is None else ruling.executor
+    is_asked = refused is None and ruling is not None and ruling.approve is not None
+    leaves_now = refused is None and executor is not None and not is_asked and builder.take_slot(executor)
     policy = builder.runtime.policy.executors.get(executor or "", USUAL_RETRY)
     trace = new.trace or builder.trace_of(new.call_id)
     call = Call(
@@ -376,6 +394,9 @@ def open_call(builder: StepBuilder, new: NewCall, *, refused: Answered | None = 
         written=new.written,
         trace=(trace if new.span is None else trace.below(new.span)).record(),
     )
+    if is_asked and ruling is not None:
+        builder.change_call(Open(born_held(builder, call, ruling)))
+        return
     builder.change_call(Open(call))
     if leaves_now:
         builder.effects.append(Dispatch(call))

@@ -87,7 +87,10 @@ def give(builder: StepBuilder, event: Given, *, by: str) -> int:
     Raises:
         Conflict: no open question has this id.
         Inexpressible: the scope was not offered, or the runtime does not accept such answers.
+        InvalidRequest: the event has a member that only the gateway sets.
     """
+    if isinstance(event, ApprovalGiven):
+        _refuse_marks(event)
     if event.kind not in builder.runtime.capabilities.accepts:
         raise Inexpressible(f"the runtime does not support {event.kind!r}")
     asked = _find(builder, event)
@@ -104,6 +107,13 @@ def give(builder: StepBuilder, event: Given, *, by: str) -> int:
         change = InteractionChange(id_of(builder.base.session_id, asked), "answered", answered_by=by)
         builder.interactions.append(change)
     return sequence
+
+
+def _refuse_marks(event: ApprovalGiven) -> None:
+    """Refuse what only the gateway says about its own questions."""
+    for name in ("call_id", "arguments", "binding", "edited", "by"):
+        if getattr(event, name) is not None:
+            raise InvalidRequest(f"`{name}` is set by the gateway only", pointer=f"/{name}")
 
 
 def answer(builder: StepBuilder, wanted: InteractionId, body: Mapping[str, Any], *, by: str) -> int:

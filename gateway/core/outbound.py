@@ -37,7 +37,7 @@ def post(builder: StepBuilder, event: Event, *, by: str) -> int:
             case TurnInterrupted():
                 sequence = _pass_on(builder, event, lane="urgent")
                 native = event.kind in builder.runtime.capabilities.accepts
-                for call in [c for c in builder.calls.values() if c.redrive_of is None]:
+                for call in [c for c in builder.calls.values() if c.redrive_of is None or c.state == "held"]:
                     reason = event.reason or "The turn was interrupted."
                     canceled = cancellation(reason)
                     settle(builder, call, canceled, tell_reason=reason, ended_as="moot" if native else "answered")

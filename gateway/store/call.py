@@ -18,6 +18,8 @@ from gateway.store.attempts import CallAttempt, begin, end, read
 
 CALLER = "caller"
 """The origin adapter of calls from outside the runtime, and the prefix of their native call ids."""
+GATEWAY = "gateway"
+"""The origin adapter of the questions about held calls, and of their answers."""
 
 
 @frozen

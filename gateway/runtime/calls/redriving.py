@@ -4,12 +4,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gateway.clock import Clock, Ids
-from gateway.core.calls import NO_LONGER_DEAD, dismissal
+from gateway.core.redriving import NO_LONGER_DEAD, dismissal
 from gateway.errors import Conflict, Elsewhere, Gone, NotFound, Stale, Truncated
 from gateway.events import CallId, Envelope, SessionId, ToolRequested
 from gateway.runtime.calls.dead_letters import dismissed
 from gateway.runtime.drain import Drain
 from gateway.runtime.session.directory import SessionDirectory, reply_slot
+from gateway.runtime.session.load import approved_arguments
 from gateway.runtime.session.signals import DismissOrdered, RedriveOrdered, RepeatOrdered
 from gateway.runtime.session.worker import SessionWorker
 from gateway.store.call import Call, Dismissed
@@ -64,11 +65,26 @@ class Redriving:
             raise Conflict("this release cannot read the request of this call")
         if not isinstance(request, ToolRequested):
             raise Gone("the arguments of this call were removed", first_sequence=row.request_sequence + 1)
+        row, request = await self._as_allowed(row, request)
         worker = await self._directory.worker(row.session_id)
         self._drain.refuse_new()
         order = RedriveOrdered(row, request, new_key=new_key, deliver=deliver, reply=reply_slot())
         fresh: CallId = await self._directory.ask(worker, order)
         return await self._directory.call(fresh)
+
+    async def _as_allowed(self, row: Call, request: ToolRequested) -> tuple[Call, ToolRequested]:
+        """Replace the arguments of a request by those that a person was asked about last, or has allowed."""
+        sequence = row.arguments_sequence
+        if sequence is None:
+            return row, request
+        try:
+            allowed = approved_arguments(await self._engine.read(row.session_id, after=sequence - 1, limit=1))
+        except Truncated:
+            allowed = None
+        if allowed is None:
+            raise Gone("the arguments that a person has allowed were removed", first_sequence=sequence + 1)
+        arguments, edited = allowed
+        return replace(row, edited=edited), request.model_copy(update={"arguments": arguments})
 
     async def dead_call(self, call_id: CallId, *, new_key: bool, deliver: bool) -> Call:
         """Redrive a dead call, unless it was redriven or dismissed already."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gateway.core import callers, calls, confirmations, inbound, interactions, lifecycle, outbound
+from gateway.core import callers, calls, confirmations, inbound, interactions, lifecycle, outbound, redriving
 from gateway.core.effects import Transmit
 from gateway.core.session import StepBuilder
 from gateway.errors import Inexpressible, Overloaded
@@ -115,11 +115,11 @@ def _for_client(builder: StepBuilder, signal: s.ClientSignal, outbox: Outbox) ->
         case s.CancelOrdered(call_id, reason):
             return calls.cancel(builder, call_id, reason=reason)
         case s.RedriveOrdered(row, request, new_key, deliver):
-            return calls.redrive(builder, row, request, new_key=new_key, deliver=deliver)
+            return redriving.redrive(builder, row, request, new_key=new_key, deliver=deliver)
         case s.RepeatOrdered(call_id):
             calls.repeat(builder, call_id)
         case s.DismissOrdered(row, by):
-            calls.dismiss(builder, row, by=by)
+            redriving.dismiss(builder, row, by=by)
         case s.AnswerGiven(interaction_id, body, by):
             return interactions.answer(builder, interaction_id, body, by=by)
         case s.CloseOrdered(reason):

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 from gateway.core.callers import id_of
 from gateway.core.fold import fold
@@ -12,7 +13,7 @@ from gateway.core.session import RuntimeContext
 from gateway.core.snapshots import from_snapshot
 from gateway.core.state import SessionView
 from gateway.errors import MalformedFrame, NotFound, Truncated
-from gateway.events import Envelope, SessionId, ToolRequested, call_id as name_call
+from gateway.events import ApprovalAsked, ApprovalGiven, Envelope, SessionId, ToolRequested, call_id as name_call
 from gateway.events.weight import weight
 from gateway.runtime.session.signals import (
     AnsweredLate,
@@ -176,12 +177,26 @@ async def when_posted(engine: Engine, session_id: SessionId, rows: Sequence[Send
     return found
 
 
+def approved_arguments(found: Sequence[Envelope]) -> tuple[dict[str, Any], bool] | None:
+    """Return the arguments in the question about a held call, or in its answer, and whether a person changed them."""
+    event = found[0].event if found else None
+    if not isinstance(event, ApprovalAsked | ApprovalGiven) or event.arguments is None:
+        return None
+    return event.arguments, bool(event.edited)
+
+
 async def _open_call(engine: Engine, session: SessionRow, call: Call) -> Call:
     found = await engine.read(session.session_id, after=call.request_sequence - 1, limit=1)
     request = found[0].event if found else None
     if isinstance(request, ToolRequested):
         origin = found[0].origin if call.answer_to == "caller" else None
-        arguments = sent_arguments(found[0], request)
-        return replace(call, arguments=arguments, size=weight(request.arguments), origin=origin)
+        if call.arguments_sequence is None:
+            arguments = sent_arguments(found[0], request)
+            return replace(call, arguments=arguments, size=weight(request.arguments), origin=origin)
+        approved = approved_arguments(await engine.read(session.session_id, after=call.arguments_sequence - 1, limit=1))
+        if approved is not None:
+            arguments, edited = approved
+            return replace(call, arguments=arguments, size=weight(arguments), origin=origin, edited=edited)
+        return replace(call, origin=origin)
     # The request is erased, damaged, or of an unknown kind; the call still ends.
     return call

@@ -255,6 +255,14 @@ class ApprovalAsked(Value):
     """The arguments of the call."""
     scopes: tuple[Scope, ...] = ("once",)
     """The scopes that an approval may have."""
+    call_id: str | None = None
+    """The gateway's id of the held call; only if the gateway asks."""
+    rule: str | None = None
+    """The place in the configuration of the route that holds the call, such as `routes[2]`."""
+    binding: str | None = None
+    """The hash of what a person allows."""
+    edited: bool | None = None
+    """True if a person has changed the arguments before."""
 
 
 class ApprovalGiven(Value):
@@ -272,6 +280,16 @@ class ApprovalGiven(Value):
     """The scope of the approval."""
     reason: str | None = None
     """Text for the agent."""
+    call_id: str | None = None
+    """The gateway's id of the held call; clients set neither this nor the members below."""
+    arguments: dict[str, Any] | None = None
+    """The arguments that the person allows; the executor gets these."""
+    binding: str | None = None
+    """The hash of what the person allows."""
+    edited: bool | None = None
+    """True if a person has changed the arguments."""
+    by: str | None = None
+    """Who has answered."""
 
 
 class QuestionAsked(Value):

@@ -59,6 +59,8 @@ class ToolRequestedData(OfSession):
     """The URL to POST the outcome to after a 202; null if the gateway has no `public_url`."""
     progress_url: str | None
     """The URL to POST progress to; null if the gateway has no `public_url`."""
+    edited: bool | None = None
+    """True if a person has changed the arguments before they allowed the call; otherwise absent."""
 
 
 class ToolCanceledData(WebhookModel):

@@ -1,0 +1,195 @@
+"""Holds calls until a person allows them: what is asked, what ends the question, and what the routes say now. Pure."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import orjson
+
+from gateway.core.binding import binding_of
+from gateway.core.routing import Ruling, Unfitting
+from gateway.core.session import StepBuilder
+from gateway.errors import CallHeld
+from gateway.events import ApprovalAsked, InteractionId, Origin, Outcome, interaction_id as name_interaction
+from gateway.events.frozen import replace
+from gateway.executors.port import Answered
+from gateway.store.call import GATEWAY, Call, Hold
+from gateway.store.step import InteractionChange, InteractionState
+
+BY_GATEWAY = Origin(GATEWAY, "dragoman/1")
+"""The origin of the question about a held call and of its answer: no memory of a runtime contains them."""
+_MOST_SHOWN = 2_000
+"""Characters of changed arguments that the agent is shown."""
+_UNITS = (("day", timedelta(days=1)), ("hour", timedelta(hours=1)), ("minute", timedelta(minutes=1)))
+
+
+def not_made(error: str) -> Answered:
+    """Return the failure of a call whose tool certainly did not run."""
+    return Answered(Outcome(outcome="failure", error=error), synthetic=True)
+
+
+def ruling_of(builder: StepBuilder, tool: str, arguments: Mapping[str, Any]) -> Ruling | Answered | None:
+    """Return the route that takes a call, or its failure if it is denied or no route takes these arguments.
+
+    None: no route takes the tool.
+    """
+    found = builder.runtime.policy.routes.rule_for(
+        runtime=builder.runtime.name, tool=tool, labels=builder.memory.labels, arguments=arguments
+    )
+    match found:
+        case Unfitting():
+            return not_made(f"No route takes the tool {tool!r} with these arguments.")
+        case Ruling(denied=str() as text):
+            return not_made(text)
+        case _:
+            return found
+
+
+def question_of(call: Call) -> InteractionId:
+    """Return the interaction of a held call."""
+    return name_interaction(session=call.session_id, native_id=call.call_id, n=call.arguments_sequence or 0)
+
+
+def ask_about(builder: StepBuilder, call: Call, ruling: Ruling) -> Hold:
+    """Record the question about a call under a route with `approve`; return the change that makes it wait."""
+    assert ruling.approve is not None
+    assert ruling.executor is not None
+    session, arguments = builder.base.session_id, call.arguments or {}
+    place, timeout = f"routes[{ruling.index}]", ruling.approve.timeout or builder.runtime.policy.approvals.timeout
+    binding = binding_of(session=session, call=call.call_id, tool=call.tool, arguments=arguments, rule=ruling.rule)
+    asked = ApprovalAsked(
+        id=call.call_id,
+        native_call_id=call.native_call_id,
+        tool=call.tool,
+        arguments=dict(arguments),
+        call_id=call.call_id,
+        rule=place,
+        binding=binding,
+        edited=call.edited or None,
+    )
+    sequence = builder.apply(
+        asked, "from_runtime", origin=BY_GATEWAY, caused_by=call.request_sequence, synthetic=True
+    ).sequence
+    hold = Hold(
+        call.call_id,
+        ruling.executor,
+        ruling.rule,
+        place,
+        binding,
+        builder.now,
+        builder.now + timeout,
+        sequence,
+        arguments,
+        call.size,
+        call.edited,
+    )
+    builder.interactions.append(
+        InteractionChange(
+            name_interaction(session=session, native_id=call.call_id, n=sequence),
+            "waiting",
+            kind=asked.kind,
+            request_sequence=sequence,
+            expires_at=hold.deadline_at,
+            call_id=call.call_id,
+        )
+    )
+    return hold
+
+
+def born_held(builder: StepBuilder, call: Call, ruling: Ruling) -> Call:
+    """Record the question about a new call; return the call as it begins."""
+    hold = ask_about(builder, call, ruling)
+    return replace(
+        call,
+        state="held",
+        attempt=0,
+        rule=hold.rule,
+        place=hold.place,
+        binding=hold.binding,
+        held_at=hold.held_at,
+        deadline_at=hold.deadline_at,
+        arguments_sequence=hold.arguments_sequence,
+    )
+
+
+def ask_again(builder: StepBuilder, call: Call, ruling: Ruling) -> int:
+    """Hold a call that was never sent under a route; return the sequence of the question. An earlier one is moot.
+
+    The call may have other arguments than before.
+    """
+    if call.state == "held":
+        builder.interactions.append(closed(call, "moot"))
+    hold = ask_about(builder, call, ruling)
+    builder.change_call(hold)
+    return hold.arguments_sequence
+
+
+def closed(call: Call, state: InteractionState, *, by: str | None = None) -> InteractionChange:
+    """Return the end of the question about a held call."""
+    return InteractionChange(question_of(call), state, answered_by=by)
+
+
+def review(builder: StepBuilder, call: Call) -> Answered | bool:
+    """Ask the routes again about a call that is about to leave for the first time.
+
+    Returns whether it may leave, or its failure. A call that now needs an approval that it does not have is held; one
+    that never needed any keeps the executor with which it was opened.
+    """
+    if call.arguments is None:
+        return True
+    found = ruling_of(builder, call.tool, call.arguments)
+    if isinstance(found, Answered):
+        return found
+    if found is None:
+        return True if call.rule is None else no_longer_routed(call)
+    if found.approve is None or (found.rule, call.approved_sha is not None) == (call.rule, True):
+        return True
+    ask_again(builder, call, found)
+    return False
+
+
+def no_longer_routed(call: Call) -> Answered:
+    """Return the failure of a call whose route is gone."""
+    return not_made(f"The call was not made: the tool {call.tool!r} is no longer routed.")
+
+
+def refuse_held(call: Call) -> None:
+    """Refuse an outcome or progress of a call that was not sent.
+
+    Raises:
+        CallHeld: the call waits for a person.
+    """
+    if call.state == "held":
+        raise CallHeld("the call waits for a person's approval and was not sent, so it has no outcome and no progress")
+
+
+def out_of_time(call: Call) -> Answered:
+    """Return the outcome of a call that nobody allowed in time."""
+    waited = spell(call.deadline_at - (call.held_at or call.created_at))
+    text = f"The call was not made: nobody allowed it within {waited}."
+    return Answered(Outcome(outcome="expired", error=text), synthetic=True)
+
+
+def spell(span: timedelta) -> str:
+    """Write a duration in the largest unit that divides it."""
+    for name, unit in _UNITS:
+        if span >= unit and not span % unit:
+            count = span // unit
+            return f"{count} {name}{'' if count == 1 else 's'}"
+    return f"{span.total_seconds():g} seconds"
+
+
+def with_notice(outcome: Outcome, call: Call) -> Outcome:
+    """Begin the outcome of a call whose arguments a person changed with a notice for the agent."""
+    shown = _compact(call.arguments)
+    notice = f"A person changed the arguments to {shown[:_MOST_SHOWN]}{'…' if len(shown) > _MOST_SHOWN else ''}"
+    if outcome.outcome != "success":
+        return outcome.model_copy(update={"error": f"{notice}\n\n{outcome.error}"})
+    result = outcome.result
+    if result is not None:
+        notice = f"{notice}\n\n{result if isinstance(result, str) else _compact(result)}"
+    return outcome.model_copy(update={"result": notice})
+
+
+def _compact(value: Any) -> str:
+    return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
