@@ -12,7 +12,7 @@ from gateway.core.effects import Queue
 from gateway.core.holding import (
     BY_GATEWAY,
     ask_again,
-    closed,
+    end_question,
     no_longer_routed,
     not_made,
     question_of,
@@ -102,7 +102,8 @@ def deny(builder: StepBuilder, call_id: CallId, reason: str | None, *, by: str) 
     )
     sequence = builder.apply(given, "to_runtime", origin=BY_GATEWAY, caused_by=call.arguments_sequence).sequence
     text = f"The call was not made: a person denied it{f': {reason}' if reason else '.'}"
-    settle(builder, call, not_made(text), question=closed(call, "answered", by=by))
+    end_question(builder, call, "answered", by=by)
+    settle(builder, call, not_made(text))
     return sequence
 
 
@@ -159,7 +160,7 @@ def _approve(builder: StepBuilder, call: Call, ruling: Ruling, changed: _Changed
         by=by,
     )
     sequence = builder.apply(given, "to_runtime", origin=BY_GATEWAY, caused_by=call.arguments_sequence).sequence
-    builder.interactions.append(closed(call, "answered", by=by))
+    end_question(builder, call, "answered", by=by)
     policy = builder.runtime.policy.executors.get(executor, USUAL_RETRY)
     builder.change_call(
         Approve(

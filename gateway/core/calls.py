@@ -8,7 +8,7 @@ from gateway.adapter.port import Encoded
 from gateway.core.adapt import expressible_outcome
 from gateway.core.binding import digest_of
 from gateway.core.effects import Dispatch, Queue, Release, Transmit, canceled_data
-from gateway.core.holding import closed, refuse_held, review, with_notice
+from gateway.core.holding import end_question, refuse_held, review, with_notice
 from gateway.core.nulls import Fitted
 from gateway.core.session import TURN, USUAL_RETRY, RetryPolicy, RuntimeContext, StepBuilder, send
 from gateway.core.trace_context import attempt_context
@@ -39,7 +39,7 @@ from gateway.store.call import (
     Requeue,
     Settle,
 )
-from gateway.store.step import RUNTIME, Enqueue, InteractionChange
+from gateway.store.step import RUNTIME, Enqueue
 
 MOST_IGNORED = 16 * 1024
 """Bytes of a late outcome that are kept; of a larger one only size and hash are."""
@@ -409,13 +409,12 @@ def settle(
     tell_reason: str | None = None,
     ended_as: Literal["answered", "dead", "moot"] = "answered",
     under_way: bool = True,
-    question: InteractionChange | None = None,
 ) -> None:
     """End a call: context updates, then its outcome, then the deliveries.
 
     A `dead` call ended without a response and waits for an operator; the runtime does not get the outcome of a
-    `moot` one. A call that is `under_way` may wait for a slot or for its executor. The question about a held call
-    ends as `question` says, or as moot.
+    `moot` one. A call that is `under_way` may wait for a slot or for its executor. The question about a held call is
+    moot, unless it was ended otherwise before.
     """
     outcome = answered.outcome
     if outcome.outcome != "success" and (outcome.unknown or not outcome.error):
@@ -423,7 +422,7 @@ def settle(
         # In words, since no protocol has a member for it.
         outcome = outcome.model_copy(update={"error": f"outcome unknown: {error}" if outcome.unknown else error})
     if call.state == "held":
-        builder.interactions.append(question or closed(call, "moot"))
+        end_question(builder, call)
     elif call.edited:
         outcome = with_notice(outcome, call)
     is_callers, sends = call.answer_to == "caller", call.deliver and ended_as != "moot"
@@ -549,6 +548,6 @@ def end_elsewhere(builder: StepBuilder, call: Call, event: ToolFinished) -> None
         )
     )
     if call.state == "held":
-        builder.interactions.append(closed(call, "moot"))
+        end_question(builder, call)
         return
     _release(builder, call, canceled_data(builder.base, call, reason="Another client has answered this call."))

@@ -118,15 +118,17 @@ def ask_again(builder: StepBuilder, call: Call, ruling: Ruling) -> int:
     The call may have other arguments than before.
     """
     if call.state == "held":
-        builder.interactions.append(closed(call, "moot"))
+        end_question(builder, call)
     hold = ask_about(builder, call, ruling)
     builder.change_call(hold)
     return hold.arguments_sequence
 
 
-def closed(call: Call, state: InteractionState, *, by: str | None = None) -> InteractionChange:
-    """Return the end of the question about a held call."""
-    return InteractionChange(question_of(call), state, answered_by=by)
+def end_question(builder: StepBuilder, call: Call, state: InteractionState = "moot", *, by: str | None = None) -> None:
+    """End the question about a held call, if it has not ended in this step."""
+    question = question_of(call)
+    if not any(change.interaction_id == question and change.state != "waiting" for change in builder.interactions):
+        builder.interactions.append(InteractionChange(question, state, answered_by=by))
 
 
 def review(builder: StepBuilder, call: Call) -> Answered | bool:

@@ -7,7 +7,7 @@ from gateway.core.adapt import hydration, place_of
 from gateway.core.calls import CANCELED, cancellation, failure, no_executor, send_again, settle, silent_from
 from gateway.core.confirmations import confirm, recover as recover_message
 from gateway.core.effects import Queue, Transmit
-from gateway.core.holding import closed, out_of_time
+from gateway.core.holding import end_question, out_of_time
 from gateway.core.interactions import expire
 from gateway.core.session import USUAL_RETRY, Priority, RetryPolicy, RuntimeContext, StepBuilder, send
 from gateway.core.state import Remembered, SessionView, overdue_at
@@ -102,7 +102,8 @@ def tick(builder: StepBuilder) -> None:
         if call.canceling_until is not None and call.canceling_until <= now:
             settle(builder, call, cancellation(call.error or CANCELED))
         elif call.state == "held" and call.deadline_at <= now:
-            settle(builder, call, out_of_time(call), question=closed(call, "expired"))
+            end_question(builder, call, "expired")
+            settle(builder, call, out_of_time(call))
         elif call.deadline_at <= now:
             waited = (now - call.created_at).total_seconds()
             why = f" ({call.error})" if call.state == "queued" and call.error else ""
