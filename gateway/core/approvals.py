@@ -4,7 +4,7 @@ A call that a person allows is asked about at the routes again: the configuratio
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from gateway.core.binding import binding_of
 from gateway.core.calls import fingerprint, settle
@@ -44,6 +44,30 @@ class _Changed:
 def held_call(builder: StepBuilder, interaction: InteractionId) -> Call | None:
     """Return the held call that an interaction is about."""
     return next((c for c in builder.calls.values() if c.state == "held" and question_of(c) == interaction), None)
+
+
+def answer(builder: StepBuilder, call: Call, body: Mapping[str, Any], *, by: str) -> int:
+    """Apply a person's answer to the question about a held call; return the sequence of the event that follows.
+
+    It is `{"decision": "allow", "binding", "arguments"}` or `{"decision": "deny", "reason"}`.
+
+    Raises:
+        InvalidRequest: the body has another form. Otherwise as `allow` and `deny` do.
+    """
+    decision, binding, arguments, reason = (body.get(name) for name in ("decision", "binding", "arguments", "reason"))
+    if decision not in {"allow", "deny"}:
+        raise InvalidRequest('a held call is answered {"decision": "allow" or "deny"}', pointer="/decision")
+    if body.get("scope") not in {None, "once"}:
+        raise InvalidRequest("a held call is allowed once", pointer="/scope")
+    if decision == "deny":
+        if reason is not None and not isinstance(reason, str):
+            raise InvalidRequest("reason must be a string", pointer="/reason")
+        return deny(builder, call.call_id, reason, by=by)
+    if binding is not None and not isinstance(binding, str):
+        raise InvalidRequest("binding must be a string", pointer="/binding")
+    if arguments is not None and not isinstance(arguments, Mapping):
+        raise InvalidRequest("arguments must be an object", pointer="/arguments")
+    return allow(builder, call.call_id, binding, cast("Mapping[str, Any] | None", arguments), by=by)
 
 
 def allow(

@@ -20,7 +20,12 @@ BY_GATEWAY = Origin(GATEWAY, "dragoman/1")
 """The origin of the question about a held call and of its answer: no memory of a runtime contains them."""
 _MOST_SHOWN = 2_000
 """Characters of changed arguments that the agent is shown."""
-_UNITS = (("day", timedelta(days=1)), ("hour", timedelta(hours=1)), ("minute", timedelta(minutes=1)))
+_UNITS = (
+    ("day", timedelta(days=1)),
+    ("hour", timedelta(hours=1)),
+    ("minute", timedelta(minutes=1)),
+    ("second", timedelta(seconds=1)),
+)
 
 
 def not_made(error: str) -> Answered:
@@ -173,12 +178,10 @@ def out_of_time(call: Call) -> Answered:
 
 
 def spell(span: timedelta) -> str:
-    """Write a duration in the largest unit that divides it."""
-    for name, unit in _UNITS:
-        if span >= unit and not span % unit:
-            count = span // unit
-            return f"{count} {name}{'' if count == 1 else 's'}"
-    return f"{span.total_seconds():g} seconds"
+    """Write a duration in the largest unit that divides it, or in seconds."""
+    name, unit = next((one for one in _UNITS if span >= one[1] and not span % one[1]), _UNITS[-1])
+    count = span / unit
+    return f"{count:g} {name}{'' if count == 1 else 's'}"
 
 
 def with_notice(outcome: Outcome, call: Call) -> Outcome:

@@ -2,14 +2,15 @@
 
 import dataclasses
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Literal, get_args
 
 from gateway.adapter.port import Capabilities
 from gateway.core.adapt import REPLACED, needs_attempt, place_of, replaced
 from gateway.core.effects import Place, Transmit
-from gateway.core.state import Remembered, Start
+from gateway.core.session import RuntimeContext
+from gateway.core.state import Remembered, SessionView, Start
 from gateway.events import (
     ApprovalAsked,
     ApprovalGiven,
@@ -51,6 +52,19 @@ class Plan:
 def is_held(item: Transmit, start: Start, capabilities: Capabilities) -> bool:
     """Return whether an event starts or feeds work and would be lost because the runtime is still starting."""
     return capabilities.starts_deaf and start.waits and _is_work(item)
+
+
+def waits_for_approval(item: Transmit, lanes: Iterable[Transmit], view: SessionView, runtime: RuntimeContext) -> bool:
+    """Return whether a message that wakes the agent waits, because the agent would cancel a call over it.
+
+    That is a call that waits for a person, or that one has allowed and no executor has accepted yet. The outcomes in
+    the `lanes` leave first.
+    """
+    if item.lane != "new_work" or runtime.while_held != "queue":
+        return False
+    if any(one.kind == "tool.finished" for one in lanes):
+        return True
+    return any(call.rule and call.state != "accepted" and call.is_the_runtimes for call in view.calls.values())
 
 
 def _is_work(item: Transmit) -> bool:

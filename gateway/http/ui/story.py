@@ -229,6 +229,15 @@ def _steps_of(envelope: Mapping[str, Any], call: Mapping[str, Any]) -> list[Stor
                 checked = "arguments checked" if call["attempt"] else ""
                 steps.append(StoryStep(at, "gateway", f"Routed to {call['executor']}", checked))
             return steps
+        case "approval.asked":
+            detail = compact(event.get("arguments") or {}, 120)
+            title = f"A person is asked, by {event.get('rule')}"
+            return [StoryStep(at, "gateway", title, detail, "waiting", sequence=sequence)]
+        case "approval.given":
+            did = "allowed" if event["decision"] == "allow" else "denied"
+            detail = compact(event["arguments"], 120) if event.get("edited") else event.get("reason") or ""
+            title = f"{event.get('by')} {did} it{', with other arguments' if event.get('edited') else ''}"
+            return [StoryStep(at, "gateway", title, detail, "ok" if did == "allowed" else "failed", sequence=sequence)]
         case "tool.canceled":
             return [
                 StoryStep(
@@ -280,9 +289,15 @@ def _note_of(envelope: Mapping[str, Any]) -> Mapping[str, Any]:
     return event["data"] if event["kind"] == "call.progressed" and envelope["synthetic"] else {}
 
 
+def _free_from(call: Mapping[str, Any]) -> datetime:
+    """Return since when a call could leave: its request, or the last answer of a person."""
+    given = [one["recorded_at"] for one in call["events"] if one["event"]["kind"] == "approval.given"]
+    return read_time(given[-1] if given else call["created_at"])
+
+
 def _attempts(call: Mapping[str, Any], now: datetime) -> list[StoryStep]:
     steps: list[StoryStep] = []
-    free, outcome = read_time(call["created_at"]), _time_of(call, call["outcome_sequence"])
+    free, outcome = _free_from(call), _time_of(call, call["outcome_sequence"])
     starts = [*(read_time(one["started_at"]) for one in call["attempts"]), _end_of(call, now)]
     for one, (started, following) in zip(call["attempts"], pairwise(starts), strict=True):
         if started - free > _PAUSE:

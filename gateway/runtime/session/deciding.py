@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gateway.core import callers, calls, confirmations, inbound, interactions, lifecycle, outbound, redriving
+from gateway.core import approvals, callers, calls, confirmations, inbound, interactions, lifecycle, outbound, redriving
 from gateway.core.effects import Transmit
 from gateway.core.session import StepBuilder
 from gateway.errors import Inexpressible, Overloaded
@@ -121,6 +121,9 @@ def _for_client(builder: StepBuilder, signal: s.ClientSignal, outbox: Outbox) ->
         case s.DismissOrdered(row, by):
             redriving.dismiss(builder, row, by=by)
         case s.AnswerGiven(interaction_id, body, by):
+            held = approvals.held_call(builder, interaction_id)
+            if held is not None:
+                return approvals.answer(builder, held, body, by=by)
             return interactions.answer(builder, interaction_id, body, by=by)
         case s.CloseOrdered(reason):
             lifecycle.close(builder, reason=reason)

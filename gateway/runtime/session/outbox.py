@@ -30,7 +30,17 @@ from gateway.adapter.port import Frame
 from gateway.clock import Clock
 from gateway.core.adapt import RENEWED, carries_state, needs_attempt, renew
 from gateway.core.effects import Transmit, answered_by
-from gateway.core.resend import OVERDUE, Lanes, Plan, RuntimeNeeds, SendHistory, is_held, may_leave, plan_resend
+from gateway.core.resend import (
+    OVERDUE,
+    Lanes,
+    Plan,
+    RuntimeNeeds,
+    SendHistory,
+    is_held,
+    may_leave,
+    plan_resend,
+    waits_for_approval,
+)
 from gateway.core.session import RuntimeContext, StepBuilder
 from gateway.core.state import SessionView
 from gateway.errors import CannotExpress
@@ -341,7 +351,9 @@ class Outbox:
             return True  # The usual case: nothing delays the event.
         if waits and item.lane == "new_work":
             return False
-        return may_leave(item, view.memory, able) and not (able.starts_deaf and is_held(item, view.start, able))
+        if not may_leave(item, view.memory, able) or waits_for_approval(item, self.lanes, view, self.runtime):
+            return False
+        return not (able.starts_deaf and is_held(item, view.start, able))
 
     def in_newest_form(self, item: Transmit, view: SessionView) -> Transmit:
         """Update the state in an event if the runtime already has a newer one.

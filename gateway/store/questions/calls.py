@@ -52,7 +52,7 @@ _BEGINNING, _EXCERPT = 2 * 1024, 200
 """The bytes of a request in which an excerpt of its arguments is looked for, and the characters of the excerpt."""
 _REQUESTS = f"""
 SELECT c.call_id, length(e.body), CASE WHEN length(e.body) <= {_LONGEST_READ} THEN substr(e.body, 1, {_BEGINNING}) END
-FROM @calls c JOIN @events e ON e.session_id = c.session_id AND e.seq = c.request_seq
+FROM @calls c JOIN @events e ON e.session_id = c.session_id AND e.seq = coalesce(c.arguments_seq, c.request_seq)
 """
 # Not EXISTS, for which PostgreSQL may read all events.
 _HAS_TEXT = f"""(

@@ -10,8 +10,9 @@ import pytest
 from gateway.core import approvals, callers, calls, inbound, lifecycle, redriving
 from gateway.core.arguments import Fragment
 from gateway.core.binding import binding_of
-from gateway.core.effects import Queue
+from gateway.core.effects import Queue, Transmit
 from gateway.core.holding import question_of, spell
+from gateway.core.resend import waits_for_approval
 from gateway.core.routing import Approval, Route, Routes
 from gateway.core.session import Approvals, StepBuilder
 from gateway.errors import ApprovalStale, BindingRequired, CallHeld, Conflict, Denied, InvalidRequest, OwnCall
@@ -19,7 +20,9 @@ from gateway.events import (
     ApprovalAsked,
     ApprovalGiven,
     InteractionId,
+    MessagePosted,
     Outcome,
+    Text,
     ToolFinished,
     ToolRequested,
     TurnInterrupted,
@@ -238,8 +241,9 @@ def test_a_call_that_nobody_allows_in_time_was_not_made(own: timedelta | None, s
 
 
 def test_a_duration_is_written_in_its_largest_whole_unit() -> None:
-    assert [spell(timedelta(seconds=n)) for n in (0.5, 60, 3600, 5400, 172800)] == [
-        "0.5 seconds", "1 minute", "1 hour", "90 minutes", "2 days"
+    assert [spell(timedelta(seconds=n)) for n in (0.5, 1, 60, 3600, 5400, 172800)] == [
+        "0.5 seconds",
+        "1 second", "1 minute", "1 hour", "90 minutes", "2 days"
     ]  # fmt: skip
 
 
@@ -536,3 +540,27 @@ def test_a_held_call_is_found_by_its_question() -> None:
     found = harness.decide(lambda builder: approvals.held_call(builder, question_of(call)))
     assert found == call
     assert harness.decide(lambda builder: approvals.held_call(builder, InteractionId("other"))) is None
+
+
+@pytest.mark.parametrize("while_held", ["deliver", "queue"])
+def test_a_waking_message_waits_for_the_approval_and_the_call_that_it_would_cancel(while_held: Any) -> None:
+    harness = held()
+    policy = replace(harness.runtime.policy, approvals=Approvals(while_held=while_held))
+    harness.runtime = replace(harness.runtime, policy=policy)
+    harness.post(MessagePosted(content=(Text(text="Hello?"),)))
+    (message,) = (effect for effect in harness.effects if isinstance(effect, Transmit))
+
+    def waits(*lanes: Transmit) -> bool:
+        return waits_for_approval(message, lanes, harness.view, harness.runtime)
+
+    queues = while_held == "queue"
+    assert waits() is queues
+    allow(harness)
+    assert waits() is queues
+    leave(harness)
+    assert waits() is queues
+    harness.answer(DONE)
+    (result,) = (effect for effect in harness.effects if isinstance(effect, Transmit))
+    assert waits(result) is queues
+    assert not waits()
+    assert not waits_for_approval(result, (), harness.view, harness.runtime)
