@@ -12,8 +12,9 @@ from adapters.herm.posting import body_of, receipt_for
 from adapters.herm.tuning import HermTuning
 from gateway.adapter.port import Frame, Receipt, Receiver
 from gateway.errors import LinkLost, LinkRefused
-from gateway.guard import FAULTS, Tasks, guard_call, spawn
+from gateway.guard import Tasks, guard_call, spawn
 from gateway.links import json
+from gateway.links.end import LinkEnd
 from gateway.links.frame_memory import FRAMES
 from gateway.links.rest import RestClient
 from gateway.links.sse import SseStream, open_events
@@ -52,12 +53,12 @@ async def open_link(
         link = HermLink(client, receiver, events_path=events_path, options=options, tuning=tuning, after=after)
         async with Tasks() as tasks:
             reading = spawn("herm link", link.read(stream), tasks)
-            reading.add_done_callback(guard_call("herm link", link.note_end))
+            reading.add_done_callback(guard_call("herm link", link.note_read))
             try:
                 await link.catch_up()
                 yield link
             finally:
-                link.end("closed by us")
+                link.ended.come("closed by us")
                 await tasks.close()
                 link.release_early()
 
@@ -93,8 +94,7 @@ class HermLink:
         self._is_live = asyncio.Event()
         self._has_checked = False
         self._sending = asyncio.Lock()
-        self._ended = asyncio.Event()
-        self._reason = ""
+        self.ended = LinkEnd("herm link")
 
     # Receiving -------------------------------------------------------------------------------------------
 
@@ -225,8 +225,7 @@ class HermLink:
         kind = wire.event_type_of(frame.payload)
         if frame.channel != wire.EVENTS or kind is None:
             return Receipt("refused", "only user.* events can be posted")
-        if self._ended.is_set():
-            raise LinkLost(f"the link is closed: {self._reason}", unsent=True)
+        self.ended.check_open()
         options = self._options
         try:
             answer = await self._client.post(
@@ -241,39 +240,23 @@ class HermLink:
             )
         except LinkLost as exc:
             # The next link lists the events of the server before it posts again.
-            self.end(str(exc))
+            self.ended.come(str(exc))
             raise
         except LinkRefused as exc:
-            self.end(str(exc))
+            self.ended.come(str(exc))
             raise LinkLost(str(exc), unsent=True) from exc
 
     async def prove(self) -> None:
         """Return at once while the link is up: each post has had its response."""
-        if self._ended.is_set():
-            raise LinkLost(f"the link is closed: {self._reason}", unsent=True)
+        self.ended.check_open()
 
     async def wait_closed(self) -> str:
         """Wait until the connection has ended and return the reason."""
-        await self._ended.wait()
-        return self._reason
+        return await self.ended.wait()
 
-    def end(self, reason: str) -> None:
-        """Mark the connection as ended; the first reason is kept."""
-        if not self._ended.is_set():
-            self._reason = reason
-            self._ended.set()
-
-    def note_end(self, reading: "asyncio.Future[None]") -> None:
+    def note_read(self, reading: "asyncio.Future[None]") -> None:
         """Mark the connection as ended when the stream has ended."""
-        failure = None if reading.cancelled() else reading.exception()
-        match failure:
-            case None:
-                self.end("the server ended the stream")
-            case LinkLost() | LinkRefused():
-                self.end(str(failure))
-            case _:
-                FAULTS.get().note("herm link", failure)
-                self.end(f"reading failed: {type(failure).__name__}")
+        self.ended.note_reading(reading, otherwise="the server ended the stream")
 
 
 def _read_event(text: str, *, is_cut: bool) -> Event | None:

@@ -3,10 +3,11 @@
 from datetime import timedelta
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from adapters.openhands.shared_options import SessionKey, check_mcp_url
 from gateway.adapter.duration import Duration
-from gateway.adapter.options import RestUrl, SocketPath, base_url, is_sendable, refusal, rest_base
+from gateway.adapter.options import RestUrl, SocketPath, base_url, rest_base
 from gateway.adapter.port import RuntimeOptions
 
 OWN_TOOLS = frozenset(
@@ -42,7 +43,7 @@ class OpenHandsOptions(RuntimeOptions):
 
     path: SocketPath = "/socket.io"
     rest_url: RestUrl = None
-    session_api_key: SecretStr | None = Field(
+    session_api_key: SessionKey = Field(
         default=None, description="The server's SESSION_API_KEY, if it has one; empty means none."
     )
     conversation_id: str | None = Field(default=None, description="Attach to this conversation.")
@@ -99,9 +100,7 @@ class OpenHandsOptions(RuntimeOptions):
     _are_base_urls = field_validator("url", "rest_url")(
         base_url("http", "https", "ws", "wss", example="http://openhands:3000", key="session_api_key")
     )
-    _is_a_base_url = field_validator("mcp_url")(
-        base_url("http", "https", example="https://dragoman.example.com", key="session_api_key")
-    )
+    _is_a_base_url = field_validator("mcp_url")(check_mcp_url)
 
     @property
     def native_id(self) -> str | None:
@@ -147,15 +146,6 @@ class OpenHandsOptions(RuntimeOptions):
     def rest_base(self) -> str:
         """Base URL of the REST interface."""
         return rest_base(self.url, self.rest_url)
-
-    @field_validator("session_api_key")
-    @classmethod
-    def _is_sendable(cls, key: SecretStr | None) -> SecretStr | None:
-        if key is None or not key.get_secret_value():
-            return None
-        if not is_sendable(key.get_secret_value()):
-            raise refusal("a session API key must be printable ASCII without spaces")
-        return key
 
     @field_validator("conversation_id")
     @classmethod

@@ -4,15 +4,18 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any, Self
 
 import httpx
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
+from gateway.testing.runtimes.openhands_v1.server import AgentServer, Manners, SimConversation
 from tests.pace import PATIENCE
 
 Frame = dict[str, Any]
+QUICK = Manners(ending=timedelta(milliseconds=100))
 
 
 class RawSocket:
@@ -148,3 +151,18 @@ def kinds(events: list[Frame]) -> list[str]:
             case _:
                 pass
     return found
+
+
+@asynccontextmanager
+async def world(
+    manners: Manners = QUICK, query: str = "?after_seq=-1", **body: Any
+) -> AsyncGenerator[tuple[AgentServer, SimConversation, RawRest, RawSocket]]:
+    """A server with one conversation, and a client with a session socket."""
+    async with AgentServer(manners=manners) as server:
+        work = server.add(**body)
+        async with (
+            RawRest(server.url, work.conversation_id) as rest,
+            socket(server.url, "session", work.conversation_id, query) as seen,
+        ):
+            await seen.until_event(is_state("idle"))
+            yield server, work, rest, seen

@@ -17,8 +17,9 @@ from adapters.openhands.v1.state import ConversationState
 from gateway.adapter.port import LARGEST_FRAME, Frame, Receipt, Receiver
 from gateway.errors import LinkLost, LinkRefused
 from gateway.events.frozen import frozen
-from gateway.guard import FAULTS, Tasks, guard_call, spawn
+from gateway.guard import Tasks, guard_call, spawn
 from gateway.links import json
+from gateway.links.end import LinkEnd
 from gateway.links.frame_memory import FRAMES, SMALL
 from gateway.links.http_session import describe, refusal_of
 from gateway.strict_json import Malformed
@@ -76,10 +77,10 @@ async def open_link(
             if link.is_unrun:
                 spawn("openhands v1 run", link.run_stored(), tasks)
             reading = spawn("openhands v1 link", link.follow(), tasks)
-            reading.add_done_callback(guard_call("openhands v1 link", link.note_end))
+            reading.add_done_callback(guard_call("openhands v1 link", link.note_read))
             yield link
         finally:
-            link.end("closed by us")
+            link.ended.come("closed by us")
             await tasks.close()
             link.keep_unseen()
             await link.close()
@@ -122,8 +123,7 @@ class AgentServerLink:
         """The place up to which the last repair has read."""
         self._ids: set[str] = set()
         self._ids_in_order: deque[str] = deque()
-        self._ended: asyncio.Event = asyncio.Event()
-        self._reason = ""
+        self.ended = LinkEnd("openhands v1 link")
 
     # The socket ------------------------------------------------------------------------------------------
 
@@ -384,12 +384,12 @@ class AgentServerLink:
 
     async def send_all(self, frames: Sequence[Frame]) -> Receipt:
         """Post the frames of one event."""
-        self._check_open()
+        self.ended.check_open()
         try:
             return await self._posting.send_all(frames)
         except LinkLost as exc:
             # The next link reads what the server has stored before anything is sent again.
-            self.end(str(exc))
+            self.ended.come(str(exc))
             raise
 
     @property
@@ -403,7 +403,7 @@ class AgentServerLink:
         try:
             await self._posting.run_stored()
         except LinkLost as exc:
-            self.end(str(exc))
+            self.ended.come(str(exc))
 
     def keep_unseen(self) -> None:
         """Leave the messages without an echo to the next link."""
@@ -412,36 +412,17 @@ class AgentServerLink:
 
     async def prove(self) -> None:
         """Return at once while the link is up: each post has had its response."""
-        self._check_open()
-
-    def _check_open(self) -> None:
-        if self._ended.is_set():
-            raise LinkLost(f"the link is closed: {self._reason}", unsent=True)
+        self.ended.check_open()
 
     # The end ---------------------------------------------------------------------------------------------
 
+    def note_read(self, reading: "asyncio.Future[None]") -> None:
+        """Mark the connection as ended when reading has ended."""
+        self.ended.note_reading(reading, otherwise="closed by us")
+
     async def wait_closed(self) -> str:
         """Wait until the connection has ended and return the reason."""
-        await self._ended.wait()
-        return self._reason
-
-    def end(self, reason: str) -> None:
-        """Mark the connection as ended; the first reason is kept."""
-        if not self._ended.is_set():
-            self._reason = reason
-            self._ended.set()
-
-    def note_end(self, reading: "asyncio.Future[None]") -> None:
-        """Mark the connection as ended when reading has ended."""
-        failure = None if reading.cancelled() else reading.exception()
-        match failure:
-            case None:
-                self.end("closed by us")
-            case LinkLost() | LinkRefused():
-                self.end(str(failure))
-            case _:
-                FAULTS.get().note("openhands v1 link", failure)
-                self.end(f"reading failed: {type(failure).__name__}")
+        return await self.ended.wait()
 
     async def close(self) -> None:
         """Close the socket, if one is open."""

@@ -6,8 +6,9 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, StringConstraints, field_validator, model_validator
 
+from adapters.openhands.shared_options import SessionKey, check_mcp_url
 from gateway.adapter.duration import Duration
-from gateway.adapter.options import ApiKey, base_url, is_sendable, refusal
+from gateway.adapter.options import ApiKey, base_url, refusal
 from gateway.adapter.port import RuntimeOptions
 
 OWN_TOOLS = frozenset({"browser_tool_set", "file_editor", "finish", "start_child_conversation", "task"}) | frozenset(
@@ -134,7 +135,7 @@ class OpenHandsV1Options(RuntimeOptions):
     url: str = Field(
         default="", description="Base URL of the agent-server; not with `app`.", examples=["http://openhands:8000"]
     )
-    session_api_key: SecretStr | None = Field(
+    session_api_key: SessionKey = Field(
         default=None, description="A key of the agent-server, if it has any; empty means none."
     )
     app: AppOptions | None = Field(default=None, description="The app server, in place of `url`.")
@@ -161,9 +162,7 @@ class OpenHandsV1Options(RuntimeOptions):
     _is_an_agent_server = field_validator("url")(
         base_url("http", "https", example="http://openhands:8000", key="session_api_key")
     )
-    _is_a_base_url = field_validator("mcp_url")(
-        base_url("http", "https", example="https://dragoman.example.com", key="session_api_key")
-    )
+    _is_a_base_url = field_validator("mcp_url")(check_mcp_url)
 
     @property
     def native_id(self) -> str | None:
@@ -229,15 +228,6 @@ class OpenHandsV1Options(RuntimeOptions):
                 return options
             case _:
                 raise ValueError("set url (an agent-server) or app (an app server)")
-
-    @field_validator("session_api_key")
-    @classmethod
-    def _is_sendable(cls, key: SecretStr | None) -> SecretStr | None:
-        if key is None or not key.get_secret_value():
-            return None
-        if not is_sendable(key.get_secret_value()):
-            raise refusal("a session API key must be printable ASCII without spaces")
-        return key
 
     @field_validator("conversation_id")
     @classmethod
