@@ -303,6 +303,8 @@ class Order:
     """The instructions of the agent; override the options."""
     mcp: McpEndpoint | None = None
     """The MCP server for a runtime that gets tools from one; None if it cannot reach this gateway."""
+    key: str | None = field(default=None, compare=False)
+    """An id that no other order has, with which a runtime may recognize a repeated request."""
 
 
 @frozen

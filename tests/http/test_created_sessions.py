@@ -57,6 +57,7 @@ async def test_a_session_is_created_with_the_name_and_the_instructions_that_a_cl
     order = environment.runtime.order
     assert order is not None
     assert order == Order({"table": "4"}, order.tools, "Table 4", "Deal seven each.")
+    assert order.key is not None
 
 
 @pytest.mark.parametrize("member", ["name", "instructions"])

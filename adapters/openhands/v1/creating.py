@@ -14,13 +14,13 @@ _BARE_SERVERS = (1, 31)
 
 
 def conversation_id_for(order: Order) -> str | None:
-    """Return the id of the new conversation, from the ticket that only this order has (OV17); None without one.
+    """Return the id of the new conversation, from the key that only this order has (OV17); None without one.
 
     A repeated request with it creates no second conversation.
     """
-    if order.mcp is None or order.mcp.shared:
+    if order.key is None:
         return None
-    digest = sha256(b"openhands-v1:" + order.mcp.ticket.get_secret_value().encode()).hexdigest()
+    digest = sha256(b"openhands-v1:" + order.key.encode()).hexdigest()
     # A UUID of version 8: custom data.
     return f"{digest[:8]}-{digest[8:12]}-8{digest[13:16]}-8{digest[17:20]}-{digest[20:32]}"
 

@@ -313,7 +313,8 @@ class Runtimes:
         runtime = self._sessions.runtime(runtime_name)
         assert runtime.connector is not None
         began = self._shared.clock.now()
-        ticket, order = await self._order(runtime, Order(labels, runtime.tools, name, instructions))
+        wanted = Order(labels, runtime.tools, name, instructions, key=self._shared.ids.event_id())
+        ticket, order = await self._order(runtime, wanted)
         self.creating[runtime_name] += 1
         try:
             return await self._create(runtime, runtime.connector, order, ticket, labels, since=began)

@@ -19,7 +19,7 @@ from tests.adapters.openhands.v1_links import SHORT, linked, options_for
 TICKET, LLM_KEY, SECRET = "ticket-canary-0123456789", "llm-canary-0123456789", "secret-canary-0123456789"
 MCP = McpEndpoint("https://gateway.example/mcp/t/1", SecretStr(TICKET), timedelta(seconds=90))
 ASK = Tool("ask", "Ask for cards.", {"type": "object"})
-ORDER = Order(tools=(ASK,), mcp=MCP)
+ORDER = Order(tools=(ASK,), mcp=MCP, key="0190a0b0-0000-7000-8000-000000000001")
 CREATED = RestAnswer(201, {"id": CONVERSATION, "execution_status": "idle"})
 AGENT: dict[str, Any] = {"kind": "openhands", "llm": {"model": "openai/gpt-4o", "api_key": LLM_KEY}}
 WHOLE: dict[str, Any] = {
@@ -137,6 +137,14 @@ async def test_a_creation_without_an_answer_is_looked_up_by_its_id(has_it: bool)
         with pytest.raises(LinkLost) as lost:
             await connector.create(ORDER)
         assert lost.value.unsent
+
+
+@pytest.mark.requirement("OV17")
+async def test_a_conversation_without_tools_is_looked_up_as_well() -> None:
+    async with RawAgentServer().serve() as server, creating(server, {"agent": AGENT}) as connector:
+        server.break_creation = True
+        server.found = RestAnswer(200, {"id": CONVERSATION, "agent": {}})
+        assert (await connector.create(Order(key=ORDER.key))).native_id == CONVERSATION
 
 
 @pytest.mark.requirement("OV17")
