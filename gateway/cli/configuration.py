@@ -13,10 +13,11 @@ from gateway.cli.config_file import SHOWN_DEFAULT, choose
 from gateway.cli.errors import report_errors
 from gateway.cli.help import examples
 from gateway.cli.lines import clean
-from gateway.cli.options import KEY, URL, JsonOption, argument, flag
+from gateway.cli.options import KEY, URL, JsonOption, argument, flag, option
 from gateway.cli.terminal import count_problems, note, plural, show_problems
 
 if TYPE_CHECKING:
+    from gateway.cli.call_tables import Table
     from gateway.errors import Problem
     from gateway.settings.load import Loaded
 
@@ -37,7 +38,10 @@ class Format(StrEnum):
         "dragoman check config/gateway.yaml --strict",
         "dragoman check --format github      annotates the lines of a pull request",
         "dragoman check --format json | jq .problems",
-        more="Exit code 0: the file is usable; it may have warnings and notes. 1: it has errors.",
+        "dragoman check --calls calls.yaml",
+        more="Exit code 0: the file is usable; it may have warnings and notes. 1: it has errors.\n\n"
+        "The table of --calls is a YAML list, or .jsonl, of {tool, arguments, expect: run | ask | deny | fail}; a row\n"
+        "may also have `runtime` and `labels`. Exit code 1: a call does not do what its row expects.",
     )
 )
 def check(
@@ -51,6 +55,7 @@ def check(
         readable=False,
     ),
     *,
+    calls: Path | None = option("--calls", "FILE", "Also decide about the calls of a table.", readable=False),
     strict: bool = flag("--strict", "Also fail on warnings, not on notes."),
     format: Format = typer.Option(  # noqa: A002 -- the name of the option
         Format.TEXT, "--format", help="text for people, json for programs, github for workflows."
@@ -69,17 +74,26 @@ def check(
         except InvalidConfiguration as exc:
             problems = exc.problems
         failed = loaded is None or (strict and any(one.severity == "warning" for one in problems))
+        table = _decide(loaded, calls) if loaded is not None and calls is not None else None
+        failed = failed or (table is not None and not table.ok)
         match Format.JSON if as_json else format:
             case Format.JSON:
                 report = {"file": str(path), "ok": not failed, "problems": list_problems(problems)}
+                if table is not None:
+                    report["calls"] = table.rows()
                 typer.echo(json.dumps(report, ensure_ascii=False))
             case Format.GITHUB:
                 for line in _write_annotations(path, problems):
                     typer.echo(line)
+                if table is not None:
+                    for line in _write_annotations(table.file, table.problems()):
+                        typer.echo(line)
             case Format.TEXT:
                 show_problems(str(path), problems)
                 if loaded is not None:
                     typer.echo(f"{path}: {_summarize(loaded)}")
+                if table is not None:
+                    table.show()
     if failed:
         raise typer.Exit(1)
 
@@ -136,6 +150,13 @@ def openapi() -> None:
 
     with report_errors():
         typer.echo(json.dumps(describe(release()).openapi(), indent=2, ensure_ascii=False))
+
+
+def _decide(loaded: "Loaded", calls: Path) -> "Table":
+    from gateway.cli.call_tables import read_table, run_table
+    from gateway.plugins import installed_adapters
+
+    return run_table(calls, read_table(calls), loaded, installed_adapters())
 
 
 def list_problems(problems: "Sequence[Problem]") -> list[dict[str, Any]]:

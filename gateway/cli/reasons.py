@@ -8,11 +8,12 @@ from typing import Any, Literal
 from urllib.parse import urlsplit, urlunsplit
 
 from gateway.adapter.port import Adapter, Codec, RuntimeOptions
+from gateway.cli.rulings import Verdict, decide
 from gateway.core.adapt import adapt, expressible_outcome
-from gateway.core.calls import fit_call
 from gateway.core.confirmations import find_confirmer
 from gateway.core.effects import ask_data, call_data
-from gateway.core.session import Policy, RuntimeContext
+from gateway.core.routing import CALL, Approval, Ruling
+from gateway.core.session import Policy
 from gateway.core.state import Remembered, SessionView
 from gateway.errors import CannotExpress
 from gateway.events import (
@@ -85,18 +86,6 @@ class Case:
         return self.adapter.codec(self.options)
 
     @property
-    def runtime_context(self) -> RuntimeContext:
-        return RuntimeContext(
-            adapter=self.adapter.name,
-            protocol=self.adapter.protocol,
-            name=self.runtime,
-            capabilities=self.adapter.capabilities,
-            codec=self.codec,
-            options=self.options,
-            policy=self.policy,
-        )
-
-    @property
     def view(self) -> SessionView:
         return SessionView(
             session_id=SessionId("<session_id>"),
@@ -115,34 +104,75 @@ def reasons_for_call(case: Case, request: ToolRequested) -> Reasons:
         reasons.add("call", "the runtime executes its tools itself; the call is recorded, and no executor runs")
         _add_copies(reasons, case, request.kind, request.tool)
         return reasons
-    executor = _add_route(reasons, case, request.kind, request.tool)
+    declared = request.tool in case.policy.declared
+    verdict = decide(
+        case.policy, runtime=case.runtime, tool=request.tool, labels=case.labels, arguments=request.arguments
+    )
+    ruling = verdict.ruling
+    _add_denials(reasons, case, request.tool, verdict)
+    if isinstance(ruling, Ruling) and ruling.executor is not None:
+        _add_executor(reasons, case, ruling.index, ruling.executor)
+    elif ruling is None:
+        reasons.add("route", f"none matches {request.tool}", "doubtful")
     _add_copies(reasons, case, request.kind, request.tool)
-    if not linked and (executor is None or request.tool not in case.policy.declared):
+    if not linked and (ruling is None or not declared):
         reasons.add("refused", "this client is not shown the tool; it gets an error", "bad")
         return reasons
-    if executor is None and case.policy.routes.unrouted == "ignore":
+    if ruling is None and case.policy.routes.unrouted == "ignore":
         reasons.add("call", "ignored (`unrouted: ignore`): left to another client of the runtime", "doubtful")
         return reasons
-    if request.tool not in case.policy.declared:
+    if not declared:
         reasons.add("tool", "not declared under `tools`, so its arguments are not checked", "doubtful")
-    fitted = fit_call(case.runtime_context, request, executor)
-    refusal = fitted.problem
-    if refusal is not None:
-        reasons.add("refused", f"no executor runs; the {'agent' if linked else 'client'} gets", "bad", block=refusal)
-        if not linked:
-            return reasons
+    if not isinstance(ruling, Ruling) or ruling.executor is None or verdict.fitted.problem is not None:
+        _add_refusal(reasons, case, request, verdict)
+        return reasons
+    if declared:
+        reasons.add("arguments", "match the schema of the tool", "good")
+    for loss in verdict.fitted.losses:
+        reasons.add("dropped", f"{loss.path}: {loss.note} (`nulls: drop`)", "doubtful")
+    if ruling.approve is not None:
+        _add_approval(reasons, case, ruling.approve)
+    _add_request(reasons, case, ruling.executor, request.kind, _call_body(case, request, verdict.fitted.arguments))
+    return reasons
+
+
+def _add_denials(reasons: Reasons, case: Case, tool: str, verdict: Verdict) -> None:
+    """Add the denials of the tool that do not match the arguments, and the one that does."""
+    decisive = verdict.ruling.index if isinstance(verdict.ruling, Ruling) and verdict.ruling.denied else None
+    for index, route in enumerate(case.policy.routes.routes):
+        place = f"routes[{index}]  ({case.file}:{line_of(('routes', index), case.lines)})"
+        if route.deny is None or not route.matches(runtime=case.runtime, kind=CALL, tool=tool, labels=case.labels):
+            continue
+        if index == decisive:
+            reasons.add("route", f"{place} denies the call", "bad")
+            return
+        reasons.add("denial", f"{place} does not match the arguments")
+
+
+def _add_refusal(reasons: Reasons, case: Case, request: ToolRequested, verdict: Verdict) -> None:
+    linked = case.adapter.capabilities.linked
+    reasons.add("refused", f"no executor runs; the {'agent' if linked else 'client'} gets", "bad", block=verdict.text)
+    if linked:
         failed = ToolFinished(
-            native_call_id=request.native_call_id, tool=request.tool, outcome="failure", error=refusal
+            native_call_id=request.native_call_id, tool=request.tool, outcome="failure", error=verdict.text
         )
         event, encoded = expressible_outcome(failed, case.codec)
         _add_frames(reasons, case, event, encoded.losses)
-        return reasons
-    if request.tool in case.policy.declared:
-        reasons.add("arguments", "match the schema of the tool", "good")
-    for loss in fitted.losses:
-        reasons.add("dropped", f"{loss.path}: {loss.note} (`nulls: drop`)", "doubtful")
-    _add_request(reasons, case, executor or "", request.kind, _call_body(case, request, fitted.arguments))
-    return reasons
+
+
+def _add_approval(reasons: Reasons, case: Case, approve: Approval) -> None:
+    """Add how long the call waits, and the keys that may allow it."""
+    within = _span(approve.timeout or case.policy.approvals.timeout)
+    reasons.add("approval", f"the call waits until a human allows it, at most {within}", "doubtful")
+    keys = case.settings.api.keys
+    allowed = [key.name for key in keys if "approve" in key.scopes and (not approve.by or key.name in approve.by)]
+    if not keys:
+        reasons.add(
+            "keys", "none are configured, so everybody who reaches the loopback address may allow it", "doubtful"
+        )
+    else:
+        text = f"{', '.join(allowed)} may allow it" if allowed else "none may allow it; give one the scope `approve`"
+        reasons.add("keys", text, "plain" if allowed else "bad")
 
 
 def reasons_for_event(case: Case, event: Event) -> Reasons:
@@ -173,12 +203,16 @@ def _add_runtime(reasons: Reasons, case: Case) -> None:
 def _add_route(reasons: Reasons, case: Case, kind: str, tool: str | None) -> str | None:
     found = case.policy.routes.executor_for(runtime=case.runtime, kind=kind, tool=tool, labels=case.labels)
     if found is None:
-        reasons.add("route", f"none matches {tool or kind}", "plain" if kind != "tool.requested" else "doubtful")
+        reasons.add("route", f"none matches {tool or kind}")
         return None
-    line = line_of(("routes", found.index), case.lines)
-    reasons.add("route", f"routes[{found.index}] → {found.executor}  ({case.file}:{line})", "good")
-    reasons.add("executor", f"{found.executor}: {_describe(case.settings.executors[found.executor])}")
+    _add_executor(reasons, case, found.index, found.executor)
     return found.executor
+
+
+def _add_executor(reasons: Reasons, case: Case, index: int, executor: str) -> None:
+    line = line_of(("routes", index), case.lines)
+    reasons.add("route", f"routes[{index}] → {executor}  ({case.file}:{line})", "good")
+    reasons.add("executor", f"{executor}: {_describe(case.settings.executors[executor])}")
 
 
 def _describe(spec: ExecutorSpec) -> str:

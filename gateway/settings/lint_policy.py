@@ -50,15 +50,20 @@ def _combination(route: RouteSpec, place: Place) -> Iterator[Finding]:
 
 
 def _approvers(settings: Settings, approve: ApproveSpec, place: Place) -> Iterator[Finding]:
-    keys = [key.name for key in settings.api.keys]
+    keys = {key.name: key for key in settings.api.keys}
+    able = {name for name, key in keys.items() if "approve" in key.scopes}
     if not keys:
         text = "without `api.keys`, everybody who reaches the loopback address may allow calls; add keys"
         yield _warn(place, text)
+    elif not able:
+        yield _warn(place, "no API key has the scope `approve`, so nobody can allow a call; add it to a key")
     if "by" in approve.model_fields_set and not approve.by:
         yield Finding((*place, "by"), "names nobody; list the names of API keys, or remove this")
     for name in approve.by:
         if name not in keys:
             yield Finding((*place, "by"), f"no API key is called {name!r}; {suggest(name, keys)}")
+        elif able and name not in able:
+            yield Finding((*place, "by"), f"the key {name!r} lacks the scope `approve`; add it, or name another key")
 
 
 def _unreached(settings: Settings, index: int, route: RouteSpec) -> Iterator[Finding]:

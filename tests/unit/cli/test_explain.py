@@ -312,3 +312,73 @@ def test_an_explanation_is_told_to_programs_without_its_secrets(config: Path) ->
     plain = call(config, "ask_for_cards", {"rank": "7"})
     assert [part["text"] for part in told["parts"] if part["about"] == "route"] == lines_of(plain, "route")
     assert any(part["block"] for part in told["parts"])
+
+
+POLICY = """\
+api:
+  keys:
+    - {name: lead, key: lead-canary-0123456789, scopes: [approve]}
+    - {name: chief, key: chief-canary-0123456789, scopes: [approve, read]}
+    - {name: app, key: app-canary-0123456789}
+routes:
+  - match: {tool: refund, arguments: {properties: {amount: {type: number, maximum: 100}}, required: [amount]}}
+    to: house
+  - {match: {tool: refund, label: {table: "12"}}, to: house, approve: {by: lead, timeout: 1h}}
+  - {match: {tool: deal}, to: house, approve: true}
+  - match: {tool: "re*", arguments: {properties: {amount: {type: number, exclusiveMaximum: 0}}, required: [amount]}}
+    deny: Nothing is paid in.
+  - match: {tool: win, arguments: {properties: {amount: {const: 1}}, required: [amount]}}
+    to: house
+"""
+
+
+@pytest.fixture
+def policy(config: Path) -> Path:
+    tools = YAML.replace(
+        "  deal: {description: Deal.}", "  deal: {description: Deal.}\n  refund: {description: Pay back.}"
+    )
+    config.write_text(tools[: tools.index("routes:")] + POLICY)
+    return config
+
+
+def test_the_route_that_the_arguments_lead_to_is_shown(policy: Path) -> None:
+    done = call(policy, "refund", {"amount": 5})
+    assert done.exit_code == 0
+    assert lines_of(done, "denial") == [f"routes[3]  ({policy}:33) does not match the arguments"]
+    assert lines_of(done, "route") == [f"routes[0] → house  ({policy}:29)"]
+    assert not lines_of(done, "approval")
+
+
+def test_a_call_that_waits_shows_how_long_and_which_keys_may_allow_it(policy: Path) -> None:
+    done = call(policy, "refund", {"amount": 500})
+    assert done.exit_code == 0
+    assert lines_of(done, "route") == [f"routes[1] → house  ({policy}:31)"]
+    assert lines_of(done, "approval") == ["the call waits until a human allows it, at most 3600s"]
+    assert lines_of(done, "keys") == ["lead may allow it"]
+    assert lines_of(call(policy, "deal"), "keys") == ["lead, chief may allow it"]
+    assert lines_of(call(policy, "deal"), "approval") == ["the call waits until a human allows it, at most 900s"]
+
+
+def test_a_denied_call_shows_the_denial_and_what_the_agent_gets(policy: Path) -> None:
+    done = call(policy, "refund", {"amount": -5})
+    assert done.exit_code == 1
+    assert lines_of(done, "route") == [f"routes[3]  ({policy}:33) denies the call"]
+    assert block_of(done)["error"]["message"].endswith("Nothing is paid in.") or "Nothing is paid in." in done.stdout
+    assert not lines_of(done, "request")
+
+
+def test_arguments_that_no_route_takes_are_refused_even_if_other_calls_are_ignored(policy: Path) -> None:
+    policy.write_text(policy.read_text() + "unrouted: ignore\n")
+    done = call(policy, "win", {"amount": 2})
+    assert done.exit_code == 1
+    assert lines_of(done, "refused") == ["no executor runs; the agent gets"]
+    assert not lines_of(done, "call")
+
+
+def test_without_keys_anybody_may_allow_a_call(policy: Path) -> None:
+    text = policy.read_text()
+    policy.write_text(
+        text[: text.index("api:\n")] + text[text.index("routes:") :].replace(" {by: lead, timeout: 1h}", " true")
+    )
+    done = call(policy, "deal")
+    assert lines_of(done, "keys") == ["none are configured, so everybody who reaches the loopback address may allow it"]

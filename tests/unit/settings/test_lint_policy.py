@@ -9,8 +9,10 @@ from gateway.settings.load import load
 from gateway.settings.routing import routes_of
 from tests.unit.settings.conftest import Complain, Load
 
-BASE = """\
-api: {keys: [{name: lead, key: 0123456789abcdef}]}
+KEYS = "api: {keys: [{name: lead, key: 0123456789abcdef, scopes: [approve]}, {name: app, key: fedcba9876543210}]}"
+BASE = (
+    KEYS
+    + """
 tools:
   refund:
     description: Pay money back.
@@ -25,6 +27,7 @@ executors:
 destinations:
   log: {url: "http://log/x", secret: c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0}
 """
+)
 REST = "{match: {tool: refund}, to: billing, approve: true}"
 SMALL = "{properties: {amount: {type: number, minimum: 0, maximum: 99.99}}, required: [amount]}"
 
@@ -67,6 +70,8 @@ def test_the_policy_of_the_page_is_not_doubted(complaints: Complain) -> None:
          "routes[0].approve.by: names nobody; list the names of API keys, or remove this"),
         ("{match: {tool: refund}, to: billing, approve: {by: [led]}}",
          "routes[0].approve.by: no API key is called 'led'; did you mean 'lead'?"),
+        ("{match: {tool: refund}, to: billing, approve: {by: [app]}}",
+         "routes[0].approve.by: the key 'app' lacks the scope `approve`; add it, or name another key"),
         ("{match: {tool: refund}, to: billing, approve: 5}",
          "routes[0].approve: 5 is not valid here; this must be a mapping (lines of `key: value`)"),
         ('{match: {tool: refund}, deny: ""}',
@@ -197,11 +202,17 @@ def test_a_misspelt_tool_of_a_denial_is_doubted(complaints: Complain) -> None:
 
 
 def test_an_approval_without_keys_is_doubted(complaints: Complain) -> None:
-    text = routes(REST).replace("api: {keys: [{name: lead, key: 0123456789abcdef}]}", "api: {}")
+    text = routes(REST).replace(KEYS, "api: {}")
     assert (
         "16: warning: routes[0].approve: without `api.keys`, everybody who reaches the loopback address may allow"
         " calls; add keys"
     ) in complaints(text)
+
+
+def test_an_approval_that_no_key_can_give_is_doubted(complaints: Complain) -> None:
+    text = routes(REST).replace(", scopes: [approve]", "")
+    warning = "no API key has the scope `approve`, so nobody can allow a call; add it to a key"
+    assert complaints(text) == [f"16: warning: routes[0].approve: {warning}"]
 
 
 def test_a_declared_tool_that_routes_only_deny_is_doubted(complaints: Complain) -> None:
