@@ -36,7 +36,7 @@ def decide(
         case None:
             return Verdict("fail", fitted, ruling, f"Unknown tool: {tool}")
         case Unfitting():
-            return Verdict("fail", fitted, ruling, f"No rule of the tool {tool!r} takes these arguments.")
+            return Verdict("fail", fitted, ruling, f"No route takes the tool {tool!r} with these arguments.")
         case Ruling(denied=str(text)):
             return Verdict("deny", fitted, ruling, text)
         case Ruling(approve=None):

@@ -5,8 +5,9 @@ from typing import Any
 from hypothesis import given, settings, strategies as st
 
 from gateway.core import calls
+from gateway.core.arguments import Fragment
 from gateway.core.fold import fold
-from gateway.core.routing import Matched, Route, Routes
+from gateway.core.routing import Approval, Matched, Route, Routes, Ruling, Unfitting
 from gateway.core.snapshots import from_snapshot, to_snapshot
 from gateway.core.state import Remembered
 from gateway.errors import DragomanError
@@ -136,6 +137,67 @@ def test_the_router_always_answers_with_the_first_rule_that_matches(
     assert found == (Matched("x", fits[0]) if fits else None)
     copies = harness.copies_for(runtime=runtime, kind=kind, tool=tool, labels=labels)
     assert len(copies) == len(set(copies))
+
+
+FRAGMENTS = [None, Fragment({"properties": {"a": {"maximum": 1}}, "required": ["a"]}), Fragment({"required": ["b"]})]
+RULES = st.builds(
+    Route,
+    runtime=st.sampled_from(["*", "finn", "ada"]),
+    tool=st.none() | st.sampled_from(["*", "pay", "p*", "drop"]),
+    event=st.none() | st.sampled_from(["*", "tool.requested", "message.posted"]),
+    labels=st.sampled_from([dict[str, str](), {"tier": "g*"}]),
+    to=st.none() | st.just("x"),
+    undeclared=st.booleans(),
+    arguments=st.sampled_from(FRAGMENTS),
+    approve=st.none() | st.just(Approval()),
+    deny=st.none() | st.just("no"),
+)
+
+
+@given(
+    st.lists(RULES, max_size=5).map(tuple),
+    st.sampled_from(["pay", "drop", "fly"]),
+    st.dictionaries(st.sampled_from(["a", "b"]), st.integers(0, 3)),
+    st.sampled_from([dict[str, str](), {"tier": "gold"}]),
+    st.sampled_from([frozenset[str](), frozenset({"pay"})]),
+)
+def test_the_first_denial_decides_about_a_call_and_else_the_first_rule_that_fits(
+    routes: tuple[Route, ...],
+    tool: str,
+    arguments: dict[str, int],
+    labels: dict[str, str],
+    declared: frozenset[str],
+):
+    def fits(route: Route) -> bool:
+        needed = {None: True, FRAGMENTS[1]: arguments.get("a", 9) <= 1, FRAGMENTS[2]: "b" in arguments}
+        return needed[route.arguments]
+
+    def takes(route: Route) -> bool:
+        unknown = bool(declared) and tool not in declared
+        by_name = route.tool == tool or route.undeclared or route.approve is not None
+        return route.to is not None and route.deny is None and (by_name or not unknown) and matches(route)
+
+    def matches(route: Route) -> bool:
+        return route.matches(runtime="finn", kind="tool.requested", tool=tool, labels=labels)
+
+    found = Routes(routes, declared=declared).rule_for(runtime="finn", tool=tool, labels=labels, arguments=arguments)
+    denials = [n for n, one in enumerate(routes) if one.deny is not None and matches(one) and fits(one)]
+    taking = [n for n, one in enumerate(routes) if takes(one)]
+    fitting = [n for n in taking if fits(routes[n])]
+    match found:
+        case Ruling(denied=str()):
+            assert found.index == denials[0]
+        case Ruling():
+            assert not denials
+            assert (found.index, found.executor, found.approve) == (fitting[0], "x", routes[fitting[0]].approve)
+        case Unfitting():
+            assert (denials, fitting, found.tried) == ([], [], tuple(taking))
+        case None:
+            assert (denials, taking) == ([], [])
+    listed = [
+        one.index for one in Routes(routes, declared=declared).rules_for(runtime="finn", tool=tool, labels=labels)
+    ]
+    assert not isinstance(found, Ruling) or found.denied is not None or found.index in listed
 
 
 @given(st.dictionaries(st.text(max_size=5), st.integers(), max_size=3), st.integers(0, 3))

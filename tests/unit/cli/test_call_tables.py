@@ -137,6 +137,16 @@ def test_a_faulty_line_of_json_is_named(config: Path) -> None:
     assert "not JSON" in done.stderr
 
 
+def test_the_example_has_a_table_that_passes() -> None:
+    examples = Path(__file__).parents[3] / "config/examples"
+    words = ["check", str(examples / "approvals.yaml"), "--calls", str(examples / "approvals-calls.jsonl")]
+    names = ("DRAGOMAN_KEY", "LEAD_KEY", "HUMA_API_KEY", "HUMA_AGENT", "BILLING_SECRET")
+    env = {name: f"whsec_{name.lower().replace('_', ''):A<32}" for name in names}
+    done = CliRunner().invoke(app, words, prog_name="dragoman", env=env)
+    assert done.exit_code == 0, done.output
+    assert "decides about none" not in done.stdout
+
+
 def test_a_missing_table_is_named(config: Path) -> None:
     for name in ("none.yaml", "none.jsonl"):
         words = ["check", str(config), "--calls", str(config.with_name(name))]
