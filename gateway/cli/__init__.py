@@ -2,7 +2,7 @@
 
 May import `adapter`, `addresses`, `core`, `dragoman.client`, `dragoman.models`, `errors`, `events`,
 `executors`, `http`, `links`, `plugins`,
-`runtime`, `settings`, `store`, `testing`, `visible`.
+`runtime`, `settings`, `strict_json`, `store`, `testing`, `visible`.
 """
 
 from gateway.cli.commands import main as main

@@ -27,7 +27,7 @@ _MOST_BYTES = 4 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ExpectedCall:
     """One row of a table: a call and what must happen to it."""
 
     tool: str
@@ -44,7 +44,7 @@ class Row:
 class Result:
     """What happens to a row's call; of several runtimes, the first where it is not what the row expects."""
 
-    row: Row
+    row: ExpectedCall
     verdict: Verdict
     runtime: str | None
     """The runtime of the agent; None if none is configured."""
@@ -54,7 +54,7 @@ class Result:
         return self.verdict.outcome == self.row.expect
 
 
-def read_table(path: Path) -> list[Row]:
+def read_table(path: Path) -> list[ExpectedCall]:
     """Read a YAML list, or a file `.jsonl` with one JSON object per line.
 
     Raises:
@@ -70,12 +70,12 @@ def read_table(path: Path) -> list[Row]:
         values, lines, findings = source.values, source.lines, [*source.findings]
     if not isinstance(values, list):
         raise OperatorError(f"{path}: the table must be a list of calls: lines that begin with `- tool: …`")
-    rows: list[Row] = []
+    rows: list[ExpectedCall] = []
     for index, given in enumerate(cast("list[Any]", values)):
         faults = list(_faults(given, (index,)))
         findings += faults
         if not faults:
-            rows.append(Row(**given, line=line_of((index,), lines)))
+            rows.append(ExpectedCall(**given, line=line_of((index,), lines)))
     if findings:
         raise InvalidConfiguration(str(path), report(findings, lines))
     if not rows:
@@ -126,7 +126,7 @@ def _faults(given: Any, place: Place) -> Iterator[Finding]:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class CallTable:
     """The results of all rows, and the routes that decide about none of them."""
 
     file: Path
@@ -190,7 +190,7 @@ class Table:
         return f"routes[{index}] ({self.config}:{line_of(('routes', index), self.lines)})"
 
 
-def run_table(file: Path, rows: list[Row], loaded: Loaded, adapters: Mapping[str, Adapter]) -> Table:
+def run_table(file: Path, rows: list[ExpectedCall], loaded: Loaded, adapters: Mapping[str, Adapter]) -> CallTable:
     """Decide about each call.
 
     Raises:
@@ -204,7 +204,7 @@ def run_table(file: Path, rows: list[Row], loaded: Loaded, adapters: Mapping[str
         for index, route in enumerate(loaded.settings.routes)
         if (route.deny is not None or route.approve is not None) and index not in tested
     ]
-    return Table(file, loaded.source, results, read_source(loaded.source).lines, untested)
+    return CallTable(file, loaded.source, results, read_source(loaded.source).lines, untested)
 
 
 def _route(verdict: Verdict) -> int | None:
@@ -212,7 +212,7 @@ def _route(verdict: Verdict) -> int | None:
     return verdict.ruling.index if isinstance(verdict.ruling, Ruling) and verdict.outcome != "fail" else None
 
 
-def _run(row: Row, settings: Settings, policy: Policy, adapters: Mapping[str, Adapter]) -> Result:
+def _run(row: ExpectedCall, settings: Settings, policy: Policy, adapters: Mapping[str, Adapter]) -> Result:
     if row.runtime is not None and row.runtime not in settings.runtimes:
         fix = suggest(row.runtime, settings.runtimes)
         raise OperatorError(f"line {row.line}: there is no runtime {row.runtime!r}; {fix}")
@@ -222,7 +222,7 @@ def _run(row: Row, settings: Settings, policy: Policy, adapters: Mapping[str, Ad
 
 
 def _decide(
-    row: Row, settings: Settings, policy: Policy, adapters: Mapping[str, Adapter], runtime: str | None
+    row: ExpectedCall, settings: Settings, policy: Policy, adapters: Mapping[str, Adapter], runtime: str | None
 ) -> Result:
     options = None if runtime is None else settings.runtimes[runtime]
     labels = {**({} if options is None else options.labels), **row.labels}

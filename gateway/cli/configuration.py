@@ -17,7 +17,7 @@ from gateway.cli.options import KEY, URL, JsonOption, argument, flag, option
 from gateway.cli.terminal import count_problems, note, plural, show_problems
 
 if TYPE_CHECKING:
-    from gateway.cli.call_tables import Table
+    from gateway.cli.call_tables import CallTable
     from gateway.errors import Problem
     from gateway.settings.load import Loaded
 
@@ -152,7 +152,7 @@ def openapi() -> None:
         typer.echo(json.dumps(describe(release()).openapi(), indent=2, ensure_ascii=False))
 
 
-def _decide(loaded: "Loaded", calls: Path) -> "Table":
+def _decide(loaded: "Loaded", calls: Path) -> "CallTable":
     from gateway.cli.call_tables import read_table, run_table
     from gateway.plugins import installed_adapters
 
