@@ -99,12 +99,15 @@ def reasons_for_call(case: Case, request: ToolRequested) -> Reasons:
     """Explain a tool call."""
     reasons = Reasons()
     _add_runtime(reasons, case)
+    declared = request.tool in case.policy.declared
     linked = case.adapter.capabilities.linked
     if linked and (request.runs_in == "runtime" or "tool.finished" not in case.adapter.capabilities.accepts):
-        reasons.add("call", "the runtime executes its tools itself; the call is recorded, and no executor runs")
-        _add_copies(reasons, case, request.kind, request.tool)
-        return reasons
-    declared = request.tool in case.policy.declared
+        if not declared or not case.options.takes_mcp or request.tool in case.options.own_tools:
+            reasons.add("call", "the runtime executes its tools itself; the call is recorded, and no executor runs")
+            _add_copies(reasons, case, request.kind, request.tool)
+            return reasons
+        reasons.add("call", "the agent calls the tool over MCP, as a client of the gateway")
+        linked = False
     verdict = decide(
         case.policy, runtime=case.runtime, tool=request.tool, labels=case.labels, arguments=request.arguments
     )
@@ -124,7 +127,7 @@ def reasons_for_call(case: Case, request: ToolRequested) -> Reasons:
     if not declared:
         reasons.add("tool", "not declared under `tools`, so its arguments are not checked", "doubtful")
     if not isinstance(ruling, Ruling) or ruling.executor is None or verdict.fitted.problem is not None:
-        _add_refusal(reasons, case, request, verdict)
+        _add_refusal(reasons, case, request, verdict, linked=linked)
         return reasons
     if declared:
         reasons.add("arguments", "match the schema of the tool", "good")
@@ -149,8 +152,7 @@ def _add_denials(reasons: Reasons, case: Case, tool: str, verdict: Verdict) -> N
         reasons.add("denial", f"{place} does not match the arguments")
 
 
-def _add_refusal(reasons: Reasons, case: Case, request: ToolRequested, verdict: Verdict) -> None:
-    linked = case.adapter.capabilities.linked
+def _add_refusal(reasons: Reasons, case: Case, request: ToolRequested, verdict: Verdict, *, linked: bool) -> None:
     reasons.add("refused", f"no executor runs; the {'agent' if linked else 'client'} gets", "bad", block=verdict.text)
     if linked:
         failed = ToolFinished(

@@ -254,6 +254,18 @@ def test_tools_of_a_runtime_that_does_all_itself_are_never_routed(config: Path) 
     assert not lines_of(done, "route")
 
 
+def test_a_declared_tool_of_a_runtime_that_takes_our_mcp_server_is_routed(config: Path) -> None:
+    created = YAML.replace("conversation_id: c0ffee", "conversation: {}, mcp_url: 'http://gw'")
+    config.write_text(created.replace('label: {table: "1*"}', "runtime: coder"))
+    done = explain(config, "--runtime", "coder", "--tool", "ask_for_cards", "--arguments", '{"rank": "7"}')
+    assert done.exit_code == 0, done.output
+    assert lines_of(done, "call") == ["the agent calls the tool over MCP, as a client of the gateway"]
+    assert lines_of(done, "route") == [f"routes[0] → cards  ({config}:25)"]
+    unfit = explain(config, "--runtime", "coder", "--tool", "ask_for_cards", "--arguments", '{"rank": 7}')
+    assert lines_of(unfit, "refused") == ["no executor runs; the client gets"]
+    assert not lines_of(unfit, "frame")
+
+
 @pytest.mark.parametrize(
     ("said", "told"),
     [
