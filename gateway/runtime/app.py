@@ -13,12 +13,7 @@ import structlog
 
 from gateway.adapter.port import Adapter, Capabilities
 from gateway.clock import Clock, Ids
-from gateway.errors import (
-    Conflict,
-    Gone,
-    Truncated,
-    Unconfigured,
-)
+from gateway.errors import Conflict, Gone, Truncated
 from gateway.events import FINISHING_KINDS, Envelope, Event, SessionId
 from gateway.executors.port import Destination, Executor
 from gateway.guard import Faults, Tasks, guard_call, in_thread, loop_faults, suppress_faults
@@ -56,26 +51,17 @@ from gateway.runtime.maintenance import Maintenance
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.native_frames import NativeReader
 from gateway.runtime.notifications import Notifications
+from gateway.runtime.observe import label_session
 from gateway.runtime.services import Services
-from gateway.runtime.session.closing import Closing
-from gateway.runtime.session.directory import SessionDirectory, reply_slot
 from gateway.runtime.session.due import Reviews
 from gateway.runtime.session.opening import Opening
+from gateway.runtime.session.registry import Sessions, reply_slot
 from gateway.runtime.session.runtimes import Runtimes
-from gateway.runtime.session.sessions import Sessions
 from gateway.runtime.session.shared import Shared
-from gateway.runtime.session.signals import (
-    CloseOrdered,
-    Post,
-)
+from gateway.runtime.session.signals import Post, Signal
 from gateway.runtime.status import Status
 from gateway.runtime.tuning import Tuning
-from gateway.runtime.views import (
-    CalledSession,
-    Reloaded,
-    SessionItem,
-    StreamItem,
-)
+from gateway.runtime.views import CalledSession, Reloaded, SessionItem, StreamItem
 from gateway.settings.model import DestinationSpec, ExecutorSpec, Settings, WebhookSpec
 from gateway.store.encoding import is_erased
 from gateway.store.port import Engine, Report, report_nothing
@@ -179,7 +165,7 @@ class Gateway:
             notifications=self._notifications,
         )
         breakers = Breakers(clock, metrics, ids.jitter, rules=breaker_rules(settings), specs=settings.executors)
-        self._slots = Slots(breakers, executor_limits(settings), session=session_limit(settings))
+        self._slots = Slots(breakers, executor_limits(settings), session=session_limit(settings), signal=self._signal)
         self._callbacks = Callbacks(key)
         self.tool_tokens = ToolTokens(engine, ids, key=key, shared=parts.shared)
         self.tickets = Tickets(engine, clock, ids, key=key)
@@ -192,6 +178,7 @@ class Gateway:
             callbacks=self._callbacks,
             scanner=scanner,
             backends=self._backends,
+            signal=self._signal,
         )
         shared = Shared(
             engine=engine,
@@ -208,6 +195,7 @@ class Gateway:
             all_sessions=self._all_sessions,
             tuning=tuning,
             reviews=Reviews(),
+            signal=self._signal,
             tool_watch=self.tool_watch,
             tasks=self._tasks,
             drain=self.draining,
@@ -216,13 +204,9 @@ class Gateway:
         handover = Handover(engine, clock, ids, self._notifications)
         self._sessions = Sessions(shared, handover, settings.limits)
         self._runtimes = Runtimes(shared, self._sessions, self.tickets, self._offered, self.draining)
-        self._closing = Closing(shared, self._sessions)
         self.hops = Hops(key, clock, ids)
         self._member = ClusterMember(shared, self._sessions, handover, client=client, hops=self.hops)
-        self._directory = SessionDirectory(engine, self._sessions, patience=tuning.reply)
-        self.opening = Opening(
-            engine, self._sessions, self._runtimes, self._directory, lambda: self.settings.limits, self.draining
-        )
+        self.opening = Opening(engine, self._sessions, self._runtimes, lambda: self.settings.limits, self.draining)
         self.status = Status(
             shared,
             self._sessions,
@@ -232,33 +216,24 @@ class Gateway:
             settings=lambda: self.settings,
         )
         self.native = NativeReader(engine, parts.adapters, lambda: self.settings.runtimes)
-        self._redriving = Redriving(engine, self._directory, clock, ids, wake=self._backends.wake, drain=self.draining)
+        self._redriving = Redriving(engine, self._sessions, clock, ids, wake=self._backends.wake, drain=self.draining)
         self.calls = Calls(
-            services,
-            self._directory,
-            self._dispatcher,
-            self._callbacks,
-            self._redriving,
-            largest=self._largest_answer,
+            services, self._sessions, self._dispatcher, self._callbacks, self._redriving, largest=self._largest_answer
         )
         self.interactions = Interactions(
-            engine,
-            self._directory,
-            self._interaction_feed,
-            heartbeat=self._heartbeat,
-            ended=self.draining.over,
+            engine, self._sessions, self._interaction_feed, heartbeat=self._heartbeat, ended=self.draining.over
         )
         self._maintenance = Maintenance(engine, metrics, self._sessions, self._keeper, tuning, self.status)
         self.forwarder = self._member.forwarder
         self.callers = Callers(
             engine,
-            self._directory,
+            self._sessions,
             ids,
             lambda session_id, after, heartbeat: self.follow(session_id, after=after, heartbeat=heartbeat),
             beat=tuning.beat,
             drain=self.draining,
         )
-        self.deduplicator = CallDeduplicator(engine, self._directory, clock, ids, self._keeper)
+        self.deduplicator = CallDeduplicator(engine, self._sessions, clock, ids, self._keeper)
         self._configuration = Configuration(
             settings,
             self._reread,
@@ -376,16 +351,15 @@ class Gateway:
     def _in_flight(self) -> InFlight:
         """Count the work that a drain waits for."""
         work = InFlight()
-        for owned in self._sessions.all():
-            worker = owned.worker
-            session = f"session {owned.runtime.name}/{worker.view.native_id}"
-            for executor, count in self._dispatcher.attempts(worker.inbox, worker.view).items():
+        for actor in self._sessions.all():
+            session = f"session {label_session(actor.view)}"
+            for executor, count in self._dispatcher.attempts(actor.view).items():
                 work["attempt", f"at executor {executor!r} for {session}"] += count
-            if worker.in_flight is not None:
-                work[worker.in_flight, f"for {session}"] += 1
+            if actor.in_flight is not None:
+                work[actor.in_flight, f"for {session}"] += 1
         for session_id, count in self.callers.held_by_session.items():
             here = self._sessions.owned(session_id)
-            name = session_id if here is None else f"{here.runtime.name}/{here.worker.view.native_id}"
+            name = session_id if here is None else label_session(here.view)
             work["held request", f"for session {name}"] += count
         for runtime, count in self._runtimes.creating.items():
             work["session creation", f"at runtime {runtime!r}"] += count
@@ -432,8 +406,11 @@ class Gateway:
         """
         return self._sessions.runtime(runtime).adapter.capabilities
 
+    def _signal(self, session_id: SessionId, signal: Signal) -> None:
+        self._sessions.signal(session_id, signal)
+
     async def session(self, session_id: SessionId) -> SessionRow:
-        return await self._directory.session(session_id)
+        return await self._sessions.session(session_id)
 
     async def sessions(
         self, page: Page, which: SessionFilter = ANY_SESSION, *, newest_first: bool = False
@@ -442,15 +419,7 @@ class Gateway:
 
     async def close_session(self, session_id: SessionId, *, erase: bool) -> None:
         row = await self.session(session_id)
-        owned = self._sessions.owned(session_id)
-        if owned is not None:
-            await self._directory.ask(owned.worker, CloseOrdered("closed by a client", reply_slot()))
-            await asyncio.wait(owned.tasks, timeout=self._directory.patience)
-        elif row.state != "closed":
-            missing = await self._directory.not_here(row)
-            if not isinstance(missing, Unconfigured):
-                raise missing
-            await self._closing.close(row, self._configuration.policy, reason="closed by a client")
+        await self._sessions.close(row, self._configuration.policy, reason="closed by a client")
         if erase:
             await self._engine.erase(session_id)
             await self.tickets.forget(session_id)
@@ -480,10 +449,10 @@ class Gateway:
         Raises:
             Draining: the gateway is stopping, and the events include more than answers and interrupts.
         """
-        worker = await self._directory.worker(session_id)
+        actor = await self._sessions.actor(session_id)
         if not all(event.kind in FINISHING_KINDS for event in events):
             self.draining.refuse_new()
-        return await self._directory.ask(worker, Post(events, reply_slot(), by, keep))
+        return await self._sessions.ask(actor, Post(events, reply_slot(), by, keep))
 
     async def page_of_events(
         self, session_id: SessionId, kinds: Collection[str] = (), *, after: int, limit: int, excerpts: bool = False
@@ -527,14 +496,7 @@ class Gateway:
         events.
         """
         heartbeat, feeds = heartbeat or self._heartbeat(), self._member.remote_feeds
-        return follow(
-            self._history,
-            session_id,
-            feeds,
-            after=after,
-            heartbeat=heartbeat,
-            ended=self.draining.over,
-        )
+        return follow(self._history, session_id, feeds, after=after, heartbeat=heartbeat, ended=self.draining.over)
 
     def follow_all(
         self, which: EventFilter, *, after: Position | None, is_gap: bool = False

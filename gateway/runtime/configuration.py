@@ -25,8 +25,8 @@ from gateway.runtime.delivery.backends import Backends
 from gateway.runtime.log import configure
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.policy import changed_paths, declared_tools, policy_of
+from gateway.runtime.session.registry import Sessions
 from gateway.runtime.session.runtimes import AdapterFailed, Runtimes
-from gateway.runtime.session.sessions import Sessions
 from gateway.runtime.views import Reloaded
 from gateway.settings.model import Settings
 from gateway.settings.place import Finding, Place, report
@@ -175,7 +175,7 @@ class Configuration:
             name
             for name in restarted
             if not sessions.runtimes[name].adapter.capabilities.resumes
-            and any(one.supervisor is not None and one.supervisor.state == "up" for one in sessions.of_runtime(name))
+            and any(one.link is not None and one.link.state == "up" for one in sessions.of_runtime(name))
         ]
         if lossy:
             raise Conflict(

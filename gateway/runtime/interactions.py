@@ -7,7 +7,7 @@ from gateway.errors import Conflict, NotFound
 from gateway.events import Envelope, InteractionId, Loss, SessionId
 from gateway.runtime.feeds.interactions import InteractionFeed, follow_interactions, show
 from gateway.runtime.feeds.wakeup import Ending
-from gateway.runtime.session.directory import SessionDirectory, reply_slot
+from gateway.runtime.session.registry import Sessions, reply_slot
 from gateway.runtime.session.signals import AnswerGiven
 from gateway.runtime.views import InteractionItem, InteractionShown
 from gateway.store.port import Engine
@@ -21,7 +21,7 @@ class Interactions:
     def __init__(
         self,
         engine: Engine,
-        directory: SessionDirectory,
+        sessions: Sessions,
         feed: InteractionFeed,
         *,
         heartbeat: Callable[[], float],
@@ -29,7 +29,7 @@ class Interactions:
     ) -> None:
         """Followers get a heartbeat after `heartbeat` seconds without events; their streams end with `ended`."""
         self._engine = engine
-        self._directory = directory
+        self._sessions = sessions
         self._feed = feed
         self._heartbeat = heartbeat
         self._ended = ended
@@ -73,8 +73,8 @@ class Interactions:
             raise _not_found(interaction_id)
         if row.state != "waiting":
             raise Conflict(f"this question is already {row.state}")
-        worker = await self._directory.worker(row.session_id)
-        given: Envelope = await self._directory.ask(worker, AnswerGiven(interaction_id, body, by, reply_slot()))
+        actor = await self._sessions.actor(row.session_id)
+        given: Envelope = await self._sessions.ask(actor, AnswerGiven(interaction_id, body, by, reply_slot()))
         answered = await self._engine.interaction(interaction_id)
         assert answered is not None
         return answered, given.losses

@@ -13,7 +13,7 @@ from gateway.errors import EngineUnavailable
 from gateway.guard import Tasks, running
 from gateway.runtime.cluster.lease import LeaseKeeper
 from gateway.runtime.metrics import Metrics
-from gateway.runtime.session.sessions import Sessions
+from gateway.runtime.session.registry import Sessions
 from gateway.runtime.status import Status
 from gateway.runtime.tuning import Tuning
 from gateway.settings.model import Retention
@@ -29,13 +29,7 @@ class Maintenance:
     """Runs two loops in the gateway's task group."""
 
     def __init__(
-        self,
-        engine: Engine,
-        metrics: Metrics,
-        sessions: Sessions,
-        keeper: LeaseKeeper,
-        tuning: Tuning,
-        status: Status,
+        self, engine: Engine, metrics: Metrics, sessions: Sessions, keeper: LeaseKeeper, tuning: Tuning, status: Status
     ) -> None:
         self._engine = engine
         self._keeper = keeper
@@ -49,18 +43,15 @@ class Maintenance:
     @contextmanager
     def running(self, tasks: Tasks, retention: Callable[[], Retention]) -> Generator[None]:
         """Run the loops in this group; `retention` returns the current retention settings."""
-        with (
-            running("gauges", self._measure, tasks),
-            running("retention", partial(self._sweep, retention), tasks),
-        ):
+        with running("gauges", self._measure, tasks), running("retention", partial(self._sweep, retention), tasks):
             yield
 
     async def _measure(self) -> None:
         while True:
             oldest: dict[str, float] = dict.fromkeys(self._sessions.runtimes, 0.0)
             for session in self._sessions.all():
-                name = session.runtime.name
-                oldest[name] = max(oldest.get(name, 0.0), session.worker.oldest_unsent)
+                name = session.view.runtime
+                oldest[name] = max(oldest.get(name, 0.0), session.sender.oldest_wait())
             for name, seconds in oldest.items():
                 self._metrics.outbox_oldest(name, seconds)
             self._metrics.tasks(len(asyncio.all_tasks()))

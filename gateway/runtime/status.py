@@ -8,31 +8,27 @@ from gateway.errors import EngineUnavailable
 from gateway.events import SessionId
 from gateway.guard import FAULTS
 from gateway.runtime.calls.offered import OfferedTool
-from gateway.runtime.session.owned_session import OwnedSession
+from gateway.runtime.observe import label_session
+from gateway.runtime.session.actor import Actor
+from gateway.runtime.session.registry import Sessions
 from gateway.runtime.session.runtimes import Runtimes
-from gateway.runtime.session.sessions import Sessions
 from gateway.runtime.session.shared import Shared
-from gateway.runtime.views import (
-    ActivityStatus,
-    Condition,
-    LinkStatus,
-    Readiness,
-    RuntimeStatus,
-    UnconnectedRuntime,
-)
+from gateway.runtime.views import ActivityStatus, Condition, LinkStatus, Readiness, RuntimeStatus, UnconnectedRuntime
 from gateway.settings.model import Settings
 
 _MOST_LINKS = 20
 """Links of one runtime that are listed as conditions."""
+_MOST_SESSIONS = 20
+"""Sessions that are listed as conditions."""
 TROUBLED = frozenset({"down", "refused"})
 """The states of a link that need an operator."""
 _LOGGED = "keeps failing after restarts; the log has the reason"
 _UNCONNECTED = "not connected yet; connecting is retried, and the log has the reason"
 
 
-def _is_unstarted(one: OwnedSession) -> bool:
+def _is_unstarted(one: Actor) -> bool:
     """Return whether the agent of a session lists its tools only at a first message, which it has not had."""
-    return one.runtime.adapter.capabilities.starts_at_message and not one.worker.view.memory.has_worked
+    return one.runtime.capabilities.starts_at_message and not one.view.memory.has_worked
 
 
 class Status:
@@ -76,7 +72,7 @@ class Status:
             registry: object = runtime.connector
             problem = registry.tools_problem if isinstance(registry, ToolRegistry) else None
             for one in self._owned(name, only):
-                view = one.worker.view
+                view = one.view
                 if _is_unstarted(one):
                     continue
                 shares = runtime.options.shares_tools and bool(self._offer(name, view.memory.labels))
@@ -87,11 +83,11 @@ class Status:
                     found[name][view.session_id] = why
         return found
 
-    def _owned(self, runtime: str, only: Collection[SessionId]) -> Sequence[OwnedSession]:
+    def _owned(self, runtime: str, only: Collection[SessionId]) -> Sequence[Actor]:
         if not only:
             return list(self._sessions.of_runtime(runtime))
         found = map(self._sessions.owned, only)
-        return [one for one in found if one is not None and one.runtime.name == runtime]
+        return [one for one in found if one is not None and one.view.runtime == runtime]
 
     def runtimes(self, only: Collection[SessionId] = (), *, troubled: bool = False) -> Sequence[RuntimeStatus]:
         """Return the connected runtimes; `unconnected` returns the others.
@@ -102,15 +98,15 @@ class Status:
         for name, runtime in self._sessions.runtimes.items():
             links = tuple(
                 LinkStatus(
-                    session_id=c.worker.view.session_id,
-                    native_id=c.worker.view.native_id,
-                    state=c.supervisor.state,
-                    since=c.supervisor.since,
-                    reason=c.supervisor.reason,
+                    session_id=c.view.session_id,
+                    native_id=c.view.native_id,
+                    state=c.link.state,
+                    since=c.link.since,
+                    reason=c.link.reason,
                     is_unstarted=_is_unstarted(c),
                 )
                 for c in self._owned(name, only)
-                if c.supervisor is not None and (not troubled or c.supervisor.state in TROUBLED)
+                if c.link is not None and (not troubled or c.link.state in TROUBLED)
             )
             adapter = runtime.adapter
             failing = self._runtimes.failing_autostarts.get(name)
@@ -155,10 +151,23 @@ class Status:
                 found.append(Condition("link", name, reason, link.since, link.session_id))
             if (more := len(runtime.links) - _MOST_LINKS) > 0:
                 found.append(Condition("link", f"{runtime.name}/…", f"{more} more are down or refused"))
+        found += self._delayed_sessions()
         for one in self._slots.executors():
             if one.breaker != "closed" or one.refuses:
                 what = "refuses requests" if one.refuses else "does not respond"
                 found.append(Condition("executor", one.name, f"{what}: {one.reason}", one.since or one.failed_at))
+        return found
+
+    def _delayed_sessions(self) -> Sequence[Condition]:
+        now = self._clock.monotonic()
+        found: list[Condition] = []
+        for one in self._sessions.all():
+            if (reason := one.find_delay(now)) is not None:
+                view = one.view
+                found.append(Condition("session", label_session(view), reason, session_id=view.session_id))
+        more = len(found) - _MOST_SESSIONS
+        if more > 0:
+            found[_MOST_SESSIONS:] = [Condition("session", "…", f"{more} more wait")]
         return found
 
     async def ready(self) -> Readiness:

@@ -49,6 +49,9 @@ class Tuning:
     """How long a client request waits for its session."""
     answer: float = 90.0
     """How long a request may take until its response starts; most waits are much shorter."""
+    session_waits: float = 10.0
+    store_waits: float = 60.0
+    """How long a session may be suspended, and how long its step may be in the store, until that is a condition."""
     repeat: float = 30.0
     """How long a repeated request waits for the first one with its Idempotency-Key."""
     beat: float = 10.0

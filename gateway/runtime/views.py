@@ -151,7 +151,7 @@ class InteractionShown:
     asked: Envelope
 
 
-ConditionKind = Literal["part", "runtime", "autostart", "link", "executor"]
+ConditionKind = Literal["part", "runtime", "autostart", "link", "session", "executor"]
 """A part of the process that keeps failing after restarts, a runtime that is not connected, an autostart that fails, a
 link that is down or refused, an executor that does not respond or refuses requests."""
 InteractionItem = InteractionShown | Missed | Heartbeat
@@ -237,15 +237,17 @@ class Condition:
 
     kind: ConditionKind
     name: str
-    """The part, runtime or executor; a link's is `RUNTIME/NATIVE_ID`."""
+    """The part, runtime or executor; `RUNTIME/NATIVE_ID` of a link or session."""
     reason: str | None
     since: datetime | None = None
     session_id: SessionId | None = None
-    """The session of a link."""
+    """The session, also of a link."""
 
     def __str__(self) -> str:
         """Name it without its reason, which may contain addresses."""
-        return self.name if self.kind == "part" else f"{self.kind} of {self.name}"
+        if self.kind == "part":
+            return self.name
+        return f"session {self.name}" if self.kind == "session" else f"{self.kind} of {self.name}"
 
 
 @dataclass(frozen=True, slots=True)

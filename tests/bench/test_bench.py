@@ -149,7 +149,7 @@ def test_the_benchmark_writes_its_figures_as_json(tmp_path: Path, capsys: pytest
 
 def test_each_look_belongs_to_the_innermost_stage_and_threads_that_wait_to_none() -> None:
     budget = stages.Budget(loop=90.0, others=20.0)
-    loop = ("MainThread", "run (gateway/cli/commands.py:9)", "run (gateway/runtime/session/worker.py:1)")
+    loop = ("MainThread", "run (gateway/cli/commands.py:9)", "run (gateway/runtime/session/actor.py:1)")
     for looks, stack in (
         (1, (*loop, "settle (gateway/core/calls.py:5)", "sha (hashlib.py:3)")),
         (2, (*loop, "write (adapters/huma/v0_2.py:5)", "dumps (gateway/strict_json.py:8)")),

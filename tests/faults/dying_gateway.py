@@ -31,6 +31,7 @@ from gateway.store.call import Accept, Claim, Open, Settle
 from gateway.store.port import Engine
 from gateway.store.step import RUNTIME, Committed, Step
 from tests.ports import listen_on
+from tests.submits import SubmitsByCommit
 
 
 class Death:
@@ -48,7 +49,7 @@ class Death:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
-class MortalEngine:
+class MortalEngine(SubmitsByCommit):
     """An engine that may not live through a commit."""
 
     def __init__(self, inner: Engine, death: Death) -> None:

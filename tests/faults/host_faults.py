@@ -35,6 +35,7 @@ from tests.pace import PATIENCE
 from tests.scenarios.environment import API_KEY, Running, plain_http, until
 from tests.scenarios.hooks import SECRET
 from tests.scenarios.plain_runtime import PlainCodec, PlainOptions, PlainRuntime
+from tests.submits import submit_by
 
 ENGINE_METHODS = tuple(
     sorted(name for name in dir(Engine) if not name.startswith("_") and callable(getattr(Engine, name)))
@@ -338,6 +339,9 @@ class FaultyEngine(TemporaryEngine):
 
         def at_once(*args: Any, **kwargs: Any) -> Any:
             traps.step_on(f"engine.{name}")
+            if name == "submit":
+                # What happens to commits happens to submitted steps too.
+                return submit_by(self.commit, *args, **kwargs)
             return found(*args, **kwargs)
 
         return later if iscoroutinefunction(found) else at_once

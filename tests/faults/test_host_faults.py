@@ -426,7 +426,7 @@ async def _dead(one: Host) -> list[dict[str, object]]:
     "method",
     sorted(
         {*ENGINE_METHODS, "commit, done"}
-        - {"count_open_calls", "count_open_sessions", "held_back_by", "listen", "release", "submit"}
+        - {"count_open_calls", "count_open_sessions", "held_back_by", "listen", "release"}
     ),
 )
 async def test_a_store_that_raises_costs_what_asked_it_alone(running: Host, method: str) -> None:

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapp
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import parse_qs, urlsplit
@@ -42,6 +43,7 @@ from tests.engines.postgres_server import dsn
 from tests.pace import PATIENCE
 from tests.scenarios.environment import merge
 from tests.scenarios.plain_runtime import PlainRuntime
+from tests.submits import submit_by
 
 Found = TypeVar("Found")
 VERSION = "9.9.9"
@@ -304,12 +306,17 @@ class Environment:
         """Let a method of the store raise from now on, or work again."""
         if exc is None:
             delattr(self.engine, method)
+            if method == "commit":
+                delattr(self.engine, "submit")
             return
 
         async def fails(*_: Any, **__: Any) -> NoReturn:
             raise exc
 
         setattr(self.engine, method, fails)
+        if method == "commit":
+            # Sessions submit their steps.
+            self.engine.submit = partial(submit_by, fails)
 
     async def forget(self, session_id: str, *, keep: int) -> int:
         """Let retention remove all events of a session but the last ones; returns the first that is left."""

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import httpx
@@ -19,6 +20,7 @@ from tests.http.mcp_clients import NEWEST, Plain
 from tests.http.test_calls_from_outside import TOOLS
 from tests.pace import PATIENCE
 from tests.scenarios.environment import merge
+from tests.submits import submit_by
 
 SEVENS = {"rank": "7"}
 SUCCESS = {"outcome": "success", "result": 7}
@@ -85,7 +87,7 @@ class Scene:
                 await go_on.wait()
             return committed
 
-        monkeypatch.setattr(self.environment.engine, "commit", held)
+        monkeypatch.setattr(self.environment.engine, "submit", partial(submit_by, held))
         return recorded, go_on
 
     async def settle(self, call_id: str) -> None:

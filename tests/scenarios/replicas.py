@@ -27,12 +27,13 @@ from tests.engines.postgres_server import dsn, temporary_schema
 from tests.pace import PATIENCE
 from tests.scenarios.environment import API_KEY, Running, Scene, plain_http, until
 from tests.scenarios.fleet import Environment
+from tests.submits import SubmitsByCommit
 
 LEASE = 4.0
 """Seconds; long enough that nobody loses it because the machine stood still for one."""
 
 
-class Faulty(PostgresEngine):
+class Faulty(SubmitsByCommit, PostgresEngine):
     """The store as one instance sees it: it can be cut off, and its notifications can get lost."""
 
     def __init__(self, schema: str) -> None:
@@ -60,7 +61,7 @@ class Faulty(PostgresEngine):
         if self.stale and (not self.stale_kind or any(it.event.kind == self.stale_kind for it in step.events)):
             self.stale -= 1
             raise Stale("somebody else was faster")
-        return await super().commit(step)
+        return await PostgresEngine.commit(self, step)
 
     async def read(
         self, session_id: SessionId, *, after: int = 0, limit: int = 500, excerpts: bool = False

@@ -18,6 +18,7 @@ from tests.pace import PATIENCE
 from tests.scenarios.environment import GOOD, QUICK, Running, Scene, ended, until
 from tests.scenarios.fleet import condition, message
 from tests.scenarios.hooks import Gate, success, update
+from tests.submits import SubmitsByCommit
 
 
 @pytest.fixture
@@ -146,11 +147,11 @@ async def test_updates_of_an_outcome_keep_their_place_among_what_is_posted(both:
         await never_goes_back(both, gateway)
 
 
-class PageBeforeStep(SqliteEngine):
+class PageBeforeStep(SubmitsByCommit, SqliteEngine):
     """A store that reads the first page of sends between the second commit with sends and its answer."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, SystemClock())
+        SqliteEngine.__init__(self, path, SystemClock())
         self._committed, self._was_read = asyncio.Event(), asyncio.Event()
         self._count = 0
 
@@ -162,7 +163,7 @@ class PageBeforeStep(SqliteEngine):
         return page
 
     async def commit(self, step: Step) -> Committed:
-        committed = await super().commit(step)
+        committed = await SqliteEngine.commit(self, step)
         self._count += bool(step.sends)
         if self._count == 2:
             self._committed.set()

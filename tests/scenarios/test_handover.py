@@ -16,8 +16,7 @@ from gateway.events import SessionId
 from gateway.plugins import installed_adapters
 from gateway.runtime.cluster.handover import KEPT, Handover, worth_handing_over
 from gateway.runtime.notifications import Notifications
-from gateway.runtime.session.inbox import Inbox
-from gateway.runtime.session.pending_inputs import PendingInputs
+from gateway.runtime.session.inbox import Inbox, PendingInputs
 from gateway.runtime.session.signals import FrameArrived, Signal
 from gateway.runtime.system_clock import SystemClock, SystemIds
 from gateway.store.port import Engine
@@ -262,7 +261,9 @@ async def test_what_was_beyond_the_bounds_of_an_inbox_is_told_overloaded_by_the_
     async with cluster(newer).replica() as one:
         session_id = SessionId(await one.session())
         await one.wait_carries(session_id)
-        inbox = Inbox(frames=2, size=10_000, resumes=False, is_live=lambda _: False, overflow=print)
+        inbox = Inbox(
+            frames=2, size=10_000, resumes=False, is_live=lambda _: False, overflow=print, filled=lambda: None
+        )
         for payload in payloads:
             inbox.put_frame(Frame("event", payload), None)
         await stranger(one.faults).leave(session_id, left(inbox.take_all()))

@@ -108,7 +108,7 @@ async def test_metrics_have_every_series_and_no_label_that_a_peer_chose(both: Sc
     numbers = {value for value in values if re.fullmatch(r"[0-9.]+", value)}
     known = {"finn", "cards", "ask", "free", "_other", "success", "failure", "answered", f"huma-{both.dialect}",
              "from_runtime", "to_runtime", "dropped", "narrowed", "defaulted", "invented",
-            "part", "runtime", "autostart", "link", "executor", "accepted", "refused", "never_sent",
+            "part", "runtime", "autostart", "link", "session", "executor", "accepted", "refused", "never_sent",
             "not_processed", "uncertain", "canceled",
              "unreachable", "nobody", "unsure"}  # fmt: skip
     assert values - numbers <= known

@@ -18,11 +18,12 @@ from gateway.testing.runtimes.huma.server import HumaServer, SimAgent
 from tests.scenarios.environment import GOOD, Running, Scene, ended, until
 from tests.scenarios.fleet import Environment, condition, herm_environment, openhands_environment
 from tests.scenarios.hooks import Asked, Gate, Said, success
+from tests.submits import SubmitsByCommit
 
 BURST = 200
 
 
-class SlowDisk(SqliteEngine):
+class SlowDisk(SubmitsByCommit, SqliteEngine):
     """The store of an environment, on a disk that is slow while it is `held_up`."""
 
     def __init__(self, folder: Path) -> None:
@@ -41,7 +42,7 @@ class SlowDisk(SqliteEngine):
         if self._gate is not None:
             self._held.append(step)
             await self._gate.wait()
-        return await super().commit(step)
+        return await SqliteEngine.commit(self, step)
 
 
 async def test_a_burst_beyond_the_inbox_is_answered_call_by_call(both: Scene) -> None:

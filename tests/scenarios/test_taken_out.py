@@ -187,11 +187,9 @@ async def test_a_close_without_the_runtime_that_the_store_does_not_take_leaves_a
         back = take_out_runtime(newer)
         await gateway.post("/v1/reload", status=200)
         path = f"/v1/sessions/{session_id}"
-        gateway.faults.stale, gateway.faults.stale_kind = 1, "session.closed"
-        answer = await gateway.http.delete(path)
-        assert (answer.status_code, answer.json()["type"]) == (503, "/problems/busy")
         gateway.faults.broken = True
-        assert (await gateway.http.delete(path)).status_code == 500
+        answer = await gateway.http.delete(path)
+        assert (answer.status_code, answer.json()["type"]) == (503, "/problems/session-owner-unavailable")
         gateway.faults.broken = False
         assert (await gateway.get(path))["owner"] is None
         newer.configure(back)
@@ -200,6 +198,19 @@ async def test_a_close_without_the_runtime_that_the_store_does_not_take_leaves_a
         async with plain_http() as http:
             assert (await http.post(gateway.url + target, json=success("by callback"))).status_code == 200
         assert (await ended(call)).result == "by callback"
+
+
+async def test_a_close_without_the_runtime_is_decided_again_after_the_write_of_another(newer: Scene) -> None:
+    store = cluster(newer)
+    async with store.replica() as gateway:
+        await gateway.wait_carries(session_id := await gateway.session())
+        call, _ = await accepted(newer)
+        await gateway.wait_call(call.call_id, "accepted")
+        take_out_runtime(newer)
+        await gateway.post("/v1/reload", status=200)
+        gateway.faults.stale, gateway.faults.stale_kind = 1, "session.closed"
+        assert (await gateway.http.delete(f"/v1/sessions/{session_id}")).status_code == 204
+        await gateway.wait_call(call.call_id, "canceled")
 
 
 async def test_a_start_warns_of_sessions_whose_runtime_is_gone(newer: Scene) -> None:

@@ -8,15 +8,19 @@ from typing import Any
 
 from gateway.clock import Clock
 from gateway.errors import EngineUnavailable
+from gateway.store.port import Settled
 from gateway.store.sqlite import SqliteEngine
 from gateway.store.sqlite.file_guard import FileGuard
 from gateway.store.sqlite.job_thread import JobThread
 from gateway.store.sqlite.jobs import Job, Verdict
 from gateway.store.sqlite.tuning import SqliteTuning
 from gateway.store.sqlite.writer import Writer
+from gateway.store.step import Step
 from tests.simulation.loop import SimLoop, acts
 
 _TUNING = SqliteTuning(synchronous="OFF", young=20)
+_FULL = 0.03
+"""How often the store has no capacity for all steps."""
 
 
 class Disk:
@@ -137,6 +141,12 @@ class SimEngine(SqliteEngine):
         writer = SimWriter(self._path, self._clock, guard, loop=self._loop, disk=self._disk)
         self._writers.append(writer)
         return writer
+
+    def submit(self, steps: Sequence[Step], settled: Settled) -> int:
+        """Accept all steps, or sometimes only the first of them."""
+        random = self._loop.random
+        few = random.randrange(len(steps) + 1) if random.random() < _FULL else len(steps)
+        return super().submit(steps[:few], settled)
 
     def die(self, *, writes: bool) -> None:
         """Let go of the file, as the end of a process does."""

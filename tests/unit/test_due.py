@@ -21,7 +21,15 @@ class Session:
         self.at: datetime | None = None
         self.asked = 0
         self.reviews = reviews
-        self.inbox = Inbox(frames=1, size=1, resumes=True, is_live=lambda _: False, overflow=lambda _: None)
+        self.filled = asyncio.Event()
+        self.inbox = Inbox(
+            frames=1,
+            size=1,
+            resumes=True,
+            is_live=lambda _: False,
+            overflow=lambda _: None,
+            filled=self.filled.set,
+        )
         self.timer = DueTimer(self.inbox, CLOCK, next_due or self._next_due)
 
     def _next_due(self) -> datetime | None:
@@ -35,8 +43,8 @@ class Session:
     async def ticks(self) -> list[object]:
         async with asyncio.timeout(PATIENCE):
             while self.inbox.empty:
-                await self.inbox.wait_filled()
-        return list(self.inbox.take(10))
+                await self.filled.wait()
+        return list(self.inbox.take(10, size=1))
 
 
 async def test_a_session_is_told_when_something_is_due_and_not_before():

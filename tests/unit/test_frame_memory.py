@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from gateway.adapter.port import Frame
-from gateway.links.frame_memory import SMALL, FrameMemory
+from gateway.links.frame_memory import FRAMES, SMALL, FrameMemory
 from gateway.runtime.session.inbox import Inbox
 from gateway.runtime.session.signals import FrameArrived
 from gateway.strict_json import Malformed
@@ -22,13 +22,14 @@ def memory() -> FrameMemory:
 
 def make_inbox(memory: FrameMemory, *, resumes: bool, overflows: list[str] | None = None) -> Inbox:
     told = [] if overflows is None else overflows
+    FRAMES.set(memory)
     return Inbox(
         frames=100,
         size=100 * BIG,
         resumes=resumes,
         is_live=lambda _: False,
         overflow=told.append,
-        memory=memory,
+        filled=lambda: None,
     )
 
 
@@ -70,23 +71,23 @@ async def test_a_canceled_wait_gives_its_turn_to_the_next(memory: FrameMemory) -
     assert await second
 
 
-async def test_what_the_worker_decides_about_counts_until_it_asks_for_more(memory: FrameMemory) -> None:
+async def test_a_batch_counts_until_it_is_done(memory: FrameMemory) -> None:
     inbox = make_inbox(memory, resumes=False)
     inbox.put_frame(Frame("event", {}, BIG), None)
     assert memory.held == BIG
-    batch = inbox.take(10)
+    batch = inbox.take(10, size=100 * BIG)
     assert (inbox.bytes, memory.held) == (0, BIG)
     inbox.put_back(batch)
-    inbox.take(10)
+    inbox.take(10, size=100 * BIG)
     assert memory.held == BIG
-    inbox.wait_filled()
+    inbox.done()
     assert memory.held == 0
 
 
-async def test_an_inbox_whose_worker_ends_takes_its_frames_out_of_the_budget(memory: FrameMemory) -> None:
+async def test_an_inbox_whose_session_ends_takes_its_frames_out_of_the_budget(memory: FrameMemory) -> None:
     inbox = make_inbox(memory, resumes=False)
     inbox.put_frame(Frame("event", {}, BIG), None)
-    inbox.take(10)
+    inbox.take(10, size=100 * BIG)
     inbox.put_frame(Frame("event", {}, BIG), None)
     assert memory.held == 2 * BIG
     assert len(inbox.take_all()) == 1
@@ -106,7 +107,7 @@ async def test_without_room_a_link_that_resumes_is_cut_and_another_gets_a_reject
     other = make_inbox(memory, resumes=False)
     other.put_frame(Frame("event", {"a": 1}, BIG), None)
     other.put_frame(Frame("event", {"a": 2}, SMALL), None)
-    rejected, small = [one for one in other.take(10) if isinstance(one, FrameArrived)]
+    rejected, small = [one for one in other.take(10, size=100 * BIG) if isinstance(one, FrameArrived)]
     assert rejected.frame.payload == Malformed(
         f"the frame has {BIG:,} bytes; other frames take all of limits.frame_memory", '{"a":1}'
     )
@@ -116,7 +117,7 @@ async def test_without_room_a_link_that_resumes_is_cut_and_another_gets_a_reject
 async def test_a_frame_over_the_limit_is_rejected_and_keeps_its_cursor(memory: FrameMemory) -> None:
     inbox = make_inbox(memory, resumes=True)
     inbox.put_frame(Frame("event", {"text": "x" * 20 * BIG}), "7")
-    (signal,) = inbox.take(10)
+    (signal,) = inbox.take(10, size=100 * BIG)
     assert isinstance(signal, FrameArrived)
     assert isinstance(signal.frame.payload, Malformed)
     assert (signal.cursor, signal.overloaded) == ("7", False)

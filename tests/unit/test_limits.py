@@ -1,41 +1,44 @@
 """Slots, rates and the queues behind them."""
 
 import asyncio
-import gc
-import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from typing import ClassVar
 
 import pytest
 
-from gateway.events import CallId
+from gateway.events import CallId, SessionId
 from gateway.executors.port import NeverSent, Uncertain
 from gateway.runtime.calls.breaker import Breakers, Rule
 from gateway.runtime.calls.slots import Slots
 from gateway.runtime.metrics import Metrics
-from gateway.runtime.session.inbox import Inbox
 from gateway.runtime.session.signals import Signal, SlotFree, TurnedAway
 from gateway.runtime.system_clock import SystemClock
 from tests.pace import PATIENCE
 
 
-class Session(Inbox):
+class Session:
     """A session whose calls wait; it says in `order` which got their slot."""
 
+    known: ClassVar[dict[SessionId, "Session"]] = {}
+
     def __init__(self, order: list[str] | None = None) -> None:
-        super().__init__(frames=1, size=1, resumes=True, is_live=lambda _: False, overflow=lambda _: None)
+        self.id = SessionId(f"s-{len(self.known)}")
+        self.known[self.id] = self
         self.order: list[str] = [] if order is None else order
         self.granted = deque[str]()
         self.turned: list[str] = []
 
-    def put(self, signal: Signal) -> None:
+    @classmethod
+    def signal(cls, session_id: SessionId, signal: Signal) -> None:
+        session = cls.known[session_id]
         match signal:
             case SlotFree(call_id):
-                self.order.append(call_id)
-                self.granted.append(call_id)
+                session.order.append(call_id)
+                session.granted.append(call_id)
             case TurnedAway(call_id, reason):
-                self.turned.append(f"{call_id}: {reason}")
+                session.turned.append(f"{call_id}: {reason}")
             case _:
                 raise AssertionError(signal)
 
@@ -62,7 +65,7 @@ def slots(
 ) -> Slots:
     breakers = Breakers(SystemClock(), Metrics(version="0"), lambda: 0.0, rules={}, specs={})
     limits = {"cards": (most, rate), "other": (most, None)}
-    return Slots(breakers, limits, session=(per_session, session_rate))
+    return Slots(breakers, limits, session=(per_session, session_rate), signal=Session.signal)
 
 
 def breakers_of(*, failures: int = 1, reconnect_within: timedelta = timedelta(minutes=1)) -> Breakers:
@@ -73,7 +76,7 @@ def breakers_of(*, failures: int = 1, reconnect_within: timedelta = timedelta(mi
 
 def wait(made: Slots, session: Session, *names: str, executor: str = "cards") -> None:
     for name in names:
-        made.wait(executor, session, CallId(name))
+        made.wait(executor, session.id, CallId(name))
 
 
 def stop_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], Awaitable[None]]:
@@ -99,35 +102,35 @@ async def test_a_free_slot_goes_to_the_sessions_in_turn() -> None:
     wait(made, quiet, "q0", "q1")
     wait(made, late, "l0")
     for _ in range(7):
-        made.release("cards", busy)
+        made.release("cards", busy.id)
     assert order == ["b0", "b1", "q0", "l0", "b2", "q1", "b3", "b4"]
 
 
 async def test_a_call_that_ends_while_it_waits_takes_no_slot_and_leaves_nothing_behind() -> None:
     made = slots()
     session = Session()
-    assert made.take("cards", session)
+    assert made.take("cards", session.id)
     wait(made, session, *(f"c{n}" for n in range(1000)))
     for number in range(1000):
-        made.withdraw("cards", session, CallId(f"c{number}"))
-    made.withdraw("cards", session, CallId("never there"))
-    made.withdraw("gone", session, CallId("c1"))
+        made.withdraw("cards", session.id, CallId(f"c{number}"))
+    made.withdraw("cards", session.id, CallId("never there"))
+    made.withdraw("gone", session.id, CallId("c1"))
     assert (made.waiting, made.held) == (0, 1)
-    made.release("cards", session)
+    made.release("cards", session.id)
     assert (session.order, made.held) == ([], 0)
-    assert made.take("cards", session)
+    assert made.take("cards", session.id)
 
 
 async def test_a_session_that_ends_leaves_all_queues() -> None:
     made = slots()
     first, second = Session(), Session()
-    assert made.take("cards", first)
-    assert made.take("other", first)
+    assert made.take("cards", first.id)
+    assert made.take("other", first.id)
     wait(made, second, "x")
     wait(made, second, "y", executor="other")
-    made.forget(second)
-    made.release("cards", first)
-    made.release("other", first)
+    made.forget(second.id)
+    made.release("cards", first.id)
+    made.release("other", first.id)
     assert (second.order, made.waiting, made.held) == ([], 0, 0)
 
 
@@ -138,7 +141,7 @@ async def test_a_session_at_its_own_limit_does_not_hold_up_others_nor_keep_the_l
     made = slots(most=4, rate=100.0, per_session=1)
     order = list[str]()
     full, other = Session(order), Session(order)
-    assert made.take("cards", full)
+    assert made.take("cards", full.id)
     loop, timers = asyncio.get_running_loop(), list[float]()
     call_later = loop.call_later
 
@@ -153,7 +156,7 @@ async def test_a_session_at_its_own_limit_does_not_hold_up_others_nor_keep_the_l
     await pass_time(0.05)
     assert order == ["o1"]
     assert [delay for delay in timers if delay < 0.02] == []
-    made.release("cards", full)
+    made.release("cards", full.id)
     assert order == ["o1", "f1"]
 
 
@@ -183,35 +186,32 @@ async def test_a_new_call_does_not_overtake_one_whose_time_has_just_come(monkeyp
     now = loop.time()
     monkeypatch.setattr(loop, "time", lambda: now)
     made, session = slots(most=9, rate=1.0), Session()
-    assert made.take("cards", session)
+    assert made.take("cards", session.id)
     wait(made, session, "first")
     now += 2
-    assert not made.take("cards", session)
+    assert not made.take("cards", session.id)
 
 
 async def test_a_session_that_returns_a_slot_keeps_to_its_limit() -> None:
     made, session = slots(most=9, per_session=2), Session()
-    assert [made.take("cards", session) for _ in range(3)] == [True, True, False]
-    made.release("cards", session)
-    assert [made.take("cards", session) for _ in range(2)] == [True, False]
+    assert [made.take("cards", session.id) for _ in range(3)] == [True, True, False]
+    made.release("cards", session.id)
+    assert [made.take("cards", session.id) for _ in range(2)] == [True, False]
 
 
 async def test_a_session_that_ends_is_forgotten_with_its_rate() -> None:
-    made, session = slots(session_rate=5.0), Session()
-    assert made.take("cards", session)
-    made.release("cards", session)
-    made.forget(session)
-    gone = weakref.ref(session)
-    del session
-    gc.collect()
-    assert gone() is None
+    made, session = slots(most=9, session_rate=1.0), Session()
+    assert [made.take("cards", session.id) for _ in range(2)] == [True, False]
+    made.release("cards", session.id)
+    made.forget(session.id)
+    assert made.take("cards", session.id)
 
 
 async def test_a_process_that_is_about_to_exit_starts_no_call_and_turns_none_away() -> None:
     breakers = breakers_of(reconnect_within=timedelta(0))
-    made, session = Slots(breakers, {"cards": (1, None)}, session=(16, None)), Session()
+    made, session = Slots(breakers, {"cards": (1, None)}, session=(16, None), signal=Session.signal), Session()
     made.pause()
-    assert not made.take("cards", session)
+    assert not made.take("cards", session.id)
     breakers.end_attempt("cards", breakers.start_attempt("cards"), NeverSent("refused"))
     assert made.refusal("cards")
     wait(made, session, "a")
@@ -220,10 +220,14 @@ async def test_a_process_that_is_about_to_exit_starts_no_call_and_turns_none_awa
 
 async def test_only_one_call_at_a_time_probes_and_those_behind_it_are_turned_away_in_time() -> None:
     breakers = breakers_of(reconnect_within=timedelta(milliseconds=300))
-    made, first, second = Slots(breakers, {"cards": (9, None)}, session=(16, None)), Session(), Session()
+    made, first, second = (
+        Slots(breakers, {"cards": (9, None)}, session=(16, None), signal=Session.signal),
+        Session(),
+        Session(),
+    )
     breakers.end_attempt("cards", breakers.start_attempt("cards"), NeverSent("refused"))
     wait(made, first, "a")
-    assert not made.take("cards", second)
+    assert not made.take("cards", second.id)
     # The end of a running probe is no time to wait for.
     breakers.start_attempt("cards")
     wait(made, second, "b")
@@ -236,7 +240,7 @@ async def test_only_one_call_at_a_time_probes_and_those_behind_it_are_turned_awa
 
 async def test_a_closed_breaker_has_no_beginning() -> None:
     breakers = breakers_of(failures=2)
-    made = Slots(breakers, {"cards": (1, None)}, session=(16, None))
+    made = Slots(breakers, {"cards": (1, None)}, session=(16, None), signal=Session.signal)
     breakers.end_attempt("cards", breakers.start_attempt("cards"), Uncertain("500"))
     (one,) = made.executors()
     assert (one.breaker, one.since, one.reason) == ("closed", None, "500")
@@ -266,7 +270,7 @@ async def test_fewer_slots_after_a_reload_are_kept_to_and_more_are_used_at_once(
     made.configure({"cards": (most, None)}, session=(16, None))
     assert len(session.order) == max(3, most)
     for _ in range(3):
-        made.release("cards", session)
+        made.release("cards", session.id)
     assert made.held == most
 
 
@@ -289,7 +293,7 @@ async def test_a_session_s_rate_holds_over_all_executors_and_holds_nobody_else_u
     assert order[-1] == "c0"
     await pass_time(0.26)
     assert len(order) == 26
-    made.forget(hasty)
+    made.forget(hasty.id)
     await pass_time(0.2)
     assert len(order) == 26
 
@@ -298,10 +302,10 @@ async def test_a_session_s_rate_set_or_lifted_by_a_reload_counts_at_once() -> No
     made = slots(most=1000, per_session=1000)
     session = Session()
     for _ in range(5):
-        assert made.take("cards", session)
+        assert made.take("cards", session.id)
     made.configure({"cards": (1000, None)}, session=(1000, 0.01))
-    assert made.take("cards", session)
-    assert not made.take("cards", session)
+    assert made.take("cards", session.id)
+    assert not made.take("cards", session.id)
     wait(made, session, "c1", "c2")
     assert session.order == []
     made.configure({"cards": (1000, None)}, session=(1000, None))
@@ -331,7 +335,7 @@ async def test_a_probe_that_is_due_between_two_looks_at_the_clock_starts_at_once
 
     rule = Rule(failures=1, open_for=minute, reconnect_within=minute, pause=pause)
     breakers = Breakers(TickingClock(tick), Metrics(version="0"), lambda: 0.0, rules={"cards": rule}, specs={})
-    made, session = Slots(breakers, {"cards": (1, None)}, session=(16, None)), Session()
+    made, session = Slots(breakers, {"cards": (1, None)}, session=(16, None), signal=Session.signal), Session()
     breakers.end_attempt("cards", breakers.start_attempt("cards"), NeverSent("refused"))
     wait(made, session, "a")
     async with asyncio.timeout(PATIENCE):
@@ -352,7 +356,7 @@ async def test_a_call_whose_rate_allows_it_between_two_looks_at_the_clock_starts
         return now
 
     made, session = slots(most=9, rate=1.0), Session()
-    made.take("cards", session)
+    made.take("cards", session.id)
     now += 1.0 - parts * tick / 4
     monkeypatch.setattr(loop, "time", look)
     wait(made, session, "a")

@@ -70,7 +70,7 @@ PRIVATE = {
     "courier": "event delivery",
     "dice": "jitter",
     "ground": "environment",
-    "pump": "session worker",
+    "pump": "session actor",
     "relay": "forwarding",
     "seat": "player",
     "stage": "environment",

@@ -7,22 +7,24 @@ from collections.abc import Callable
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.events import CallId
+from gateway.events import CallId, SessionId
 from gateway.runtime.calls.reports import Report
-from gateway.runtime.session.inbox import Inbox
 from gateway.runtime.session.signals import ProgressGiven, Signal
 from gateway.strict_json import MEMBERS, Members
 from tests.pace import PATIENCE
 
 
-class Listening(Inbox):
-    """An inbox that notes the thread in which something is put in."""
+class Listening:
+    """Notes the signals of reports, with the threads in which they come."""
 
     def __init__(self) -> None:
-        super().__init__(frames=1, size=1, resumes=True, is_live=lambda _: False, overflow=lambda _: None)
         self.heard: asyncio.Queue[tuple[Signal, int]] = asyncio.Queue()
 
-    def put(self, signal: Signal) -> None:
+    def report(self) -> Report:
+        return Report(SessionId("finn"), CallId("c-1"), self._hear)
+
+    def _hear(self, session_id: SessionId, signal: Signal) -> None:
+        assert session_id == "finn"
         self.heard.put_nowait((signal, threading.get_ident()))
 
 
@@ -42,7 +44,7 @@ async def test_a_report_from_another_thread_is_passed_on_in_the_thread_of_the_se
     say: Callable[[Report], None],
 ) -> None:
     inbox = Listening()
-    await asyncio.to_thread(say, Report(inbox, CallId("c-1")))
+    await asyncio.to_thread(say, inbox.report())
     async with asyncio.timeout(PATIENCE):
         signal, thread = await inbox.heard.get()
     assert isinstance(signal, ProgressGiven)
@@ -54,7 +56,7 @@ async def test_a_report_from_another_thread_is_read_by_the_limit_of_the_gateway(
     inbox, limit = Listening(), Members()
     MEMBERS.set(limit)
     limit.most = 2
-    report = Report(inbox, CallId("c-1"))
+    report = inbox.report()
     with capture_logs() as lines:
         # Unlike `asyncio.to_thread`, such a thread has not the context of the loop.
         thread = threading.Thread(target=report, args=({"percent": 40, "text": "much", "of": "it"},))
@@ -66,5 +68,5 @@ async def test_a_report_from_another_thread_is_read_by_the_limit_of_the_gateway(
 
 async def test_a_report_from_the_thread_of_the_session_is_passed_on_at_once() -> None:
     inbox = Listening()
-    Report(inbox, CallId("c-1"))({"percent": 40})
+    inbox.report()({"percent": 40})
     assert inbox.heard.qsize() == 1

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.adapter.port import Resting, RestTimes
 from gateway.errors import EngineUnavailable, LinkLost
-from gateway.runtime.session.resting import STOPPED, Rest
+from gateway.runtime.session.link import STOPPED, Rest
 from tests.pace import PATIENCE
 
 MINUTE = timedelta(seconds=60)

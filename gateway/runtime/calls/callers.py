@@ -11,9 +11,9 @@ from gateway.errors import EngineUnavailable, Overloaded
 from gateway.events import CallId, CallProgressed, SessionId, ToolFinished
 from gateway.runtime.drain import Drain
 from gateway.runtime.feeds.wakeup import wait_any
-from gateway.runtime.session.directory import SessionDirectory, reply_slot
+from gateway.runtime.session.actor import Actor
+from gateway.runtime.session.registry import Sessions, reply_slot
 from gateway.runtime.session.signals import CallAsked
-from gateway.runtime.session.worker import SessionWorker
 from gateway.runtime.views import Heartbeat, News, StreamItem
 from gateway.store.call import Call
 from gateway.store.port import Engine
@@ -35,14 +35,14 @@ class Callers:
     """Opens calls for callers, and holds their requests until the calls have ended."""
 
     def __init__(
-        self, engine: Engine, directory: SessionDirectory, ids: Ids, follow: Follow, *, beat: float, drain: Drain
+        self, engine: Engine, sessions: Sessions, ids: Ids, follow: Follow, *, beat: float, drain: Drain
     ) -> None:
         """Prepare; `follow` yields the events after a sequence, new events as they come, and heartbeats.
 
         At the end of the `drain`, waiting requests return at once with calls that are still open.
         """
         self._engine = engine
-        self._directory = directory
+        self._sessions = sessions
         self._ids = ids
         self._follow = follow
         self._beat = beat
@@ -72,15 +72,15 @@ class Callers:
             Draining: the gateway is stopping, and the call would be new.
         """
         if not request.fresh:
-            session = await self._directory.session(session_id)
+            session = await self._sessions.session(session_id)
             known = await self._engine.call(id_of(session.runtime, session.native_id, request))
             if known is not None:
                 same_call(known, request)
                 return known
-        worker = await self._directory.worker(session_id)
+        actor = await self._sessions.actor(session_id)
         self._drain.refuse_new()
-        call_id: CallId = await self._directory.ask(worker, CallAsked(request, reply_slot()))
-        return worker.view.calls.get(call_id) or await self._directory.call(call_id)
+        call_id: CallId = await self._sessions.ask(actor, CallAsked(request, reply_slot()))
+        return actor.view.calls.get(call_id) or await self._sessions.call(call_id)
 
     async def wait(self, call_id: CallId, seconds: float) -> Call:
         """Wait until a call ends, `seconds` have passed, or the gateway stops.
@@ -88,13 +88,13 @@ class Callers:
         Raises:
             NotFound: the call is unknown. Overloaded: too many requests wait already.
         """
-        call = await self._directory.call(call_id)
+        call = await self._sessions.call(call_id)
         if seconds <= 0 or not call.is_open:
             return call
         with self.holding(call.session_id):
             try:
                 await self._wait_outcome(call, seconds)
-                return await self._directory.call(call_id)
+                return await self._sessions.call(call_id)
             except EngineUnavailable:
                 # The caller sees an open call and can wait again.
                 return call
@@ -106,7 +106,7 @@ class Callers:
                 finished = await self._wait_outcome(call, seconds, tell)
                 if finished is not None:
                     return call, finished
-                call = await self._directory.call(call.call_id)
+                call = await self._sessions.call(call.call_id)
             return call, await self.finished(call)
         except EngineUnavailable:
             if not call.is_open:
@@ -129,16 +129,16 @@ class Callers:
             return None
 
     async def _watch(self, call: Call, tell: Tell | None) -> ToolFinished | None:
-        owned = self._directory.owned(call.session_id)
+        owned = self._sessions.owned(call.session_id)
         if owned is not None and tell is None:
-            finished = await self._watch_here(call, owned.worker)
+            finished = await self._watch_here(call, owned)
             if finished is not None:
                 return finished
         loop = asyncio.get_running_loop()
         told_at = loop.time()
         async with aclosing(self._follow(call.session_id, call.request_sequence, self._beat / 2)) as items:
             async for item in items:
-                if isinstance(item, Heartbeat) and not (await self._directory.call(call.call_id)).is_open:
+                if isinstance(item, Heartbeat) and not (await self._sessions.call(call.call_id)).is_open:
                     # Without a lease this instance receives no news; another instance ended the call.
                     return None
                 events = [one.event for one in item.items] if isinstance(item, News) else []
@@ -153,17 +153,17 @@ class Callers:
                     told_at = loop.time()
         return None
 
-    async def _watch_here(self, call: Call, worker: SessionWorker) -> ToolFinished | None:
+    async def _watch_here(self, call: Call, actor: Actor) -> ToolFinished | None:
         """Wait for the outcome of a call whose session runs here, without reading the journal.
 
         Returns None if the journal must be read: the call has ended already, or the session was released.
         """
-        with worker.feed.watching(call.call_id) as watch:
-            while call.call_id in worker.view.calls and not worker.feed.closed and not self._drain.over.is_set():
+        with actor.feed.watching(call.call_id) as watch:
+            while call.call_id in actor.view.calls and not actor.feed.closed and not self._drain.over.is_set():
                 woke = await wait_any(watch, self._drain.over, within=self._beat / 2)
                 if watch.outcome is not None:
                     return watch.outcome
-                if not woke and not (await self._directory.call(call.call_id)).is_open:
+                if not woke and not (await self._sessions.call(call.call_id)).is_open:
                     # Without a lease this instance receives no news; another instance ended the call.
                     break
             return watch.outcome

@@ -12,7 +12,7 @@ from gateway.runtime.calls.dispatcher import Dispatcher
 from gateway.runtime.calls.history import load_history
 from gateway.runtime.calls.redriving import Redriving
 from gateway.runtime.services import Services
-from gateway.runtime.session.directory import SessionDirectory, reply_slot
+from gateway.runtime.session.registry import Sessions, reply_slot
 from gateway.runtime.session.signals import CancelOrdered, OutcomeGiven, OutcomeLate, ProgressGiven
 from gateway.runtime.views import CallHistory
 from gateway.store.call import Call
@@ -20,12 +20,12 @@ from gateway.store.rows import CallFilter, Page
 
 
 class Calls:
-    """Queries calls, and sends outcomes, progress and orders to the worker of the call's session."""
+    """Queries calls, and sends outcomes, progress and orders to the actor of the call's session."""
 
     def __init__(
         self,
         services: Services,
-        directory: SessionDirectory,
+        sessions: Sessions,
         dispatcher: Dispatcher,
         callbacks: Callbacks,
         redriving: Redriving,
@@ -34,7 +34,7 @@ class Calls:
     ) -> None:
         """Prepare; `largest` returns the size limit for outcomes of an executor of this name."""
         self._engine = services.engine
-        self._directory = directory
+        self._sessions = sessions
         self._dispatcher = dispatcher
         self._callbacks = callbacks
         self._redriving = redriving
@@ -51,11 +51,11 @@ class Calls:
 
     async def one(self, call_id: CallId) -> Call:
         """Load a call."""
-        return await self._directory.call(call_id)
+        return await self._sessions.call(call_id)
 
     async def history(self, call_id: CallId) -> CallHistory:
         """Load the whole history of a call."""
-        return await load_history(self._engine, await self._directory.call(call_id))
+        return await load_history(self._engine, await self._sessions.call(call_id))
 
     def callback_allowed(self, call_id: CallId, token: str) -> bool:
         """Whether a callback token belongs to a call, in constant time."""
@@ -72,19 +72,19 @@ class Calls:
         answer = self._dispatcher.scan_answer(row.executor, answer)
         if row.outcome_sha == outcome_fingerprint(answer.outcome):
             return row
-        worker = await self._directory.worker(row.session_id)
-        if await self._directory.ask(worker, OutcomeGiven(call_id, answer, reply_slot())):
-            return await self._directory.call(call_id)
-        row = await self._directory.call(call_id)
+        actor = await self._sessions.actor(row.session_id)
+        if await self._sessions.ask(actor, OutcomeGiven(call_id, answer, reply_slot())):
+            return await self._sessions.call(call_id)
+        row = await self._sessions.call(call_id)
         if row.outcome_sha == outcome_fingerprint(answer.outcome):
             return row
         if row.late:
             raise Conflict(f"the call has already {row.state}; another late outcome is on record")
-        await self._directory.ask(worker, OutcomeLate(row, answer, reply_slot()))
+        await self._sessions.ask(actor, OutcomeLate(row, answer, reply_slot()))
         raise Conflict(f"the call has already {row.state}; this outcome was recorded as ignored")
 
     async def _answerable(self, call_id: CallId, size: int) -> Call:
-        row = await self._directory.call(call_id)
+        row = await self._sessions.call(call_id)
         ended = None if row.finished_at is None else await self._engine.ended_for(call_id)
         if ended is not None and ended > self._late:
             raise CallOver(f"the call has {row.state}, over {self._late.seconds // 60} minutes ago")
@@ -101,9 +101,9 @@ class Calls:
             TooLarge: this report, or all reports of the call together, are too large.
         """
         row = await self._answerable(call_id, size)
-        worker = await self._directory.worker(row.session_id)
-        if not await self._directory.ask(worker, ProgressGiven(call_id, data, reply_slot())):
-            raise Conflict(f"the call has already {(await self._directory.call(call_id)).state}")
+        actor = await self._sessions.actor(row.session_id)
+        if not await self._sessions.ask(actor, ProgressGiven(call_id, data, reply_slot())):
+            raise Conflict(f"the call has already {(await self._sessions.call(call_id)).state}")
 
     async def cancel(self, call_id: CallId, *, reason: str | None) -> Call:
         """Cancel a call.
@@ -111,12 +111,12 @@ class Calls:
         Raises:
             Conflict: the call has ended.
         """
-        row = await self._directory.call(call_id)
-        worker = await self._directory.worker(row.session_id)
-        if not await self._directory.ask(worker, CancelOrdered(call_id, reason, reply_slot())):
-            raise Conflict(f"the call has already {(await self._directory.call(call_id)).state}")
-        return await self._directory.call(call_id)
+        row = await self._sessions.call(call_id)
+        actor = await self._sessions.actor(row.session_id)
+        if not await self._sessions.ask(actor, CancelOrdered(call_id, reason, reply_slot())):
+            raise Conflict(f"the call has already {(await self._sessions.call(call_id)).state}")
+        return await self._sessions.call(call_id)
 
     async def redrive(self, call_id: CallId, *, new_key: bool, deliver: bool) -> Call:
         """Redrive a call; return the new call, or the same one if it is open."""
-        return await self._redriving.call(await self._directory.call(call_id), new_key=new_key, deliver=deliver)
+        return await self._redriving.call(await self._sessions.call(call_id), new_key=new_key, deliver=deliver)

@@ -15,7 +15,7 @@ from gateway.core.calls import fingerprint
 from gateway.core.own_actions import TICKET
 from gateway.events import CallId, SessionId
 from gateway.runtime.cluster.lease import LeaseKeeper
-from gateway.runtime.session.directory import SessionDirectory
+from gateway.runtime.session.registry import Sessions
 from gateway.store.call import CALLER, Call
 from gateway.store.port import Engine
 from gateway.store.rows import CallFilter, Page, StoredAnswer
@@ -34,11 +34,9 @@ _SEARCHED = 100
 class CallDeduplicator:
     """Counts the listeners of each call on this instance; a named lease shows those on other instances."""
 
-    def __init__(
-        self, engine: Engine, directory: SessionDirectory, clock: Clock, ids: Ids, keeper: LeaseKeeper
-    ) -> None:
+    def __init__(self, engine: Engine, sessions: Sessions, clock: Clock, ids: Ids, keeper: LeaseKeeper) -> None:
         self._engine = engine
-        self._directory = directory
+        self._sessions = sessions
         self._clock = clock
         self._ids = ids
         self._keeper = keeper
@@ -101,9 +99,9 @@ class CallDeduplicator:
         return await self._engine.remember(key=call.call_id, scope=_SCOPE, answer=StoredAnswer("", b"", expires_at))
 
     async def _open_calls(self, session_id: SessionId) -> Collection[Call]:
-        owned = self._directory.owned(session_id)
+        owned = self._sessions.owned(session_id)
         if owned is not None:
-            return tuple(owned.worker.view.calls.values())
+            return tuple(owned.view.calls.values())
         return await self._engine.open_calls(session_id)
 
     @asynccontextmanager

@@ -9,7 +9,7 @@ import asyncio
 from asyncio import Future, Task
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from logging import INFO, WARNING
 from typing import Any
@@ -22,7 +22,7 @@ from gateway.core.session import RetryPolicy
 from gateway.core.state import SessionView
 from gateway.core.trace_context import attempt_context
 from gateway.errors import EngineUnavailable
-from gateway.events import CallId
+from gateway.events import CallId, SessionId
 from gateway.executors.port import (
     Accepted,
     Answer,
@@ -37,7 +37,6 @@ from gateway.executors.port import (
     Uncertain,
 )
 from gateway.guard import FAULTS, guard, guard_call, is_fault, spawn
-from gateway.runtime.calls.attempt_traces import AttemptTraces
 from gateway.runtime.calls.breaker import Breakers
 from gateway.runtime.calls.callbacks import Callbacks
 from gateway.runtime.calls.reports import Report
@@ -47,9 +46,9 @@ from gateway.runtime.delivery.backends import Backends
 from gateway.runtime.delivery.subscriptions import target_of
 from gateway.runtime.metrics import AttemptResult
 from gateway.runtime.services import Services
-from gateway.runtime.session.inbox import Inbox
-from gateway.runtime.session.signals import Attempted, ExecutorReplied
+from gateway.runtime.session.signals import Attempted, ExecutorReplied, Signal
 from gateway.store.call import Call
+from gateway.traces.spans import post_span
 
 log = structlog.get_logger(__name__)
 
@@ -88,7 +87,10 @@ class Dispatcher:
         callbacks: Callbacks,
         scanner: SecretScanner,
         backends: Backends,
+        signal: Callable[[SessionId, Signal], None],
     ) -> None:
+        """Prepare; `signal` puts a signal into the inbox of a session."""
+        self._signal = signal
         self._clock = services.clock
         self._engine = services.engine
         self._metrics = services.metrics
@@ -99,13 +101,13 @@ class Dispatcher:
         self._scanner = scanner
         self._backends = backends
         self._tasks = services.tasks
-        self._traces = None if services.traces is None else AttemptTraces(services.traces, services.clock)
-        self._attempts: dict[Inbox, dict[CallId, Future[Answer]]] = {}
+        self._traces = services.traces
+        self._attempts: dict[SessionId, dict[CallId, Future[Answer]]] = {}
         """The running attempts of each session."""
         self._broken_off: dict[Future[Answer], None] = {}
         """Canceled attempts whose end is not reported."""
-        self._questions: dict[Inbox, dict[Task[None], None]] = {}
-        self._asking = Counter[tuple[Inbox, str]]()
+        self._questions: dict[SessionId, dict[Task[None], None]] = {}
+        self._asking = Counter[tuple[SessionId, str]]()
         """The number of requests about routed events on the wire, by session and executor."""
         self._report_end = guard_call("dispatcher", self._handle_end)
         self._canceling = 0
@@ -125,22 +127,22 @@ class Dispatcher:
         """The number of attempts on the wire, for calls and for routed events."""
         return sum(len(of_session) for of_session in self._attempts.values()) + self._asking.total()
 
-    def busy(self, session: Inbox) -> bool:
+    def busy(self, session: SessionId) -> bool:
         """Whether an attempt for a session is on the wire."""
-        return session in self._attempts or any(inbox is session for inbox, _ in self._asking)
+        return session in self._attempts or any(name == session for name, _ in self._asking)
 
-    def attempts(self, session: Inbox, view: SessionView) -> Counter[str]:
+    def attempts(self, view: SessionView) -> Counter[str]:
         """Count a session's attempts on the wire by executor."""
-        found = Counter[str]()
+        session, found = view.session_id, Counter[str]()
         for call_id in self._attempts.get(session, ()):
             call = view.calls.get(call_id)
             found[(call.executor if call is not None else None) or "-"] += 1
-        for (inbox, executor), count in self._asking.items():
-            if inbox is session:
+        for (name, executor), count in self._asking.items():
+            if name == session:
                 found[executor] += count
         return found
 
-    def abandon(self, session: Inbox) -> None:
+    def abandon(self, session: SessionId) -> None:
         """Cancel the attempts of a session that continues elsewhere, without sending cancels to executors."""
         self._break_off(*self._attempts.get(session, {}).values())
         for question in self._questions.get(session, ()):
@@ -153,7 +155,7 @@ class Dispatcher:
 
     # Calls -----------------------------------------------------------------------------------------------
 
-    def dispatch(self, session: Inbox, effect: Dispatch, view: SessionView, *, protocol: str) -> None:
+    def dispatch(self, session: SessionId, effect: Dispatch, view: SessionView, *, protocol: str) -> None:
         """Start one attempt of a call that holds a slot."""
         call = effect.call
         epoch = self._breakers.start_attempt(call.executor or "")
@@ -177,7 +179,7 @@ class Dispatcher:
             answer = NeverSent("the deadline had passed before this attempt")
             self._finish(session, call, epoch, answer, "never_sent", is_evidence=False)
             return
-        report = Report(session, call.call_id)
+        report = Report(session, call.call_id, self._signal)
         try:
             links = self._callbacks.addresses(call.call_id)
             data = call_data(
@@ -211,19 +213,20 @@ class Dispatcher:
             answer = _note_fault(exc, executor=call.executor, call_id=call.call_id)
             self._finish(session, call, epoch, answer, "uncertain", is_evidence=False)
             return
-        if self._traces is not None and request.exchange is not None:
-            self._traces.watch(attempt, call, request.exchange)
+        if request.exchange is not None:
+            trace = partial(self._trace, call, request.exchange, self._clock.now())
+            attempt.add_done_callback(guard_call("traces", trace))
         self._attempts.setdefault(session, {})[call.call_id] = attempt
         attempt.add_done_callback(partial(self._report_end, report, call, epoch, timeout, policy))
 
+    def _trace(self, call: Call, exchange: HttpExchange, started_at: datetime, attempt: Future[Answer]) -> None:
+        failed = attempt.cancelled() or attempt.exception() is not None
+        span = post_span(call, exchange, None if failed else attempt.result(), started_at, self._clock.now())
+        if self._traces is not None and span is not None:
+            self._traces.put(span)
+
     def _handle_end(
-        self,
-        report: Report,
-        call: Call,
-        epoch: int,
-        timeout: timedelta,
-        policy: RetryPolicy,
-        attempt: Future[Answer],
+        self, report: Report, call: Call, epoch: int, timeout: timedelta, policy: RetryPolicy, attempt: Future[Answer]
     ) -> None:
         report.end()
         session = report.session
@@ -245,7 +248,14 @@ class Dispatcher:
         self._finish(session, call, epoch, answer, result, is_evidence=is_evidence)
 
     def _finish(
-        self, session: Inbox, call: Call, epoch: int, answer: Answer | None, result: AttemptResult, *, is_evidence: bool
+        self,
+        session: SessionId,
+        call: Call,
+        epoch: int,
+        answer: Answer | None,
+        result: AttemptResult,
+        *,
+        is_evidence: bool,
     ) -> None:
         """Finish an attempt; `is_evidence` says whether its answer shows that the executor is available or not."""
         name = call.executor or ""
@@ -279,7 +289,7 @@ class Dispatcher:
                 attempt=call.attempt,
                 executor=call.executor,
             )
-        session.put(Attempted(call.call_id, call.attempt, answer))
+        self._signal(session, Attempted(call.call_id, call.attempt, answer))
 
     def scan_answer(self, executor: str | None, answer: Answered) -> Answered:
         """Log unknown members of an outcome, and mask secrets in its error."""
@@ -291,15 +301,11 @@ class Dispatcher:
             log.warning("unknown members of an outcome ignored", executor=executor, members=members)
         return self._scanner.scan(executor, answer)
 
-    def release(self, session: Inbox, effect: Release) -> None:
+    def release(self, session: SessionId, effect: Release) -> None:
         """Cancel the attempt of a call that has ended or is being canceled, and notify the executor."""
         attempt = self._attempts.get(session, {}).get(effect.call_id)
         if attempt is not None and effect.stop:
             self._break_off(attempt)
-        self.tell(effect)
-
-    def tell(self, effect: Release) -> None:
-        """Send the executor a cancel, if the effect contains one."""
         found = self._backends.executor(effect.executor or "")
         if found is None or effect.tell is None:
             return
@@ -328,36 +334,36 @@ class Dispatcher:
 
     # Questions -------------------------------------------------------------------------------------------
 
-    def ask(self, session: Inbox, effect: Ask) -> None:
+    def ask(self, session: SessionId, effect: Ask) -> None:
         """Send a routed event to its executor in a new task."""
         self._start_question(session, partial(self._ask_until_deadline, session, effect))
 
-    def await_copy(self, session: Inbox, effect: AwaitCopy) -> None:
+    def await_copy(self, session: SessionId, effect: AwaitCopy) -> None:
         """Report the fate of a copy to its session, in a new task."""
         self._start_question(session, partial(self._await_copy, session, effect))
 
-    def _start_question(self, session: Inbox, question: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def _start_question(self, session: SessionId, question: Callable[[], Coroutine[Any, Any, None]]) -> None:
         asking = guard("question", question, self._tasks, times=3)
         self._questions.setdefault(session, {})[asking] = None
         asking.add_done_callback(guard_call("dispatcher", partial(self._forget, session)))
 
-    def _forget(self, session: Inbox, question: Task[None]) -> None:
+    def _forget(self, session: SessionId, question: Task[None]) -> None:
         of_session = self._questions.get(session, {})
         of_session.pop(question, None)
         if not of_session:
             self._questions.pop(session, None)
 
-    async def _ask_until_deadline(self, session: Inbox, effect: Ask) -> None:
+    async def _ask_until_deadline(self, session: SessionId, effect: Ask) -> None:
         answer = await self._ask(session, effect)
-        session.put(ExecutorReplied(effect.sequence, answer))
+        self._signal(session, ExecutorReplied(effect.sequence, answer))
 
-    async def _await_copy(self, session: Inbox, effect: AwaitCopy) -> None:
+    async def _await_copy(self, session: SessionId, effect: AwaitCopy) -> None:
         # Another instance may deliver the copy, and this one may restart meanwhile: only the ledger knows.
         pause = _COPY_LOOK
         while self._clock.now() < effect.deadline_at:
             answer = await self._fate_of_copy(effect)
             if answer is not None:
-                session.put(ExecutorReplied(effect.sequence, answer))
+                self._signal(session, ExecutorReplied(effect.sequence, answer))
                 return
             await asyncio.sleep(pause)
             pause = min(_LONGEST_COPY_LOOK, pause * 1.5)
@@ -378,7 +384,7 @@ class Dispatcher:
             return Replied({"delivered": True})
         return failure(f"{effect.destination!r} did not take the message: {row.reason or row.state}")
 
-    async def _ask(self, session: Inbox, effect: Ask) -> Answer:
+    async def _ask(self, session: SessionId, effect: Ask) -> Answer:
         found = self._backends.executor(effect.executor)
         if found is None:
             return failure(f"there is no executor {effect.executor!r}")

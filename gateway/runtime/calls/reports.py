@@ -2,17 +2,17 @@
 
 import asyncio
 from asyncio import AbstractEventLoop, Future
+from collections.abc import Callable
 from contextvars import copy_context
 from typing import Any, cast
 
 import structlog
 
 from gateway.errors import DragomanError, TooLarge
-from gateway.events import CallId
+from gateway.events import CallId, SessionId
 from gateway.guard import guard_call
 from gateway.log_limit import limited
-from gateway.runtime.session.inbox import Inbox
-from gateway.runtime.session.signals import ProgressGiven
+from gateway.runtime.session.signals import ProgressGiven, Signal
 from gateway.strict_json import Unreadable, read_strictly, write_strictly
 
 log = structlog.get_logger(__name__)
@@ -29,11 +29,13 @@ class Report:
     One report at a time is being recorded. Reports after the end of the attempt or the call are ignored.
     """
 
-    __slots__ = ("_call_id", "_context", "_newest", "_over", "_under_way", "session")
+    __slots__ = ("_call_id", "_context", "_loop", "_newest", "_over", "_signal", "_under_way", "session")
 
-    def __init__(self, session: Inbox, call_id: CallId) -> None:
-        """Prepare; reports are passed on in the session's event loop."""
+    def __init__(self, session: SessionId, call_id: CallId, signal: Callable[[SessionId, Signal], None]) -> None:
+        """Prepare; reports are passed on in the running loop, where `signal` puts them into the session's inbox."""
         self.session = session
+        self._loop = asyncio.get_running_loop()
+        self._signal = signal
         self._call_id = call_id
         self._newest: dict[str, Any] | None = None
         self._under_way = self._over = False
@@ -49,21 +51,15 @@ class Report:
         try:
             self._newest = _copy_json(data)
         except ValueError as exc:
-            limited(
-                log.warning,
-                "progress ignored",
-                per=self._call_id,
-                call_id=self._call_id,
-                reason=str(exc),
-            )
+            limited(log.warning, "progress ignored", per=self._call_id, call_id=self._call_id, reason=str(exc))
             return
         if self._under_way:
             return
         self._under_way = True
-        if _runs_here(self.session.loop):
+        if _runs_here(self._loop):
             self._pass_on()
         else:
-            self.session.loop.call_soon_threadsafe(guard_call("dispatcher", self._pass_on))
+            self._loop.call_soon_threadsafe(guard_call("dispatcher", self._pass_on))
 
     def end(self) -> None:
         """Pass on the newest report and ignore later ones, since the attempt has ended."""
@@ -76,10 +72,10 @@ class Report:
         if data is None or self._over:
             self._under_way = False
             return
-        reply: Future[bool] = self.session.loop.create_future()
+        reply: Future[bool] = self._loop.create_future()
         reply.add_done_callback(guard_call("dispatcher", self._handle_reply))
         try:
-            self.session.put(ProgressGiven(self._call_id, data, reply))
+            self._signal(self.session, ProgressGiven(self._call_id, data, reply))
         except DragomanError as exc:
             reply.set_exception(exc)
 
@@ -89,7 +85,7 @@ class Report:
             log.warning("progress not recorded", call_id=self._call_id, reason=str(problem))
         if reply.cancelled() or isinstance(problem, TooLarge) or (problem is None and not reply.result()):
             self._over = True
-        self.session.loop.call_later(PACE, guard_call("dispatcher", self._pass_on))
+        self._loop.call_later(PACE, guard_call("dispatcher", self._pass_on))
 
 
 def _runs_here(loop: AbstractEventLoop) -> bool:

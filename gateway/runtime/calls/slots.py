@@ -11,14 +11,13 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gateway.events import CallId
+from gateway.events import CallId, SessionId
 from gateway.guard import guard_call
 from gateway.runtime.calls.breaker import Breakers
-from gateway.runtime.session.inbox import Inbox
-from gateway.runtime.session.signals import SlotFree, TurnedAway
+from gateway.runtime.session.signals import Signal, SlotFree, TurnedAway
 from gateway.runtime.views import ExecutorStatus
 
 _LEAST_WAIT = 0.001
@@ -70,19 +69,28 @@ class _Executor:
     most: int
     bucket: _Bucket | None
     running: int = 0
-    queues: OrderedDict[Inbox, _Queue] = field(default_factory=OrderedDict[Inbox, _Queue])
+    queues: OrderedDict[SessionId, _Queue] = field(default_factory=OrderedDict[SessionId, _Queue])
     timer: asyncio.TimerHandle | None = None
 
 
 class Slots:
-    """Counts calls in flight; a free slot goes to the sessions in turn, each known by its inbox."""
+    """Counts calls in flight; a free slot goes to the sessions in turn."""
 
-    def __init__(self, breakers: Breakers, executors: Mapping[str, Limit], *, session: Limit) -> None:
+    def __init__(
+        self,
+        breakers: Breakers,
+        executors: Mapping[str, Limit],
+        *,
+        session: Limit,
+        signal: Callable[[SessionId, Signal], None],
+    ) -> None:
+        """Set the limits; `signal` puts a signal into the inbox of a session."""
+        self._signal = signal
         self._breakers = breakers
         self._per_session, self._session_rate = session
         self._executors: dict[str, _Executor] = {}
-        self._sessions: dict[Inbox, int] = {}
-        self._paces: dict[Inbox, _Bucket] = {}
+        self._sessions: dict[SessionId, int] = {}
+        self._paces: dict[SessionId, _Bucket] = {}
         """Buckets of the sessions that have started a call, until they end; empty if sessions have no rate."""
         self._paused = False
         self._queued = False
@@ -92,10 +100,10 @@ class Slots:
     def configure(self, executors: Mapping[str, Limit], *, session: Limit) -> None:
         """Set the limits of each executor and of every session; queues and counts are kept."""
         self._per_session, self._session_rate = session
-        for session_inbox in list(self._paces):
-            pace = _set_rate(self._paces.pop(session_inbox), self._session_rate)
+        for name in list(self._paces):
+            pace = _set_rate(self._paces.pop(name), self._session_rate)
             if pace is not None:
-                self._paces[session_inbox] = pace
+                self._paces[name] = pace
         for name, (most, rate) in executors.items():
             known = self._executors.get(name)
             if known is None:
@@ -109,7 +117,7 @@ class Slots:
         """Start no more calls; the process is about to exit."""
         self._paused = True
 
-    def take(self, executor: str, session: Inbox) -> bool:
+    def take(self, executor: str, session: SessionId) -> bool:
         """Take a slot if one is free and no call waits for it."""
         state = self._executors.get(executor)
         if state is None or state.queues or self._wait(state, session) != 0:
@@ -121,17 +129,17 @@ class Slots:
         """Return the reason why a call without a slot must not wait for one; None if it may wait."""
         return self._breakers.refusal(executor)
 
-    def wait(self, executor: str, session: Inbox, call_id: CallId) -> None:
+    def wait(self, executor: str, session: SessionId, call_id: CallId) -> None:
         """Queue for a slot; the session receives `SlotFree` when it holds the slot, or `TurnedAway`."""
         state = self._executors.get(executor)
         if state is None:
-            session.put(TurnedAway(call_id, f"executor {executor!r} is no longer configured"))
+            self._signal(session, TurnedAway(call_id, f"executor {executor!r} is no longer configured"))
             return
         state.queues.setdefault(session, {})[call_id] = None
         self._queued = True
         self.look(executor)
 
-    def withdraw(self, executor: str, session: Inbox, call_id: CallId) -> None:
+    def withdraw(self, executor: str, session: SessionId, call_id: CallId) -> None:
         """Remove an ended call from its queue."""
         state = self._executors.get(executor)
         queue = state.queues.get(session) if state is not None else None
@@ -154,9 +162,9 @@ class Slots:
         waiting, state.queues = state.queues, OrderedDict()
         for session, queue in waiting.items():
             for call_id in queue:
-                session.put(TurnedAway(call_id, reason))
+                self._signal(session, TurnedAway(call_id, reason))
 
-    def release(self, executor: str, session: Inbox) -> None:
+    def release(self, executor: str, session: SessionId) -> None:
         """Return a slot."""
         state = self._executors.get(executor)
         if state is not None:
@@ -172,7 +180,7 @@ class Slots:
                     self._grant(name)
             self._queued = any(other.queues for other in self._executors.values())
 
-    def forget(self, session: Inbox) -> None:
+    def forget(self, session: SessionId) -> None:
         """Remove a session's waiting calls from all queues."""
         self._paces.pop(session, None)
         for state in self._executors.values():
@@ -205,7 +213,7 @@ class Slots:
             if (breaker := self._breakers.of(name)) is not None
         ]
 
-    def _wait(self, state: _Executor, session: Inbox) -> float | None:
+    def _wait(self, state: _Executor, session: SessionId) -> float | None:
         """Return the seconds until a call may start; None if it waits for anything other than time.
 
         The decision and its timer use the same result, since a time that passes between two looks would set no timer.
@@ -217,12 +225,12 @@ class Slots:
             return wait
         return max(wait, self._rate_wait(state, session))
 
-    def _rate_wait(self, state: _Executor, session: Inbox) -> float:
+    def _rate_wait(self, state: _Executor, session: SessionId) -> float:
         """Return the seconds until the rates of the executor and the session allow a call."""
         pace = self._paces.get(session)
         return max(state.bucket.wait() if state.bucket else 0.0, pace.wait() if pace else 0.0)
 
-    def _hold(self, state: _Executor, session: Inbox) -> None:
+    def _hold(self, state: _Executor, session: SessionId) -> None:
         state.running += 1
         if state.bucket is not None:
             state.bucket.take()
@@ -257,7 +265,7 @@ class Slots:
                 else:
                     del state.queues[session]
                 self._hold(state, session)
-                session.put(SlotFree(call_id, executor))
+                self._signal(session, SlotFree(call_id, executor))
         if state.queues and not self._paused:
             if patience := self._breakers.patience(executor):
                 waits.append(patience)

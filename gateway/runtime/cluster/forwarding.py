@@ -20,7 +20,7 @@ from gateway.log_limit import limited
 from gateway.runtime.cluster.hops import HEADER, HopCaller, Hops
 from gateway.runtime.cluster.lease import LeaseKeeper
 from gateway.runtime.services import Services
-from gateway.runtime.session.sessions import Sessions
+from gateway.runtime.session.registry import Sessions
 from gateway.store.rows import Instance
 
 log = structlog.get_logger(__name__)

@@ -20,9 +20,9 @@ from gateway.errors import EngineUnavailable, MalformedFrame
 from gateway.events import Draft, Envelope, Event, Loss, MessagePosted, Opaque, SessionId, ToolCanceled, ToolRequested
 from gateway.guard import FAULTS, is_fault
 from gateway.runtime.notifications import Notifications
-from gateway.runtime.session.pending_inputs import PendingInputs
+from gateway.runtime.session.actor import Actor
+from gateway.runtime.session.inbox import PendingInputs
 from gateway.runtime.session.signals import HandedOver
-from gateway.runtime.session.worker import SessionWorker
 from gateway.store.port import Engine
 from gateway.store.rows import Send
 from gateway.store.step import HANDOVER, Enqueue, SendChange, Step
@@ -173,8 +173,8 @@ class Handover:
 
     # Receiving -----------------------------------------------------------------------------------------------
 
-    async def keep_looking(self, workers: Callable[[], Mapping[SessionId, SessionWorker]], *, shared: bool) -> None:
-        """Look when woken, and regularly if others share the store; `workers` returns those of this process."""
+    async def keep_looking(self, actors: Callable[[], Mapping[SessionId, Actor]], *, shared: bool) -> None:
+        """Look when woken, and regularly if others share the store; `actors` returns those of this process."""
         more = shared
         while True:
             try:
@@ -184,32 +184,32 @@ class Handover:
                 pass
             self._wake.clear()
             try:
-                more = await self._look(workers) or shared
+                more = await self._look(actors) or shared
             except EngineUnavailable as exc:
                 more = True
                 self._engine.outage.failed(exc, "query for orphaned frames")
 
-    async def _look(self, get_workers: Callable[[], Mapping[SessionId, SessionWorker]]) -> bool:
+    async def _look(self, get_actors: Callable[[], Mapping[SessionId, Actor]]) -> bool:
         """Give pending frames to the sessions; return whether there may be more."""
         rows = await self._engine.pending_sends(target=HANDOVER, limit=_PAGE)
         if not rows:
             return False
-        workers = get_workers()
+        actors = get_actors()
         failed = 0
         for session_id, group in groupby(rows, key=lambda row: row.session_id):
-            failed += not await self._try_process(session_id, workers.get(session_id), [*group])
+            failed += not await self._try_process(session_id, actors.get(session_id), [*group])
         if not rows.more:
             return failed > 0
-        # Frames of sessions without a worker must not hide later frames.
-        for session_id, worker in workers.items():
+        # Frames of sessions without an actor must not hide later frames.
+        for session_id, actor in actors.items():
             mine = await self._engine.pending_sends(session_id=session_id, target=HANDOVER, limit=_PAGE)
-            await self._try_process(session_id, worker, mine)
+            await self._try_process(session_id, actor, mine)
         return True
 
-    async def _try_process(self, session_id: SessionId, worker: SessionWorker | None, rows: Sequence[Send]) -> bool:
+    async def _try_process(self, session_id: SessionId, actor: Actor | None, rows: Sequence[Send]) -> bool:
         """Process the frames of one session; a failure is logged and must not affect other sessions."""
         try:
-            await self._process(session_id, worker, rows)
+            await self._process(session_id, actor, rows)
         except EngineUnavailable as exc:
             self._engine.outage.failed(exc, "frames of another instance")
             return False
@@ -220,8 +220,8 @@ class Handover:
             return False
         return True
 
-    async def _process(self, session_id: SessionId, worker: SessionWorker | None, rows: Sequence[Send]) -> None:
-        if worker is None:
+    async def _process(self, session_id: SessionId, actor: Actor | None, rows: Sequence[Send]) -> None:
+        if actor is None:
             session = await self._engine.session(session_id)
             if session is None or session.state == "closed":
                 await self._drop(session_id, rows, "the session was closed meanwhile")
@@ -230,10 +230,10 @@ class Handover:
         late = [row for row in rows if row.envelope.recorded_at < oldest]
         if late:
             await self._drop(session_id, late, f"they were not processed within {KEPT}")
-        if worker is not None:
-            await self._hand(worker, [row for row in rows if row.envelope.recorded_at >= oldest])
+        if actor is not None:
+            await self._hand(actor, [row for row in rows if row.envelope.recorded_at >= oldest])
 
-    async def _hand(self, worker: SessionWorker, rows: Iterable[Send]) -> None:
+    async def _hand(self, actor: Actor, rows: Iterable[Send]) -> None:
         erased: list[Send] = []
         frames: list[HandedOver] = []
         for row in rows:
@@ -243,16 +243,11 @@ class Handover:
             else:
                 frames.append(signal)
         if erased:
-            await self._drop(worker.view.session_id, erased, "they were erased meanwhile")
-        count = worker.hand_over(frames)
+            await self._drop(actor.view.session_id, erased, "they were erased meanwhile")
+        count = actor.hand_over(frames)
         if count:
-            session_id, runtime = worker.view.session_id, worker.view.runtime
-            log.warning(
-                "frames of another instance processed",
-                session_id=session_id,
-                runtime=runtime,
-                count=count,
-            )
+            session_id, runtime = actor.view.session_id, actor.view.runtime
+            log.warning("frames of another instance processed", session_id=session_id, runtime=runtime, count=count)
 
     async def _drop(self, session_id: SessionId, rows: Sequence[Send], reason: str) -> None:
         changes = tuple(SendChange(row.sequence, HANDOVER, "moot", reason=reason) for row in rows)

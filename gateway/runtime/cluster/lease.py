@@ -16,7 +16,7 @@ from math import inf
 import structlog
 
 from gateway.clock import describe_stall
-from gateway.errors import EngineUnavailable
+from gateway.errors import EngineUnavailable, Fenced
 from gateway.events import SessionId, instance_id
 from gateway.guard import guard, guard_call
 from gateway.runtime.services import Services
@@ -24,6 +24,8 @@ from gateway.store.rows import Instance, Regained, SessionRow
 
 log = structlog.get_logger(__name__)
 
+_CHECK_AGAIN, _CHECK_SUSPENDED = 0.05, 0.5
+"""Seconds until a session without a lease looks again."""
 _FOREVER = timedelta(days=3_650)
 _BEATS = 6
 """Beats in the time of one lease; the time of one beat is the margin before its end."""
@@ -224,7 +226,7 @@ class LeaseKeeper:
         return rows if lease is self._lease else ()
 
     async def release(self, session_ids: Collection[SessionId]) -> None:
-        """Release these sessions for other instances; their workers must have stopped."""
+        """Release these sessions for other instances; they must have ended here."""
         if self._lease is not None and session_ids:
             await self._engine.release(self._lease.instance, session_ids)
 
@@ -243,3 +245,66 @@ class LeaseKeeper:
         """List the other live instances."""
         mine = None if self._lease is None else self._lease.instance
         return [one for one in await self._engine.instances() if one.alive and one.instance_id != mine]
+
+
+class Permit:
+    """The permit of one session; each of its steps carries the fence."""
+
+    __slots__ = ("_is_lent", "_keeper", "_regained", "_suspended", "fence", "is_overtaken")
+
+    def __init__(self, keeper: LeaseKeeper, fence: int) -> None:
+        self.fence = fence
+        self.is_overtaken = False
+        """Whether this process regained the session, but another instance has written to it."""
+        self._keeper = keeper
+        self._is_lent = keeper.shared
+        """Whether other instances may own the session; a single gateway checks no lease."""
+        self._suspended: asyncio.Future[None] | None = None
+        """Completed by `resume`; None while the session is not suspended."""
+        self._regained: int | None = None
+        """The last sequence in the store under a new fence, until `holds_for` compares it."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether the session may act; compares the clock, because a timer may fire late."""
+        return self._suspended is None and (not self._is_lent or self._keeper.speaks)
+
+    def holds_for(self, last_sequence: int) -> bool:
+        """Return whether the session may act; its history is known up to `last_sequence`.
+
+        Raises:
+            Fenced: another instance has written.
+        """
+        if not self.holds:
+            return False
+        regained, self._regained = self._regained, None
+        if regained is not None and regained != last_sequence:
+            self.is_overtaken = True
+            raise Fenced("another instance has written to the session meanwhile")
+        return True
+
+    @property
+    def patience(self) -> float:
+        """The seconds until the session looks again; only `resume` lets a suspended one act earlier."""
+        return _CHECK_AGAIN if self._suspended is None else _CHECK_SUSPENDED
+
+    def suspend(self) -> None:
+        """Pause the session until `resume`."""
+        if self._suspended is None:
+            self._suspended = asyncio.get_running_loop().create_future()
+
+    def resume(self, row: Regained) -> None:
+        """Resume under a new fence; `holds_for` detects writes of other instances."""
+        self.fence, self._regained = row.fence, row.last_sequence
+        suspended, self._suspended = self._suspended, None
+        if suspended is not None:
+            suspended.set_result(None)
+
+    async def wait_held(self) -> None:
+        """Wait until the session may act."""
+        while not self.holds:
+            if self._suspended is not None:
+                await asyncio.wait({self._suspended})
+            else:
+                # After a stall of the process this runs before the timer of the lease.
+                await asyncio.sleep(_CHECK_AGAIN)

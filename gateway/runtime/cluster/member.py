@@ -17,9 +17,9 @@ from gateway.runtime.cluster.takeover import Takeover
 from gateway.runtime.feeds.interactions import watch_others
 from gateway.runtime.feeds.remote_feeds import RemoteFeeds
 from gateway.runtime.notifications import Listeners
-from gateway.runtime.session.sessions import Sessions
+from gateway.runtime.session.actor import Actor
+from gateway.runtime.session.registry import Sessions
 from gateway.runtime.session.shared import Shared
-from gateway.runtime.session.worker import SessionWorker
 
 log = structlog.get_logger(__name__)
 
@@ -36,12 +36,7 @@ class ClusterMember:
         engine, keeper, metrics = shared.engine, shared.keeper, shared.metrics
         self.takeover = Takeover(engine, keeper, sessions, metrics=metrics, jitter=shared.jitter, tuning=shared.tuning)
         self.remote_feeds = RemoteFeeds(
-            engine,
-            sessions.feed,
-            shared.notifications,
-            shared.tasks,
-            shared.tuning,
-            all_sessions=shared.all_sessions,
+            engine, sessions.feed, shared.notifications, shared.tasks, shared.tuning, all_sessions=shared.all_sessions
         )
         self.forwarder = Forwarder(shared, keeper, sessions, client=client, hops=hops)
         metrics.watch_lease(lambda: keeper.remaining_seconds, lambda: len(sessions.all()))
@@ -71,13 +66,7 @@ class ClusterMember:
                 "handover": lambda _: self._handover.wake(),
             },
             live=feeds.show,
-            missed=(
-                self.takeover.wake,
-                feeds.look_all,
-                feed.miss,
-                self._shared.backends.look_all,
-                self._handover.wake,
-            ),
+            missed=(self.takeover.wake, feeds.look_all, feed.miss, self._shared.backends.look_all, self._handover.wake),
         )
 
     @asynccontextmanager
@@ -86,7 +75,7 @@ class ClusterMember:
         shared = self._shared
         guard("takeover", self.takeover.warn_unserved, shared.tasks, again=False)
         with ExitStack() as stack:
-            look = partial(self._handover.keep_looking, self._workers, shared=shared.keeper.shared)
+            look = partial(self._handover.keep_looking, self._actors, shared=shared.keeper.shared)
             stack.enter_context(running("handover", look, shared.tasks))
             if shared.keeper.shared:
                 watch = partial(watch_others, shared.engine, shared.interaction_feed, shared.tuning)
@@ -94,8 +83,8 @@ class ClusterMember:
                 stack.enter_context(running("takeover", self.takeover.keep_looking, shared.tasks))
             yield
 
-    def _workers(self) -> dict[SessionId, SessionWorker]:
-        return {owned.worker.view.session_id: owned.worker for owned in self._sessions.all()}
+    def _actors(self) -> dict[SessionId, Actor]:
+        return {actor.session_id: actor for actor in self._sessions.all()}
 
     async def stop_taking_over(self) -> bool:
         """Stop taking over sessions; return whether a live instance can continue those of this one."""

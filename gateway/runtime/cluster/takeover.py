@@ -14,7 +14,7 @@ from gateway.guard import FAULTS
 from gateway.runtime.cluster.lease import LeaseKeeper
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.observe import label_session, warn_unserved
-from gateway.runtime.session.sessions import Sessions
+from gateway.runtime.session.registry import Sessions
 from gateway.runtime.tuning import Tuning
 from gateway.store.port import Engine, Report, report_nothing
 from gateway.store.rows import Page, Regained, SessionFilter, SessionRow
@@ -182,7 +182,7 @@ class Takeover:
                 if row.owner == lease.instance and running is None:
                     log.warning("session was owned but did not run", session=label_session(row))
                     await self._sessions.take_up([row])
-                elif running is not None and running.worker.permit.fence < row.fence:
+                elif running is not None and running.permit.fence < row.fence:
                     self._sessions.lose(running, "another instance owns it")
             if after is None or self._keeper.lease is not lease:
                 return

@@ -1,4 +1,4 @@
-"""The actor of one session: its worker, inbox, outbox and link.
+"""The actor of one session: its batches, inbox, outbox and link.
 
 May import `adapter`, `clock`, `core`, `errors`, `events`, `executors`, `guard`, `links`, `settings`, `store`,
 `strict_json`, `traces`.

@@ -85,6 +85,16 @@ class CheckedCodec:
         return made
 
 
+class NullCodec:
+    """The codec of a session without its runtime: decodes nothing and encodes to no frames."""
+
+    def decode(self, frame: Frame) -> tuple[Draft, ...]:  # noqa: ARG002 - the port names it
+        return ()
+
+    def encode(self, item: Draft | Envelope) -> Encoded:  # noqa: ARG002 - the port names it
+        return Encoded(())
+
+
 def _takes_own_channel(event: Event) -> bool:
     # Compare the kind: a failed isinstance check takes several times as long.
     return event.kind == "opaque" and event.channel in OWN_CHANNELS

@@ -1,23 +1,37 @@
-"""The inbox of a session: one ordered queue, bounded for frames and client requests.
+"""The inbox of a session: one ordered queue, bounded for frames and client requests; and what a failed session leaves.
 
 Internal signals (responses, deliveries, ticks) are always accepted, because the calls in flight bound their number.
 Beyond the bound, config/README.md#bounds applies to frames, and client requests are refused.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from gateway.adapter.port import Frame
+from gateway.adapter.port import Codec, Frame
+from gateway.core.session import RuntimeContext
+from gateway.core.state import SessionView
 from gateway.errors import Overloaded
+from gateway.events import CallId
 from gateway.guard import guard_call
-from gateway.links.frame_memory import FRAMES, FrameMemory
+from gateway.links.frame_memory import FRAMES
 from gateway.links.json import excerpt
-from gateway.runtime.session.replies import reply_of
-from gateway.runtime.session.signals import FrameArrived, Signal
+from gateway.runtime.session.signals import (
+    AnsweredLate,
+    Attempted,
+    Delivered,
+    ExecutorReplied,
+    FrameArrived,
+    Signal,
+    reply_of,
+)
 from gateway.strict_json import Malformed
+
+if TYPE_CHECKING:
+    from gateway.runtime.session.decide import SignalBatch
 
 HARD_FACTOR = 4
 HARD_FRAMES = 10_000
@@ -26,15 +40,20 @@ MOST_REQUESTS = 256
 """Client requests that may wait."""
 # Each link starts with known frames; if they alone filled the inbox, no new frame would ever be accepted.
 _LARGEST_FACTOR = 16
+Tried = tuple[Signal, int]
+"""An input with the number of times that the session has failed on it."""
+OWN_RESULTS = (Attempted, AnsweredLate, ExecutorReplied, Delivered)
+"""Results of this process's own work; without them recovery would have to guess."""
 
 
 class Inbox:
-    """Accept signals from callbacks at once and hand them to the worker in batches."""
+    """Accepts signals from callbacks at once, and hands them to the session in batches."""
 
     __slots__ = (
         "_capacity",
         "_ended",
         "_factor",
+        "_filled",
         "_frames",
         "_is_live",
         "_last_live",
@@ -48,9 +67,7 @@ class Inbox:
         "_resumes",
         "_shut",
         "_taken",
-        "_taker",
         "bytes",
-        "loop",
     )
 
     def __init__(
@@ -61,9 +78,9 @@ class Inbox:
         resumes: bool,
         is_live: Callable[[Frame], bool],
         overflow: Callable[[str], None],
-        memory: FrameMemory | None = None,
+        filled: Callable[[], None],
     ) -> None:
-        """Bound the frames of the runtime.
+        """Bound the frames of the runtime; `filled` is called when an empty inbox gets a signal.
 
         If the protocol `resumes`, a full inbox costs only the link: the next link replays refused frames. Otherwise
         live frames are dropped first; `is_live` identifies them.
@@ -74,9 +91,7 @@ class Inbox:
         self._resumed_at: str | None = None
         # Created with the first signal, because most sessions are idle.
         self._queue: list[Signal] | None = None
-        self._taker: asyncio.Future[None] | None = None
-        self.loop = asyncio.get_running_loop()
-        """Stored, because looking up the running loop for each call is slow."""
+        self._filled = filled
         self._capacity: asyncio.Future[None] | None = None
         self._last_live: FrameArrived | None = None
         self.bound(frames=frames, size=size)
@@ -84,10 +99,10 @@ class Inbox:
         self.bytes = 0
         """Bytes of the waiting frames."""
         self._taken = 0
-        """Bytes of the frames that the worker is deciding; they stay in the shared budget meanwhile."""
+        """Bytes of the frames that the session is deciding; they stay in the shared budget meanwhile."""
         self._is_live = is_live
         self._overflow = overflow
-        self._memory = FRAMES.get() if memory is None else memory
+        self._memory = FRAMES.get()
 
     def bound(self, *, frames: int, size: int) -> None:
         """Replace the bounds; waiting frames stay."""
@@ -161,11 +176,6 @@ class Inbox:
         return self._shut
 
     @property
-    def is_idle(self) -> bool:
-        """Whether the worker is idle and no signal waits."""
-        return self._taker is not None and not self._taker.done() and not self._shut
-
-    @property
     def overfull(self) -> bool:
         """Whether even marked frames are refused."""
         most_frames = max(self._most_frames * HARD_FACTOR, HARD_FRAMES)
@@ -175,7 +185,7 @@ class Inbox:
         """Wait until a link that a full inbox closed may connect again."""
         while self._is_half_full:
             if self._capacity is None:
-                self._capacity = self.loop.create_future()
+                self._capacity = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._capacity)
         await self._memory.wait_capacity(self._memory.largest)
 
@@ -183,22 +193,16 @@ class Inbox:
     def _is_half_full(self) -> bool:
         return self._frames > self._most_frames // 2 or self.bytes > self._most_bytes // 2
 
-    def wait_filled(self) -> Awaitable[None]:
-        """Wait until a signal may be available; for the worker only."""
-        self._forget_taken()
-        self._taker = self.loop.create_future()
-        return self._taker
-
-    def take(self, most: int) -> list[Signal]:
-        """Take the waiting signals, at most `most`."""
-        self._forget_taken()
-        before = self.bytes
-        batch = self._queue or []
-        if len(batch) <= most:
+    def take(self, most: int, *, size: int) -> list[Signal]:
+        """Take the waiting signals in order: at most `most`, and frames of `size` bytes or a single larger one."""
+        self.done()
+        before, batch = self.bytes, self._queue or []
+        count = min(len(batch), most) if self.bytes <= size else _count(batch, most, size)
+        if count == len(batch):
             self._queue = None
             self._frames = self._requests = self.bytes = 0
         else:
-            batch, self._queue = batch[:most], batch[most:]
+            batch, self._queue = batch[:count], batch[count:]
             self._requests -= sum(reply_of(signal) is not None for signal in batch)
             sizes = [signal.size for signal in batch if isinstance(signal, FrameArrived)]
             self._frames -= len(sizes)
@@ -211,8 +215,23 @@ class Inbox:
             self._last_live = None
         return batch
 
+    def done(self) -> None:
+        """Return the bytes of the taken frames to the shared budget."""
+        if self._taken:
+            taken, self._taken = self._taken, 0
+            self._memory.release(taken)
+
+    def take_requests(self) -> list[Signal]:
+        """Take the client requests alone."""
+        requests = [signal for signal in self._queue or () if reply_of(signal) is not None]
+        if requests:
+            self._queue = [signal for signal in self._queue or () if reply_of(signal) is None] or None
+            self._requests = 0
+        return requests
+
     def put_back(self, signals: Sequence[Signal]) -> None:
-        """Put unprocessed signals back at the front, in their order."""
+        """Put undecided signals back at the front, in their order."""
+        was_empty = self._queue is None
         self._queue = [*signals, *(self._queue or ())] or None
         for signal in signals:
             if isinstance(signal, FrameArrived):
@@ -221,37 +240,32 @@ class Inbox:
                 self._memory.hold(signal.size)
             elif reply_of(signal) is not None:
                 self._requests += 1
-        if self._taker is not None:
-            self._wake()
+        if was_empty and self._queue is not None:
+            self._filled()
 
     def take_all(self) -> list[Signal]:
-        """Remove and return all signals, because the worker ends; later frames leave the shared budget alone."""
+        """Take all signals, because the session ends; later frames leave the shared budget alone."""
         self._ended = True
         remaining = list(self._queue or ())
         self._queue = None
         self._memory.release(self.bytes)
-        self._forget_taken()
+        self.done()
         self._frames = self.bytes = self._requests = 0
         self._notify_capacity()
         return remaining
 
-    def _forget_taken(self) -> None:
-        if self._taken:
-            taken, self._taken = self._taken, 0
-            self._memory.release(taken)
-
     def _add(self, signal: Signal) -> None:
         if self._queue is None:
             self._queue = [signal]
+            self._filled()
         else:
             self._queue.append(signal)
-        if self._taker is not None:
-            self._wake()
 
     def _withdraw(self, signal: Signal) -> None:
         """Withdraw a request whose client gave up."""
         if self._queue is not None and signal in self._queue:
             self._queue.remove(signal)
+            self._queue = self._queue or None
             self._requests -= 1
 
     def _notify_capacity(self) -> None:
@@ -259,20 +273,21 @@ class Inbox:
             self._capacity.set_result(None)
             self._capacity = None
 
-    def _wake(self) -> None:
-        taker, self._taker = self._taker, None
-        if taker is not None and not taker.done():
-            taker.set_result(None)
-
-    @property
-    def waiting(self) -> list[Signal]:
-        """Return all waiting signals in order."""
-        return list(self._queue or ())
-
     @property
     def empty(self) -> bool:
         """Whether no signal waits."""
         return not self._queue
+
+
+def _count(batch: Sequence[Signal], most: int, size: int) -> int:
+    """Return how many of the first signals fit."""
+    total = 0
+    for place, signal in enumerate(batch[:most]):
+        if isinstance(signal, FrameArrived):
+            total += signal.size
+            if place and total > size:
+                return place
+    return min(len(batch), most)
 
 
 def _rejected(frame: Frame, reason: str) -> Frame:
@@ -292,3 +307,81 @@ def _size_of(frame: Frame) -> int:
         return len(orjson.dumps(payload))
     except (TypeError, ValueError, orjson.JSONEncodeError):
         return 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class PendingInputs:
+    """The undecided inputs of a session; recorded ones are in the store."""
+
+    sequence: int
+    """The last known sequence in the store."""
+    under_way: tuple[Tried, ...]
+    """The inputs of the failed step, which may be committed."""
+    waiting: tuple[Tried, ...]
+    replayed: tuple[Tried, ...] = ()
+    """Frames of the failed step that the runtime replays if they are not recorded; decided when they arrive."""
+    unsure: bool = False
+    """Whether the failed step may be committed; otherwise it is certainly not."""
+    codec: Codec | None = None
+    """Decodes its frames if the protocol does not replay them."""
+
+    @property
+    def frames(self) -> list[FrameArrived]:
+        """The frames of the runtime, in order."""
+        return [signal for signal, _ in (*self.under_way, *self.waiting) if isinstance(signal, FrameArrived)]
+
+    @property
+    def answered_calls(self) -> list[CallId]:
+        """The calls whose attempt has ended; the new owner decides about them without its answer."""
+        return [signal.call_id for signal, _ in (*self.under_way, *self.waiting) if isinstance(signal, Attempted)]
+
+
+def worth_deciding(pending: PendingInputs | None, view: SessionView) -> tuple[list[Tried], list[Tried]]:
+    """Return the inputs that are not recorded yet, as results and frames."""
+    if pending is None:
+        return [], []
+    # The fence excludes all other writers but operators, whose writes are events: no new event means no step.
+    unrecorded = [*(pending.under_way if view.last_sequence == pending.sequence else ()), *pending.waiting]
+    frames = [one for one in unrecorded if isinstance(one[0], FrameArrived)]
+    return [one for one in unrecorded if not isinstance(one[0], FrameArrived)], frames
+
+
+def collect(
+    sequence: int,
+    batch: "SignalBatch | None",
+    waiting: Sequence[Tried],
+    replayed: Sequence[Tried],
+    runtime: RuntimeContext,
+) -> PendingInputs:
+    """Collect the inputs to decide again; a link that replays sends unrecorded frames again by itself."""
+    resumes = runtime.capabilities.resumes
+    kinds = OWN_RESULTS if resumes else (*OWN_RESULTS, FrameArrived)
+    failed: list[Tried] = []
+    if batch is not None and batch.written != "yes":
+        failed = [(signal, batch.times + 1) for signal in batch.signals]
+    frames = [one for one in failed if resumes and isinstance(one[0], FrameArrived)]
+    return PendingInputs(
+        sequence,
+        tuple(one for one in failed if isinstance(one[0], kinds)),
+        tuple(one for one in waiting if isinstance(one[0], kinds)),
+        replayed=(*replayed, *frames),
+        unsure=batch is not None and batch.written == "unsure",
+        codec=None if resumes else runtime.codec,
+    )
+
+
+def split_repeated(signals: list[Signal], replayed: Sequence[Tried]) -> tuple[list[Signal], list[Signal], Tried | None]:
+    """Split signals before or behind a frame on which the session has failed; return it if it is the first one."""
+    for place, signal in enumerate(signals):
+        known = next((one for one in replayed if _is_same_frame(signal, one[0])), None)
+        if known is not None:
+            count = max(1, place)
+            return signals[:count], signals[count:], None if place else known
+    return signals, [], None
+
+
+def _is_same_frame(signal: Signal, known: Signal) -> bool:
+    """Return whether a signal is the same frame as a known one."""
+    if not (isinstance(signal, FrameArrived) and isinstance(known, FrameArrived)):
+        return False
+    return (signal.cursor, signal.frame) == (known.cursor, known.frame)

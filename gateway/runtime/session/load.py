@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from gateway.core.adapt import HYDRATION
 from gateway.core.callers import id_of
 from gateway.core.fold import fold
 from gateway.core.lifecycle import UNREADABLE
@@ -13,7 +14,19 @@ from gateway.core.session import RuntimeContext
 from gateway.core.snapshots import from_snapshot
 from gateway.core.state import SessionView
 from gateway.errors import MalformedFrame, NotFound, Truncated
-from gateway.events import ApprovalAsked, ApprovalGiven, Envelope, SessionId, ToolRequested, call_id as name_call
+from gateway.events import (
+    ApprovalAsked,
+    ApprovalGiven,
+    ContextUpdated,
+    Envelope,
+    QuestionAnswered,
+    SecretSupplied,
+    SessionId,
+    ToolFinished,
+    ToolRequested,
+    call_id as name_call,
+    interaction_id,
+)
 from gateway.events.weight import weight
 from gateway.runtime.session.signals import (
     AnsweredLate,
@@ -68,6 +81,18 @@ async def load_view(engine: Engine, session_id: SessionId) -> SessionView:
         cursor=row.cursor,
         listed=row.state,
         is_unsaved=is_unsaved,
+    )
+
+
+async def refresh(engine: Engine, live: SessionView) -> SessionView:
+    """Load the view of a session again; what is not recorded stays."""
+    return replace(
+        await load_view(engine, live.session_id),
+        first_state=live.first_state,
+        touched_at=live.touched_at,
+        partial=live.partial,
+        live=live.live,
+        start=live.start,
     )
 
 
@@ -200,3 +225,26 @@ async def _open_call(engine: Engine, session: SessionRow, call: Call) -> Call:
         return replace(call, origin=origin)
     # The request is erased, damaged, or of an unknown kind; the call still ends.
     return call
+
+
+async def has_something_to_say(engine: Engine, session_id: SessionId) -> bool:
+    """Return whether an event of a client or a person waits for the runtime of a session."""
+    async for row in pending_rows(engine, session_id):
+        if await _is_client_event(engine, row):
+            return True
+    return False
+
+
+async def _is_client_event(engine: Engine, row: Send) -> bool:
+    event, about = row.envelope.event, row.envelope.caused_by
+    match event:
+        case ApprovalGiven() | QuestionAnswered() | SecretSupplied() if about is not None:
+            asked = await engine.interaction(interaction_id(session=row.session_id, native_id=event.id, n=about))
+            # The gateway itself answers an expired question.
+            return asked is None or asked.state != "expired"
+        case ContextUpdated(name=name, call_id=call_id):
+            return call_id is None and name != HYDRATION
+        case ToolFinished():
+            return False
+        case _:
+            return True

@@ -7,9 +7,8 @@ from gateway.errors import Elsewhere, InvalidRequest, Overloaded
 from gateway.events import SessionId, session_id as name_session
 from gateway.runtime.calls.tickets import Ticket
 from gateway.runtime.drain import Drain
-from gateway.runtime.session.directory import SessionDirectory
+from gateway.runtime.session.registry import Sessions
 from gateway.runtime.session.runtimes import Runtimes
-from gateway.runtime.session.sessions import Sessions
 from gateway.runtime.views import CalledSession
 from gateway.settings.model import Limits
 from gateway.store.port import Engine
@@ -20,18 +19,11 @@ class Opening:
     """Opens and finds sessions; `limits` returns the current limits."""
 
     def __init__(
-        self,
-        engine: Engine,
-        sessions: Sessions,
-        runtimes: Runtimes,
-        directory: SessionDirectory,
-        limits: Callable[[], Limits],
-        drain: Drain,
+        self, engine: Engine, sessions: Sessions, runtimes: Runtimes, limits: Callable[[], Limits], drain: Drain
     ) -> None:
         self._engine = engine
         self._sessions = sessions
         self._runtimes = runtimes
-        self._directory = directory
         self._limits = limits
         self._drain = drain
 
@@ -70,13 +62,13 @@ class Opening:
 
     async def find(self, session_id: SessionId) -> CalledSession:
         """Find the session whose tools a client calls; an owned session needs no query."""
-        return self._find_owned(session_id) or _called(await self._directory.session(session_id))
+        return self._find_owned(session_id) or _called(await self._sessions.session(session_id))
 
     def _find_owned(self, session_id: SessionId) -> CalledSession | None:
         owned = self._sessions.owned(session_id)
-        if owned is None or owned.worker.view.memory.closed:
+        if owned is None or owned.view.memory.closed:
             return None
-        view = owned.worker.view
+        view = owned.view
         return CalledSession(session_id, view.runtime, view.native_id, view.memory.labels)
 
     async def of_client(self, runtime: str, client: McpClient) -> CalledSession:

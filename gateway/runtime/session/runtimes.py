@@ -2,10 +2,10 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from functools import partial
 from importlib.util import find_spec
 
@@ -24,33 +24,66 @@ from gateway.adapter.port import (
 )
 from gateway.core.session import Policy, RuntimeContext
 from gateway.core.state import first_state
-from gateway.errors import EngineUnavailable, LinkRefused, OperatorError
+from gateway.errors import DragomanError, EngineUnavailable, LinkRefused, OperatorError
 from gateway.events import Envelope, Loss, SessionOpened, session_id as name_session
-from gateway.guard import guard, in_time, is_fault
+from gateway.guard import FAULTS, guard, in_time, is_fault, is_to_end, suppress_faults
 from gateway.runtime.calls.offered import OfferedTool
 from gateway.runtime.calls.tickets import Ticket, Tickets
 from gateway.runtime.drain import Drain
 from gateway.runtime.native_frames import keep_frame
 from gateway.runtime.observe import warn_unserved
-from gateway.runtime.session.autostart import Autostarts
 from gateway.runtime.session.codec import CheckedCodec
-from gateway.runtime.session.link import LinkState
-from gateway.runtime.session.owned_session import Runtime, disconnected
-from gateway.runtime.session.sessions import Sessions
+from gateway.runtime.session.link import LinkState, stopped
+from gateway.runtime.session.registry import Sessions
 from gateway.runtime.session.shared import Shared
 from gateway.runtime.views import FailingAutostart
 from gateway.store.port import NewSession
-from gateway.store.rows import SessionRow
+from gateway.store.rows import Page, SessionFilter, SessionRow
 from gateway.strict_json import pointer
 
 log = structlog.get_logger(__name__)
 
 Offer = Callable[[str, Mapping[str, str]], Sequence[OfferedTool]]
+_LONGEST_AFTER_FAULTS = 600.0
+"""The longest back-off after an adapter fault, because each attempt may have created a session that stays unused."""
+_CHECK_AGAIN = 1.0
+"""Seconds between checks while another instance creates the session."""
+_MOST_LOGGED = 100
+"""Distinct reasons logged for one autostart."""
 _UNREPORTED = "the adapter does not say whether the runtime was told"
 
 
 class AdapterFailed(Exception):
     """An adapter raised an unexpected exception or hung before its runtime was connected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """A configured runtime that is connected."""
+
+    name: str
+    adapter: Adapter
+    options: RuntimeOptions
+    connector: Connector | None
+    """None if the protocol has no links."""
+    context: RuntimeContext
+    stack: AsyncExitStack
+    """Closes the connection."""
+    tools: tuple[Tool, ...] = ()
+
+    async def disconnect(self) -> None:
+        """Close its connector, within the time limit for connecting."""
+        await disconnected(self.name, self.stack, self.options)
+
+
+async def disconnected(name: str, stack: AsyncExitStack, options: RuntimeOptions) -> None:
+    """Close a connector; third-party code may raise or hang."""
+
+    async def close() -> None:
+        async with in_time(options.connect_timeout.total_seconds(), "closing the adapter's connector"):
+            await stack.aclose()
+
+    await suppress_faults("connector", close(), runtime=name)
 
 
 class Runtimes:
@@ -148,7 +181,7 @@ class Runtimes:
         runtime = self._sessions.runtimes.pop(name)
         if not returns:
             sessions = list(self._sessions.of_runtime(name))
-            calls = sum(len(session.worker.view.calls) for session in sessions)
+            calls = sum(len(actor.view.calls) for actor in sessions)
             warn_unserved(name, sessions=len(sessions), calls=calls)
         self._unfinished.discard(name)
         self._unopened.discard(name)
@@ -174,16 +207,16 @@ class Runtimes:
 
     def gave_up(self, name: str) -> bool:
         """Return whether links of a runtime are retried only after a reload."""
-        supervisors = (session.supervisor for session in self._sessions.of_runtime(name))
-        return any(one is not None and one.gave_up for one in supervisors)
+        links = (actor.link for actor in self._sessions.of_runtime(name))
+        return any(link is not None and link.gave_up for link in links)
 
     def change_policy(self, policy: Policy, tools: tuple[Tool, ...]) -> None:
         """Replace the routes, tools and limits for calls and new native sessions."""
         for name, runtime in self._sessions.runtimes.items():
             context = replace(runtime.context, policy=policy)
             self._sessions.runtimes[name] = replace(runtime, context=context, tools=tools)
-            for session in self._sessions.of_runtime(name):
-                session.worker.reconfigure(context)
+            for actor in self._sessions.of_runtime(name):
+                actor.reconfigure(context)
             self._share_soon(name)
 
     def _share_soon(self, name: str) -> None:
@@ -225,11 +258,11 @@ class Runtimes:
         """Update the gauges of sessions and links by runtime; counted on each scrape."""
         states: dict[str, list[LinkState]] = {name: [] for name in self._sessions.runtimes}
         sessions = Counter[str]()
-        for session in self._sessions.all():
-            sessions[session.runtime.name] += 1
-            links = states.setdefault(session.runtime.name, [])
-            if session.supervisor is not None:
-                links.append(session.supervisor.state)
+        for actor in self._sessions.all():
+            name = actor.view.runtime
+            sessions[name] += 1
+            if actor.link is not None and name in states:
+                states[name].append(actor.link.state)
         for name in self._sessions.unconnected:
             self._shared.metrics.link(name, up=False, asleep=0)
         for name, links in states.items():
@@ -385,3 +418,98 @@ async def _open_connector(
         if not is_fault(exc) or isinstance(exc, OperatorError):
             raise
         raise AdapterFailed(f"the adapter failed inside the gateway ({type(exc).__name__})") from exc
+
+
+class Autostarts:
+    """Runs one task for each runtime without its session; a hold in the store lets one instance create it."""
+
+    def __init__(self, shared: Shared, create: Callable[[Runtime], Awaitable[object]], drain: Drain) -> None:
+        """Prepare; `create` creates the native session and opens it."""
+        self._shared = shared
+        self._create = create
+        self._drain = drain
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._failing: dict[str, FailingAutostart] = {}
+
+    @property
+    def failing(self) -> Mapping[str, FailingAutostart]:
+        """The last failure of each runtime without a session, by runtime name."""
+        return self._failing
+
+    async def start(self, runtime: Runtime) -> None:
+        """Start to create the session of a runtime unless it has one; an earlier task is canceled."""
+        await self.stop(runtime.name)
+        run = partial(self._run, runtime)
+        task = guard("autostart", run, self._shared.tasks, again=False, runtime=runtime.name)
+        self._running[runtime.name] = task
+
+    async def stop(self, name: str) -> None:
+        """Stop the attempts for a runtime."""
+        task = self._running.pop(name, None)
+        if task is not None:
+            await stopped([task])
+        self._failing.pop(name, None)
+
+    async def _run(self, runtime: Runtime) -> None:
+        name = runtime.name
+        attempts, longest, logged = 0, self._shared.tuning.autostart_longest, set[str]()
+        try:
+            while not self._drain.begun.is_set():
+                try:
+                    if await self._is_done(runtime):
+                        return
+                    # Another instance holds the right to create it.
+                    self._failing.pop(name, None)
+                    attempts = 0
+                    await asyncio.sleep(_CHECK_AGAIN * (0.5 + self._shared.jitter()))
+                    continue
+                except DragomanError as exc:
+                    reason, longest = str(exc), self._shared.tuning.autostart_longest
+                except BaseException as exc:
+                    if not is_fault(exc) or is_to_end():
+                        raise
+                    FAULTS.get().note("autostart", exc, runtime=name)
+                    reason = f"the adapter failed inside the gateway ({type(exc).__name__})"
+                    longest = _LONGEST_AFTER_FAULTS
+                attempts += 1
+                if reason not in logged and len(logged) < _MOST_LOGGED:
+                    logged.add(reason)
+                    log.warning("autostart failed; retrying", runtime=name, reason=reason)
+                await asyncio.sleep(self._note_failure(name, reason, attempts, longest=longest))
+        finally:
+            self._failing.pop(name, None)
+            await self._release_hold(runtime)
+
+    async def _is_done(self, runtime: Runtime) -> bool:
+        """Create the session unless it exists; return False while another instance may create it."""
+        if await self._has_session(runtime.name):
+            return True
+        if not await self._shared.keeper.hold(_hold_of(runtime)):
+            return False
+        # Another instance may have created it before it released the hold.
+        if not await self._has_session(runtime.name):
+            await self._create(runtime)
+        return True
+
+    def _note_failure(self, name: str, reason: str, attempts: int, *, longest: float) -> float:
+        """Record a failed attempt; return the seconds until the next one."""
+        before, now = self._failing.get(name), self._shared.clock.now()
+        ceiling = min(longest, self._shared.tuning.autostart_first * 2 ** min(attempts - 1, 20))
+        wait = ceiling * (0.5 + 0.5 * self._shared.jitter())
+        since = now if before is None else before.since
+        self._failing[name] = FailingAutostart(reason, since, attempts, now + timedelta(seconds=wait))
+        return wait
+
+    async def _has_session(self, runtime: str) -> bool:
+        rows, _ = await self._shared.engine.sessions(Page(limit=1), SessionFilter(runtime, open_only=True))
+        return bool(rows)
+
+    async def _release_hold(self, runtime: Runtime) -> None:
+        try:
+            await self._shared.keeper.release_name(_hold_of(runtime))
+        except EngineUnavailable as exc:
+            log.warning("autostart hold not released; it expires with the lease", reason=str(exc))
+
+
+def _hold_of(runtime: Runtime) -> str:
+    return f"autostart:{runtime.name}"

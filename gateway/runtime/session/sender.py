@@ -9,27 +9,26 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from functools import partial
 from logging import DEBUG
-from typing import cast, get_args
-
-from structlog.typing import FilteringBoundLogger
+from typing import TYPE_CHECKING, cast, get_args
 
 from gateway.adapter.port import Link, Receipt, ReceiptState
 from gateway.core.adapt import is_plain
 from gateway.core.effects import Transmit
-from gateway.core.session import RuntimeContext, StepBuilder
-from gateway.core.state import SessionView
+from gateway.core.session import StepBuilder
 from gateway.errors import CannotExpress, EngineUnavailable, LinkLost
 from gateway.events import Envelope
 from gateway.guard import FAULTS, guard, guard_call, in_time, is_fault, is_to_end
 from gateway.runtime.observe import excerpt
 from gateway.runtime.session.load import pending_rows, when_posted
 from gateway.runtime.session.outbox import PAGE, Attempts, Outbox
-from gateway.runtime.session.permit import Permit
 from gateway.runtime.session.row import BUSY, SENT, read_result
 from gateway.runtime.session.shared import Shared
 from gateway.runtime.session.signals import AttemptsDue, Delivered, Signal
 from gateway.store.rows import Send
 from gateway.store.step import RUNTIME
+
+if TYPE_CHECKING:
+    from gateway.runtime.session.actor import Actor
 
 _RETRY_LOAD = 1.0
 _SLACK = 0.25
@@ -43,28 +42,14 @@ _Wait = Callable[[], Awaitable[object]]
 class Sender:
     """Sends the outbound events of one session."""
 
-    def __init__(
-        self,
-        view: SessionView,
-        *,
-        runtime: RuntimeContext,
-        shared: Shared,
-        log: FilteringBoundLogger,
-        post: Callable[[Signal], None],
-        drop_link: Callable[[str], None],
-        permit: Permit,
-    ) -> None:
-        """Prepare; nothing is sent unless `permit` holds."""
-        self.view = view
-        """The current session; the step runner updates it."""
-        self.outbox = Outbox(view, runtime)
+    def __init__(self, actor: "Actor", shared: Shared) -> None:
+        """Prepare; nothing is sent unless the permit of `actor` holds."""
+        self.outbox = Outbox(actor.view, actor.runtime)
+        self._actor = actor
+        self._post = actor.inbox.put
         self._on_queued: Callable[[], None] | None = None
-        self._session_id = view.session_id
+        self._session_id = actor.session_id
         self._shared = shared
-        self._log = log
-        self._post = post
-        self._drop_link = drop_link
-        self._permit = permit
         self._link: Link | None = None
         self._task: asyncio.Task[None] | None = None
         """Waits for the link, the ledger or the lease."""
@@ -82,11 +67,6 @@ class Sender:
         self._ripe_at = 0.0
         """The end of the window of this timer, which fires later."""
         self._patience: asyncio.TimerHandle | None = None
-
-    def reconfigure(self, runtime: RuntimeContext, log: FilteringBoundLogger) -> None:
-        """Replace the configuration."""
-        self._log = log
-        self.outbox.reconfigure(runtime)
 
     def add(self, item: Transmit) -> None:
         """Queue a committed event; `poke` starts the sender."""
@@ -188,7 +168,7 @@ class Sender:
     @property
     def settled(self) -> bool:
         """Whether nothing is being sent or can leave now, and every known delivery is recorded."""
-        return not self.sending and not self.outbox.marks and self.outbox.is_held_up(self.view)
+        return not self.sending and not self.outbox.marks and self.outbox.is_held_up(self._actor.view)
 
     @property
     def sending(self) -> bool:
@@ -254,9 +234,9 @@ class Sender:
     def _send_until_wait(self, link: Link) -> _Wait | None:
         """Perform the next steps of `Outbox` until it is idle; return what must be awaited before, if anything."""
         while link is self._link and not self._ends:
-            if not self._permit.holds:
-                return self._permit.wait_held
-            match self.outbox.next(self.view, self._shared.clock):
+            if not self._actor.permit.holds:
+                return self._actor.permit.wait_held
+            match self.outbox.next(self._actor.view, self._shared.clock):
                 case Transmit() as item:
                     if (answer := self._send(link, item)) is not None:
                         self._sending = answer
@@ -278,9 +258,9 @@ class Sender:
 
     def _overtake(self, link: Link) -> None:
         """Send an urgent event beside a send that waits for the runtime."""
-        able = self.outbox.runtime.capabilities.slow_sends and self._permit.holds and not self._ends
+        able = self.outbox.runtime.capabilities.slow_sends and self._actor.permit.holds and not self._ends
         while able and link is self._link and self._sending is not None and self._overtaking is None:
-            item = self.outbox.take_urgent(self.view)
+            item = self.outbox.take_urgent(self._actor.view)
             if item is None:
                 return
             if (answer := self._send(link, item)) is not None:
@@ -297,11 +277,11 @@ class Sender:
         answer: object = _TAKEN
         try:
             if item.state is not None:
-                item = self.outbox.in_newest_form(item, self.view)
-            if self._log.is_enabled_for(DEBUG):
+                item = self.outbox.in_newest_form(item, self._actor.view)
+            if self._actor.log.is_enabled_for(DEBUG):
                 for frame in item.frames:
                     about = {"channel": frame.channel, "payload": excerpt(frame.payload)}
-                    self._log.debug("frame >", **about, sequence=item.sequence)
+                    self._actor.log.debug("frame >", **about, sequence=item.sequence)
             if item.frames:
                 answer = cast("object", link.send_all(item.frames))
         except BaseException as exc:
@@ -352,9 +332,9 @@ class Sender:
                 # The ping leaves after this event.
                 self._ripen()
         if isinstance(result, LinkLost):
-            self._log.info("send interrupted", sequence=item.sequence, reason=str(result))
+            self._actor.log.info("send interrupted", sequence=item.sequence, reason=str(result))
             self._link = None
-            self._drop_link(str(result))
+            self._actor.drop_link(str(result))
         elif isinstance(result, Receipt):
             if meaning is not BUSY:
                 self._shared.metrics.frame(self.outbox.runtime.name, "to_runtime")
@@ -374,7 +354,7 @@ class Sender:
         reason = f"the link failed inside the gateway ({type(exc).__name__})"
         self._post_all(self.outbox.link_failed(sequences, reason))
         self._link = None
-        self._drop_link(reason)
+        self._actor.drop_link(reason)
 
     def _hold_new_work(self) -> None:
         """Limit how long new work waits for a runtime that does not report on its turn."""
@@ -405,7 +385,7 @@ class Sender:
             self.outbox.reread()
             await asyncio.sleep(_RETRY_LOAD)
             return
-        self._post_all(self.outbox.take(known, page, posted, self.view, more=more, now=self._shared.clock.now()))
+        self._post_all(self.outbox.take(known, page, posted, self._actor.view, more=more, now=self._shared.clock.now()))
 
     # Delivery confirmed by silence -------------------------------------------------------------------------
 
@@ -447,7 +427,7 @@ class Sender:
 
     def _doubt(self, exc: BaseException, asked_at: float) -> None:
         if isinstance(exc, LinkLost):
-            self._log.info("delivery not confirmed", reason=str(exc))
-            self._drop_link(str(exc))
+            self._actor.log.info("delivery not confirmed", reason=str(exc))
+            self._actor.drop_link(str(exc))
         else:
             self._link_failed([row.sequence for row in self.outbox.list_proven(asked_at=asked_at)], exc)

@@ -1,7 +1,9 @@
 """The parts of the runtime that all sessions of a process share."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from gateway.events import SessionId
 from gateway.runtime.calls.dispatcher import Dispatcher
 from gateway.runtime.calls.slots import Slots
 from gateway.runtime.calls.tool_watch import ToolWatch
@@ -12,6 +14,7 @@ from gateway.runtime.feeds.interactions import InteractionFeed
 from gateway.runtime.notifications import Notifications
 from gateway.runtime.services import Services
 from gateway.runtime.session.due import Reviews
+from gateway.runtime.session.signals import Signal
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,4 +29,6 @@ class Shared(Services):
     interaction_feed: InteractionFeed
     all_sessions: AllSessionsFeed
     reviews: Reviews
+    signal: Callable[[SessionId, Signal], None]
+    """Puts a signal into the inbox of a session, if it runs here."""
     tool_watch: ToolWatch

@@ -1,7 +1,7 @@
 """The signals in a session's inbox: frames, results, timers, and client requests, which have a `reply`."""
 
 from asyncio import Future
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -261,3 +261,32 @@ Signal = (
     | Recover
     | ClientSignal
 )
+
+
+def reply_of(signal: Signal) -> "Future[Any] | None":
+    """Return the future of a client's request; None for all other signals."""
+    return getattr(signal, "reply", None)
+
+
+def resolve(reply: "Future[Any]", answer: Any) -> None:
+    """Answer a request, unless its client gave up."""
+    if not reply.done():
+        reply.set_result(answer)
+
+
+def fail(signal: Signal, problem: BaseException) -> None:
+    """Let a request fail; other signals have nobody who waits."""
+    reply = reply_of(signal)
+    if reply is not None and not reply.done():
+        reply.set_exception(problem)
+
+
+def without_requests(batch: Iterable[Signal], problem: BaseException) -> list[Signal]:
+    """Fail the client requests of a batch; return all other signals."""
+    others: list[Signal] = []
+    for signal in batch:
+        if reply_of(signal) is None:
+            others.append(signal)
+        else:
+            fail(signal, problem)
+    return others

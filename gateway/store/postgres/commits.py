@@ -12,7 +12,7 @@ isolated in their own batches until one succeeds. Each failed attempt ends with 
 
 While the server is unreachable, up to WAITING steps or `waiting_bytes` bytes are queued; later callers wait for a free
 slot. A step that has waited for `commit` seconds (see the tuning) ends with EngineUnavailable and is certainly not
-written. Only a batch that lost its connection during the commit waits until its fate is known. The session worker
+written. Only a batch that lost its connection during the commit waits until its fate is known. The session
 fails the API requests of its clients and retries all other inputs.
 """
 

@@ -219,11 +219,11 @@ class Executor(Shape):
 
 
 class Condition(Shape):
-    kind: Literal["part", "runtime", "autostart", "link", "executor"]
+    kind: Literal["part", "runtime", "autostart", "link", "session", "executor"]
     """`part`: keeps failing after restarts; `runtime`: not connected; `autostart`: fails; `link`: down or refused;
-    `executor`: does not respond or refuses requests."""
+    `session`: waits too long for the lease or the store; `executor`: does not respond or refuses requests."""
     name: str
-    """The part, runtime or executor; a link's is `RUNTIME/NATIVE_ID`."""
+    """The part, runtime or executor; `RUNTIME/NATIVE_ID` of a link or session."""
     reason: str | None
     """The cause, if known."""
     since: datetime | None

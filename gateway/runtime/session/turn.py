@@ -1,0 +1,159 @@
+"""Runs the sessions: ready ones decide, the store gets their steps together, and they act after the commit.
+
+A turn takes the sessions in the order in which they became ready. It ends after 10 ms or 256 steps, and the next turn
+follows the I/O of the loop. Committed steps are acted on in the wake-up that brings their commits; what it leaves comes
+before the next decisions. A signal that an effect puts into a session is decided in the next turn.
+
+An exception of one session concerns only this session.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+from gateway.clock import Clock
+from gateway.guard import FAULTS, Tasks, guard_call, is_fault
+from gateway.runtime.session.actor import Actor
+from gateway.store.port import Engine, Settled
+from gateway.store.step import Committed, Step
+
+MOST_STEPS = 256
+_SECONDS = 0.01
+_TRY_AGAIN = 0.05
+"""Seconds until the store is offered steps again if only steps of others fill it."""
+
+
+class Turns:
+    """The ready sessions of a process, and those whose effects wait."""
+
+    def __init__(self, engine: Engine, clock: Clock, tasks: Tasks) -> None:
+        """Prepare; turns run in the context of `tasks`, never in that of a request."""
+        self._engine = engine
+        self._monotonic = clock.monotonic
+        self._context = tasks.context.copy()
+        self._run = guard_call("turn", self._take_turn)
+        self._settled: Settled = partial(self._context.run, self._wake)
+        self._ready: deque[Actor] = deque()
+        self._acting: deque[Actor] = deque()
+        self._in_store: dict[int, Actor] = {}
+        """The sessions whose steps are in the store, by the identity of the step."""
+        self._is_scheduled = False
+        self._is_full = False
+        """Whether the store had no capacity for the last steps, and no step has left it since."""
+
+    def decide_soon(self, session: Actor) -> None:
+        """Let a session decide in a later turn."""
+        self._ready.append(session)
+        self._schedule()
+
+    def act_soon(self, session: Actor) -> None:
+        """Let a session act in a later turn."""
+        self._acting.append(session)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled and (self._acting or not self._is_full):
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._run, context=self._context)
+
+    def _take_turn(self) -> None:
+        self._is_scheduled = False
+        until = self._monotonic() + _SECONDS
+        try:
+            self._act(until)
+            if not self._acting and not self._is_full:
+                self._decide(until)
+        finally:
+            if self._acting or self._ready:
+                self._schedule()
+
+    def _decide(self, until: float) -> None:
+        steps: list[Step] = []
+        # Sessions that become ready meanwhile wait for the next turn.
+        for _ in range(len(self._ready)):
+            session = self._ready.popleft()
+            step = self._decide_one(session)
+            if step is not None:
+                steps.append(step)
+                self._in_store[id(step)] = session
+            if len(steps) >= MOST_STEPS or self._monotonic() >= until:
+                break
+        if steps:
+            self._submit(steps)
+
+    def _decide_one(self, session: Actor) -> Step | None:
+        step = None
+        try:
+            if session.state == "ready":
+                step = session.decide()
+            # A step that writes nothing needs no commit.
+            if session.state == "acting":
+                session.act()
+        except BaseException as exc:  # noqa: BLE001 - it concerns this session only
+            self._fail(session, exc)
+        return step
+
+    def _submit(self, steps: Sequence[Step]) -> None:
+        try:
+            accepted = self._engine.submit(steps, self._settled)
+        except Exception as exc:  # noqa: BLE001 - each session restarts, and finds out whether its step is in the store
+            for session in self._out_of_store(steps):
+                self._settle(session, exc)
+            return
+        if accepted == len(steps):
+            return
+        refused = self._out_of_store(steps[accepted:])
+        for session in refused:
+            session.take_back()
+        self._ready.extendleft(reversed(refused))
+        self._is_full = True
+        if not self._in_store:
+            again = guard_call("turn", self._try_again)
+            asyncio.get_running_loop().call_later(_TRY_AGAIN, again, context=self._context)
+
+    def _out_of_store(self, steps: Iterable[Step]) -> list[Actor]:
+        return [self._in_store.pop(id(step)) for step in steps]
+
+    def _try_again(self) -> None:
+        self._is_full = False
+        self._schedule()
+
+    def _wake(self, results: Sequence[tuple[Step, Committed | Exception]]) -> None:
+        """Let sessions act whose steps are committed."""
+        self._is_full = False
+        until = self._monotonic() + _SECONDS
+        for step, result in results:
+            self._settle(self._in_store.pop(id(step)), result)
+        try:
+            self._act(until)
+        finally:
+            if self._acting or self._ready:
+                self._schedule()
+
+    def _settle(self, session: Actor, result: Committed | Exception) -> None:
+        try:
+            session.settle(result)
+        except BaseException as exc:  # noqa: BLE001 - it concerns this session only
+            self._fail(session, exc)
+        else:
+            self._acting.append(session)
+
+    def _act(self, until: float) -> None:
+        while self._acting:
+            session = self._acting.popleft()
+            try:
+                if session.state == "acting":
+                    session.act()
+            except BaseException as exc:  # noqa: BLE001 - it concerns this session only
+                self._fail(session, exc)
+            if self._monotonic() >= until:
+                break
+
+    def _fail(self, session: Actor, exc: BaseException) -> None:
+        if not is_fault(exc):
+            raise exc
+        try:
+            session.fail(exc)
+        except Exception as again:  # noqa: BLE001 - the other sessions go on
+            FAULTS.get().note("turn", again)
