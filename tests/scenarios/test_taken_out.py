@@ -1,5 +1,6 @@
 """What the YAML no longer names while calls are at work: an executor, a runtime."""
 
+import asyncio
 from typing import Any
 
 import httpx
@@ -11,6 +12,7 @@ from tests.scenarios.hooks import Gate, success
 from tests.scenarios.replicas import cluster
 from tests.scenarios.test_dead_letters import REDRIVE, letters, listed
 from tests.scenarios.test_late_callbacks import accepted, call_back, of_size
+from tests.scenarios.test_overload import SlowDisk
 
 
 def rename_executor(scene: Scene) -> None:
@@ -107,6 +109,23 @@ def take_out_runtime(scene: Scene) -> dict[str, Any]:
     scene.huma.agent("gill")
     scene.configure({"runtimes": {"finn": None, "gill": {**finn, "agent_id": "gill"}}})
     return {"runtimes": {"finn": finn}}
+
+
+async def test_an_outcome_whose_commit_outlasts_its_runtime_is_to_be_repeated_and_then_known(newer: Scene) -> None:
+    newer.engine = disk = SlowDisk(newer.folder)
+    async with newer.running() as gateway:
+        call, asked = await accepted(newer)
+        await gateway.wait_call(call.call_id, "accepted")
+        take_out_runtime(newer)
+        with disk.held_up() as held:
+            early = asyncio.create_task(call_back(asked, of_size(200)))
+            await until(lambda: asyncio.sleep(0, bool(held)))
+            reload = asyncio.create_task(gateway.post("/v1/reload", status=200))
+            answer = await early
+        await reload
+        assert (answer.status_code, answer.json()["type"]) == (503, "/problems/session-owner-unavailable")
+        assert answer.json()["detail"].endswith("the request may have been recorded")
+        assert (await call_back(asked, of_size(200))).status_code == 200
 
 
 def is_to_be_repeated(answer: httpx.Response) -> None:

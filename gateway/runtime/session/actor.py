@@ -556,7 +556,7 @@ class Actor:
     def end(self, *, lost: bool = False) -> None:
         """End at once: take no signal, send nothing, start nothing; the store may still write the last step.
 
-        If the session is `lost`, the requests of its clients fail, and `take_pending` returns its inputs.
+        Unless it is closed, the requests of its clients fail. If it is `lost`, `take_pending` returns its inputs.
         """
         if self.state == "ended":
             return
@@ -573,15 +573,20 @@ class Actor:
         self._decider.release_granted(self._left)
         if self._batch is not None:
             self._release_slots(self._batch)
-        if lost:
+        if not self.view.memory.closed:
             self._fail_all()
-        elif not self.view.memory.closed and (unrecorded := len(self._collect().frames)):
-            self.log.warning("unrecorded frames dropped", count=unrecorded)
+            if not lost and (unrecorded := len(self._collect().frames)):
+                self.log.warning("unrecorded frames dropped", count=unrecorded)
         self.feed.close()
         finish(self.closed)
 
+    @property
+    def whereabouts(self) -> str:
+        """Say why an ended session that is not closed takes no requests."""
+        return "the session has moved to another instance" if self.lost else "the session has stopped on this instance"
+
     def _fail_all(self) -> None:
-        text, doubt = "the session has moved to another instance", "; the request may have been recorded"
+        text, doubt = self.whereabouts, "; the request may have been recorded"
         for batch in (SignalBatch(self._left), *self._alone, self._batch):
             if batch is not None:
                 unsure = batch.written != "no"

@@ -488,7 +488,7 @@ class Sessions:
 
         Raises:
             Conflict: the session was closed first.
-            Elsewhere: the session was released first.
+            Elsewhere: the session was released or stopped first.
             Overloaded: the reply took too long.
         """
         reply, patience = signal.reply, self._shared.tuning.reply
@@ -497,9 +497,9 @@ class Sessions:
         if reply.done():
             return reply.result()
         if actor.closed.done():
-            if actor.lost:
-                raise Elsewhere(actor.session_id, "the session has moved to another instance")
-            raise Conflict("the session is closed")
+            if actor.view.memory.closed:
+                raise Conflict("the session is closed")
+            raise Elsewhere(actor.session_id, actor.whereabouts)
         reply.cancel()
         raise Overloaded(f"the session did not process the request within {patience:.0f} s")
 
