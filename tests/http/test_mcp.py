@@ -121,7 +121,8 @@ async def test_a_list_may_be_believed_for_a_minute(environment: Environment, url
         assert (await client.list_tools()).ttl_ms == 60_000
 
 
-async def test_hints_are_given_where_they_are_sure() -> None:
+@pytest.mark.parametrize("gated", [False, True])
+async def test_hints_are_given_where_they_are_sure(*, gated: bool) -> None:
     over = {
         "tools": {"look": {"read_only": True}, "move": {}, "tell": {}},
         "executors": {
@@ -136,7 +137,7 @@ async def test_hints_are_given_where_they_are_sure() -> None:
         "routes": [
             {"match": {"tool": "tell"}, "to": "twice"},
             {"match": {"tool": "move", "label": {"table": "12"}}, "to": "cards"},
-            {"match": {"tool": "look"}, "to": "cards"},
+            {"match": {"tool": "look"}, "to": "cards", "approve": gated},
         ],
     }
     async with environment_of(over) as made:
@@ -148,9 +149,9 @@ async def test_hints_are_given_where_they_are_sure() -> None:
             where = url + access["url"].removeprefix("http://gateway.example")
             async with connected(where, access["token"], "auto") as client:
                 listed = {tool.name: tool.annotations for tool in (await client.list_tools()).tools}
-    # Nothing takes longer than a request is held, so nobody needs to wait on.
-    assert list(listed) == ["look", "tell"]
-    assert [hint and (hint.read_only_hint, hint.idempotent_hint) for hint in listed.values()] == [
+    # Nothing takes longer than a request is held, so nobody needs to wait on, unless a human is asked.
+    assert list(listed) == (["look", "tell", "get_result"] if gated else ["look", "tell"])
+    assert [hint and (hint.read_only_hint, hint.idempotent_hint) for hint in [*listed.values()][:2]] == [
         (True, None), (None, True),
     ]  # fmt: skip
 

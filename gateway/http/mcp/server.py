@@ -80,7 +80,8 @@ class McpServer:
             )
             for one in tools
         ]
-        if any(one.longest > exchange.hold for one in tools):
+        # A call that needs an approval waits for a human, and ends the request of some clients at once.
+        if any(one.gated or one.longest > exchange.hold for one in tools):
             shown.append(_WAIT_ON)
         return types.ListToolsResult(tools=shown)
 
