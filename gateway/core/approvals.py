@@ -135,6 +135,8 @@ def _waiting(builder: StepBuilder, call_id: CallId) -> Call:
     call = builder.calls.get(call_id)
     if call is None or call.state != "held" or call.arguments is None:
         raise Conflict("this call no longer waits for an approval")
+    if call.deadline_at <= builder.now:
+        raise Conflict("nobody allowed this call in time")
     return call
 
 

@@ -240,6 +240,15 @@ def test_a_call_that_nobody_allows_in_time_was_not_made(own: timedelta | None, s
     assert state_of_question(harness) == [("expired", None)]
 
 
+def test_an_answer_after_the_time_is_too_late_although_nothing_has_ended_the_call_yet() -> None:
+    harness = held()
+    harness.now += timedelta(minutes=15)
+    for answer in (allow, deny):
+        with pytest.raises(Conflict, match="in time"):
+            answer(harness)
+    assert only(harness).state == "held"
+
+
 def test_a_duration_is_written_in_its_largest_whole_unit() -> None:
     assert [spell(timedelta(seconds=n)) for n in (0.5, 1, 60, 3600, 5400, 172800)] == [
         "0.5 seconds",
