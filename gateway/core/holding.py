@@ -130,10 +130,12 @@ def ask_again(builder: StepBuilder, call: Call, ruling: Ruling) -> int:
 
 
 def end_question(builder: StepBuilder, call: Call, state: InteractionState = "moot", *, by: str | None = None) -> None:
-    """End the question about a held call, if it has not ended in this step."""
-    question = question_of(call)
-    if not any(change.interaction_id == question and change.state != "waiting" for change in builder.interactions):
-        builder.interactions.append(InteractionChange(question, state, answered_by=by))
+    """End the question about a held call, unless that is what the step has done last."""
+    change = InteractionChange(question_of(call), state, answered_by=by)
+    last = builder.interactions[-1] if builder.interactions else None
+    # Only the last one is looked at, because a session that is closed may end many calls.
+    if last is None or last.interaction_id != change.interaction_id or last.state == "waiting":
+        builder.interactions.append(change)
 
 
 def review(builder: StepBuilder, call: Call) -> Answered | bool:
