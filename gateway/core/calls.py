@@ -166,7 +166,8 @@ def send_again(builder: StepBuilder, call: Call) -> None:
     elif builder.take_slot(executor):
         _repeat(builder, call, policy)
     else:
-        builder.change_call(Accept(call.call_id, call.deadline_at, builder.now + _LOOK_AGAIN, ended=False))
+        look_at = builder.now + _LOOK_AGAIN
+        builder.change_call(Accept(call.call_id, call.deadline_at, look_at, ended=False, waits=True))
         builder.effects.append(Queue(call.call_id, executor))
 
 
@@ -363,7 +364,7 @@ def claim(builder: StepBuilder, call_id: CallId) -> bool:
         return False
     if call.state == "accepted":
         policy = builder.runtime.policy.executors.get(call.executor or "")
-        if policy is None or not policy.idempotent or call.due_at is None or call.arguments is None:
+        if policy is None or not policy.idempotent or not call.waits or call.arguments is None:
             return False
         _repeat(builder, call, policy)
         return True

@@ -84,6 +84,8 @@ class Call:
     """The arguments as compact JSON, if their reader wrote them. Not a column."""
     edited: bool = field(default=False, compare=False)
     """Whether a person has changed the arguments. Not a column."""
+    waits: bool = field(default=False, compare=False)
+    """Whether an accepted call waits for a slot to be sent again; an answer ends that. Not a column."""
 
     @property
     def idempotency_key(self) -> str:
@@ -192,6 +194,8 @@ class Accept:
     """False: the attempt to send it again was certainly not sent, and its number is used again."""
     ended: bool = True
     """Whether an attempt ended; False if only the times of an accepted call change."""
+    waits: bool = False
+    """Whether the call waits for a slot to be sent again."""
     response: Response | None = None
     reason: str | None = None
     """Why an attempt to send it again brought nothing new."""
@@ -397,8 +401,9 @@ def changed(call: Call | None, change: CallChange, *, now: datetime, numbers: Se
         case Hold() | Approve():
             return _asked_about(call, change, after)
         case Claim():
-            attempts = begin(call.attempts, change.attempt, now)
-            return replace(call, state=after, attempt=change.attempt, due_at=change.due_at, attempts=attempts)
+            written = begin(call.attempts, change.attempt, now)
+            attempt, due_at = change.attempt, change.due_at
+            return replace(call, state=after, attempt=attempt, due_at=due_at, attempts=written, waits=False)
         case Accept():
             return replace(
                 call,
@@ -407,6 +412,7 @@ def changed(call: Call | None, change: CallChange, *, now: datetime, numbers: Se
                 deadline_at=change.deadline_at,
                 due_at=change.due_at,
                 attempts=_attempts_after(call, change, now) if change.ended else call.attempts,
+                waits=change.waits,
             )
         case Requeue():
             return replace(

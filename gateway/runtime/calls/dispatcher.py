@@ -261,13 +261,18 @@ class Dispatcher:
         name = call.executor or ""
         # The breaker moves first, so that the free slot goes to a call that may start.
         moved = self._breakers.end_attempt(name, epoch, answer if is_evidence else None)
+        # The answer comes before the slot, for which the same call may wait.
+        if answer is not None:
+            self._report_answer(session, call, answer, result)
         if call.executor is not None:
             self._slots.release(name, session)
         if moved:
             self._slots.look(name)
         self._metrics.attempt(name, result)
-        if answer is None:
-            return
+
+    def _report_answer(self, session: SessionId, call: Call, answer: Answer, result: AttemptResult) -> None:
+        """Log what is unusual about an answer, and pass it to the session."""
+        name = call.executor or ""
         if result == "accepted" and self._callbacks.public_url is None and name not in self._unaddressed:
             self._unaddressed.add(name)
             log.warning(

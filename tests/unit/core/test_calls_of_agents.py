@@ -348,6 +348,21 @@ def test_a_silent_accepted_call_is_sent_again_no_earlier_than_its_executor_asks(
     assert harness.view.calls[harness.id_of("tc-1")].due_at == asked
 
 
+@pytest.mark.parametrize("answer", [NotProcessed("busy", timedelta(seconds=300)), Accepted()])
+def test_an_accepted_call_that_waits_for_a_slot_is_not_sent_again_after_an_answer(answer: NotProcessed | Accepted):
+    harness = Harness()
+    harness.call()
+    harness.answer(Accepted())
+    harness.wait(120)
+    harness.slots = 0
+    harness.wait(120)
+    assert [type(effect) for effect in harness.effects] == [Queue]
+    harness.answer(answer, attempt=2)
+    harness.slots = 1
+    assert not harness.decide(lambda builder: calls.claim(builder, harness.id_of("tc-1")))
+    assert harness.view.calls[harness.id_of("tc-1")].attempt == 2
+
+
 @pytest.mark.requirement("A26")
 def test_a_call_without_an_answer_fails_at_its_deadline_and_the_executor_is_told():
     harness = Harness()
