@@ -35,7 +35,7 @@ class Request:
     """One request that arrived."""
 
     key: str
-    kind: str
+    path: str
     attempt: int
     data: dict[str, Any]
     manner: str
@@ -116,20 +116,19 @@ class Backend:
         self._net.listeners.pop(self._port, None)
 
     def _take(self, conn: HttpConn, url: str, headers: dict[str, str], body: bytes) -> None:
-        del url
         content = json.loads(body)
         if content["type"] != "tool.requested":
             if content["type"] == "tool.canceled":
                 self._stop(content["data"]["call_id"])
                 conn.respond(204)
             else:
-                conn.respond(200, b'{"outcome":"success"}')
+                # A message is sometimes confirmed when its agent hardly waits any more.
+                seconds = 0.0 if self.kind else self._random.choice((0.0, 0.1, 5.0, 25.0)) * self._random.random()
+                self._net.call_at(self._net.loop.now + seconds, lambda: conn.respond(200, b'{"outcome":"success"}'))
             return
         manner = "ok" if self.kind else self._random.choices([*self._manners], [*self._manners.values()])[0]
         key = headers["webhook-id"]
-        request = Request(
-            key, content["type"], int(headers["dragoman-attempt"]), content["data"], manner, self._net.loop.now
-        )
+        request = Request(key, url, int(headers["dragoman-attempt"]), content["data"], manner, self._net.loop.now)
         work = self.work.setdefault(key, Work())
         work.requests.append(request)
         self.on_request(request, conn.wire.owner, conn.wire.to_server.stamp)

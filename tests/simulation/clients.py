@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
+from random import Random
 from typing import Any
 from urllib.parse import urlencode
 
@@ -21,9 +22,21 @@ class Follower:
     """Follows the events of one session after a sequence, or new events of all, with the position of its last one."""
 
     def __init__(
-        self, ask: Ask, session_id: str | None, after: int = 0, *, filters: Mapping[str, str] = _NO_FILTERS
+        self,
+        ask: Ask,
+        session_id: str | None,
+        after: int = 0,
+        *,
+        random: Random,
+        hangs_up: float = 0.0,
+        filters: Mapping[str, str] = _NO_FILTERS,
     ) -> None:
-        """Prepare; `filters` of all sessions are a runtime, and a kind that may end in `*`."""
+        """Prepare; `filters` of all sessions are a runtime, and a kind that may end in `*`.
+
+        `hangs_up` is the share of events after which its connection breaks.
+        """
+        self._random = random
+        self.hangs_up = hangs_up
         of = "" if session_id is None else f"/sessions/{session_id}"
         self._ask, self._path = ask, f"/v1{of}/events/stream?{urlencode(filters)}"
         self.filters = filters
@@ -46,7 +59,7 @@ class Follower:
                 if exchange.status is not None and 400 <= exchange.status < 500 and exchange.status != 429:
                     self.refused = f"{exchange.status} {exchange.body.decode()[:200]}"
                     return
-            await asyncio.sleep(_AGAIN)
+            await asyncio.sleep(_AGAIN * self._random.choice((0.0, 0.1, 1.0)) if self.hangs_up else _AGAIN)
 
     def matches(self, runtime: str, kind: str) -> bool:
         """Whether the filters admit an event."""
@@ -60,6 +73,10 @@ class Follower:
             while (end := exchange.body.find(b"\n\n", read)) >= 0:
                 self._take(exchange.body[read:end].decode())
                 read = end + 2
+                if self.hangs_up and self._random.random() < self.hangs_up:
+                    # What follows has been sent, and never arrives.
+                    exchange.gone.set()
+                    return
             if exchange.over:
                 return
             await exchange.changed.wait()

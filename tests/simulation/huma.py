@@ -6,7 +6,7 @@ from typing import Any
 from gateway.testing.runtimes.huma.agent import Manners, SimAgent
 from gateway.testing.runtimes.huma.rules import Dialect
 from tests.simulation.loop import Process
-from tests.simulation.network import Network
+from tests.simulation.network import Network, Wire
 from tests.simulation.servers import SocketIOConn, SocketServer
 
 KEY = "ak_simulated"
@@ -29,8 +29,8 @@ class HumaServer(SocketServer):
         """A code with which connections are refused."""
         self.received: list[tuple[Process | None, Any]] = []
         """Each message, with the process that sent it."""
-        self.on_frame: Callable[[Process | None, Any], None] = _ignore
-        """Takes the sender of each message, and the stamp of the network on its last byte."""
+        self.on_frame: Callable[[Any, Wire], None] = _ignore
+        """Takes each message and its connection, which knows its sender, and when and with which stamp it was sent."""
         self.agent = SimAgent(agent_id, dialect, self, manners)
         self.start()
 
@@ -73,7 +73,7 @@ class HumaServer(SocketServer):
         sid = next((sid for sid, one in self._conns.items() if one is conn), None)
         if sid is not None and channel == "message":
             self.received.append((conn.wire.owner, payload))
-            self.on_frame(conn.wire.owner, conn.wire.to_server.stamp)
+            self.on_frame(payload, conn.wire)
             self._net.loop.create_task(self.agent.accept(sid, payload))
 
     def _ping_later(self, conn: SocketIOConn) -> None:

@@ -159,6 +159,7 @@ class Instance:
     def drain(self) -> None:
         """Send SIGTERM."""
         if self._stop is not None and self.process is not None:
+            self.process.drains_since = self._loop.now
             self._loop.call_soon(self._stop.set, context=self.process.context)
 
     def kill(self) -> None:

@@ -27,6 +27,8 @@ class Process:
         self.name = name
         self.dead = False
         self.paused = False
+        self.drains_since = float("inf")
+        """When its drain began."""
         self.resumed_at = float("-inf")
         """When its last pause ended."""
         self.connected = False

@@ -53,7 +53,7 @@ class _Pipe:
     def __init__(self, net: "Network", owner: Process | None, deliver: Callable[[bytes | None], None]) -> None:
         self._net, self._owner = net, owner
         self._deliver = deliver
-        self._queue: deque[tuple[float, bytes | None, Any]] = deque()
+        self._queue: deque[tuple[float, bytes | None, Any, float]] = deque()
         self._last = 0.0
         self.size = 0
         self.cut = False
@@ -61,6 +61,8 @@ class _Pipe:
         """Whether all bytes are lost, and nobody is told."""
         self.stamp: Any = None
         """What the network said when the last delivered piece was written."""
+        self.written_at = 0.0
+        """When that was."""
         self._timer: asyncio.TimerHandle | None = None
 
     def put(self, data: bytes | None) -> None:
@@ -77,7 +79,7 @@ class _Pipe:
         for piece in pieces:
             self._last = max(self._last, self._net.loop.now + self._net.delay()) + 1e-6
             self.size += len(piece or b"")
-            self._queue.append((self._last, piece, stamp))
+            self._queue.append((self._last, piece, stamp, self._net.loop.now))
         self._arm()
 
     def _arm(self) -> None:
@@ -93,7 +95,7 @@ class _Pipe:
             return
         now = self._net.loop.now
         while self._queue and self._queue[0][0] <= now + 0.001 and not self.cut:
-            _, piece, self.stamp = self._queue.popleft()
+            _, piece, self.stamp, self.written_at = self._queue.popleft()
             self.size -= len(piece or b"")
             self._deliver(piece)
         if not self.cut:

@@ -8,6 +8,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from gateway.store.attempts import read as read_attempts
@@ -15,6 +16,7 @@ from gateway.testing.runtimes.huma.rules import ResultFrame, Violation, read_fra
 from tests.simulation.backend import UNSURE, failed_in
 from tests.simulation.clients import GAP
 from tests.simulation.clock import EPOCH
+from tests.simulation.steps import TOOLS
 
 if TYPE_CHECKING:
     from tests.simulation.backend import Work
@@ -31,6 +33,8 @@ _QUIET = 4
 
 _ARRIVING = 10
 """Seconds in which the last events reach their followers."""
+_PROBES, _PROBED = 4, 40
+"""Times that a call is made in a healthy world, and seconds in which it ends."""
 _IDLE = 6
 """Looks that find a queued call which may be sent, while no call holds a slot."""
 _QUICK = 3.0
@@ -74,6 +78,7 @@ async def check_end(world: "World") -> None:
         if not instance.up:
             world.fail(10, f"{instance.name} does not start: {instance.failure!r}")
             return
+    await _probe(world)
     for _ in range(_ARRIVING):
         # What is recorded at this moment reaches its followers a little later.
         if any(followers(world)):
@@ -84,6 +89,7 @@ async def check_end(world: "World") -> None:
         attempts,
         callbacks,
         replays,
+        cancels,
         agents,
         messages,
         order,
@@ -98,6 +104,26 @@ async def check_end(world: "World") -> None:
             return
         for number, text in found:
             world.fail(number, text)
+
+
+async def _probe(world: "World") -> None:
+    """2: a healthy gateway runs new calls, as its newest configuration says; a breaker may still refuse the first."""
+    world.target = "spare" if world.target == "again" else "again"
+    loaded = [(await exchange.whole()).status for exchange in world.reload()]
+    if any(status != HTTPStatus.OK for status in loaded):
+        world.fail(11, f"a reload in a healthy world is answered with {loaded}")
+    began, left = world.loop.now, [(server, tool) for server in world.servers.values() for tool in TOOLS]
+    for number in range(_PROBES):
+        made = [await server.agent.call(tool, {"n": number}, f"probe-{number}-{tool}") for server, tool in left]
+        await asyncio.sleep(_PROBED)
+        results = zip(left, made, strict=True)
+        left = [one for one, call in results if call.reading is None or call.reading.outcome != "success"]
+    for server, tool in left:
+        world.fail(2, f"no new call of {tool} by {server.agent.agent_id} succeeds in a healthy world")
+    for request in (request for work in world.backend.work.values() for request in work.requests):
+        to = world.target if request.data["tool"] == "again" else "once"
+        if request.at > began and request.path != f"/{to}":
+            world.fail(11, f"{request.data['native_call_id']} goes to {request.path} after a reload, not to /{to}")
 
 
 def _waits_for_nothing(world: "World") -> list[str]:
@@ -254,6 +280,20 @@ def callbacks(world: "World") -> Iterator[Broken]:
                 pass
             case status:
                 yield 2, f"the callback {given} of {sent.call_id} was answered with {status}"
+
+
+def cancels(world: "World") -> Iterator[Broken]:
+    """2: an executor that works on a call is told of its cancel, if the network works then."""
+    rows = world.read(
+        "SELECT call_id, native_call_id, finished_at, canceling_until FROM calls WHERE state = 'canceled'"
+    )
+    for call_id, native, finished, until in rows:
+        work = world.backend.work.get(call_id)
+        at = _seconds(finished) if until is None else _seconds(until) - world.grace
+        if work is None or call_id in world.forgotten or world.was_disturbed(at - _AROUND, at + _AROUND):
+            continue
+        if any(one.at < at - _SAME for one in work.requests) and call_id not in world.backend.canceled:
+            yield 2, f"{native} was canceled, and its executor was not told"
 
 
 def _seconds(stored: int) -> float:
@@ -415,11 +455,6 @@ def surprises(world: "World") -> Iterator[Broken]:
     before, found, _ = world.log.getvalue().partition("Traceback")
     if found:
         yield 11, f"the gateway did not expect: {before.splitlines()[-1]}"
-
-
-_JUDGES = (
-    unfinished, outcomes, attempts, callbacks, replays, agents, messages, order, followers, writers, surprises,
-)  # fmt: skip
 
 
 def _shorten(events: list[tuple[int, str]]) -> str:

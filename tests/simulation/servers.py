@@ -27,9 +27,12 @@ class HttpConn(Conn):
 
     # Called by the parser
 
+    def on_message_begin(self) -> None:
+        self._url, self._headers, self._body = b"", {}, b""
+
     def on_url(self, url: bytes) -> None:
-        self._url = url
-        self._headers, self._body = {}, b""
+        # A URL that the network has split arrives in pieces.
+        self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers[name.decode().lower()] = value.decode()

@@ -139,12 +139,11 @@ async def reload(world: "World") -> None:
     world.draw_limits()
     world.most_attempts = max(world.most_attempts, world.attempts)
     world.fewest_attempts = min(world.fewest_attempts, world.attempts)
-    world.tell(f"the configuration changes: {world.attempts} attempts, {world.limits}")
-    for instance in world.instances:
-        instance.rewrite()
-        if instance.up:
-            headers = {"authorization": f"Bearer {API_KEY}"}
-            instance.request("POST", "/v1/reload", b"{}", headers)
+    world.tell(
+        f"the configuration changes: {world.attempts} attempts, again to {world.target}, {world.concurrency} at once,"
+        f" {world.limits}"
+    )
+    world.reload()
 
 
 async def back_up(world: "World") -> None:
@@ -200,7 +199,8 @@ async def leave(world: "World") -> None:
 async def outage(world: "World") -> None:
     """A server or the backend is away for a while."""
     gone: Any = world.random.choice((*world.servers.values(), world.backend, world.backend))
-    seconds = 20 * world.random.random() ** 2
+    # Sometimes for longer than a runtime waits for a confirmation.
+    seconds = world.random.choice((20, 20, 60)) * world.random.random() ** 2
     world.tell(f"{type(gone).__name__} is away for {seconds:.2f} s")
     gone.stop()
     world.disturb(seconds, loses=False)
@@ -272,6 +272,25 @@ async def slow_store(world: "World") -> None:
     world.net.call_at(world.loop.now + seconds, heal)
 
 
+async def late_store(world: "World") -> None:
+    """The store does at once what one instance asks, and answers shortly before a lease ends, while agents call."""
+    engine = world.random.choice(world.instances).engine
+    if not isinstance(engine, RemoteEngine):
+        return
+    engine.late = world.lease * (0.5 + 0.45 * world.random.random())
+    seconds = world.lease * world.random.choice((1, 2, 4))
+    world.tell(f"the store answers an instance after {engine.late:.1f} s, for {seconds:.0f} s")
+    world.disturb(seconds + 2 * world.lease)
+
+    def heal() -> None:
+        engine.late = 0.0
+
+    world.net.call_at(world.loop.now + seconds, heal)
+    for _ in range(8):
+        await call(world)
+        await asyncio.sleep(seconds / 8)
+
+
 async def pause(world: "World") -> None:
     """SIGSTOP."""
     instance = world.random.choice(world.instances)
@@ -313,6 +332,8 @@ async def drain(world: "World") -> None:
     instance = world.random.choice(world.instances)
     if not instance.up:
         return
+    for _ in range(world.random.choice((0, 3))):
+        await call(world)
     world.tell(f"{instance.name} drains")
     world.disturb()
     instance.drain()
@@ -333,14 +354,14 @@ async def wait(world: "World") -> None:
 STEPS: dict[Callable[["World"], Awaitable[None]], float] = {
     call: 60, repeat: 4, cancel: 6, talk: 8, garbage: 3, post: 8, follow: 6, order_cancel: 3,
     cut: 3, silence: 1, leave: 1, outage: 2, partition: 2,
-    bad_disk: 3, slow_disk: 1, slow_store: 4, pause: 1, kill: 2, drain: 1, reload: 1,
+    bad_disk: 3, slow_disk: 1, slow_store: 4, late_store: 2, pause: 1, kill: 2, drain: 1, reload: 1,
     back_up: 2, restore_copy: 1, wait: 10,
 }  # fmt: skip
 """The steps with their weights."""
 QUIET_STEPS: dict[Callable[["World"], Awaitable[None]], float] = {
-    call: 30, wait: 10, repeat: 2, cancel: 4, talk: 2, post: 4, follow: 4, order_cancel: 14,
+    call: 30, wait: 10, repeat: 2, cancel: 4, talk: 4, post: 4, follow: 4, order_cancel: 14,
     cut: 0.5, silence: 1, leave: 0.5, outage: 3, partition: 0.3,
-    slow_store: 3, pause: 0.3, kill: 0.6, drain: 0.5, reload: 0.5,
+    slow_store: 3, late_store: 2, pause: 0.3, kill: 0.6, drain: 0.5, reload: 0.5,
 }  # fmt: skip
 """Those of a world with little traffic."""
 USUAL = (call, talk, post, wait, order_cancel)

@@ -37,6 +37,21 @@ class StoreServer:
         self.listeners: dict[Heard, RemoteEngine] = {}
         self.instances: dict[str, Process] = {}
         """The process of each instance that has asked for a lease."""
+        self.read: Callable[..., list[Any]] = lambda *_: []
+        """Asks the database file."""
+        self.on_foreign_write: Callable[[str], None] = lambda _: None
+        """Takes what a process has written to a session that another one holds."""
+
+    def holder(self, session_id: str) -> Process | None:
+        """Return the process that holds a session."""
+        for (owner,) in self.read("SELECT owner FROM sessions WHERE session_id = ?", session_id):
+            return self.instances.get(owner)
+        return None
+
+    def note_foreign_write(self, session_id: str, writer: Process, holder: Process) -> None:
+        """Tell of a write, if the session was the other one's until its end."""
+        if self.holder(session_id) is holder:
+            self.on_foreign_write(f"{writer.name} writes to {session_id}, which {holder.name} holds")
 
     def tell(self, topic: str, sender: "RemoteEngine") -> None:
         """Pass a notification on to the other instances, after the commits that were sent before it."""
@@ -58,6 +73,8 @@ class RemoteEngine:
         """Whether the network between the instance and the server is down."""
         self.slow = 0.0
         """The longest time that a request, and its answer, take besides."""
+        self.late = 0.0
+        """The time after which each answer arrives; requests do not take longer."""
         self._missed: dict[Heard, None] = {}
 
     async def __aenter__(self) -> Self:
@@ -117,11 +134,17 @@ class RemoteEngine:
         result, error = None, None
         if name == "beat":
             self._server.instances[args[0]] = self._process
+        late, step = self.late, args[0] if name == "commit" else None
+        # A step without a fence is one that any instance may write.
+        session_id = None if step is None or step.fence is None else step.session_id
+        holder = None if session_id is None else self._server.holder(session_id)
         try:
             result = await getattr(self._server.engine, name)(*args, **named)
+            if session_id is not None and holder is not None and holder is not self._process:
+                self._server.note_foreign_write(session_id, self._process, holder)
         except Exception as exc:  # noqa: BLE001 - the caller receives it
             error = exc
-        await asyncio.sleep(self._delay())
+        await asyncio.sleep(self._delay() + late)
         while self.is_away and not self._process.dead:  # noqa: ASYNC110 - the world has no event for it
             await asyncio.sleep(_LOOK)
         if answer.done() or self._process.dead:

@@ -60,7 +60,8 @@ def test_a_seed_tells_the_same_story_in_other_surroundings(tmp_path: Path) -> No
 
 
 def test_a_configuration_that_the_gateway_refuses_is_a_fault_of_the_world() -> None:
-    change = "world.World.draw_limits = lambda self: vars(self).update(attempts=-1, limits={})"
+    wrong = "attempts=-1, limits={}, concurrency=1, target='again'"
+    change = f"world.World.draw_limits = lambda self: vars(self).update({wrong})"
     code, told = simulate("--seed", "7", "--steps", "3", change=change)
     assert code == 2
     assert "the world is wrong, and the run says nothing about the gateway" in told

@@ -1,6 +1,8 @@
 """The judges that look while the world runs: what must hold at a request, an answer, a frame, a cancel or a time."""
 
+import json
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.clock import EPOCH
@@ -8,6 +10,7 @@ from tests.simulation.clock import EPOCH
 if TYPE_CHECKING:
     from tests.simulation.backend import Request
     from tests.simulation.loop import Process
+    from tests.simulation.network import Wire
     from tests.simulation.world import World
 
 LATE = 3.0
@@ -20,6 +23,8 @@ _AROUND = 5.0
 """Seconds before a request in which a fault may still have an effect."""
 _RESUMED = 2.0
 """Seconds after a pause in which a process may finish what it had begun."""
+_BEGUN = 1.0
+"""Seconds in which an attempt that has begun arrives."""
 _SILENT = 25 + 20
 """Seconds after which a client notices that its server is silent, as the server has told it."""
 _RECONNECTED = 75
@@ -50,6 +55,7 @@ class Watch:
             if request.attempt != arrived and not world.may_lose(began, world.loop.now):
                 world.fail(10, f"request {arrived} of {request.key} says that it is attempt {request.attempt}")
             self._check_pause(request)
+        self._check_drain(request, owner)
         made = world.call_of(request)
         if made is not None and request.data["arguments"] != ({} if made.arguments is None else made.arguments):
             world.fail(3, f"{made.call_id} runs with {request.data['arguments']}, and its agent said {made.arguments}")
@@ -58,6 +64,13 @@ class Watch:
         self._check_holder(request.data["runtime"], owner, holders, f"attempt {request.attempt} of {request.key}")
         world.net.call_at(world.loop.now + world.attempt_limit + LATE, partial(self._check_attempt, request))
         self._check_deadline(call_id)
+
+    def _check_drain(self, request: "Request", owner: "Process | None") -> None:
+        """A process that drains begins no attempt; one that has begun arrives a little later."""
+        world, now = self._world, self._world.loop.now
+        since = inf if owner is None else owner.drains_since
+        if now > since + _BEGUN and not self._excused(since + _BEGUN):
+            world.fail(10, f"attempt {request.attempt} of {request.key} leaves {now - since:.2f} s after a drain began")
 
     def _check_pause(self, request: "Request") -> None:
         """A call is not sent again before the time for which the backend has asked."""
@@ -81,9 +94,26 @@ class Watch:
             is_early = state == "accepted" and posted_at < due_at
             self._not_before[call_id] = posted_at + world.silence if is_early else 0.0
 
-    def frame(self, runtime: str, owner: "Process | None", holders: "dict[str, Process] | None") -> None:
+    def frame(self, runtime: str, payload: Any, wire: "Wire") -> None:
         """An agent gets a message."""
-        self._check_holder(runtime, owner, holders, "a message")
+        self._check_holder(runtime, wire.owner, wire.to_server.stamp, "a message")
+        match payload:
+            case {"type": "addon-tool-event", "toolCallId": str(call), "data": {"messageIndex": int(index)}}:
+                self._check_confirmation(call, index, wire)
+            case _:
+                pass
+
+    def _check_confirmation(self, call: str, index: int, wire: "Wire") -> None:
+        """A confirmation leaves only as long as the agent waits for it."""
+        world, owner = self._world, wire.owner
+        rows: list[Any] = world.read(
+            "SELECT recorded_at, body FROM events WHERE kind = 'message.posted' AND instr(CAST(body AS TEXT), ?)", call
+        )
+        burst = {"call": call, "index": index}
+        posted = [at / 1_000_000 - EPOCH for at, body in rows if json.loads(body).get("burst") == burst]
+        late = wire.to_server.written_at - max(posted, default=inf) - world.confirms_within
+        if late > _MARGIN and (owner is None or owner.resumed_at + _RESUMED < wire.to_server.written_at):
+            world.fail(4, f"the confirmation of message {index} of {call} leaves {late:.1f} s too late")
 
     def _check_holder(
         self, runtime: str, owner: "Process | None", holders: "dict[str, Process] | None", what: str

@@ -49,6 +49,8 @@ _MOST_CPU = 60
 """Seconds of CPU after which a run is taken for endless."""
 _TIMINGS = ((2, 10), (4, 3), (4, 10), (4, 30), (15, 3), (15, 3), (15, 30))
 """Seconds of an attempt, and until an accepted call without a sign of life is sent again, perhaps beside an attempt."""
+_MANY = 64
+"""Calls that an executor takes at once, more than any world has."""
 _SOON = 30
 """Seconds in which a healthy gateway certainly sends a call."""
 
@@ -84,10 +86,15 @@ class World:
         self.grace = random.choice((3, 10))
         """Seconds in which the answer to a canceled call still counts."""
         self.accepted_deadline = random.choice((20, 60))
+        self.breaker = {"failures": random.choice((1, 2, 5)), "open_for": random.choice(("1s", "10s"))}
         self.quiet = random.random() < _QUIET
         """Whether there is little traffic and few faults."""
         self.lease = random.choice((1, 3, 6))
-        manners = Manners(confirmation_timeout=timedelta(seconds=30), interrupts=random.random() < 0.3)
+        self.confirms_within = 30.0
+        """Seconds for which an agent waits for the confirmation of a message."""
+        manners = Manners(
+            confirmation_timeout=timedelta(seconds=self.confirms_within), interrupts=random.random() < 0.3
+        )
         self.servers = {
             "old": HumaServer(self.net, "0.1", "olga", _HUMA["0.1"], manners),
             "new": HumaServer(self.net, "0.2", "nina", _HUMA["0.2"], manners),
@@ -107,6 +114,8 @@ class World:
         self.disk = Disk()
         path = folder / "0.db"
         self.store = StoreServer(self.net, path, self.disk) if random.random() < _REPLICAS else None
+        if self.store is not None:
+            self.store.read, self.store.on_foreign_write = self.read, partial(self.fail, 3)
         self.instances = [
             Instance(self.net, random, path, self._configuration, disk=self.disk, number=number, server=self.store)
             for number in range(1 if self.store is None else 2)
@@ -116,8 +125,8 @@ class World:
             instance.exited = partial(self._see_exit, instance)
         if self.store is not None:
             self.net.stamp = partial(holders, self)
-            for name, one in self.servers.items():
-                one.on_frame = partial(self.watch.frame, name)
+        for name, one in self.servers.items():
+            one.on_frame = partial(self.watch.frame, name)
         self.calls: list[tuple[str, SimCall]] = []
         self.followers: list[tuple[str | None, Follower]] = []
         """With the runtime of their session; None if they follow all sessions."""
@@ -150,15 +159,20 @@ class World:
         """Draw what a reload may change."""
         random = self.random
         self.attempts = random.choice((1, 3, 10, 10))
+        self.concurrency = random.choice((1, 2, 64, 64))
+        self.target = random.choice(("again", "spare"))
+        """The executor of the tool `again`."""
         self.limits = {"session_concurrency": random.choice((1, 2, 16)), "drain": f"{random.choice((1, 5, 20))}s"}
 
     def _configuration(self) -> str:
+        # Among replicas none is small: an attempt that waits for a connection may leave after the end of a lease.
+        concurrency = self.concurrency if self.store is None else _MANY
         executor = {
-            "type": "webhook", "url": f"http://127.0.0.1:{_BACKEND}/tools", "attempts": self.attempts,
+            "type": "webhook", "concurrency": concurrency, "attempts": self.attempts,
             "timeout": f"{self.attempt_limit}s", "deadline": f"{self.deadline}s",
             "backoff": {"initial": "100ms", "maximum": "2s"},
             "accepted_deadline": f"{self.accepted_deadline}s", "accepted_silence": f"{self.silence}s",
-            "reconnect_within": "10s",
+            "reconnect_within": "10s", "breaker": self.breaker,
         }  # fmt: skip
         runtimes = {
             name: {
@@ -176,8 +190,11 @@ class World:
                 "instance": {"lease": f"{self.lease}s"},
                 "limits": {**self.limits, "cancel_grace": f"{self.grace}s"},
                 "logging": {"level": "error", "format": "console"},
-                "executors": {"again": {**executor, "idempotent": True}, "once": executor},
-                "routes": [{"match": {"tool": tool}, "to": tool} for tool in TOOLS]
+                "executors": {
+                    name: {**executor, "url": f"http://127.0.0.1:{_BACKEND}/{name}", "idempotent": name != "once"}
+                    for name in ("again", "spare", "once")
+                },
+                "routes": [{"match": {"tool": tool}, "to": self.target if tool == "again" else tool} for tool in TOOLS]
                 + [{"match": {"event": "message.posted"}, "to": "again"}],
                 "runtimes": runtimes,
             }
@@ -198,6 +215,14 @@ class World:
         instance = self.any_up()
         named = {"authorization": f"Bearer {API_KEY}", **(headers or {})}
         return None if instance is None else instance.request(method, path, body, named)
+
+    def reload(self) -> list[Exchange]:
+        """Let each instance that runs read the configuration again."""
+        headers = {"authorization": f"Bearer {API_KEY}"}
+        for instance in self.instances:
+            instance.rewrite()
+        asked = [one.request("POST", "/v1/reload", b"{}", headers) for one in self.instances]
+        return [exchange for exchange in asked if exchange is not None]
 
     # The story
 
@@ -253,11 +278,13 @@ class World:
         self.backend.kind = True
         for part in (self.backend, *self.servers.values()):
             part.start()
+        for _, follower in self.followers:
+            follower.hangs_up = 0.0
         self.disk.heal()
         self.net.heal()
         for instance in self.instances:
             if isinstance(instance.engine, RemoteEngine):
-                instance.engine.slow = 0.0
+                instance.engine.slow = instance.engine.late = 0.0
                 instance.engine.reach()
             process = instance.process
             if process is not None:
@@ -277,7 +304,9 @@ class World:
         )
         filters = self.random.choice(_FILTERS) if runtime is None else _FILTERS[0]
         self.tell(f"a client follows {runtime or 'all sessions'} after {after} {filters or ''}")
-        follower = Follower(self.ask, session_id, after, filters=filters)
+        hangs_up = self.random.choice((0.0, 0.03, 0.3))
+        random = Random(self.random.random())
+        follower = Follower(self.ask, session_id, after, random=random, hangs_up=hangs_up, filters=filters)
         self.followers.append((runtime, follower))
         self.loop.create_task(follower.follow())
 
