@@ -33,6 +33,7 @@ _MODULES: Mapping[str, str] = {
         ("sessions", ("runtimes", "sessions")),
         ("calls", ("calls",)),
         ("inbox", ("inbox", "answer")),
+        ("approvals", ("approvals",)),
         ("tail", ("tail",)),
         ("send", ("send",)),
         ("explain", ("explain",)),

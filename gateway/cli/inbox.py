@@ -14,11 +14,11 @@ from rich.text import Text
 from gateway.cli.completion import complete_interaction
 from gateway.cli.errors import Misused, Refusal
 from gateway.cli.help import SHORT_IDS, examples
-from gateway.cli.inputs import MOST_BYTES, read_text
-from gateway.cli.lines import clean, facts_of
-from gateway.cli.options import KEY, LIMIT, SESSION, URL, JsonOption, RowsOption, argument, flag, option
+from gateway.cli.inputs import MOST_BYTES, parse_object, read_source, read_text
+from gateway.cli.lines import clean, compact, facts_of
+from gateway.cli.options import KEY, LIMIT, SESSION, URL, YES, JsonOption, RowsOption, argument, flag, option
 from gateway.cli.send import show_losses
-from gateway.cli.terminal import SHORT, Output, complain, note, say_json, to_row
+from gateway.cli.terminal import SHORT, Output, age_of, complain, note, say_json, to_row
 from gateway.errors import OperatorError
 from gateway.visible import LONGEST_DECISION, length_of
 
@@ -31,6 +31,7 @@ _MOST_WAITING = 20_000
 _MOST_NAMES = 50
 _SHOWN = 500
 """How much of each part of a request is shown that is too long for a decision."""
+_LONGEST_REASON = 2_000
 _FORMS = "--allow, --deny, --text or --secret"
 _LISTS = "`dragoman inbox` lists the waiting requests"
 
@@ -58,7 +59,7 @@ commands = typer.Typer()
         "dragoman inbox --session finn/agent-7",
         "dragoman inbox --json | jq -r .interaction_id",
         more="To answer the requests one by one, run `dragoman answer`.\n"
-        "When piped, prints tab-separated rows: ID, kind, session, expiry and request.",
+        "When piped, prints tab-separated rows: ID, kind, session, expiry, request, rule and binding.",
     )
 )
 def inbox(
@@ -88,10 +89,15 @@ def inbox(
     epilog=examples(
         "dragoman answer                          prompts for each request",
         "dragoman answer b1d5781e --allow --scope session",
+        "dragoman answer b1d5781e --deny --reason 'ask Victoria first'",
+        "dragoman answer b1d5781e --allow --yes --binding HASH",
+        """dragoman answer b1d5781e --allow --arguments '{"amount": 50}'""",
         "dragoman answer b1d5781e --text 'the blue one'",
         "dragoman answer b1d5781e --secret        prompts without echo",
         "pass show db | dragoman answer b1d5781e --secret",
-        more=f"{_LISTS}. Prompts for missing values in a terminal.\n{SHORT_IDS}",
+        more=f"{_LISTS}. Prompts for missing values in a terminal.\n"
+        "To allow a held call, it shows the call and asks; --yes does not, and needs the --binding of what you saw.\n"
+        f"{SHORT_IDS}",
     )
 )
 def answer(
@@ -101,6 +107,11 @@ def answer(
     deny: bool = flag("--deny", "Deny the request."),
     scope: str | None = option("--scope", "SCOPE", "Scope of the decision: once, session or always, if offered."),
     reason: str | None = option("--reason", "TEXT", "Reason of the decision, for the agent; - reads stdin."),
+    binding: str | None = option("--binding", "HASH", "What is allowed: the binding that `dragoman inbox` shows."),
+    arguments: str | None = option(
+        "--arguments", "FILE|JSON", "Allow a held call with these arguments instead; - reads stdin."
+    ),
+    yes: bool = YES,
     text: str | None = option("--text", "TEXT", "Answer a question; '' skips it, - reads stdin."),
     secret: bool = flag("--secret", "Supply a secret: prompts in a terminal, otherwise reads one line of stdin."),
     as_json: JsonOption = False,
@@ -114,6 +125,9 @@ def answer(
         if interaction is None and (allow or deny or secret or scope is not None or text is not None):
             raise Misused(f"pass the ID of the request; {_LISTS}")
         body = _read_answer(allow=allow, deny=deny, scope=scope, reason=reason, text=text, secret=secret)
+        if body is None and (binding is not None or arguments is not None or yes):
+            raise Misused("--binding, --arguments and --yes require --allow")
+        body = _read_approval(body, binding=binding, arguments=arguments, yes=yes)
         if body is None and not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise Misused(
                 f"without a terminal, pass the ID and the answer: `dragoman answer ID` with one of {_FORMS}; {_LISTS}"
@@ -123,7 +137,10 @@ def answer(
             return
         found = _find_question(gateway, interaction)
         if body is not None:
-            _give_answer(gateway, found, body, as_json=as_json)
+            if isinstance(found, WaitingQuestion) and found.is_held and body.get("decision") == "allow" and not yes:
+                body = _confirm_call(gateway, found, body)
+            if body is not None:
+                _give_answer(gateway, found, body, as_json=as_json)
         elif isinstance(found, str):
             raise Refusal(f"no waiting request {clean(found, 80)!r}", _LISTS)
         else:
@@ -150,6 +167,11 @@ class WaitingQuestion:
         return clean(self.row.interaction_id[:SHORT])
 
     @property
+    def is_held(self) -> bool:
+        """Whether it is about a held call."""
+        return self.row.call_id is not None
+
+    @property
     def scopes(self) -> Sequence[str]:
         """The scopes that a decision may have."""
         return [clean(scope, 40) for scope in self.event.get("scopes") or ("once",)]
@@ -158,7 +180,7 @@ class WaitingQuestion:
     def options(self) -> str:
         """The options of `answer` for this kind."""
         scopes = f" [--scope {' | '.join(self.scopes)}]" if len(self.scopes) > 1 else ""
-        return _OPTIONS.get(self.row.kind, "").format(scopes=scopes)
+        return _OPTIONS.get(self.row.kind, "").format(scopes=scopes) + (" [--reason TEXT]" if self.is_held else "")
 
     @property
     def is_whole(self) -> bool:
@@ -180,6 +202,14 @@ class WaitingQuestion:
         kind = (clean(self.row.kind, 40), "yellow")
         out.say(Text.assemble((self.short, "bold"), "  ", kind, f"  {clean(self.session, 200)}{time_left}"))
         out.say(Text.assemble("    ", self.facts))
+        if self.is_held:
+            asked = "" if self.row.asked_at is None else f"  asked {age_of(self.row.asked_at)}"
+            out.say(Text(f"    held by {clean(self.row.rule or '?', 80)}{asked}\n    {self.bound}", "dim"))
+
+    @property
+    def bound(self) -> str:
+        """The binding, as an option of `answer`."""
+        return f"--binding {clean(self.row.binding or '', 64)}"
 
 
 def _remaining(moment: datetime) -> str:
@@ -214,7 +244,8 @@ def _show_questions(found: Sequence[WaitingQuestion]) -> None:
         else:
             until = one.row.expires_at.isoformat() if one.row.expires_at else ""
             cells = (one.row.interaction_id, one.row.kind, one.session, until)
-            typer.echo("\t".join([*map(clean, cells), one.facts.plain]))
+            bound = (one.row.rule or "", one.row.binding or "")
+            typer.echo("\t".join([*map(clean, cells), one.facts.plain, *map(clean, bound)]))
     if not found:
         note("no waiting requests")
 
@@ -258,6 +289,49 @@ def _read_answer(
     return {"decision": "allow" if allow else "deny", **{name: said for name, said in more.items() if said is not None}}
 
 
+def _read_approval(
+    body: dict[str, Any] | None, *, binding: str | None, arguments: str | None, yes: bool
+) -> dict[str, Any] | None:
+    """Add to the answer what an approval of a held call needs."""
+    if body is None:
+        return None
+    if (binding is not None or arguments is not None or yes) and body.get("decision") != "allow":
+        raise Misused("--binding, --arguments and --yes require --allow")
+    if yes and binding is None:
+        raise Misused(f"--yes requires the --binding of what you allow; {_LISTS} with it")
+    changed = None if arguments is None else parse_object(_text_of(arguments), "--arguments")
+    more = {"binding": binding, "arguments": changed}
+    return body | {name: said for name, said in more.items() if said is not None}
+
+
+def _text_of(arguments: str) -> str:
+    if arguments.lstrip().startswith("{"):
+        return arguments
+    try:
+        return read_source(arguments).decode(errors="surrogateescape")
+    except OSError as exc:
+        raise Misused(
+            f"--arguments: {clean(arguments, 200)} is neither a JSON object nor a file: {exc.strerror}"
+        ) from exc
+
+
+def _confirm_call(gateway: "GatewayConnection", one: WaitingQuestion, body: dict[str, Any]) -> dict[str, Any] | None:
+    """Show a held call and prompt; return the answer with the binding of what was shown, or None."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise Misused(f"without a terminal, a held call is allowed with --yes and --binding; {_LISTS} with it")
+    _check_whole(gateway, one)
+    out = Output(stderr=True)
+    one.show(out)
+    if body.get("binding") not in {None, one.row.binding}:
+        raise Refusal("the --binding is not that of this request", "read what is asked now, and decide again")
+    if "arguments" in body:
+        out.say(Text.assemble("    with ", (compact(body["arguments"], 10 * LONGEST_DECISION), "bold")))
+    if _ask_one_of("allow this call? yes or no (Enter leaves it waiting): ", ("yes", "no")) != "yes":
+        note("still waiting")
+        return None
+    return {**body, "binding": one.row.binding}
+
+
 def _give_answer(
     gateway: "GatewayConnection", found: WaitingQuestion | str, body: dict[str, Any], *, as_json: bool
 ) -> None:
@@ -295,9 +369,7 @@ def _ask_about_all(gateway: "GatewayConnection", *, as_json: bool) -> None:
 
 def _ask_about(gateway: "GatewayConnection", one: WaitingQuestion, *, as_json: bool) -> None:
     """Prompt for the answer to one request; an empty line leaves it waiting."""
-    if not one.is_whole:
-        page = f"/ui/sessions/{one.row.session_id}/events/{one.row.sequence}?interaction={one.row.interaction_id}"
-        raise Refusal("this request is too long to decide on here", f"read all of it and decide at {gateway.url}{page}")
+    _check_whole(gateway, one)
     match one.row.kind:
         case "approval.asked":
             body = _ask_decision(one)
@@ -315,10 +387,23 @@ def _ask_about(gateway: "GatewayConnection", one: WaitingQuestion, *, as_json: b
         _give_answer(gateway, one, body, as_json=as_json)
 
 
+def _check_whole(gateway: "GatewayConnection", one: WaitingQuestion) -> None:
+    if not one.is_whole:
+        page = f"/ui/sessions/{one.row.session_id}/events/{one.row.sequence}?interaction={one.row.interaction_id}"
+        raise Refusal("this request is too long to decide on here", f"read all of it and decide at {gateway.url}{page}")
+
+
 def _ask_decision(one: WaitingQuestion) -> dict[str, Any] | None:
     decision = _ask_one_of("allow or deny? (Enter leaves it waiting): ", ("allow", "deny"))
-    if decision is None or len(one.scopes) < 2:
-        return None if decision is None else {"decision": decision}
+    if decision is None:
+        return None
+    if one.is_held:
+        if decision == "allow":
+            return {"decision": "allow", "binding": one.row.binding}
+        reason = _prompt("reason, for the agent? (Enter: none): ")[:_LONGEST_REASON]
+        return {"decision": "deny", "reason": reason} if reason else {"decision": "deny"}
+    if len(one.scopes) < 2:
+        return {"decision": decision}
     scope = _ask_one_of(f"scope? {', '.join(one.scopes)} (Enter: {one.scopes[0]}): ", one.scopes)
     return {"decision": decision, "scope": scope or one.scopes[0]}
 

@@ -123,7 +123,9 @@ def facts_of(event: dict[str, Any], longest: int = _LONGEST) -> Text:
             name = event.get("tool") or event.get("action") or ""
             known = {"kind", "tool", "action", "arguments", "call_id", "native_call_id", "id", "preview"}
             ran = " (done by the runtime)" if event.get("runs_in") == "runtime" else ""
-            rest = _rest(event, known | {"runs_in", "needs_approval", "scopes"})
+            rest = _rest(
+                event, known | {"runs_in", "needs_approval", "scopes", "rule", "rule_sha", "binding", "edited"}
+            )
             return Text.assemble(
                 (clean(name, longest), "bold"), f" {compact(event.get('arguments') or {}, longest)}{ran}", rest
             )

@@ -182,6 +182,7 @@ def _approve(builder: StepBuilder, call: Call, ruling: Ruling, changed: _Changed
         call_id=call.call_id,
         arguments=arguments,
         binding=binding,
+        rule_sha=ruling.rule,
         edited=edited or None,
         by=by,
     )

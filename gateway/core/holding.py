@@ -69,6 +69,7 @@ def ask_about(builder: StepBuilder, call: Call, ruling: Ruling) -> Hold:
         arguments=dict(arguments),
         call_id=call.call_id,
         rule=place,
+        rule_sha=ruling.rule,
         binding=binding,
         edited=call.edited or None,
     )

@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+from gateway.core.binding import asked_binding_of
 from gateway.core.bounds import KEPT_BYTES
 from gateway.core.effects import Ask, ask_data
 from gateway.core.session import TURN, StepBuilder, send
 from gateway.core.state import MOST_ASKED, Action, Asked
-from gateway.errors import CannotExpress, Conflict, Inexpressible, InvalidRequest
+from gateway.errors import ApprovalStale, CannotExpress, Conflict, Inexpressible, InvalidRequest, UseInteraction
 from gateway.events import (
     ApprovalAsked,
     ApprovalGiven,
@@ -18,6 +19,7 @@ from gateway.events import (
     SecretAsked,
     SecretSupplied,
     SessionId,
+    dump_event,
     interaction_id as name_interaction,
 )
 from gateway.events.weight import weight
@@ -86,10 +88,12 @@ def give(builder: StepBuilder, event: Given, *, by: str) -> int:
 
     Raises:
         Conflict: no open question has this id.
+        UseInteraction: the id is that of a held call.
         Inexpressible: the scope was not offered, or the runtime does not accept such answers.
         InvalidRequest: the event has a member that only the gateway sets.
     """
     if isinstance(event, ApprovalGiven):
+        _refuse_held(builder, event)
         _refuse_marks(event)
     if event.kind not in builder.runtime.capabilities.accepts:
         raise Inexpressible(f"the runtime does not support {event.kind!r}")
@@ -109,9 +113,16 @@ def give(builder: StepBuilder, event: Given, *, by: str) -> int:
     return sequence
 
 
+def _refuse_held(builder: StepBuilder, event: ApprovalGiven) -> None:
+    """Refuse an event that answers the question about a held call, unless the runtime has one with the same id."""
+    held = (call for call in builder.calls.values() if call.state == "held")
+    if _find(builder, event) is None and any(event.id in {call.call_id, call.native_call_id} for call in held):
+        raise UseInteraction("this is the approval of a held call: answer its interaction")
+
+
 def _refuse_marks(event: ApprovalGiven) -> None:
     """Refuse what only the gateway says about its own questions."""
-    for name in ("call_id", "arguments", "binding", "edited", "by"):
+    for name in ("call_id", "arguments", "binding", "rule_sha", "edited", "by"):
         if getattr(event, name) is not None:
             raise InvalidRequest(f"`{name}` is set by the gateway only", pointer=f"/{name}")
 
@@ -119,16 +130,29 @@ def _refuse_marks(event: ApprovalGiven) -> None:
 def answer(builder: StepBuilder, wanted: InteractionId, body: Mapping[str, Any], *, by: str) -> int:
     """Apply a person's answer and return its event's sequence.
 
-    It is `{"decision", "scope", "reason"}`, `{"answer"}` or `{"value"}`.
+    It is `{"decision", "scope", "reason", "binding"}`, `{"answer"}` or `{"value"}`.
 
     Raises:
+        ApprovalStale: the binding belongs to another request.
         Conflict: the question is answered, expired or moot.
         InvalidRequest: the body does not fit the question.
     """
     asked = next((a for a in builder.memory.asked if id_of(builder.base.session_id, a) == wanted), None)
     if asked is None:
         raise Conflict("this question no longer waits for an answer")
+    _check_what_was_seen(builder, asked, wanted, body)
     return give(builder, read_answer(asked, body), by=by)
+
+
+def _check_what_was_seen(builder: StepBuilder, asked: Asked, wanted: InteractionId, body: Mapping[str, Any]) -> None:
+    """Check the binding of an answer to an approval of the runtime, if the answer has one."""
+    if "arguments" in body:
+        raise InvalidRequest("only the arguments of a held call can be changed", pointer="/arguments")
+    event, given = dump_event(asked.event), body.get("binding")
+    if given is not None and given != asked_binding_of(
+        session=builder.base.session_id, interaction=wanted, asked=event
+    ):
+        raise ApprovalStale("the binding is not that of this request")
 
 
 def replied(builder: StepBuilder, asked: Asked, reply: Answer) -> None:

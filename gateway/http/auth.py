@@ -84,6 +84,7 @@ ACCESS: dict[str, Access] = {
     "listInteractions": Access("read"),
     "streamInteractions": Access("read"),
     "getInteraction": Access("read"),
+    "listApprovals": Access("read"),
     "answerInteraction": Access("answer", instead="approve"),
     "listDeadLetters": Access("read"),
     "getDeadLetter": Access("read"),

@@ -161,7 +161,12 @@ class AnswerInteraction(Body):
     scope: Literal["once", "session", "always"] | None = None
     """The validity of a decision."""
     reason: Annotated[str, Field(min_length=1, max_length=10_000)] | None = None
-    """The reason of a decision, for the agent; a loss if the runtime takes none."""
+    """The reason of a decision, for the agent; a loss if the runtime takes none. At most 2,000 characters for a held
+    call."""
+    binding: Annotated[str, Field(max_length=64)] | None = None
+    """What is allowed, as the interaction shows it; required to allow a held call."""
+    arguments: dict[str, Any] | None = None
+    """Other arguments for a held call, instead of those that were asked about."""
     answer: Annotated[str, Field(max_length=100_000)] | None = None
     """The answer to a question; an empty one skips it."""
     value: Annotated[str, Field(max_length=100_000)] | None = None
@@ -172,9 +177,11 @@ class AnswerInteraction(Body):
         given = [name for name in ("decision", "answer", "value") if getattr(self, name) is not None]
         if len(given) != 1:
             raise ValueError("set exactly one of `decision`, `answer` and `value`")
-        for name in ("scope", "reason"):
+        for name in ("scope", "reason", "binding", "arguments"):
             if getattr(self, name) is not None and self.decision is None:
                 raise Misplaced(name, f"`{name}` requires `decision`")
+        if self.arguments is not None and self.decision != "allow":
+            raise Misplaced("arguments", "`arguments` requires the decision `allow`")
         return self
 
     def as_mapping(self) -> dict[str, Any]:
@@ -407,6 +414,13 @@ def _seconds(given: object) -> object:
 class WaitQuery(Query):
     wait: Annotated[float, Field(ge=0, le=60), BeforeValidator(_seconds)] = 0
     """The maximum number of seconds to wait for the end of the call."""
+
+
+class ApprovalsQuery(ListQuery):
+    session_id: Annotated[str, Field(max_length=128)] | None = None
+    """Only approvals of this session."""
+    since: Annotated[AwareDatetime, Field(strict=False)] | None = None
+    """Only those asked since this time, for example 2026-11-20T12:00:00Z."""
 
 
 class InteractionsQuery(ListQuery):

@@ -6,8 +6,11 @@ from typing import Any
 
 from dragoman.models import responses
 from gateway.core.adapt import equivalent_kind
+from gateway.core.binding import asked_binding_of
 from gateway.events import (
     CLIENT_KINDS,
+    ApprovalAsked,
+    ApprovalGiven,
     Envelope,
     Loss,
     Outcome,
@@ -18,7 +21,7 @@ from gateway.events import (
     write_position,
 )
 from gateway.runtime.calls.dead_letters import advise, id_of
-from gateway.runtime.views import ActivityStatus, CallHistory, RuntimeStatus, UnconnectedRuntime
+from gateway.runtime.views import ActivityStatus, ApprovalShown, CallHistory, RuntimeStatus, UnconnectedRuntime
 from gateway.store.call import Call, attempts_of
 from gateway.store.rows import Generation, InteractionRow, Send, SessionRow
 
@@ -76,8 +79,46 @@ def show_redriven(row: Call | Send) -> dict[str, Any]:
 
 
 def show_interaction(row: InteractionRow, asked: Envelope) -> dict[str, Any]:
-    """Convert an interaction with its requesting event."""
-    return show(responses.Interaction, row, sequence=row.request_sequence, event=dump_event(asked.event))
+    """Convert an interaction with its requesting event; an approval has the binding of what is shown."""
+    event = dump_event(asked.event)
+    held = asked.event if isinstance(asked.event, ApprovalAsked) else None
+    binding = None
+    if held is not None:
+        binding = held.binding or asked_binding_of(session=row.session_id, interaction=row.interaction_id, asked=event)
+    return show(
+        responses.Interaction,
+        row,
+        sequence=row.request_sequence,
+        call_id=row.call_id,
+        event=event,
+        asked_at=asked.recorded_at,
+        rule=None if held is None else held.rule,
+        rule_sha=None if held is None else held.rule_sha,
+        binding=binding,
+    )
+
+
+def show_approval(shown: ApprovalShown) -> dict[str, Any]:
+    """Convert a question about a held call, with its answer."""
+    row, asked, given = shown.row, shown.asked.event, None if shown.given is None else shown.given.event
+    assert isinstance(asked, ApprovalAsked)
+    assert given is None or isinstance(given, ApprovalGiven)
+    changed = given is not None and given.edited and given.arguments != asked.arguments
+    return show(
+        responses.ApprovalRecord,
+        row,
+        tool=asked.tool,
+        arguments=asked.arguments,
+        rule=asked.rule,
+        rule_sha=asked.rule_sha,
+        binding=asked.binding,
+        asked_at=shown.asked.recorded_at,
+        decision=None if given is None else given.decision,
+        answered_at=None if shown.given is None else shown.given.recorded_at,
+        reason=None if given is None else given.reason,
+        changed_to=given.arguments if given is not None and changed else None,
+        allowed=None if given is None else given.binding,
+    )
 
 
 def show_answered(row: InteractionRow, losses: Sequence[Loss]) -> dict[str, Any]:

@@ -52,6 +52,8 @@ class Maintenance:
             for session in self._sessions.all():
                 name = session.view.runtime
                 oldest[name] = max(oldest.get(name, 0.0), session.sender.oldest_wait())
+            calls = (call for session in self._sessions.all() for call in session.view.calls.values())
+            self._metrics.held_calls(sum(call.state == "held" for call in calls))
             for name, seconds in oldest.items():
                 self._metrics.outbox_oldest(name, seconds)
             self._metrics.tasks(len(asyncio.all_tasks()))

@@ -25,9 +25,12 @@ FrameDirection = Literal["from_runtime", "to_runtime"]
 BreakerState = Literal["closed", "half_open", "open"]
 ForwardResult = Literal["answered", "unreachable", "unsure", "nobody"]
 """answered: by the owner; unreachable: not sent; unsure: sent without an answer; nobody: without an owner."""
+ApprovalResult = Literal["allowed", "edited", "denied", "expired", "canceled", "refused", "moot"]
+"""How a held call leaves that state; refused: by the present routes, moot: the runtime got its outcome elsewhere."""
 LossHow = Literal["dropped", "narrowed", "defaulted", "invented"]
 
 _CALL_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+_ANSWER_SECONDS = (5, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 86400)
 _COMMIT_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 
 
@@ -93,6 +96,15 @@ class Metrics:
         self._interactions = Gauge(
             "dragoman_interactions_waiting", "Requests for human input that wait for an answer.", registry=here
         )
+        self._held = Gauge("dragoman_held_calls", "Calls of this instance that wait for a person.", registry=here)
+        self._approvals = Counter(
+            "dragoman_approvals", "Held calls that were allowed, denied or ended, by the place of their rule.",
+            ("rule", "result"), registry=here,
+        )  # fmt: skip
+        self._approval_seconds = Buckets(
+            "dragoman_approval_seconds", "Seconds from holding a call to a person's answer.", _ANSWER_SECONDS,
+            registry=here,
+        )  # fmt: skip
         self._unknown = Counter("dragoman_unknown_outcomes", "Calls with an unknown outcome.", registry=here)
         self._late = Counter(
             "dragoman_late_outcomes", "Outcomes that arrived after their call had ended.", registry=here
@@ -306,6 +318,15 @@ class Metrics:
 
     def interactions_waiting(self, count: int) -> None:
         self._interactions.set(count)
+
+    def held_calls(self, count: int) -> None:
+        self._held.set(count)
+
+    def approval(self, rule: str, result: ApprovalResult, seconds: float) -> None:
+        """Count a call that is held no more; the seconds count if a person has answered."""
+        self._approvals.add(rule, result)
+        if result in {"allowed", "edited", "denied"}:
+            self._approval_seconds.observe(seconds)
 
     def copies_lost(self, destination: str, count: int) -> None:
         """Count copies that retention removed undelivered."""

@@ -1,17 +1,19 @@
 """Counts and logs recorded events, after their effects have started; also counts new calls."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from logging import INFO, WARNING
 
 import structlog
 from structlog.typing import FilteringBoundLogger
 
 from gateway.core.state import SessionView
-from gateway.events import CallId, Envelope, OutcomeKind
+from gateway.events import ApprovalGiven, CallId, Envelope, OutcomeKind
 from gateway.log_limit import limited
-from gateway.runtime.metrics import Metrics
-from gateway.store.call import CallChange, Open
+from gateway.runtime.metrics import ApprovalResult, Metrics
+from gateway.store.call import Approve, CallChange, Open, Settle
 from gateway.store.rows import SessionRow
+from gateway.store.step import Step
 
 _log = structlog.get_logger(__name__)
 
@@ -47,6 +49,27 @@ def note_opened(changes: Iterable[CallChange], metrics: Metrics) -> None:
     for change in changes:
         if isinstance(change, Open):
             metrics.activity.started(change.call.created_at)
+
+
+def note_answered(step: Step, before: SessionView, metrics: Metrics, *, now: datetime) -> None:
+    """Count the calls that a step holds no more."""
+    for change in step.calls:
+        call = before.calls.get(change.call_id)
+        if call is None or call.state != "held" or not isinstance(change, Approve | Settle):
+            continue
+        result = _result(change, step)
+        metrics.approval(call.place or "", result, (now - (call.held_at or call.created_at)).total_seconds())
+
+
+def _result(change: Approve | Settle, step: Step) -> ApprovalResult:
+    if isinstance(change, Approve):
+        return "edited" if change.edited else "allowed"
+    events = (new.event for new in step.events)
+    if any(isinstance(event, ApprovalGiven) and event.call_id == change.call_id for event in events):
+        return "denied"
+    if change.elsewhere:
+        return "moot"
+    return "expired" if change.state == "expired" else "canceled" if change.state == "canceled" else "refused"
 
 
 def note(

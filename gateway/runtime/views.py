@@ -144,6 +144,15 @@ class CalledSession:
 
 
 @dataclass(frozen=True, slots=True)
+class ApprovalShown:
+    """A question about a held call, with its answer."""
+
+    row: InteractionRow
+    asked: Envelope
+    given: Envelope | None
+
+
+@dataclass(frozen=True, slots=True)
 class InteractionShown:
     """An interaction and the event that requested it."""
 

@@ -264,6 +264,12 @@ class Ledger(Protocol):
         """List interactions with their request events; None for an event that retention removed."""
         ...
 
+    async def approvals(
+        self, page: Page, *, session_id: SessionId | None = None, since: datetime | None = None
+    ) -> tuple[Sequence[tuple[InteractionRow, Envelope]], str | None]:
+        """List the interactions about held calls whose request events are on record, since a time of these events."""
+        ...
+
     async def interaction(self, interaction_id: InteractionId) -> InteractionRow | None: ...
 
 

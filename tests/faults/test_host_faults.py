@@ -327,6 +327,7 @@ async def test_a_copy_that_makes_its_destination_fail_is_put_aside_and_the_next_
 # The store
 
 BY_HTTP = {
+    "approvals": "/v1/approvals",
     "argument_excerpts": "/v1/calls?arguments=true",
     "calls": "/v1/calls",
     "dead_sends": "/v1/dead-letters",

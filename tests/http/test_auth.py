@@ -35,6 +35,7 @@ NEEDS = [
     ("GET", "/v1/interactions/stream", "read"),
     ("GET", "/v1/interactions/x", "read"),
     ("POST", "/v1/interactions/x/answer", "answer"),
+    ("GET", "/v1/approvals", "read"),
     ("GET", "/v1/dead-letters", "read"),
     ("GET", "/v1/dead-letters/x", "read"),
     ("POST", "/v1/dead-letters/x/redrive", "operate"),

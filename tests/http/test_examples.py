@@ -155,6 +155,9 @@ async def _look_after(story: Story, environment: Environment, http: httpx.AsyncC
     await story.ask(http, "getInteraction", interaction_id=interaction)
     allow = {"decision": "allow", "scope": "once"}
     await story.ask(http, "answerInteraction", allow, example="approval", interaction_id=interaction)
+    held = {"decision": "allow", "binding": "9b4b702e6d640a3c80d9d29c32a2294ee996b4f679d167ccf6e8499dd541e00e"}
+    story.record("answerInteraction", "requests", "held call", held)
+    await story.ask(http, "listApprovals")
     story.record("answerInteraction", "requests", "question", {"answer": "the blue one"})
     story.record("answerInteraction", "requests", "secret", {"value": "correct horse battery staple"})
     call = await environment.lose_call()

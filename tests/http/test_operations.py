@@ -186,6 +186,7 @@ WAYS: dict[str, Way] = {
     "streamInteractions": _interactions,
     "getInteraction": _interaction,
     "answerInteraction": _answer,
+    "listApprovals": _ask,
     "listDeadLetters": _letters,
     "getDeadLetter": _letter,
     "redriveDeadLetter": _letter,

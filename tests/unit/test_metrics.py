@@ -21,6 +21,9 @@ DOCUMENTED = {
     "dragoman_outbox_oldest_seconds": {"runtime"},
     "dragoman_dead_letters": set[str](),
     "dragoman_interactions_waiting": set[str](),
+    "dragoman_held_calls": set[str](),
+    "dragoman_approvals_total": {"rule", "result"},
+    "dragoman_approval_seconds": set[str](),
     "dragoman_conditions": {"condition"},
     "dragoman_unknown_outcomes_total": set[str](),
     "dragoman_late_outcomes_total": set[str](),
@@ -85,6 +88,9 @@ def touch_all(metrics: Metrics) -> None:
     metrics.outbox_oldest("finn", 1.5)
     metrics.dead_letters(2)
     metrics.interactions_waiting(3)
+    metrics.held_calls(4)
+    metrics.approval("routes[2]", "denied", 12.5)
+    metrics.approval("routes[2]", "expired", 900)
     metrics.conditions({"link": 2})
     metrics.watch_queues(lambda: 60)
     metrics.disk_free(10**9)
@@ -137,6 +143,10 @@ def test_every_happening_is_counted_under_its_labels(metrics: Metrics) -> None:
     assert value(metrics, "dragoman_sessions", runtime="finn") == 3
     assert value(metrics, "dragoman_outbox_oldest_seconds", runtime="finn") == 1.5
     assert value(metrics, "dragoman_dead_letters") == 2
+    assert value(metrics, "dragoman_held_calls") == 4
+    assert value(metrics, "dragoman_approvals_total", rule="routes[2]", result="denied") == 2
+    assert value(metrics, "dragoman_approval_seconds_count") == 2
+    assert value(metrics, "dragoman_approval_seconds_sum") == 25
     assert value(metrics, "dragoman_queue_bytes") == 60
     assert value(metrics, "dragoman_disk_free_bytes") == 1e9
     assert value(metrics, "dragoman_tasks") == 12

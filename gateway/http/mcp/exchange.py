@@ -101,6 +101,11 @@ class Exchange:
         return hold if patience is None else min(hold, patience)
 
     @property
+    def tells_held(self) -> bool:
+        """Whether a call that waits for a person ends the request at once, so that an agent can do something else."""
+        return self.agent_of is not None and not self._only_waits
+
+    @property
     def streamed(self) -> bool:
         """Whether the response is a stream that reports progress.
 

@@ -55,8 +55,9 @@ def mark_replayed(result: types.CallToolResult, call: Call) -> types.CallToolRes
 def unfinished(call: Call) -> types.CallToolResult:
     """Return the text that tells the client how to wait for an open call."""
     named = dump({"call_id": call.call_id}).decode()
+    state = "Waits for a person's approval" if call.state == "held" else "Not finished"
     return types.CallToolResult(
-        content=[_text(f"Not finished. Call {GET_RESULT} with {named} to wait; do not call {call.tool} again.")]
+        content=[_text(f"{state}. Call {GET_RESULT} with {named} to wait; do not call {call.tool} again.")]
     )
 
 

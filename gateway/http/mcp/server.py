@@ -134,6 +134,8 @@ class McpServer:
             said = None if progress is None else dump(progress.data).decode()[:_LONGEST_REPORT]
             await ctx.session.report_progress(reports, None, said)
 
+        if call.state == "held" and exchange.tells_held:
+            return unfinished(call)
         report = tell if exchange.streamed else None
         call, finished = await callers.outcome(call, exchange.hold.total_seconds(), report)
         if finished is not None:

@@ -67,7 +67,7 @@ async def get_call(gateway: GatewayDep, call_id: CallPath, query: Annotated[Wait
     "/v1/calls/{call_id}/outcome",
     response_model=responses.Call,
     response_description="Recorded.",
-    responses=problems("session-owner-unavailable", "not-found", "conflict", "call-over"),
+    responses=problems("session-owner-unavailable", "not-found", "conflict", "held", "call-over"),
 )
 async def settle_call(
     request: ApiRequest,
@@ -94,7 +94,7 @@ async def settle_call(
     status_code=202,
     response_model=responses.Progressed,
     response_description="Recorded.",
-    responses=problems("session-owner-unavailable", "not-found", "conflict", "call-over"),
+    responses=problems("session-owner-unavailable", "not-found", "conflict", "held", "call-over"),
 )
 async def progress_call(
     request: ApiRequest,

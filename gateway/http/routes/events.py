@@ -48,6 +48,7 @@ router = APIRouter(route_class=OperationRoute, tags=["events"])
         "invalid-event",
         "not-found",
         "conflict",
+        "use-interaction",
         "inexpressible",
         "idempotency-conflict",
         "idempotency-busy",

@@ -7,13 +7,17 @@ from fastapi import APIRouter, Body, Query, Response
 
 from dragoman.models import responses
 from gateway.events import SessionId
+from gateway.http.auth import LOCAL, require_scope
 from gateway.http.openapi import problems
 from gateway.http.positions import write_in_list
 from gateway.http.reply import Reply, listing
-from gateway.http.requests import AnswerInteraction, InteractionsQuery
+from gateway.http.requests import AnswerInteraction, ApprovalsQuery, InteractionsQuery
 from gateway.http.route import ApiRequest, CallerDep, GatewayDep, InteractionPath, OperationRoute
 from gateway.http.sse import EventStream
-from gateway.http.views import show_answered, show_interaction
+from gateway.http.views import show_answered, show_approval, show_interaction
+
+LOOPBACK = "loopback"
+"""Who answers for a held call if no keys are configured."""
 
 router = APIRouter(route_class=OperationRoute, tags=["interactions"])
 
@@ -67,11 +71,37 @@ async def get_interaction(gateway: GatewayDep, interaction_id: InteractionPath) 
     return Reply(show_interaction(shown.row, shown.asked))
 
 
+@router.get(
+    "/v1/approvals", response_model=responses.Listing[responses.ApprovalRecord], response_description="One page."
+)
+async def list_approvals(gateway: GatewayDep, query: Annotated[ApprovalsQuery, Query()]) -> Response:
+    """List approvals of held calls.
+
+    Returns what was asked about held calls, oldest first: who answered, when, and which arguments a person has changed.
+    An approval is on record as long as its call.
+    """
+    found, after = await gateway.interactions.approvals(
+        query.page(gateway.generation),
+        session_id=None if query.session_id is None else SessionId(query.session_id),
+        since=query.since,
+    )
+    return listing([show_approval(one) for one in found], write_in_list(after, gateway.generation.name))
+
+
 @router.post(
     "/v1/interactions/{interaction_id}/answer",
     response_model=responses.AnsweredInteraction,
     response_description="The interaction is answered.",
-    responses=problems("session-owner-unavailable", "not-found", "conflict", "inexpressible"),
+    responses=problems(
+        "session-owner-unavailable",
+        "binding-required",
+        "own-call",
+        "not-found",
+        "conflict",
+        "approval-stale",
+        "denied",
+        "inexpressible",
+    ),
 )
 async def answer_interaction(
     gateway: GatewayDep,
@@ -84,6 +114,13 @@ async def answer_interaction(
     Set `decision` (with `scope` and `reason`) for an approval, `answer` for a question (empty skips it), `value` for a
     secret, which is sent to the runtime and never stored. `losses` lists the parts of the answer that the runtime's
     protocol cannot express. A second answer is a conflict.
+
+    A held call is allowed with its `binding`, and with `arguments` if a person has changed them. It needs the scope
+    `approve`, and neither the key that has opened the call nor its executor may answer.
     """
-    row, losses = await gateway.interactions.answer(interaction_id, answer.as_mapping(), by=caller.name)
+    held = (await gateway.interactions.find(interaction_id)).row.call_id
+    require_scope(caller, "answer" if held is None else "approve")
+    # Without keys every program on this machine is one caller, which may also have made the call.
+    by = LOOPBACK if held is not None and caller is LOCAL else caller.name
+    row, losses = await gateway.interactions.answer(interaction_id, answer.as_mapping(), by=by)
     return Reply(show_answered(row, losses))

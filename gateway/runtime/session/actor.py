@@ -40,7 +40,7 @@ from gateway.guard import FAULTS, guard, guard_call, is_fault
 from gateway.runtime.cluster.lease import Permit
 from gateway.runtime.feeds.feed import Feed
 from gateway.runtime.feeds.wakeup import finish
-from gateway.runtime.observe import excerpt, label_session, note_opened
+from gateway.runtime.observe import excerpt, label_session, note_answered, note_opened
 from gateway.runtime.session import signals as s
 from gateway.runtime.session.decide import Decider, SignalBatch
 from gateway.runtime.session.due import DueTimer
@@ -441,6 +441,7 @@ class Actor:
             batch.committed, batch.written = result, "yes"
             self._shared.metrics.commit(self._shared.clock.monotonic() - batch.since)
             note_opened(batch.step.calls, self._shared.metrics)
+            note_answered(batch.step, self.view, self._shared.metrics, now=self._shared.clock.now())
             return
         if isinstance(result, Stale | EngineUnavailable):
             self._undo(batch)

@@ -169,6 +169,11 @@ class AnswersQuestions(ABC):
     ) -> tuple[Sequence[tuple[InteractionRow, Envelope | None]], str | None]:
         return await self._answer(interactions.with_events(page, session_id=session_id, state=state))
 
+    async def approvals(
+        self, page: Page, *, session_id: SessionId | None = None, since: datetime | None = None
+    ) -> tuple[Sequence[tuple[InteractionRow, Envelope]], str | None]:
+        return await self._answer(interactions.approvals(page, session_id=session_id, since=since))
+
     async def interaction(self, interaction_id: InteractionId) -> InteractionRow | None:
         return await self._answer(interactions.interaction(interaction_id))
 

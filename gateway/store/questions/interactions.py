@@ -1,9 +1,11 @@
 """Queries for interactions, kept answers and notes. Pure."""
 
+from datetime import datetime
+
 from gateway.events import Envelope, InteractionId, SessionId
 from gateway.store.encoding import decode_envelope, read_cursor
 from gateway.store.questions.question import Listing, Question, Row, Where, columns, last, one, page_of
-from gateway.store.records import EventRecord, InteractionRecord, interaction_row, moment
+from gateway.store.records import EventRecord, InteractionRecord, interaction_row, micros, moment
 from gateway.store.rows import InteractionRow, Page, StoredAnswer
 from gateway.store.states import WAITING
 from gateway.store.step import InteractionState
@@ -14,6 +16,7 @@ _LIST_ASKED = f"""
 SELECT {_INTERACTION}, {columns(EventRecord._fields, "e")}, interactions.id FROM @interactions
 LEFT JOIN @events e ON e.session_id = interactions.session_id AND e.seq = interactions.request_seq
 """
+_LIST_HELD = _LIST_ASKED.replace("LEFT JOIN", "JOIN")
 _BY_ID = f"SELECT {_INTERACTION} FROM @interactions WHERE interaction_id = $1"
 _COUNT_WAITING = f"SELECT count(*) FROM (SELECT 1 FROM @interactions WHERE {WAITING} LIMIT $1) AS c"
 _ANSWER = """
@@ -38,6 +41,18 @@ def with_events(
     """Query interactions with their request events; None for an event that retention removed."""
     listing = Listing("interactions", _LIST_ASKED, _asked, last, ("body", "about"))
     return page_of(listing, page, _where(page, session_id, state), order="interactions.id")
+
+
+def approvals(
+    page: Page, *, session_id: SessionId | None, since: datetime | None
+) -> Question[tuple[list[tuple[InteractionRow, Envelope]], str | None]]:
+    """Query the interactions about held calls with their request events."""
+    listing = Listing("interactions", _LIST_HELD, _held, last, ("body", "about"))
+    where = _where(page, session_id, None)
+    where.add("interactions.call_id IS NOT NULL")
+    if since is not None:
+        where.add("e.recorded_at >= {0}", micros(since))
+    return page_of(listing, page, where, order="interactions.id")
 
 
 def _where(page: Page, session_id: SessionId | None, state: InteractionState | None) -> Where:
@@ -68,6 +83,10 @@ def _interaction(row: Row) -> InteractionRow:
 def _asked(row: Row) -> tuple[InteractionRow, Envelope | None]:
     record = row[len(InteractionRecord._fields) : -1]
     return _interaction(row), None if record[0] is None else decode_envelope(EventRecord._make(record))
+
+
+def _held(row: Row) -> tuple[InteractionRow, Envelope]:
+    return _interaction(row), decode_envelope(EventRecord._make(row[len(InteractionRecord._fields) : -1]))
 
 
 def answer(key: str, scope: str, now: int) -> Question[StoredAnswer | None]:

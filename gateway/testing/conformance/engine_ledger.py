@@ -278,6 +278,29 @@ class InteractionSuite:
         rows, _ = await engine.interactions(ALL, session_id=ALICE, state="waiting")
         assert [row.interaction_id for row in rows] == ["i-9", "i-6"]
 
+    async def test_the_approvals_of_held_calls_are_listed_since_a_time(self, engine: Engine) -> None:
+        await open_session(engine)
+        await open_session(engine, BOB)
+        for number, (session_id, call_id) in enumerate(
+            ((ALICE, "call-1"), (BOB, None), (BOB, "call-2"), (ALICE, "call-3"))
+        ):
+            (asked,) = (await engine.commit(Step(session_id, (said(),)))).envelopes
+            asks = InteractionChange(
+                InteractionId(f"i-{number}"), "waiting", "approval.asked", asked.sequence,
+                call_id=None if call_id is None else CallId(call_id),
+            )  # fmt: skip
+            await engine.commit(Step(session_id, interactions=(asks,)))
+        rows, cursor = await engine.approvals(Page(2))
+        assert [(row.call_id, asked.sequence) for row, asked in rows] == [("call-1", 2), ("call-2", 3)]
+        rows, cursor = await engine.approvals(Page(2, cursor))
+        assert ([row.call_id for row, _ in rows], cursor) == (["call-3"], None)
+        rows, _ = await engine.approvals(ALL, session_id=BOB)
+        assert [row.call_id for row, _ in rows] == ["call-2"]
+        recorded_at = rows[0][1].recorded_at
+        rows, _ = await engine.approvals(ALL, since=recorded_at)
+        assert "call-2" in [row.call_id for row, _ in rows]
+        assert await engine.approvals(ALL, since=recorded_at + DAY) == ([], None)
+
 
 class MemorySuite:
     """Answers to API writes, and notes."""

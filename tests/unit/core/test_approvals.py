@@ -97,7 +97,7 @@ def test_a_call_whose_route_asks_a_person_is_held_in_the_step_that_records_it() 
     assert (asked.origin.adapter, asked.direction, asked.synthetic) == ("gateway", "from_runtime", True)
     assert asked.event == ApprovalAsked(
         id=call.call_id, native_call_id="tc-1", tool=ASK.name, arguments=GOOD, call_id=call.call_id,
-        rule="routes[0]", binding=expected,
+        rule="routes[0]", rule_sha=RULE, binding=expected,
     )  # fmt: skip
 
 
@@ -267,7 +267,7 @@ def test_an_allowed_call_leaves_once_with_what_was_allowed() -> None:
     assert harness.kinds == ["approval.given"]
     assert harness.events[0] == ApprovalGiven(
         id=call.call_id, native_call_id="tc-1", decision="allow", call_id=call.call_id, arguments=GOOD,
-        binding=call.binding, by="lead",
+        binding=call.binding, rule_sha=RULE, by="lead",
     )  # fmt: skip
     assert state_of_question(harness) == [("answered", "lead")]
     after = only(harness)

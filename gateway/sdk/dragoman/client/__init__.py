@@ -15,6 +15,7 @@ from dragoman.models import Gap as Gap, Live as Live, Missed as Missed, Passed a
 from dragoman.models.responses import (
     Activity as Activity,
     AnsweredInteraction as AnsweredInteraction,
+    ApprovalRecord as ApprovalRecord,
     Attempt as Attempt,
     Call as Call,
     CallWithOutcome as CallWithOutcome,
@@ -36,6 +37,7 @@ from dragoman.models.responses import (
 __all__ = [
     "Activity",
     "AnsweredInteraction",
+    "ApprovalRecord",
     "Attempt",
     "Call",
     "CallWithOutcome",

@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, TypeVar, Unpack, cast
 from urllib.parse import quote
@@ -12,7 +13,7 @@ import httpx
 from pydantic import BaseModel, SecretStr
 
 from dragoman.client.errors import ClientError, RequestRefused, UnexpectedAnswer
-from dragoman.client.filters import CallFilters, EventFilters, LetterFilters, SessionFilters, to_query
+from dragoman.client.filters import CallFilters, EventFilters, GivenAnswer, LetterFilters, SessionFilters, to_query
 from dragoman.client.following import Followed, follow_all, follow_interactions, follow_session
 from dragoman.client.reading import read
 from dragoman.client.transport import Retries, Transport, check_header
@@ -20,6 +21,7 @@ from dragoman.models import Event, Gap, Live, Missed, Passed, SecretSupplied, du
 from dragoman.models.responses import (
     Activity,
     AnsweredInteraction,
+    ApprovalRecord,
     Call,
     CallWithOutcome,
     CallWithStory,
@@ -310,27 +312,30 @@ class Client:
         """
         return follow_interactions(self._transport, silence=silence, patience=patience)
 
-    async def answer(
-        self,
-        interaction: Interaction | str,
-        *,
-        decision: Literal["allow", "deny"] | None = None,
-        scope: Literal["once", "session", "always"] | None = None,
-        reason: str | None = None,
-        answer: str | None = None,
-        value: SecretStr | str | None = None,
-    ) -> AnsweredInteraction:
+    async def answer(self, interaction: Interaction | str, **given: Unpack[GivenAnswer]) -> AnsweredInteraction:
         """Answer an interaction: `decision` for an approval, `answer` for a question, `value` for a secret.
 
-        `scope` and `reason` belong to a decision. `losses` of the result lists the parts of the answer that the
+        `scope` and `reason` belong to a decision. To allow a held call, pass the `binding` of what the person saw, and
+        `arguments` if the person has changed them. `losses` of the result lists the parts of the answer that the
         runtime's protocol cannot express.
         The request is not retried if it may have arrived, because a second answer is a conflict.
         """
-        secret = value.get_secret_value() if isinstance(value, SecretStr) else value
-        body = {"decision": decision, "scope": scope, "reason": reason, "answer": answer, "value": secret}
-        given = {member: said for member, said in body.items() if said is not None}
+        value = given.get("value")
+        body = {member: said for member, said in given.items() if said is not None}
+        if isinstance(value, SecretStr):
+            body["value"] = value.get_secret_value()
         path = f"{_interaction_path(interaction)}/answer"
-        return read(AnsweredInteraction, await self._transport.ask("POST", path, body=given))
+        return read(AnsweredInteraction, await self._transport.ask("POST", path, body=body))
+
+    def approvals(
+        self, *, since: datetime | None = None, session: Session | str | None = None
+    ) -> AsyncGenerator[ApprovalRecord]:
+        """List what was asked about held calls, and the answers, oldest first; `since` is a time of the question."""
+        query = {
+            "since": None if since is None else since.isoformat(),
+            "session_id": None if session is None else _id_of(session),
+        }
+        return self._pages(ApprovalRecord, "/v1/approvals", query)
 
     # Dead letters ----------------------------------------------------------------------------------------
 

@@ -1,8 +1,10 @@
-"""The filters of lists, and the query parameters that they become. Pure."""
+"""The filters of lists, the query parameters that they become, and the members of an answer. Pure."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, TypedDict
+
+from pydantic import SecretStr
 
 from dragoman.models import OutcomeKind
 from dragoman.models.responses import Session
@@ -71,6 +73,18 @@ class EventFilters(TypedDict, total=False):
     """Labels of the session."""
     kind: Sequence[str]
     """Globs over event kinds, such as `tool.*`, of which one must match."""
+
+
+class GivenAnswer(TypedDict, total=False):
+    """An answer to a request: one of `decision`, `answer` and `value`; the rest belongs to a decision."""
+
+    decision: Literal["allow", "deny"] | None
+    scope: Literal["once", "session", "always"] | None
+    reason: str | None
+    binding: str | None
+    arguments: Mapping[str, Any] | None
+    answer: str | None
+    value: SecretStr | str | None
 
 
 _RENAMED: Mapping[str, str] = {"session": "session_id", "open_only": "open"}

@@ -29,6 +29,8 @@ class ApprovalAsked(Value):
     """The gateway's id of the held call; only if the gateway asks."""
     rule: str | None = None
     """The place in the configuration of the route that holds the call, such as `routes[2]`."""
+    rule_sha: str | None = None
+    """The hash of that route, which is part of the binding."""
     binding: str | None = None
     """The hash of what a person allows."""
     edited: bool | None = None
@@ -56,6 +58,8 @@ class ApprovalGiven(Value):
     """The arguments that the person allows; the executor gets these."""
     binding: str | None = None
     """The hash of what the person allows."""
+    rule_sha: str | None = None
+    """The hash of the route that the call takes, which is part of the binding."""
     edited: bool | None = None
     """True if a person has changed the arguments."""
     by: str | None = None

@@ -9,17 +9,17 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 from pydantic import AwareDatetime, ConfigDict, Field
 
 from dragoman.models import Direction, Event, Loss, Outcome, SessionState
-from dragoman.models.described import Described, Documented
-from dragoman.models.states import AnswerTo, CallState, InteractionState, Lane, SendState
+from dragoman.models.described import Documented
+from dragoman.models.people import (
+    AnsweredInteraction as AnsweredInteraction,
+    ApprovalRecord as ApprovalRecord,
+    Interaction as Interaction,
+)
+from dragoman.models.shape import Shape as Shape
+from dragoman.models.states import AnswerTo, CallState, Lane, SendState
 
 Row = TypeVar("Row")
 Standing = Literal[SessionState, "closed"]
-
-
-class Shape(Described):
-    """The base of all response models; it forbids extra members, so tests detect a member that is not described."""
-
-    model_config = ConfigDict(frozen=True, defer_build=True, extra="forbid")
 
 
 class Origin(Shape):
@@ -450,30 +450,6 @@ class RedrivenMany(Many):
 class DismissedMany(Many):
     dismissed: int
     """The number of dismissed dead letters."""
-
-
-class Interaction(Shape):
-    interaction_id: str
-    """The interaction's id."""
-    kind: str
-    """The kind of the requesting event."""
-    state: InteractionState | str
-    """The state of the interaction."""
-    session_id: str
-    """The session."""
-    sequence: int
-    """The sequence of the requesting event."""
-    expires_at: datetime | None
-    """The deadline for an answer."""
-    answered_by: str | None
-    """The name of the API key that answered."""
-    event: Event | None = None
-    """The requesting event; null in the response to an answer."""
-
-
-class AnsweredInteraction(Interaction):
-    losses: list[Loss]
-    """The parts of the answer that the runtime's protocol cannot express."""
 
 
 class Enabled(Shape):
