@@ -72,7 +72,9 @@ async def answer(visit: Visit) -> Response:
     """Answer an interaction; if it is no longer waiting, show by whom it was answered, and how."""
     interaction_id, form = visit.part("interaction_id"), visit.form
     body: dict[str, Any] = {
-        name: form[name] for name in ("decision", "scope", "answer", "value") if name in form and form[name] != ""
+        name: form[name]
+        for name in ("decision", "scope", "reason", "binding", "answer", "value")
+        if name in form and form[name] != ""
     }
     if form.get("skip") == "1":
         body = {"answer": ""}
