@@ -297,8 +297,16 @@ async def test_the_inbox_lists_what_waits_and_answer_answers_each_kind_once(plai
     listed = await dragoman(running, "inbox")
     cells = [line.split("\t") for line in listed.out.splitlines()]
     assert cells == [
-        [approval, "approval.asked", "finn/room-7", rows["a"]["expires_at"], 'rm {"path": "x"}'],
-        [question, "question.asked", "finn/room-7", rows["q"]["expires_at"], "Which\\x1b[2J? [red, blue]"],
+        [
+            approval,
+            "approval.asked",
+            "finn/room-7",
+            rows["a"]["expires_at"],
+            'rm {"path": "x"}',
+            "",
+            rows["a"]["binding"],
+        ],
+        [question, "question.asked", "finn/room-7", rows["q"]["expires_at"], "Which\\x1b[2J? [red, blue]", "", ""],
     ]
     as_json = await dragoman(running, "inbox", "--session", "finn/room-7", "--json")
     assert [json.loads(line) for line in as_json.out.splitlines()] == [rows["a"], rows["q"]]
