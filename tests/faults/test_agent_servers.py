@@ -63,6 +63,28 @@ async def test_a_message_that_was_saved_is_found_by_the_next_process_and_not_rep
         await scene.verify_journal()
 
 
+@pytest.mark.fault("SIGKILL while an OpenHands agent-server without capacity has only saved a message")
+async def test_a_message_that_was_only_saved_is_run_after_the_restart(tmp_path: Path, store: str) -> None:
+    async with OpenHandsV1Scene(tmp_path, store=store) as scene:
+        await scene.run()
+        # The message, and what the first process tries in the next seconds.
+        scene.server.refuse_runs(5)
+        assert await scene.post({"kind": "message.posted", "content": "one"}) == 202
+
+        async def echoed() -> bool:
+            return bool(await recorded(scene, "delivery.settled"))
+
+        await until(echoed)
+        scene.kill()
+        await scene.dead()
+        await scene.run()
+        await scene.agent.wait_status("running")
+        assert scene.heard() == ["one"]
+        await scene.settled()
+        await scene.stop()
+        await scene.verify_journal()
+
+
 @pytest.mark.fault("SIGKILL during a call of an OpenHands V1 agent over MCP")
 @pytest.mark.parametrize("tool", ["again", "once"])
 async def test_a_call_runs_once_whatever_its_agent_was_told(tmp_path: Path, store: str, tool: str) -> None:
