@@ -78,8 +78,6 @@ class Approvals:
 
     timeout: timedelta = timedelta(minutes=15)
     """How long a call waits for a human, unless its route says otherwise."""
-    tell: bool = True
-    """Whether the conversation gets a message about an outcome that nobody has listened to."""
     while_held: Literal["deliver", "queue"] = "deliver"
     """Whether waking messages of a session wait until no call of it is held."""
 

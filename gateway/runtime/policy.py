@@ -23,9 +23,7 @@ def policy_of(settings: Settings) -> Policy:
         declared=frozenset(settings.tools),
         cancel_grace=settings.limits.cancel_grace,
         interaction_timeout=settings.limits.interaction_timeout,
-        approvals=Approvals(
-            timeout=settings.approvals.timeout, tell=settings.approvals.tell, while_held=settings.approvals.while_held
-        ),
+        approvals=Approvals(timeout=settings.approvals.timeout, while_held=settings.approvals.while_held),
         open_calls=settings.limits.open_calls,
         open_bytes=int(settings.limits.open_bytes),
         progress=int(settings.limits.progress),

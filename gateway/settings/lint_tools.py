@@ -58,7 +58,7 @@ def _uncovered_approvals(settings: Settings) -> Iterator[Finding]:
         if options.takes_mcp and options.calls_unasked and settings.tools:
             text = (
                 "its confirmation mode does not cover the tools declared here: its agents call them without an"
-                " approval; executors of tools that need one must request it themselves"
+                " approval; give `approve` to the routes of tools that need one"
             )
             yield Finding(("runtimes", name), text, "note")
 

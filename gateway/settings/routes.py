@@ -91,8 +91,6 @@ class ApprovalsSpec(Section):
 
     timeout: Patience = timedelta(minutes=15)
     """How long a call waits; then it fails, and the agent is told that nobody has allowed it."""
-    tell: bool = True
-    """Whether the agent's conversation gets a message about an outcome that nobody has waited for."""
     while_held: Literal["deliver", "queue"] = "deliver"
     """What happens to messages that would wake the agent while a call of its session waits: deliver sends them, queue
     keeps them until the call has been answered."""

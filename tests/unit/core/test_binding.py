@@ -18,7 +18,7 @@ from gateway.core.binding import asked_binding_of, binding_of
 from gateway.strict_json import read_strictly
 from tests.readme.pages import block
 
-PAGE = "gateway/http/README.md"
+PAGE = "gateway/http/APPROVALS.md"
 RULE = "ab" * 32
 SHOWN = (
     '{"interaction_id":"i","session_id":"s_1","call_id":"call_1","rule_sha":"%s",'
