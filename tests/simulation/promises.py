@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from gateway.store.attempts import read as read_attempts
+from gateway.store.attempts import CallAttempt, read as read_attempts
 from gateway.testing.runtimes.huma.rules import ResultFrame, Violation, read_frame
 from tests.simulation.backend import UNSURE, failed_in
 from tests.simulation.clients import GAP
@@ -245,6 +245,9 @@ def attempts(world: "World") -> Iterator[Broken]:
         # Another outcome stops the request that is on its way.
         accepted = work is not None and any(one.manner in {"accept", "early"} for one in work.requests)
         usual = {attempt, attempt - 1} if accepted or call_id in called_back else {attempt}
+        # A request that is given up at once, because the call has hardly any time left, may never arrive.
+        given_up = 0 if written is None else sum(one.unsure and _is_short(one) for one in read_attempts(written))
+        usual |= {attempt - given_up}
         if state in {"succeeded", "failed"} and arrived not in usual and not world.may_lose(began, ended):
             yield 10, f"{native} has {attempt} attempts on record, and {arrived} requests arrived"
         requests = {} if work is None else {one.attempt: one for one in work.requests}
@@ -257,6 +260,10 @@ def attempts(world: "World") -> Iterator[Broken]:
             paused = request.pause is not None and request.pause[0] < request.at + world.attempt_limit - 1
             if paused and one.unsure and not world.was_disturbed(request.at - _AROUND, ended):
                 yield 5, f"attempt {one.n} of {native} was refused, and counts as one that may have run"
+
+
+def _is_short(attempt: CallAttempt) -> bool:
+    return attempt.ended_at is not None and (attempt.ended_at - attempt.started_at).total_seconds() < _SAME
 
 
 def callbacks(world: "World") -> Iterator[Broken]:
