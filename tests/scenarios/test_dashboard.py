@@ -32,6 +32,9 @@ WITHOUT_NUMBER = {
     "Seconds until the lease expires",
     # A counter of a part or level begins with its first occurrence.
     "Faults and dropped log lines per hour",
+    # Nobody is asked about a call here.
+    "Approvals per hour by result",
+    "Seconds from holding a call to the answer",
 }
 """Panels with a query that returns no number here."""
 PAGES = {
@@ -165,6 +168,7 @@ def test_each_row_has_panels_and_each_panel_links_to_a_page() -> None:
         "Commits and disk",
         "Leases",
         "Losses",
+        "Approvals",
     ]
     links = [link["url"] for panel in PANELS for link in panel["links"]]
     assert len(links) == len(PANELS)
