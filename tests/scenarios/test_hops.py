@@ -16,7 +16,7 @@ import httpx
 import yaml
 from fastapi import Response
 
-from gateway.http.auth import SCOPES
+from gateway.settings.model import ApiKey
 from gateway.runtime.calls.callbacks import keep_key
 from gateway.runtime.cluster.hops import HEADER, LIFE, HopCaller, Hops
 from gateway.runtime.system_clock import SystemClock, SystemIds
@@ -35,6 +35,8 @@ KEYS = [
     {"name": "reader", "key": READER, "scopes": ["read", "drive"]},
     {"name": "second", "key": "second-key-canary-3Rk"},
 ]
+SCOPES = frozenset[str](ApiKey.model_fields["scopes"].default)
+"""The scopes of a key that names none."""
 ELSEWHERE = (503, "/problems/session-owner-unavailable")
 
 
@@ -243,8 +245,8 @@ async def test_a_changed_request_is_refused(newer: Scene) -> None:
 
 async def test_only_a_fresh_signature_of_this_version_and_a_known_caller_is_accepted(newer: Scene) -> None:
     async with pair(newer) as two:
-        backend = HopCaller("backend", frozenset(SCOPES), hashlib.sha256(API_KEY.encode()).digest())
-        reader = HopCaller("reader", frozenset(SCOPES), hashlib.sha256(READER.encode()).digest())
+        backend = HopCaller("backend", SCOPES, hashlib.sha256(API_KEY.encode()).digest())
+        reader = HopCaller("reader", SCOPES, hashlib.sha256(READER.encode()).digest())
         body = json.dumps(MESSAGE).encode()
         now, late = await two.signer(), await two.signer(late=LIFE + 1)
         key = f"authorization: Bearer {API_KEY}\r\n"
@@ -262,7 +264,7 @@ async def test_only_a_fresh_signature_of_this_version_and_a_known_caller_is_acce
         unauthorized = 401, "/problems/unauthorized"
         assert await two.send(two.write(sign(HopCaller("nobody", frozenset({"drive"}))))) == unauthorized
         assert await two.send(two.write(sign(reader))) == unauthorized
-        assert await two.send(two.write(sign(HopCaller("local", frozenset(SCOPES))))) == unauthorized
+        assert await two.send(two.write(sign(HopCaller("local", SCOPES)))) == unauthorized
         few = HopCaller("backend", frozenset({"read"}), backend.digest)
         assert await two.send(two.write(sign(few))) == (403, "/problems/forbidden")
         assert await two.posted() == 0

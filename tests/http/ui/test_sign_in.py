@@ -386,7 +386,7 @@ def test_without_keys_the_operator_is_local() -> None:
     found = operator_of(request_of(host="localhost"), Settings(), now=datetime.now(UTC))
     assert found is not None
     assert (found.name, found.key) == ("local", None)
-    assert found.scopes == {"read", "drive", "answer", "operate"}
+    assert found.scopes == {"read", "drive", "answer", "approve", "operate"}
 
 
 @pytest.mark.parametrize("public_url", ["https://gateway.example/dragoman", "http://127.0.0.1:8080/dragoman"])

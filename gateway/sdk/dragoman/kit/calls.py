@@ -26,6 +26,8 @@ class RequestedCall(BaseModel):
     deadline: datetime
     callback_url: str | None = None
     progress_url: str | None = None
+    edited: bool = False
+    """Whether a person has changed the arguments before they allowed the call."""
 
 
 @dataclass(frozen=True)
