@@ -359,7 +359,7 @@ async def test_what_is_wrong_is_worded_for_people(
             "/v1/calls?state=queued,succeded",
             (
                 "query parameter 'state': not a choice; did you mean 'succeeded'? "
-                "write queued, dispatched, accepted, succeeded, failed, canceled or expired"
+                "write held, queued, dispatched, accepted, succeeded, failed, canceled or expired"
             ),
         ),
         (

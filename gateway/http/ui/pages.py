@@ -41,6 +41,9 @@ _ADVICE = {
     "inexpressible": "`dragoman explain` lists what each runtime accepts.",
     "invalid-arguments": "Compare the arguments with the tool's `parameters` in the configuration.",
     "invalid-configuration": "Validate the file with `dragoman check FILE`.",
+    "own-call": "Sign in with another key; the inbox names the rule, which may say whose.",
+    "use-interaction": "Answer it in the inbox.",
+    "denied": "Change the arguments again, or deny the call.",
     "unavailable": "Try again later; the overview shows the cause, often a full disk.",
     "internal": "Report it with the lines of the gateway's log that name this request.",
 }
