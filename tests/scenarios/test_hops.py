@@ -16,10 +16,10 @@ import httpx
 import yaml
 from fastapi import Response
 
-from gateway.settings.model import ApiKey
 from gateway.runtime.calls.callbacks import keep_key
 from gateway.runtime.cluster.hops import HEADER, LIFE, HopCaller, Hops
 from gateway.runtime.system_clock import SystemClock, SystemIds
+from gateway.settings.model import ApiKey
 from gateway.store.postgres import PostgresEngine
 from tests.http.mcp_clients import Plain
 from tests.pace import PATIENCE

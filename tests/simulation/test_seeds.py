@@ -28,7 +28,7 @@ def test_fixed_seeds_keep_every_promise_and_tell_one_story() -> None:
 
 
 def test_more_fixed_seeds_keep_every_promise() -> None:
-    assert " 0 failed" in simulate("--first", "1000", "--seconds", "20")
+    assert " 0 failed" in simulate("--first", "1000", "--seconds", "10")
 
 
 @pytest.mark.slow
