@@ -153,7 +153,7 @@ class InvalidArguments(PeerError):
 
 
 class Denied(PeerError):
-    """A route denies a call with these arguments, whoever allows it."""
+    """The schema or a route denies a call with these arguments."""
 
 
 class CallDiffers(PeerError):

@@ -89,6 +89,8 @@ def allow(
         raise BindingRequired("allow names the `binding` of what was shown to a person", pointer="/binding")
     if binding != call.binding:
         raise ApprovalStale("the binding is not that of the question; look at the call again")
+    # Also of changed arguments that another rule takes: whom this rule does not name answers nothing.
+    _check_answerer(call, ruling_of(builder, call.tool, call.arguments or {}), by)
     changed = _change(builder, call, arguments)
     found = ruling_of(builder, call.tool, changed.arguments)
     _check_answerer(call, found, by)
@@ -141,7 +143,7 @@ def _waiting(builder: StepBuilder, call_id: CallId) -> Call:
 
 
 def _check_answerer(call: Call, found: Ruling | Answered | None, by: str) -> None:
-    """Check that somebody else answers, whom the rule names if it names anybody."""
+    """Check that the answerer is neither caller nor executor of the call, and is named if the rule names keys."""
     if call.native_call_id.startswith(f"{CALLER}:{by}:"):
         raise OwnCall(f"{by!r} has made this call; somebody else must answer")
     if by == f"executor {call.executor}":

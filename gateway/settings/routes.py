@@ -90,7 +90,7 @@ class ApprovalsSpec(Section):
     """Calls that wait for a human, because their route has `approve`."""
 
     timeout: Patience = timedelta(minutes=15)
-    """How long a call waits; then it fails, and the agent is told that nobody has allowed it."""
+    """The time to answer; afterwards the call expires, with a text for the agent."""
     while_held: Literal["deliver", "queue"] = "deliver"
     """What happens to messages that would wake the agent while a call of its session waits: deliver sends them, queue
     keeps them until the call has been answered."""

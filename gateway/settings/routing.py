@@ -33,7 +33,7 @@ def routes_of(settings: Settings) -> Routes:
 
 
 def _hash(settings: Settings, route: RouteSpec) -> str:
-    """Hash what a route matches, what it demands and where it leads: the part of the policy that a person agrees to."""
+    """Hash the match, `approve`, `to` and executor address of a route."""
     approve = route.approve
     rule: dict[str, Any] = {
         # A filter that a later release adds must not change the hash of a route without it.

@@ -148,7 +148,7 @@ class Hold:
     binding: str
     held_at: datetime
     deadline_at: datetime
-    """When nobody can allow it any more."""
+    """The end of the time to answer."""
     arguments_sequence: int
     """The event that asks, with the arguments."""
     arguments: Mapping[str, Any] = field(repr=False)

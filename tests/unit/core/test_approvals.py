@@ -338,6 +338,17 @@ def test_changed_arguments_that_may_not_run_are_refused(arguments: Any) -> None:
     assert only(harness) == call
 
 
+def test_a_change_of_arguments_does_not_evade_the_keys_that_the_rule_names() -> None:
+    kings = Fragment({"properties": {"rank": {"const": "K"}}, "required": ["rank"]})
+    harness = held(replace(OPEN, arguments=kings), replace(GATED, approve=Approval(by=("lead",))))
+    call = only(harness)
+    with pytest.raises(OwnCall):
+        allow(harness, KINGS, by="somebody")
+    assert only(harness) == call
+    allow(harness, KINGS, by="lead")
+    assert only(harness).state == "queued"
+
+
 def test_changed_arguments_follow_their_own_route() -> None:
     harness = held(Route(tool="ask_*", arguments=SEVENS, to="cards", approve=Approval(), rule=RULE), OPEN)
     allow(harness, KINGS)
