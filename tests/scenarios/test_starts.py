@@ -12,9 +12,8 @@ import pytest
 
 from gateway.http.reply import Reply
 from gateway.http.starting import StartingApp
-from gateway.runtime.system_clock import SystemClock
-from gateway.store.postgres import PostgresEngine
-from gateway.store.postgres.tables import NEWEST as LAST
+from gateway.store.postgres import tables
+from gateway.store.postgres.tables import OURS
 from gateway.store.sqlite.schema import FIRST, MIGRATIONS, NEWEST, open_writer
 from tests.engines import postgres_server
 from tests.http.environment import environment_of
@@ -95,16 +94,21 @@ async def test_a_start_that_waits_for_its_server_can_be_stopped(newer: Scene, nu
 @pytest.mark.slow
 async def test_a_gateway_that_migrates_is_alive_and_not_ready(newer: Scene) -> None:
     schema = postgres_server.new_schema()
-    async with PostgresEngine(postgres_server.dsn(), SystemClock(), schema=schema):
-        pass
     operator = await postgres_server.reach(postgres_server.dsn())
-    await operator.execute(f"DROP TABLE {schema}.generation; ALTER TABLE {schema}.sessions DROP COLUMN shared_seq")
-    await operator.execute(f"DELETE FROM {schema}.schema_version WHERE n = {LAST}")  # noqa: S608
+    await operator.execute(
+        f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.{OURS} (n bigint PRIMARY KEY, at timestamptz)"
+    )
+    for statements in tables.MIGRATIONS[:-1]:
+        for statement in statements:
+            await operator.execute(statement.replace("@", f"{schema}."))
+    await operator.execute(f"INSERT INTO {schema}.{OURS} VALUES ({tables.NEWEST - 1}, now())")  # noqa: S608
     try:
         async with operator.transaction():
-            await operator.execute(f"LOCK TABLE {schema}.sessions IN ACCESS SHARE MODE")
+            # The number of the migration is its last statement.
+            await operator.execute(f"LOCK TABLE {schema}.{OURS} IN SHARE MODE")
+            share = 1 - 1 / (len(tables.MIGRATIONS[-1]) + 1)
             async with starting(newer, postgres_server.dsn(), schema) as served:
-                await told(served, f"migration to {LAST}, 50 %")
+                await told(served, f"migration to {tables.NEWEST}, {100 * share:.0f} %")
     finally:
         await operator.close()
         await postgres_server.drop_schema(schema)
