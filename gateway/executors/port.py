@@ -15,6 +15,10 @@ from gateway.events.response import Response
 from gateway.strict_json import json_type
 
 
+def _always() -> bool:
+    return True
+
+
 def _ignore_report(_data: dict[str, Any]) -> None:
     """Ignore a progress report."""
 
@@ -61,6 +65,12 @@ class Request:
     """Where a webhook executor reports its HTTP request; None if nothing is traced."""
     tracestate: str | None = None
     """The `tracestate` of the caller's trace context."""
+    may_start: Callable[[], bool] = field(default=_always, compare=False, repr=False)
+    """Whether the work may start now; an executor that has waited asks again right before it starts.
+
+    False once the gateway stops or no longer owns the session: another process may run the call. The answer is then
+    `WITHHELD`.
+    """
 
 
 @frozen
@@ -138,6 +148,12 @@ class NeverSent:
     """The request was certainly not sent; safe to retry for every executor."""
 
     reason: str
+    withheld: bool = False
+    """Whether the gateway itself kept it back, which says nothing about the executor."""
+
+
+WITHHELD = NeverSent("the gateway stops or no longer owns the session", withheld=True)
+"""The answer to a request that may not start."""
 
 
 @frozen

@@ -14,7 +14,16 @@ import structlog
 
 from gateway.clock import describe_stall
 from gateway.events import Outcome
-from gateway.executors.port import Answer, Answered, Cancellation, Replied, Request, Uncertain, outcome_from
+from gateway.executors.port import (
+    WITHHELD,
+    Answer,
+    Answered,
+    Cancellation,
+    Replied,
+    Request,
+    Uncertain,
+    outcome_from,
+)
 from gateway.executors.webhook.answers import clean, failure, unreadable
 from gateway.executors.webhook.json_body import read_json
 from gateway.guard import Tasks, spawn
@@ -72,6 +81,8 @@ class PythonExecutor:
         """Do nothing: the end of `execute` has canceled the function already."""
 
     async def _call(self, request: Request) -> Answer:
+        if not request.may_start():
+            return WITHHELD
         try:
             more = {"report": request.report} if self._reports else {}
             answer = await self._function(copy.deepcopy(request.data), **more)

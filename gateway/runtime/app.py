@@ -179,6 +179,7 @@ class Gateway:
             scanner=scanner,
             backends=self._backends,
             signal=self._signal,
+            may_start=self._may_start,
         )
         shared = Shared(
             engine=engine,
@@ -408,6 +409,11 @@ class Gateway:
 
     def _signal(self, session_id: SessionId, signal: Signal) -> None:
         self._sessions.signal(session_id, signal)
+
+    def _may_start(self, session_id: SessionId) -> bool:
+        """Whether this process may start work for a session: it owns it, and does not stop."""
+        actor = self._sessions.owned(session_id)
+        return actor is not None and actor.permit.holds and not self.draining.begun.is_set()
 
     async def session(self, session_id: SessionId) -> SessionRow:
         return await self._sessions.session(session_id)

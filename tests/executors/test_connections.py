@@ -11,7 +11,7 @@ import pytest
 
 from gateway.executors.webhook import client as webhook_client
 from gateway.executors.webhook.client import HttpClient
-from gateway.executors.webhook.reader import ConnectionBroken, Exchange, HttpAnswer, Unread
+from gateway.executors.webhook.reader import ConnectionBroken, Exchange, HttpAnswer, NotSent, Unread
 from tests.executors.peers import Peer, Seen, http, listen, send, serve
 from tests.pace import PATIENCE
 
@@ -225,3 +225,31 @@ async def test_room_given_to_who_leaves_the_line_goes_to_the_next() -> None:
             assert waiting.cancelled()
             assert await third == b"ok"
         assert await post(client) == b"ok"
+
+
+@pytest.mark.parametrize("behind", ["another exchange", "the connect"])
+async def test_after_its_wait_a_request_that_may_not_start_any_more_is_not_sent(behind: str) -> None:
+    async def tell_and_answer(seen: Seen, writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        await answer_or_hang(seen, writer)
+
+    may, asked = True, asyncio.Event()
+    async with serve(tell_and_answer) as peer, client_of(peer) as client:
+        first = None
+        if behind == "another exchange":
+            first = asyncio.ensure_future(ask(client, HANG))
+            async with asyncio.timeout(PATIENCE):
+                await asked.wait()
+        waiting = asyncio.ensure_future(
+            client.post(REQUEST, within=LONG, read=lambda exchange: exchange, may_start=lambda: may)
+        )
+        await asyncio.sleep(0)
+        may = False
+        if first is not None:
+            first.cancel()
+        async with asyncio.timeout(PATIENCE):
+            assert await waiting == NotSent("the request may not start any more", withheld=True)
+        # The client goes on, and the peer has seen no other request.
+        before = len(peer.seen)
+        assert await post(client) == b"ok"
+        assert (before, len(peer.seen)) == ((1, 2) if first is not None else (0, 1))

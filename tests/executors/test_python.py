@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from structlog.testing import capture_logs
 
 from gateway.errors import OperatorError
 from gateway.events import ContextUpdate, Outcome
-from gateway.executors.port import Answer, Answered, Replied, Uncertain
+from gateway.executors.port import WITHHELD, Answer, Answered, Replied, Uncertain
 from gateway.executors.python import PythonExecutor
 from gateway.settings.functions import find_function
 from gateway.settings.model import PythonSpec
@@ -135,6 +136,11 @@ async def test_a_function_is_canceled_when_its_time_is_up() -> None:
         assert answer == Uncertain("no answer within 0.01 s")
         async with asyncio.timeout(PATIENCE):
             await module.canceled.wait()
+
+
+async def test_a_function_is_not_called_for_a_session_that_was_lost_meanwhile() -> None:
+    async with make_executor("echo") as executor:
+        assert await executor.execute(replace(make_request(), may_start=lambda: False)) == WITHHELD
 
 
 async def test_a_function_that_ignores_its_cancel_does_not_hold_the_attempt() -> None:

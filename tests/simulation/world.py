@@ -49,8 +49,6 @@ _MOST_CPU = 60
 """Seconds of CPU after which a run is taken for endless."""
 _TIMINGS = ((2, 10), (4, 3), (4, 10), (4, 30), (15, 3), (15, 3), (15, 30))
 """Seconds of an attempt, and until an accepted call without a sign of life is sent again, perhaps beside an attempt."""
-_MANY = 64
-"""Calls that an executor takes at once, more than any world has."""
 _SOON = 30
 """Seconds in which a healthy gateway certainly sends a call."""
 
@@ -165,10 +163,8 @@ class World:
         self.limits = {"session_concurrency": random.choice((1, 2, 16)), "drain": f"{random.choice((1, 5, 20))}s"}
 
     def _configuration(self) -> str:
-        # Among replicas none is small: an attempt that waits for a connection may leave after the end of a lease.
-        concurrency = self.concurrency if self.store is None else _MANY
         executor = {
-            "type": "webhook", "concurrency": concurrency, "attempts": self.attempts,
+            "type": "webhook", "concurrency": self.concurrency, "attempts": self.attempts,
             "timeout": f"{self.attempt_limit}s", "deadline": f"{self.deadline}s",
             "backoff": {"initial": "100ms", "maximum": "2s"},
             "accepted_deadline": f"{self.accepted_deadline}s", "accepted_silence": f"{self.silence}s",

@@ -53,8 +53,8 @@ def read_answer(
             answer = _read_success(exchange, kind, raw=raw, hidden=hidden)
         case HttpAnswer():
             answer = _read_refusal(exchange, now=now, hidden=hidden)
-        case NotSent(reason):
-            return NeverSent(reason)
+        case NotSent(reason, withheld):
+            return NeverSent(reason, withheld)
         case AddressForbidden(reason):
             return refusal(f"executor cannot be reached: {reason}")
         case ConnectionBroken(reason):

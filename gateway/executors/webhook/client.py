@@ -117,10 +117,18 @@ class HttpClient:
             for wire in self._wires:
                 wire.transport.abort()
 
-    def post(self, request: bytes, *, within: timedelta, read: Callable[[Exchange], T]) -> Awaitable[T]:
+    def post(
+        self,
+        request: bytes,
+        *,
+        within: timedelta,
+        read: Callable[[Exchange], T],
+        may_start: Callable[[], bool] | None = None,
+    ) -> Awaitable[T]:
         """Send one request and `read` its result within the time limit; canceling it closes its connection.
 
-        With an idle connection, the request is sent before this returns, and the result is a future.
+        With an idle connection, the request is sent before this returns, and the result is a future. After a wait for a
+        connection, the request is sent only if it still `may_start`.
         """
         if self._free_slots and self._idle:
             now = self._loop.time()
@@ -128,9 +136,11 @@ class HttpClient:
                 pending = wire.ask(request, within, now + within.total_seconds(), read)
                 self._free_slots -= 1
                 return pending
-        return self._connect_and_post(request, within, read)
+        return self._connect_and_post(request, within, read, may_start)
 
-    async def _connect_and_post(self, request: bytes, within: timedelta, read: Callable[[Exchange], T]) -> T:
+    async def _connect_and_post(
+        self, request: bytes, within: timedelta, read: Callable[[Exchange], T], may_start: Callable[[], bool] | None
+    ) -> T:
         until = asyncio.get_running_loop().time() + within.total_seconds()
         try:
             await self._take_slot(until)
@@ -140,6 +150,9 @@ class HttpClient:
             if not self._open:
                 raise _Closed
             wire = self._take(self._loop.time()) or await self._connect(until)
+            if may_start is not None and not may_start():
+                self.put_back(wire)
+                return read(NotSent("the request may not start any more", withheld=True))
             pending = wire.ask(request, within, until, read)
         # uvloop reports some failed connections as a RuntimeError; a host label of over 63 letters is a UnicodeError.
         except (OSError, RuntimeError, UnicodeError) as exc:
@@ -279,7 +292,7 @@ class HttpClient:
     def _explain_unsent(self, exc: Exception, within: timedelta) -> NotSent | AddressForbidden:
         match exc:
             case _Closed():
-                return NotSent("the client is closed")
+                return NotSent("the client is closed", withheld=True)
             case AddressRefused():
                 limited(_log.error, "address refused", per=self.host, host=self.host)
                 return AddressForbidden("its address is forbidden (link-local, a metadata service or similar)")

@@ -70,7 +70,7 @@ class WebhookExecutor:
         if (seen := request.exchange) is not None:
             seen.url, seen.host, seen.port = self._url, self._calls.host, self._calls.port
             read = partial(_read_status, seen, read)
-        return self._calls.post(written, within=request.timeout, read=read)
+        return self._calls.post(written, within=request.timeout, read=read, may_start=request.may_start)
 
     async def cancel(self, cancellation: Cancellation) -> None:
         try:

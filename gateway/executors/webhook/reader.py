@@ -55,6 +55,8 @@ class NotSent:
     """No byte of the request was sent; a retry may succeed."""
 
     reason: str
+    withheld: bool = False
+    """Whether this side kept it back, which says nothing about the peer."""
 
 
 @frozen

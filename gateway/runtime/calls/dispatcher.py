@@ -24,6 +24,7 @@ from gateway.core.trace_context import attempt_context
 from gateway.errors import EngineUnavailable
 from gateway.events import CallId, SessionId
 from gateway.executors.port import (
+    WITHHELD,
     Accepted,
     Answer,
     Answered,
@@ -59,6 +60,8 @@ _SLACK = timedelta(seconds=2)
 _NO_TIME = timedelta(0)
 _FAIR = 0.5
 """If an attempt had less than this fraction of its full timeout, a timeout says nothing about the executor."""
+_LOOK_AGAIN = 0.2
+"""Seconds between two looks whether a question may be sent."""
 _COPY_LOOK, _LONGEST_COPY_LOOK = 0.05, 1.0
 """The first and the longest pause, in seconds, between two looks at a copy that confirms a message."""
 _NAME = 64
@@ -88,9 +91,14 @@ class Dispatcher:
         scanner: SecretScanner,
         backends: Backends,
         signal: Callable[[SessionId, Signal], None],
+        may_start: Callable[[SessionId], bool],
     ) -> None:
-        """Prepare; `signal` puts a signal into the inbox of a session."""
+        """Prepare; `signal` puts a signal into the inbox of a session.
+
+        `may_start` tells whether this process may start work for a session now.
+        """
         self._signal = signal
+        self._may_start = may_start
         self._clock = services.clock
         self._engine = services.engine
         self._metrics = services.metrics
@@ -101,6 +109,7 @@ class Dispatcher:
         self._scanner = scanner
         self._backends = backends
         self._tasks = services.tasks
+        self._draining = services.drain.begun
         self._traces = services.traces
         self._attempts: dict[SessionId, dict[CallId, Future[Answer]]] = {}
         """The running attempts of each session."""
@@ -161,8 +170,12 @@ class Dispatcher:
         epoch = self._breakers.start_attempt(call.executor or "")
         found = self._backends.executor(call.executor or "")
         if found is None:
-            answer = NeverSent(f"executor {call.executor!r} is no longer configured")
+            answer = NeverSent(f"executor {call.executor!r} is no longer configured", withheld=True)
             self._finish(session, call, epoch, answer, "never_sent", is_evidence=False)
+            return
+        # The stop may have begun while the step was being committed.
+        if self._draining.is_set():
+            self._finish(session, call, epoch, WITHHELD, "never_sent", is_evidence=False)
             return
         executor, policy = found
         if call.state == "accepted":
@@ -176,7 +189,7 @@ class Dispatcher:
         # The executor enforces the timeout. If it does not, the call's deadline cancels the attempt.
         timeout = min(policy.timeout, call.deadline_at - self._clock.now())
         if timeout <= _NO_TIME:
-            answer = NeverSent("the deadline had passed before this attempt")
+            answer = NeverSent("the deadline had passed before this attempt", withheld=True)
             self._finish(session, call, epoch, answer, "never_sent", is_evidence=False)
             return
         report = Report(session, call.call_id, self._signal)
@@ -201,6 +214,7 @@ class Dispatcher:
                 str(context),
                 None if self._traces is None else HttpExchange(),
                 context.state or None,
+                partial(self._may_start, session),
             )
             attempt = executor.execute(request)
             if not isinstance(attempt, Future):
@@ -239,7 +253,7 @@ class Dispatcher:
         try:
             answer = attempt.result()
             result = _result_of(answer)
-            is_evidence = result != "uncertain" or _had_fair_time(timeout, policy)
+            is_evidence = _is_evidence(answer, result, timeout, policy)
         # An attempt that was canceled, but not by the dispatcher, has failed like any other.
         except BaseException as exc:  # noqa: BLE001
             if not attempt.cancelled() or attempt not in self._broken_off:
@@ -395,7 +409,7 @@ class Dispatcher:
             return failure(f"there is no executor {effect.executor!r}")
         executor, policy = found
         reason, attempt, unsent = "the deadline had passed", 1, 0
-        while (remaining := effect.deadline_at - self._clock.now()) > _NO_TIME:
+        while (remaining := await self._time_to_ask(session, effect)) > _NO_TIME:
             if (refusal := self._breakers.refusal(effect.executor)) is not None:
                 if self._breakers.wait(effect.executor) != 0:
                     return failure(refusal)
@@ -407,6 +421,7 @@ class Dispatcher:
                 data={**effect.data, "attempt": attempt},
                 attempt=attempt,
                 timeout=min(policy.timeout, remaining),
+                may_start=partial(self._may_start, session),
             )
             evidence: Answer | None = None
             place = session, effect.executor
@@ -441,24 +456,36 @@ class Dispatcher:
             await asyncio.sleep(wait.total_seconds())
         return failure(reason)
 
+    async def _time_to_ask(self, session: SessionId, effect: Ask) -> timedelta:
+        """Wait until work may start for the session; return the time that remains then.
+
+        Meanwhile the next owner may ask.
+        """
+        while True:
+            remaining = effect.deadline_at - self._clock.now()
+            if remaining <= _NO_TIME or self._may_start(session):
+                return remaining
+            await asyncio.sleep(_LOOK_AGAIN)
+
     async def _ask_once(self, executor: Executor, request: Request, policy: RetryPolicy) -> tuple[Answer, bool]:
         """Send the request once; the flag says whether the answer shows that the executor is available or not."""
         try:
             async with asyncio.timeout((request.timeout + _SLACK).total_seconds()):
                 answer = await executor.execute(request)
-            uncertain = _result_of(answer) == "uncertain"
         except TimeoutError:
-            answer, uncertain = Uncertain("the executor did not finish in time"), True
+            answer = Uncertain("the executor did not finish in time")
         except BaseException as exc:
             if not is_fault(exc):
                 raise
             return _note_fault(exc, kind=request.kind, key=request.key), False
-        return answer, not uncertain or _had_fair_time(request.timeout, policy)
+        return answer, _is_evidence(answer, _result_of(answer), request.timeout, policy)
 
 
-def _had_fair_time(timeout: timedelta, policy: RetryPolicy) -> bool:
-    """Whether an attempt had enough time for its timeout to count against the executor."""
-    return timeout >= _FAIR * min(policy.timeout, policy.deadline)
+def _is_evidence(answer: Answer, result: AttemptResult, timeout: timedelta, policy: RetryPolicy) -> bool:
+    """Whether an answer shows that the executor is available or not; its timeout does only after a fair time."""
+    if isinstance(answer, NeverSent):
+        return not answer.withheld
+    return result != "uncertain" or timeout >= _FAIR * min(policy.timeout, policy.deadline)
 
 
 def _note_fault(exc: BaseException, **about: str | None) -> Uncertain:
