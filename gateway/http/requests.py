@@ -17,7 +17,7 @@ from pydantic import (
 from dragoman.models.described import Described, Documented
 from gateway.events import KINDS, OutcomeKind, SessionId
 from gateway.http.positions import read_in_list
-from gateway.runtime.calls.dead_letters import Which
+from gateway.runtime.clients.dead_letters import Which
 from gateway.store.call import SETTLED, CallState
 from gateway.store.rows import CallFilter, EventFilter, Generation, Page, SessionFilter
 from gateway.store.step import InteractionState

@@ -20,7 +20,7 @@ from gateway.events import (
     to_json,
     write_position,
 )
-from gateway.runtime.calls.dead_letters import advise, id_of
+from gateway.runtime.clients.dead_letters import advise, id_of
 from gateway.runtime.views import ActivityStatus, ApprovalShown, CallHistory, RuntimeStatus, UnconnectedRuntime
 from gateway.store.call import Call, attempts_of
 from gateway.store.rows import Generation, InteractionRow, Send, SessionRow

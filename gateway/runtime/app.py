@@ -21,22 +21,22 @@ from gateway.runtime.ambient import Ambient
 from gateway.runtime.bounds import breaker_rules, executor_limits, session_limit
 from gateway.runtime.calls.breaker import Breakers
 from gateway.runtime.calls.callbacks import Callbacks, keep_key
-from gateway.runtime.calls.callers import Callers
-from gateway.runtime.calls.calls import Calls
-from gateway.runtime.calls.dead_letters import DeadLetters
-from gateway.runtime.calls.deduplicator import CallDeduplicator
 from gateway.runtime.calls.dispatcher import Dispatcher
 from gateway.runtime.calls.offered import OfferedTool, offered
-from gateway.runtime.calls.redriving import Redriving
 from gateway.runtime.calls.secret_scanner import SecretScanner
 from gateway.runtime.calls.slots import Slots
 from gateway.runtime.calls.tickets import Tickets
 from gateway.runtime.calls.tool_tokens import ToolTokens
 from gateway.runtime.calls.tool_watch import ToolWatch
+from gateway.runtime.clients.callers import Callers
+from gateway.runtime.clients.calls import Calls
+from gateway.runtime.clients.dead_letters import DeadLetters
+from gateway.runtime.clients.deduplicator import CallDeduplicator
+from gateway.runtime.clients.interactions import Interactions
+from gateway.runtime.clients.redriving import Redriving
 from gateway.runtime.cluster.forwarding import make_peer_client
 from gateway.runtime.cluster.handover import Handover
 from gateway.runtime.cluster.hops import Hops
-from gateway.runtime.cluster.lease import LeaseKeeper
 from gateway.runtime.cluster.member import ClusterMember
 from gateway.runtime.configuration import Configuration, Configured
 from gateway.runtime.delivery.backends import Backends
@@ -46,19 +46,19 @@ from gateway.runtime.feeds.follow import PAGES, JournalReader, follow
 from gateway.runtime.feeds.interactions import InteractionFeed
 from gateway.runtime.feeds.linked import with_links
 from gateway.runtime.feeds.room import Room
-from gateway.runtime.interactions import Interactions
+from gateway.runtime.lease import LeaseKeeper
 from gateway.runtime.maintenance import Maintenance
 from gateway.runtime.metrics import Metrics
-from gateway.runtime.native_frames import NativeReader
 from gateway.runtime.notifications import Notifications
 from gateway.runtime.observe import label_session
 from gateway.runtime.services import Services
 from gateway.runtime.session.due import Reviews
+from gateway.runtime.session.native_frames import NativeReader
 from gateway.runtime.session.opening import Opening
 from gateway.runtime.session.registry import Sessions, reply_slot
 from gateway.runtime.session.runtimes import Runtimes
 from gateway.runtime.session.shared import Shared
-from gateway.runtime.session.signals import Post, Signal
+from gateway.runtime.signals import Post, Signal
 from gateway.runtime.status import Status
 from gateway.runtime.tuning import Tuning
 from gateway.runtime.views import CalledSession, Reloaded, SessionItem, StreamItem
@@ -203,7 +203,7 @@ class Gateway:
             traces=parts.traces,
         )
         handover = Handover(engine, clock, ids, self._notifications)
-        self._sessions = Sessions(shared, handover, settings.limits)
+        self._sessions = Sessions(shared, settings.limits, leave=handover.leave, started=handover.wake)
         self._runtimes = Runtimes(shared, self._sessions, self.tickets, self._offered, self.draining)
         self.hops = Hops(key, clock, ids)
         self._member = ClusterMember(shared, self._sessions, handover, client=client, hops=self.hops)

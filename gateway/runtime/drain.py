@@ -7,7 +7,7 @@ Accepted calls, queued calls and waiting messages are not: the next process cont
 from collections import Counter
 
 from gateway.errors import Draining
-from gateway.runtime.feeds.wakeup import Ending
+from gateway.runtime.wakeup import Ending
 
 MOST_NAMED = 20
 """Entries of `describe` before the rest is only counted."""

@@ -11,7 +11,7 @@ import structlog
 
 from gateway.errors import EngineUnavailable
 from gateway.guard import Tasks, running
-from gateway.runtime.cluster.lease import LeaseKeeper
+from gateway.runtime.lease import LeaseKeeper
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.session.registry import Sessions
 from gateway.runtime.status import Status

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from gateway.events import CallId, Outcome, SessionId, SessionMoved, ToolCanceled, ToolRequested, TurnInterrupted
 from gateway.executors.port import Answered
-from gateway.runtime.calls.callers import MOST_HELD_OF_ONE
+from gateway.runtime.clients.callers import MOST_HELD_OF_ONE
 from gateway.settings.model import ApiKey
 from gateway.store.call import Call
 from tests.http.conftest import bearer, in_process

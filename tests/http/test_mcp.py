@@ -15,7 +15,7 @@ from gateway.errors import EngineUnavailable, Overloaded
 from gateway.events import CallId, ContextUpdate, Outcome, SessionId, TurnInterrupted
 from gateway.executors.port import Answered
 from gateway.http.mcp.results import LARGEST
-from gateway.runtime.calls.callers import MOST_HELD_OF_ONE
+from gateway.runtime.clients.callers import MOST_HELD_OF_ONE
 from gateway.runtime.tuning import Tuning
 from gateway.store.call import Call
 from tests.http.conftest import bearer, plain_client, serving

@@ -17,7 +17,7 @@ from gateway.plugins import installed_adapters
 from gateway.runtime.cluster.handover import KEPT, Handover, worth_handing_over
 from gateway.runtime.notifications import Notifications
 from gateway.runtime.session.inbox import Inbox, PendingInputs
-from gateway.runtime.session.signals import FrameArrived, Signal
+from gateway.runtime.signals import FrameArrived, Signal
 from gateway.runtime.system_clock import SystemClock, SystemIds
 from gateway.store.port import Engine
 from gateway.store.postgres import PostgresEngine

@@ -17,7 +17,7 @@ from gateway.core.state import MOST_WANTED
 from gateway.errors import LinkLost
 from gateway.events import Draft, Event, SessionId, SessionMoved, ToolCanceled, ToolFinished, ToolRequested
 from gateway.runtime.session.load import load_view, read_wanted
-from gateway.runtime.session.signals import WantedDue
+from gateway.runtime.signals import WantedDue
 from gateway.runtime.system_clock import SystemClock
 from gateway.runtime.tuning import Tuning
 from gateway.store.call import SETTLED

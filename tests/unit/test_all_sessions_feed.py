@@ -11,10 +11,10 @@ from gateway.events import Envelope, Live, Missed, TypingChanged
 from gateway.guard import Tasks
 from gateway.runtime.feeds.all_sessions import AllSessionsFeed
 from gateway.runtime.feeds.room import Room
-from gateway.runtime.feeds.wakeup import Ending
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.tuning import Tuning
 from gateway.runtime.views import Heartbeat, Passed, Selected, SessionItem
+from gateway.runtime.wakeup import Ending
 from gateway.store.rows import ANY_EVENT, FROM_THE_START, EventFilter, PlacedPage, Position, RetentionPolicy
 from gateway.store.sqlite import TemporaryEngine
 from gateway.store.step import Step

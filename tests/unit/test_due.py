@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from gateway.guard import FAULTS
 from gateway.runtime.session.due import AT_ONCE, DueTimer, Reviews
 from gateway.runtime.session.inbox import Inbox
-from gateway.runtime.session.signals import Tick
+from gateway.runtime.signals import Tick
 from gateway.runtime.system_clock import SystemClock
 from tests.pace import PATIENCE
 

@@ -7,7 +7,7 @@ import pytest
 from gateway.adapter.port import Frame
 from gateway.links.frame_memory import FRAMES, SMALL, FrameMemory
 from gateway.runtime.session.inbox import Inbox
-from gateway.runtime.session.signals import FrameArrived
+from gateway.runtime.signals import FrameArrived
 from gateway.strict_json import Malformed
 
 BIG = SMALL + 1

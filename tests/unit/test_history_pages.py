@@ -13,11 +13,11 @@ from gateway.runtime.feeds.feed import Feed
 from gateway.runtime.feeds.follow import JournalReader, follow
 from gateway.runtime.feeds.remote_feeds import RemoteFeeds
 from gateway.runtime.feeds.room import Room
-from gateway.runtime.feeds.wakeup import Ending
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.notifications import Notifications
 from gateway.runtime.tuning import Tuning
 from gateway.runtime.views import News, StreamItem
+from gateway.runtime.wakeup import Ending
 from gateway.store.rows import RetentionPolicy, Rows
 from gateway.store.sqlite import TemporaryEngine
 from gateway.store.step import Step

@@ -10,7 +10,7 @@ from gateway.errors import Overloaded
 from gateway.events import CallId
 from gateway.links.frame_memory import FRAMES, FrameMemory
 from gateway.runtime.session.inbox import HARD_FRAMES, MOST_REQUESTS, Inbox
-from gateway.runtime.session.signals import CancelOrdered, FrameArrived, Tick
+from gateway.runtime.signals import CancelOrdered, FrameArrived, Tick
 from tests.pace import PATIENCE
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from gateway.events import InteractionId, Missed, QuestionAsked
 from gateway.runtime.feeds.interactions import TAIL, InteractionFeed, follow_interactions
-from gateway.runtime.feeds.wakeup import Ending
 from gateway.runtime.views import Heartbeat, InteractionItem, InteractionShown
+from gateway.runtime.wakeup import Ending
 from gateway.store.port import Engine
 from gateway.store.sqlite import TemporaryEngine
 from gateway.store.step import InteractionChange, InteractionState, Step

@@ -13,7 +13,7 @@ from gateway.executors.port import NeverSent, Uncertain
 from gateway.runtime.calls.breaker import Breakers, Rule
 from gateway.runtime.calls.slots import Slots
 from gateway.runtime.metrics import Metrics
-from gateway.runtime.session.signals import Signal, SlotFree, TurnedAway
+from gateway.runtime.signals import Signal, SlotFree, TurnedAway
 from gateway.runtime.system_clock import SystemClock
 from tests.pace import PATIENCE
 

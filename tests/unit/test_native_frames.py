@@ -13,7 +13,7 @@ from gateway.events import Draft, Envelope, MessagePosted, Opaque, SecretSupplie
 from gateway.events.ids import EventId, SessionId
 from gateway.runtime.feeds.feed import Feed
 from gateway.runtime.masking import register_secret
-from gateway.runtime.native_frames import LARGEST, keep_frame
+from gateway.runtime.session.native_frames import LARGEST, keep_frame
 from gateway.strict_json import Malformed
 
 CANARY = 'native"canary\\1-Zr'

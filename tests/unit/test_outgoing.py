@@ -20,7 +20,7 @@ from gateway.runtime.session.outbox import (
     PAGE,
 )
 from gateway.runtime.session.row import BUSY, LOST, SENT, TABLE, UNSENT, Meaning, State, read_result
-from gateway.runtime.session.signals import Delivered
+from gateway.runtime.signals import Delivered
 from gateway.store.step import RUNTIME
 from tests.unit.core.harness import HUMA_0_1, OPENHANDS, START
 from tests.unit.outgoing_session import WINDOW, Session, message, outcome, row, said

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from gateway.events import CallId, SessionId
 from gateway.runtime.calls.reports import Report
-from gateway.runtime.session.signals import ProgressGiven, Signal
+from gateway.runtime.signals import ProgressGiven, Signal
 from gateway.strict_json import MEMBERS, Members
 from tests.pace import PATIENCE
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.runtime.feeds.wakeup import Ending, Waits, Wakeup, wait_any
+from gateway.runtime.wakeup import Ending, Waits, Wakeup, wait_any
 from tests.pace import PATIENCE
 
 LONG = 5.0

@@ -16,7 +16,7 @@ from gateway.http.reply import Reply, dump, listing
 from gateway.http.requests import DeadLettersQuery, DismissMany, RedriveCall, RedriveMany
 from gateway.http.route import ApiRequest, CallerDep, GatewayDep, LetterPath, OperationRoute
 from gateway.http.views import show, show_dead_letter, show_redriven
-from gateway.runtime.calls.dead_letters import Done
+from gateway.runtime.clients.dead_letters import Done
 
 router = APIRouter(route_class=OperationRoute, tags=["operating"])
 

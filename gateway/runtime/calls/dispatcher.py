@@ -47,7 +47,7 @@ from gateway.runtime.delivery.backends import Backends
 from gateway.runtime.delivery.subscriptions import target_of
 from gateway.runtime.metrics import AttemptResult
 from gateway.runtime.services import Services
-from gateway.runtime.session.signals import Attempted, ExecutorReplied, Signal
+from gateway.runtime.signals import Attempted, ExecutorReplied, Signal
 from gateway.store.call import Call
 from gateway.traces.spans import post_span
 

@@ -12,7 +12,7 @@ from gateway.errors import DragomanError, TooLarge
 from gateway.events import CallId, SessionId
 from gateway.guard import guard_call
 from gateway.log_limit import limited
-from gateway.runtime.session.signals import ProgressGiven, Signal
+from gateway.runtime.signals import ProgressGiven, Signal
 from gateway.strict_json import Unreadable, read_strictly, write_strictly
 
 log = structlog.get_logger(__name__)

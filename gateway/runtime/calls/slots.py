@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from gateway.events import CallId, SessionId
 from gateway.guard import guard_call
 from gateway.runtime.calls.breaker import Breakers
-from gateway.runtime.session.signals import Signal, SlotFree, TurnedAway
+from gateway.runtime.signals import Signal, SlotFree, TurnedAway
 from gateway.runtime.views import ExecutorStatus
 
 _LEAST_WAIT = 0.001

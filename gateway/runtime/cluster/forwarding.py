@@ -18,7 +18,7 @@ from gateway.links.http_session import describe
 from gateway.links.names import Resolver
 from gateway.log_limit import limited
 from gateway.runtime.cluster.hops import HEADER, HopCaller, Hops
-from gateway.runtime.cluster.lease import LeaseKeeper
+from gateway.runtime.lease import LeaseKeeper
 from gateway.runtime.services import Services
 from gateway.runtime.session.registry import Sessions
 from gateway.store.rows import Instance

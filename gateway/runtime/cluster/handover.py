@@ -22,7 +22,7 @@ from gateway.guard import FAULTS, is_fault
 from gateway.runtime.notifications import Notifications
 from gateway.runtime.session.actor import Actor
 from gateway.runtime.session.inbox import PendingInputs
-from gateway.runtime.session.signals import HandedOver
+from gateway.runtime.signals import HandedOver
 from gateway.store.port import Engine
 from gateway.store.rows import Send
 from gateway.store.step import HANDOVER, Enqueue, SendChange, Step

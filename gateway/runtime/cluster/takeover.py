@@ -11,7 +11,7 @@ import structlog
 from gateway.errors import EngineUnavailable
 from gateway.events import SessionId
 from gateway.guard import FAULTS
-from gateway.runtime.cluster.lease import LeaseKeeper
+from gateway.runtime.lease import LeaseKeeper
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.observe import label_session, warn_unserved
 from gateway.runtime.session.registry import Sessions

@@ -14,9 +14,9 @@ from gateway.errors import EngineUnavailable, InvalidConfiguration, NotFound, Op
 from gateway.events import Live
 from gateway.executors.port import Destination, Executor
 from gateway.guard import Tasks, guard, guard_call, spawn, suppress_faults
-from gateway.runtime.cluster.lease import Lease, LeaseKeeper
 from gateway.runtime.delivery.live_copies import LiveCopies
 from gateway.runtime.delivery.subscriptions import DeliveryRules, EventDelivery, note_of, target_of
+from gateway.runtime.lease import Lease, LeaseKeeper
 from gateway.runtime.notifications import Notifications
 from gateway.runtime.policy import copying_of, retry_of
 from gateway.runtime.services import Services

@@ -18,10 +18,10 @@ from gateway.events.weight import weight
 from gateway.guard import Tasks, guard
 from gateway.runtime.feeds.log import NewsLog
 from gateway.runtime.feeds.room import LARGE, Room
-from gateway.runtime.feeds.wakeup import Ending
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.tuning import Tuning
 from gateway.runtime.views import Heartbeat, Passed, Selected, SessionEvent, SessionItem, SessionNews
+from gateway.runtime.wakeup import Ending
 from gateway.store.port import Engine
 from gateway.store.rows import ANY_EVENT, EventFilter, PlacedPage, Position, SessionName
 

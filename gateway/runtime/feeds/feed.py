@@ -11,8 +11,8 @@ from gateway.events import CallId, Envelope, Live, SessionId, ToolFinished
 from gateway.events.weight import weight
 from gateway.runtime.feeds.all_sessions import AllSessionsFeed
 from gateway.runtime.feeds.log import TAIL, NewsLog
-from gateway.runtime.feeds.wakeup import Wakeup
 from gateway.runtime.views import News
+from gateway.runtime.wakeup import Wakeup
 
 
 class OutcomeWatch(Wakeup):

@@ -15,8 +15,8 @@ from gateway.runtime.feeds.feed import Feed
 from gateway.runtime.feeds.linked import with_links
 from gateway.runtime.feeds.remote_feeds import RemoteFeeds
 from gateway.runtime.feeds.room import LARGE, Room
-from gateway.runtime.feeds.wakeup import Ending
 from gateway.runtime.views import Heartbeat, News, StreamItem
+from gateway.runtime.wakeup import Ending
 from gateway.store.port import Engine
 
 _FIRST_PAGE, _LARGEST_PAGE = 4, 200

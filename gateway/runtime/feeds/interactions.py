@@ -13,9 +13,9 @@ import structlog
 
 from gateway.errors import EngineUnavailable, Truncated
 from gateway.events import InteractionId, Missed
-from gateway.runtime.feeds.wakeup import Ending, Wakeup, wait_any
 from gateway.runtime.tuning import Tuning
 from gateway.runtime.views import Heartbeat, InteractionItem, InteractionShown
+from gateway.runtime.wakeup import Ending, Wakeup, wait_any
 from gateway.store.port import Engine
 from gateway.store.rows import InteractionRow, Page
 

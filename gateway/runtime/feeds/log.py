@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from gateway.runtime.feeds.wakeup import Ending, Waits, Wakeup
 from gateway.runtime.views import Batch
+from gateway.runtime.wakeup import Ending, Waits, Wakeup
 
 TAIL = 1_000
 TAIL_BYTES = 4 * 1024 * 1024

@@ -37,11 +37,10 @@ from gateway.core.session import RuntimeContext
 from gateway.core.state import SessionView
 from gateway.errors import Elsewhere, EngineUnavailable, Fenced, MalformedFrame, Repeated, Stale
 from gateway.guard import FAULTS, guard, guard_call, is_fault
-from gateway.runtime.cluster.lease import Permit
+from gateway.runtime import signals as s
 from gateway.runtime.feeds.feed import Feed
-from gateway.runtime.feeds.wakeup import finish
+from gateway.runtime.lease import Permit
 from gateway.runtime.observe import excerpt, label_session, note_answered, note_opened
-from gateway.runtime.session import signals as s
 from gateway.runtime.session.decide import Decider, SignalBatch
 from gateway.runtime.session.due import DueTimer
 from gateway.runtime.session.effects import EffectRunner
@@ -49,7 +48,8 @@ from gateway.runtime.session.inbox import Inbox, PendingInputs, Tried, collect, 
 from gateway.runtime.session.load import has_something_to_say, known_calls, read_wanted, refresh
 from gateway.runtime.session.sender import Sender
 from gateway.runtime.session.shared import Shared
-from gateway.runtime.session.signals import without_requests
+from gateway.runtime.signals import without_requests
+from gateway.runtime.wakeup import finish
 from gateway.settings.model import Limits
 from gateway.store.rows import Regained
 from gateway.store.step import Committed, Step

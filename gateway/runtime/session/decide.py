@@ -15,11 +15,11 @@ from gateway.core.snapshots import to_snapshot
 from gateway.errors import DragomanError, Fenced, Inexpressible, Overloaded
 from gateway.events import ContextUpdated, Event, FaultReported, FrameRejected, LinkChanged, MessagePosted
 from gateway.guard import FAULTS, is_fault
+from gateway.runtime import signals as s
 from gateway.runtime.observe import label_session
-from gateway.runtime.session import signals as s
 from gateway.runtime.session.outbox import Attempts, Outbox
 from gateway.runtime.session.shared import Shared
-from gateway.runtime.session.signals import reply_of
+from gateway.runtime.signals import reply_of
 from gateway.store.call import Call
 from gateway.store.step import HANDOVER, Committed, SendChange, Step
 

@@ -8,7 +8,7 @@ from itertools import islice
 from gateway.clock import Clock
 from gateway.guard import FAULTS, guard_call
 from gateway.runtime.session.inbox import Inbox
-from gateway.runtime.session.signals import Tick
+from gateway.runtime.signals import Tick
 
 _REVIEW_AFTER = 0.25
 """Seconds until a changed deadline reaches the timer; an earlier deadline fires late by up to this time."""

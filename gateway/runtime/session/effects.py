@@ -14,11 +14,11 @@ from gateway.errors import EngineUnavailable
 from gateway.events import CallId, Envelope, Live
 from gateway.executors.port import Answered
 from gateway.guard import guard, guard_call, is_fault
+from gateway.runtime import signals as s
 from gateway.runtime.observe import note
-from gateway.runtime.session import signals as s
 from gateway.runtime.session.decide import SignalBatch
 from gateway.runtime.session.shared import Shared
-from gateway.runtime.session.signals import fail, resolve
+from gateway.runtime.signals import fail, resolve
 from gateway.store.rows import SessionName
 from gateway.store.step import RUNTIME
 from gateway.traces.queue import Traces

@@ -19,7 +19,7 @@ from gateway.events import CallId
 from gateway.guard import guard_call
 from gateway.links.frame_memory import FRAMES
 from gateway.links.json import excerpt
-from gateway.runtime.session.signals import (
+from gateway.runtime.signals import (
     AnsweredLate,
     Attempted,
     Delivered,

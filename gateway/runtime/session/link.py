@@ -11,11 +11,11 @@ from gateway.adapter.port import Connector, Link, Resting
 from gateway.clock import Clock
 from gateway.errors import EngineUnavailable, LinkCrowded, LinkLost, LinkRefused
 from gateway.guard import FAULTS, guard, guard_call, in_time, is_fault, is_to_end, spawn
-from gateway.runtime.feeds.wakeup import finish
 from gateway.runtime.observe import label_session
 from gateway.runtime.services import Services
 from gateway.runtime.session.actor import Actor
-from gateway.runtime.session.signals import LinkDown, LinkUp
+from gateway.runtime.signals import LinkDown, LinkUp
+from gateway.runtime.wakeup import finish
 
 STOP = 5.0
 STOPPED = "the runtime has stopped the session; it is connected when an event waits for it"

@@ -28,7 +28,7 @@ from gateway.events import (
     interaction_id,
 )
 from gateway.events.weight import weight
-from gateway.runtime.session.signals import (
+from gateway.runtime.signals import (
     AnsweredLate,
     CallAsked,
     DismissOrdered,

@@ -46,7 +46,7 @@ from gateway.core.state import SessionView
 from gateway.errors import CannotExpress
 from gateway.events.weight import weight
 from gateway.runtime.session.row import TABLE, Happening, Meaning, Row
-from gateway.runtime.session.signals import Delivered, Signal
+from gateway.runtime.signals import Delivered, Signal
 from gateway.store.rows import PAGE_BYTES, Send
 from gateway.store.step import RUNTIME, SendState
 

@@ -1,7 +1,7 @@
 """Starts, restarts, closes and releases the sessions that this process owns, and finds them for signals."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
@@ -15,9 +15,8 @@ from gateway.core.state import SessionView, first_state
 from gateway.errors import Conflict, Elsewhere, EngineUnavailable, Fenced, LinkLost, NotFound, Overloaded, Unconfigured
 from gateway.events import CallId, SessionId, session_id as name_session
 from gateway.guard import FAULTS, Tasks, guard, guard_call, is_fault
-from gateway.runtime.cluster.handover import Handover
-from gateway.runtime.cluster.lease import Lease
 from gateway.runtime.feeds.feed import Feed
+from gateway.runtime.lease import Lease
 from gateway.runtime.observe import label_session
 from gateway.runtime.session.actor import Actor
 from gateway.runtime.session.codec import NullCodec
@@ -25,8 +24,8 @@ from gateway.runtime.session.inbox import PendingInputs, Tried, worth_deciding
 from gateway.runtime.session.link import STOP, Supervisor, stopped
 from gateway.runtime.session.load import load_view, read_unconfirmed
 from gateway.runtime.session.shared import Shared
-from gateway.runtime.session.signals import ClientSignal, CloseOrdered, LinkDown, Recover, Signal, SlotFree, fail
 from gateway.runtime.session.turn import Turns
+from gateway.runtime.signals import ClientSignal, CloseOrdered, LinkDown, Recover, Signal, SlotFree, fail
 from gateway.settings.model import Limits
 from gateway.store.call import Call
 from gateway.store.rows import Regained, SessionRow
@@ -35,6 +34,9 @@ if TYPE_CHECKING:
     from gateway.runtime.session.runtimes import Runtime
 
 log = structlog.get_logger(__name__)
+
+Leave = Callable[[SessionId, PendingInputs], Awaitable[None]]
+"""Leaves the inputs of a lost session to its owner."""
 
 _AT_ONCE = 16
 """Sessions that are loaded concurrently."""
@@ -50,7 +52,8 @@ _NOTHING = Capabilities(accepts=frozenset(), emits=frozenset(), turns="signalled
 class Sessions:
     """The registry of owned sessions; their tasks belong to the gateway's group."""
 
-    def __init__(self, shared: Shared, handover: Handover, limits: Limits) -> None:
+    def __init__(self, shared: Shared, limits: Limits, *, leave: Leave, started: Callable[[], None]) -> None:
+        """Prepare; `started` is called when a session runs here, since frames may have been left for it."""
         self.runtimes: dict[str, Runtime] = {}
         """Connected runtimes by their names in the YAML."""
         self.unconnected: set[str] = set()
@@ -58,7 +61,8 @@ class Sessions:
         self._shared = shared
         self._turns = Turns(shared.engine, shared.clock, shared.tasks)
         self._keeper = shared.keeper
-        self._handover = handover
+        self._leave = leave
+        self._started = started
         self._tasks = shared.tasks
         self._entrance = asyncio.Lock()
         """Admits one new link per turn of the loop."""
@@ -186,7 +190,7 @@ class Sessions:
         retained = (*results, (recover, 0), *frames)
         replayed = () if pending is None else pending.replayed
         self._link(runtime, self._own(view, runtime.context, fence, retained, replayed))
-        self._handover.wake()
+        self._started()
 
     def _own(
         self,
@@ -288,7 +292,7 @@ class Sessions:
         """Hand the undecided inputs of a failed session over to its owner."""
         pending = self._pending.pop(session_id, None)
         if pending is not None:
-            leave = partial(self._handover.leave, session_id, pending)
+            leave = partial(self._leave, session_id, pending)
             guard("handover", leave, self._tasks, again=False, session_id=session_id)
 
     async def _hand_over_frames(self, actor: Actor) -> None:
@@ -298,7 +302,7 @@ class Sessions:
         await actor.wait_settled()
         pending = actor.take_pending()
         if pending is not None:
-            await self._handover.leave(actor.session_id, pending)
+            await self._leave(actor.session_id, pending)
 
     def suspend_all(self) -> None:
         """Pause all sessions at once, because the lease is lost."""

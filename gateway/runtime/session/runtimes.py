@@ -30,10 +30,10 @@ from gateway.guard import FAULTS, guard, in_time, is_fault, is_to_end, suppress_
 from gateway.runtime.calls.offered import OfferedTool
 from gateway.runtime.calls.tickets import Ticket, Tickets
 from gateway.runtime.drain import Drain
-from gateway.runtime.native_frames import keep_frame
 from gateway.runtime.observe import warn_unserved
 from gateway.runtime.session.codec import CheckedCodec
 from gateway.runtime.session.link import LinkState, stopped
+from gateway.runtime.session.native_frames import keep_frame
 from gateway.runtime.session.registry import Sessions
 from gateway.runtime.session.shared import Shared
 from gateway.runtime.views import FailingAutostart

@@ -23,7 +23,7 @@ from gateway.runtime.session.load import pending_rows, when_posted
 from gateway.runtime.session.outbox import PAGE, Attempts, Outbox
 from gateway.runtime.session.row import BUSY, SENT, read_result
 from gateway.runtime.session.shared import Shared
-from gateway.runtime.session.signals import AttemptsDue, Delivered, Signal
+from gateway.runtime.signals import AttemptsDue, Delivered, Signal
 from gateway.store.rows import Send
 from gateway.store.step import RUNTIME
 

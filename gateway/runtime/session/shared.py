@@ -7,14 +7,14 @@ from gateway.events import SessionId
 from gateway.runtime.calls.dispatcher import Dispatcher
 from gateway.runtime.calls.slots import Slots
 from gateway.runtime.calls.tool_watch import ToolWatch
-from gateway.runtime.cluster.lease import LeaseKeeper
 from gateway.runtime.delivery.backends import Backends
 from gateway.runtime.feeds.all_sessions import AllSessionsFeed
 from gateway.runtime.feeds.interactions import InteractionFeed
+from gateway.runtime.lease import LeaseKeeper
 from gateway.runtime.notifications import Notifications
 from gateway.runtime.services import Services
 from gateway.runtime.session.due import Reviews
-from gateway.runtime.session.signals import Signal
+from gateway.runtime.signals import Signal
 
 
 @dataclass(frozen=True, slots=True)

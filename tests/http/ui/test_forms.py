@@ -11,7 +11,7 @@ from gateway.errors import EngineUnavailable
 from gateway.events import CallId, QuestionAsked, SecretAsked, SessionId, SessionMoved
 from gateway.executors.port import Copied
 from gateway.http.ui.guard import key_of
-from gateway.runtime.calls.dead_letters import Which
+from gateway.runtime.clients.dead_letters import Which
 from gateway.store.rows import CallFilter, Page
 from tests.http.environment import Environment
 from tests.http.ui.browser import Browser, browsing, forms_in

@@ -7,12 +7,12 @@ from gateway.clock import Clock, Ids
 from gateway.core.redriving import NO_LONGER_DEAD, dismissal
 from gateway.errors import Conflict, Elsewhere, Gone, NotFound, Stale, Truncated
 from gateway.events import CallId, Envelope, SessionId, ToolRequested
-from gateway.runtime.calls.dead_letters import dismissed
+from gateway.runtime.clients.dead_letters import dismissed
 from gateway.runtime.drain import Drain
 from gateway.runtime.session.actor import Actor
 from gateway.runtime.session.load import approved_arguments
 from gateway.runtime.session.registry import Sessions, reply_slot
-from gateway.runtime.session.signals import DismissOrdered, RedriveOrdered, RepeatOrdered
+from gateway.runtime.signals import DismissOrdered, RedriveOrdered, RepeatOrdered
 from gateway.store.call import Call, Dismissed
 from gateway.store.encoding import is_erased
 from gateway.store.port import Engine

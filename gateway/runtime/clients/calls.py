@@ -9,11 +9,11 @@ from gateway.events import CallId
 from gateway.executors.port import Answered
 from gateway.runtime.calls.callbacks import Callbacks
 from gateway.runtime.calls.dispatcher import Dispatcher
-from gateway.runtime.calls.history import load_history
-from gateway.runtime.calls.redriving import Redriving
+from gateway.runtime.clients.history import load_history
+from gateway.runtime.clients.redriving import Redriving
 from gateway.runtime.services import Services
 from gateway.runtime.session.registry import Sessions, reply_slot
-from gateway.runtime.session.signals import CancelOrdered, OutcomeGiven, OutcomeLate, ProgressGiven
+from gateway.runtime.signals import CancelOrdered, OutcomeGiven, OutcomeLate, ProgressGiven
 from gateway.runtime.views import CallHistory
 from gateway.store.call import Call
 from gateway.store.rows import CallFilter, Page

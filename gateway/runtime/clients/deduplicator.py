@@ -14,7 +14,7 @@ from gateway.clock import Clock, Ids
 from gateway.core.calls import fingerprint
 from gateway.core.own_actions import TICKET
 from gateway.events import CallId, SessionId
-from gateway.runtime.cluster.lease import LeaseKeeper
+from gateway.runtime.lease import LeaseKeeper
 from gateway.runtime.session.registry import Sessions
 from gateway.store.call import CALLER, Call
 from gateway.store.port import Engine

@@ -10,11 +10,11 @@ from gateway.core.callers import CallRequest, id_of, same_call
 from gateway.errors import EngineUnavailable, Overloaded
 from gateway.events import CallId, CallProgressed, SessionId, ToolFinished
 from gateway.runtime.drain import Drain
-from gateway.runtime.feeds.wakeup import wait_any
 from gateway.runtime.session.actor import Actor
 from gateway.runtime.session.registry import Sessions, reply_slot
-from gateway.runtime.session.signals import CallAsked
+from gateway.runtime.signals import CallAsked
 from gateway.runtime.views import Heartbeat, News, StreamItem
+from gateway.runtime.wakeup import wait_any
 from gateway.store.call import Call
 from gateway.store.port import Engine
 

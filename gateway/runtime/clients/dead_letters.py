@@ -11,7 +11,7 @@ from typing import Literal
 
 from gateway.errors import DragomanError, Elsewhere, EngineUnavailable, InvalidRequest, NotFound
 from gateway.events import CallId, SessionId
-from gateway.runtime.calls.history import load_history
+from gateway.runtime.clients.history import load_history
 from gateway.runtime.views import CallHistory
 from gateway.store.call import Call
 from gateway.store.port import Engine

@@ -7,10 +7,10 @@ from typing import Any
 from gateway.errors import ApprovalStale, Conflict, NotFound, Truncated
 from gateway.events import ApprovalAsked, Envelope, InteractionId, Loss, SessionId, ToolFinished
 from gateway.runtime.feeds.interactions import InteractionFeed, follow_interactions, show
-from gateway.runtime.feeds.wakeup import Ending
 from gateway.runtime.session.registry import Sessions, reply_slot
-from gateway.runtime.session.signals import AnswerGiven
+from gateway.runtime.signals import AnswerGiven
 from gateway.runtime.views import ApprovalShown, InteractionItem, InteractionShown
+from gateway.runtime.wakeup import Ending
 from gateway.store.port import Engine
 from gateway.store.rows import InteractionRow, Page
 from gateway.store.step import InteractionState
