@@ -12,6 +12,8 @@ from pydantic import ValidationError
 from dragoman.models.webhooks import (
     ApprovalBody,
     CopyBody,
+    InteractionAskedBody,
+    InteractionClosedBody,
     LiveCopyBody,
     MessageBody,
     QuestionBody,
@@ -28,6 +30,8 @@ MODELS: dict[str, type[WebhookBody]] = {
     "message.posted": MessageBody,
     "approval.asked": ApprovalBody,
     "question.asked": QuestionBody,
+    "interaction.asked": InteractionAskedBody,
+    "interaction.closed": InteractionClosedBody,
     "event.copied": CopyBody,
     "live_event.copied": LiveCopyBody,
 }

@@ -42,7 +42,7 @@ _SESSION_AND_EVENT = re.compile(r"[^:]+:[0-9]+")
 LETTER = argument("ID", "ID or prefix; without one, all that match the filters.", default=None)
 KIND = option("--kind", "KIND", "Only `call` or only `delivery`.")
 CAUSE = option("--cause", "TEXT", "Only with this error or reason; details after `: `, `; ` or ` (` may be left out.")
-TARGET = option("--target", "TARGET", "Only deliveries to this target: runtime, or destination:NAME.")
+TARGET = option("--target", "TARGET", "Only deliveries to this target: runtime, destination:NAME or notice:NAME.")
 UNKNOWN = typer.Option(
     None, "--unknown/--known", help="Only calls that may have run, or only those that certainly did not."
 )

@@ -14,7 +14,7 @@ from gateway.events import ApprovalAsked, InteractionId, Origin, Outcome, intera
 from gateway.events.frozen import replace
 from gateway.executors.port import Answered
 from gateway.store.call import GATEWAY, Call, Hold
-from gateway.store.step import InteractionChange, InteractionState
+from gateway.store.step import Enqueue, InteractionChange, InteractionState, SendChange
 
 BY_GATEWAY = Origin(GATEWAY, "dragoman/1")
 """The origin of the question about a held call and of its answer: no memory of a runtime contains them."""
@@ -26,6 +26,14 @@ _UNITS = (
     ("minute", timedelta(minutes=1)),
     ("second", timedelta(seconds=1)),
 )
+
+
+def notice_target(name: str) -> str:
+    """Name the outbound target of a destination that gets notices.
+
+    Its one row for a question says that the destination does not know the current state of the question.
+    """
+    return f"notice:{name}"
 
 
 def not_made(error: str) -> Answered:
@@ -76,6 +84,8 @@ def ask_about(builder: StepBuilder, call: Call, ruling: Ruling) -> Hold:
     sequence = builder.apply(
         asked, "from_runtime", origin=BY_GATEWAY, caused_by=call.request_sequence, synthetic=True
     ).sequence
+    index = len(builder.events) - 1
+    builder.sends += [Enqueue(index, notice_target(name)) for name in builder.runtime.policy.approvals.notify]
     hold = Hold(
         call.call_id,
         ruling.executor,
@@ -137,6 +147,13 @@ def end_question(builder: StepBuilder, call: Call, state: InteractionState = "mo
     # Only the last one is looked at, because a session that is closed may end many calls.
     if last is None or last.interaction_id != change.interaction_id or last.state == "waiting":
         builder.interactions.append(change)
+        _tell_again(builder, call)
+
+
+def _tell_again(builder: StepBuilder, call: Call) -> None:
+    """Make the notices about a held call due again, because the state of its question has changed."""
+    for name in builder.runtime.policy.approvals.notify:
+        builder.send_changes.append(SendChange(call.arguments_sequence or 0, notice_target(name), "pending"))
 
 
 def review(builder: StepBuilder, call: Call) -> Answered | bool:

@@ -80,6 +80,8 @@ class Approvals:
     """How long a call waits for a human, unless its route says otherwise."""
     while_held: Literal["deliver", "queue"] = "deliver"
     """Whether waking messages of a session wait until no call of it is held."""
+    notify: tuple[str, ...] = ()
+    """The destinations that get notices."""
 
 
 @dataclass(frozen=True, slots=True)

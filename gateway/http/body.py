@@ -33,7 +33,7 @@ _JSON = Vocabulary(
     tag="{value}",
     patterns={
         CALL_KEY: f"1 to {LONGEST_CALL_KEY} printable ASCII characters",
-        TARGET: "`runtime`, or `destination:NAME`",
+        TARGET: "`runtime`, `destination:NAME` or `notice:NAME`",
     },
 )
 _QUERY = replace(_JSON, member="parameter")

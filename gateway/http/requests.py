@@ -23,7 +23,7 @@ from gateway.store.rows import CallFilter, EventFilter, Generation, Page, Sessio
 from gateway.store.step import InteractionState
 
 Label = Annotated[str, Field(max_length=256)]
-TARGET = r"^(runtime|destination:[A-Za-z0-9][A-Za-z0-9._-]{0,63})$"
+TARGET = r"^(runtime|(destination|notice):[A-Za-z0-9][A-Za-z0-9._-]{0,63})$"
 LONGEST_CALL_KEY = 200
 MOST_SESSIONS = 100
 """The maximum number of sessions that a request names."""
@@ -108,7 +108,7 @@ class Letters(Documented):
     executor: Annotated[str, Field(max_length=64)] | None = None
     """Only calls to this executor."""
     target: Annotated[str, Field(pattern=TARGET)] | None = None
-    """Only deliveries to `runtime`, or to `destination:NAME`."""
+    """Only deliveries to `runtime`, `destination:NAME` or `notice:NAME`."""
     since: Annotated[AwareDatetime, Field(strict=False)] | None = None
     """Only calls and events since this time, for example 2026-11-20T12:00:00Z."""
     unknown: bool | None = None
@@ -150,7 +150,7 @@ class DismissMany(Letters, Body):
 
 class Redeliver(Body):
     target: Annotated[str, Field(pattern=TARGET)]
-    """`runtime`, or `destination:NAME`."""
+    """`runtime`, `destination:NAME` or `notice:NAME`."""
 
 
 class AnswerInteraction(Body):

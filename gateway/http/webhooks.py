@@ -13,6 +13,8 @@ from dragoman.models.webhooks import (
     ApprovalBody,
     ApprovalReply,
     CopyBody,
+    InteractionAskedBody,
+    InteractionClosedBody,
     LiveCopyBody,
     MessageBody,
     MessageReply,
@@ -41,6 +43,11 @@ _DETAIL = "its text is the `detail` of a problem+json body, if there is one."
 _CALL = _describe_errors(f"A failure; {_DETAIL}", unsure="a failure whose outcome is unknown")
 _MESSAGE = _describe_errors(f"Not delivered; {_DETAIL}", unsure="not delivered")
 _QUESTION = _describe_errors("A person decides.", unsure="a person decides")
+_COPY: dict[int | str, dict[str, Any]] = {
+    410: {"description": "The gateway disables the destination until it is enabled again."},
+    "4XX": {"description": "Refused: a dead letter at once. 408, 409, 425 and 429 are retried."},
+    "5XX": {"description": "Retried, finally a dead letter."},
+}
 
 
 class WebhookHeaders(Described):
@@ -159,16 +166,30 @@ async def ask_question(headers: Headers, body: QuestionBody) -> Response:
     "event.copied",
     status_code=204,
     response_description="Any 2xx: delivered.",
-    responses={
-        410: {"description": "The gateway disables the destination until it is enabled again."},
-        "4XX": {"description": "Refused: a dead letter at once. 408, 409, 425 and 429 are retried."},
-        "5XX": {"description": "Retried, finally a dead letter."},
-    },
+    responses=_COPY,
 )
 async def copy_event(headers: Headers, body: CopyBody) -> Response:
     """Copy an event to a destination.
 
     One-way; `type` is the kind of the event, and `webhook-id` its id.
+    """
+    raise NotImplementedError
+
+
+@router.post("interaction.asked", status_code=204, response_description="Any 2xx: delivered.", responses=_COPY)
+async def tell_asked(headers: Headers, body: InteractionAskedBody) -> Response:
+    """Notify that a call waits for a person.
+
+    Sent to each destination of `approvals.notify`.
+    """
+    raise NotImplementedError
+
+
+@router.post("interaction.closed", status_code=204, response_description="Any 2xx: delivered.", responses=_COPY)
+async def tell_closed(headers: Headers, body: InteractionClosedBody) -> Response:
+    """Notify that a call no longer waits for a person.
+
+    Replaces an `interaction.asked` that was not delivered yet.
     """
     raise NotImplementedError
 

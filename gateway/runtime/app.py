@@ -40,6 +40,7 @@ from gateway.runtime.cluster.hops import Hops
 from gateway.runtime.cluster.member import ClusterMember
 from gateway.runtime.configuration import Configuration, Configured
 from gateway.runtime.delivery.backends import Backends
+from gateway.runtime.delivery.notices import Notices
 from gateway.runtime.drain import Drain, InFlight, describe
 from gateway.runtime.feeds.all_sessions import EVERY_SESSION, AllSessionsFeed
 from gateway.runtime.feeds.follow import PAGES, JournalReader, follow
@@ -163,6 +164,7 @@ class Gateway:
             make_destination=parts.make_destination,
             keeper=self._keeper,
             notifications=self._notifications,
+            notices=Notices(engine, clock, local_url=parts.local_url),
         )
         breakers = Breakers(clock, metrics, ids.jitter, rules=breaker_rules(settings), specs=settings.executors)
         self._slots = Slots(breakers, executor_limits(settings), session=session_limit(settings), signal=self._signal)

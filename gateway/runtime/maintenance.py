@@ -111,11 +111,13 @@ class Maintenance:
 
     def _report_lost(self, lost: Counter[str]) -> None:
         """Count and log the copies that retention removed undelivered."""
-        named = {target.removeprefix("destination:"): count for target, count in lost.items()}
+        named = Counter[str]()
+        for target, count in lost.items():
+            named[target.partition(":")[2] or target] += count
         for destination, count in named.items():
             self._metrics.copies_lost(destination, count)
         if named:
-            log.warning("retention removed copies that were never delivered", copies=named)
+            log.warning("retention removed copies that were never delivered", copies=dict(named))
 
 
 def _policy(retention: Retention) -> RetentionPolicy:

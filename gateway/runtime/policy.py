@@ -23,7 +23,11 @@ def policy_of(settings: Settings) -> Policy:
         declared=frozenset(settings.tools),
         cancel_grace=settings.limits.cancel_grace,
         interaction_timeout=settings.limits.interaction_timeout,
-        approvals=Approvals(timeout=settings.approvals.timeout, while_held=settings.approvals.while_held),
+        approvals=Approvals(
+            timeout=settings.approvals.timeout,
+            while_held=settings.approvals.while_held,
+            notify=tuple(one.to for one in settings.approvals.notify),
+        ),
         open_calls=settings.limits.open_calls,
         open_bytes=int(settings.limits.open_bytes),
         progress=int(settings.limits.progress),

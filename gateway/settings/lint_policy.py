@@ -29,6 +29,7 @@ def lint_policy(settings: Settings) -> Iterator[Finding]:
         yield from _unreached(settings, index, route)
         yield from _leaks(settings, index, route)
         yield from _own_actions(settings, route, place)
+    yield from _notices(settings)
 
 
 def _combination(route: RouteSpec, place: Place) -> Iterator[Finding]:
@@ -64,6 +65,20 @@ def _approvers(settings: Settings, approve: ApproveSpec, place: Place) -> Iterat
             yield Finding((*place, "by"), f"no API key is called {name!r}; {suggest(name, keys)}")
         elif able and name not in able:
             yield Finding((*place, "by"), f"the key {name!r} lacks the scope `approve`; add it, or name another key")
+
+
+def _notices(settings: Settings) -> Iterator[Finding]:
+    notify = settings.approvals.notify
+    names = [notified.to for notified in notify]
+    for n, name in enumerate(names):
+        place = ("approvals", "notify", n)
+        if name not in settings.destinations:
+            known = suggest(name, settings.destinations)
+            yield Finding(place, f"there is no destination {name!r}; {known}")
+        if name in names[:n]:
+            yield Finding(place, f"{name!r} is named twice; remove one")
+    if notify and not any(route.approve for route in settings.routes):
+        yield _warn(("approvals", "notify"), "no route has `approve`, so nobody is notified; add it to one")
 
 
 def _unreached(settings: Settings, index: int, route: RouteSpec) -> Iterator[Finding]:

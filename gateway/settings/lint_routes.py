@@ -130,6 +130,7 @@ def _unrouted_tools(settings: Settings) -> Iterator[Finding]:
 def _unused_targets(settings: Settings) -> Iterator[Finding]:
     answering = {route.to for route in settings.routes}
     copied = {name for route in settings.routes for name in route.copy_to}
+    copied |= {notified.to for notified in settings.approvals.notify}
     for name in settings.executors.keys() - answering:
         yield _warn(("executors", name), f"no route leads here; add `to: {name}` to one, or remove this")
     for name in settings.destinations.keys() - copied:

@@ -1,14 +1,14 @@
 """The sections of the YAML about routes and approvals. Pure."""
 
 from datetime import timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field, GetJsonSchemaHandler, WithJsonSchema
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from gateway.core.arguments import problem_in_fragment
-from gateway.settings.section import Patience, Section, one_or_more
+from gateway.settings.section import Name, Patience, Section, one_or_more
 
 
 def _usable(schema: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -86,11 +86,37 @@ class RouteSpec(Section):
     """Whether a glob also routes tools that are missing from a non-empty `tools`."""
 
 
+class NotifySpec(Section):
+    """A destination that gets notices about held calls."""
+
+    to: Name
+    """The destination."""
+    arguments: bool = False
+    """Whether the notices contain the arguments of the call and the labels of its session."""
+
+
+def _to_each(given: object) -> object:
+    each = cast("list[object]", given if isinstance(given, list | tuple) else [given])
+    return [{"to": one} if isinstance(one, str) else one for one in each]
+
+
+class _OrNames:
+    """Adds names, and one section without a list, to a list of sections in the JSON Schema."""
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        schema, name = handler(core), {"type": "string"}
+        one = {"anyOf": [name, schema["items"]]}
+        return {"anyOf": [*one["anyOf"], {**schema, "items": one}]}
+
+
 class ApprovalsSpec(Section):
     """Calls that wait for a human, because their route has `approve`."""
 
     timeout: Patience = timedelta(minutes=15)
     """The time to answer; afterwards the call expires, with a text for the agent."""
+    notify: Annotated[tuple[NotifySpec, ...], _OrNames(), BeforeValidator(_to_each)] = ()
+    """The destinations that get a notice when a call is held, and when its question ends: names, or `{to: NAME,
+    arguments: true}`."""
     while_held: Literal["deliver", "queue"] = "deliver"
     """What happens to messages that would wake the agent while a call of its session waits: deliver sends them, queue
     keeps them until the call has been answered."""

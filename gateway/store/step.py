@@ -8,7 +8,7 @@ from gateway.events.frozen import frozen
 from gateway.store.call import CallChange
 
 RUNTIME = "runtime"
-"""The outbound target for the session's own runtime; the others are `HANDOVER` and `destination:NAME`."""
+"""The outbound target for the session's own runtime; the others are `HANDOVER`, `destination:NAME`, `notice:NAME`."""
 
 HANDOVER = "handover"
 """The outbound target for the owner of the session: frames that another instance received and may not write."""

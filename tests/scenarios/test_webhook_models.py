@@ -58,15 +58,18 @@ async def test_what_is_sent_of_every_type_is_as_it_is_described(tmp_path: Path) 
             "destinations": {"log": {"url": f"{hooks.url}/copies/log", "secret": SECRET}},
             "routes": [
                 {"match": {"event": "*"}, "copy_to": "log", "live": True},
+                {"match": {"tool": "held"}, "to": "backend", "approve": True},
                 {"match": {"tool": "*"}, "to": "backend"},
                 {"match": {"event": "message.posted"}, "to": "backend"},
                 {"match": {"event": "approval.asked"}, "to": "backend"},
                 {"match": {"event": "question.asked"}, "to": "backend"},
             ],
+            "approvals": {"notify": "log", "timeout": "100ms"},
         }
         async with plain_gateway(tmp_path, settings=configured) as (_, runtime):
             runtime.say(ToolRequested(native_call_id="quick", tool="quick", arguments={"rank": "7"}))
             runtime.say(ToolRequested(native_call_id="slow", tool="slow"))
+            runtime.say(ToolRequested(native_call_id="held", tool="held"))
             runtime.say(
                 MessagePosted(content=(Text(text="Hello"),), burst=Burst(call="burst", index=0, count=1)), "m-1"
             )

@@ -367,7 +367,8 @@ def _delivery(sent: Mapping[str, Any], outcome: StoryStep) -> StoryStep:
 
 
 def _target(target: str) -> str:
-    return "Outcome to the agent" if target == "runtime" else f"Copy to {target.removeprefix('destination:')}"
+    kind, _, name = target.partition(":")
+    return "Outcome to the agent" if target == "runtime" else f"{'Notice' if kind == 'notice' else 'Copy'} to {name}"
 
 
 def _lane_of(target: str) -> Lane:

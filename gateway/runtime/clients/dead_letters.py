@@ -31,7 +31,7 @@ class Which:
     executor: str | None = None
     """Matches calls only."""
     target: str | None = None
-    """Matches deliveries only: `runtime` or `destination:NAME`."""
+    """Matches deliveries only: `runtime`, `destination:NAME` or `notice:NAME`."""
     since: datetime | None = None
     unknown: bool | None = None
     """True: only calls with an unknown outcome; False: only calls that certainly did not run."""

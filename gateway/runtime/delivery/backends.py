@@ -15,6 +15,7 @@ from gateway.events import Live
 from gateway.executors.port import Destination, Executor
 from gateway.guard import Tasks, guard, guard_call, spawn, suppress_faults
 from gateway.runtime.delivery.live_copies import LiveCopies
+from gateway.runtime.delivery.notices import Notices
 from gateway.runtime.delivery.subscriptions import DeliveryRules, EventDelivery, note_of, target_of
 from gateway.runtime.lease import Lease, LeaseKeeper
 from gateway.runtime.notifications import Notifications
@@ -59,8 +60,10 @@ class Backends:
         make_destination: Callable[[DestinationSpec], Destination],
         keeper: LeaseKeeper,
         notifications: Notifications,
+        notices: Notices,
     ) -> None:
         self._services = services
+        self._notices = notices
         self._tuning = services.tuning
         self._keeper = keeper
         self._notifications = notifications
@@ -118,6 +121,7 @@ class Backends:
                 await self._end(self._deliveries.pop(name))
             opened.pop_all()
         # No await from here on: the caller changes limits and rules at the same time.
+        self._notices.use(settings)
         for name in [name for name in self._executors if name in executors or name not in settings.executors]:
             self._close_later(self._executors.pop(name))
         for name, (spec, executor) in executors.items():
@@ -133,7 +137,7 @@ class Backends:
                 reconnect_within=spec.reconnect_within,
             )
             delivery = EventDelivery(
-                name, destination, rules, engine=self._engine, clock=self._clock, jitter=self._jitter
+                name, destination, rules, self._notices, engine=self._engine, clock=self._clock, jitter=self._jitter
             )
             task = guard("destination", partial(self._deliver, name, delivery), self._tasks, destination=name)
             live = LiveCopies(name, destination, self._services)

@@ -1,20 +1,24 @@
-"""Delivers copies of events to a destination from the ledger, with slow retries and dead letters."""
+"""Delivers copies of events and notices to a destination from the ledger, with slow retries and dead letters."""
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
 
 import structlog
 
 from gateway.clock import Clock
+from gateway.core.holding import notice_target
 from gateway.core.session import RetryPolicy
 from gateway.errors import DragomanError, EngineUnavailable
 from gateway.events import SessionId, to_copy
 from gateway.executors.port import Copied, Destination
 from gateway.guard import FAULTS, Tasks, guard, is_fault, is_to_end
 from gateway.log_limit import limited
+from gateway.runtime.delivery.notices import Known, Notices
 from gateway.store.port import Engine
 from gateway.store.rows import Rows, Send
 from gateway.store.step import SendChange, SendState, Step
@@ -57,13 +61,14 @@ class DeliveryRules:
 
 
 class EventDelivery:
-    """Delivers the copies of one destination; `run` is its only task."""
+    """Delivers the copies and the notices of one destination; `run` is its only task."""
 
     def __init__(
         self,
         name: str,
         destination: Destination,
         rules: DeliveryRules,
+        notices: Notices,
         *,
         engine: Engine,
         clock: Clock,
@@ -72,6 +77,7 @@ class EventDelivery:
         self._name = name
         self._longest_sleep = rules.longest_sleep
         self._destination = destination
+        self._notices = notices
         self._policy = rules.policy
         self._concurrency = rules.concurrency
         self._engine = engine
@@ -102,7 +108,8 @@ class EventDelivery:
             self._wakeup.clear()
             try:
                 rows = await self._due()
-                await self._deliver(rows)
+                await self._deliver(rows, self._copy_in_order)
+                await self._deliver(await self._due_notices(), self._notify)
                 if rows.more:
                     continue
                 # New copies are queried next, before any retry is due.
@@ -126,6 +133,9 @@ class EventDelivery:
             return Rows()
         return await self._engine.pending_sends(target=target_of(self._name), due_before=self._clock.now(), limit=_PAGE)
 
+    async def _due_notices(self) -> Sequence[Send]:
+        return () if await self._is_off() else await self._notices.due(self._name, _PAGE)
+
     async def _is_off(self) -> bool:
         # Only a 410 disables a destination, and enabling it wakes this task.
         if self._may_be_off:
@@ -133,13 +143,14 @@ class EventDelivery:
         return self._may_be_off
 
     async def _sleep_time(self) -> float:
-        due = None if self._may_be_off else await self._engine.next_send_due(target_of(self._name))
-        if due is None:
+        if self._may_be_off:
             return self._longest_sleep
-        return min(self._longest_sleep, max(0.05, (due - self._clock.now()).total_seconds()))
+        due = [await self._engine.next_send_due(name(self._name)) for name in (target_of, notice_target)]
+        times = [max(0.05, (one - self._clock.now()).total_seconds()) for one in due if one is not None]
+        return min([self._longest_sleep, *times])
 
-    async def _deliver(self, rows: Sequence[Send]) -> None:
-        """Send copies concurrently, but those of one session in order."""
+    async def _deliver(self, rows: Sequence[Send], send: Callable[[list[Send]], Awaitable[None]]) -> None:
+        """Send rows concurrently, but those of one session in order."""
         sessions: dict[str, list[Send]] = {}
         for row in rows:
             sessions.setdefault(row.session_id, []).append(row)
@@ -150,7 +161,7 @@ class EventDelivery:
             while waiting:
                 mine = waiting.popleft()
                 try:
-                    await self._copy_in_order(mine)
+                    await send(mine)
                 except BaseException as exc:
                     if not is_fault(exc):
                         raise
@@ -194,16 +205,34 @@ class EventDelivery:
 
     async def _copy(self, row: Send) -> SendChange:
         envelope = row.envelope
+        return await self._send(
+            row,
+            lambda: (envelope.event_id, envelope.recorded_at, *to_copy(envelope, self._engine.generation.name)),
+        )
+
+    async def _notify(self, rows: Sequence[Send]) -> None:
+        """Send notices about the questions of one session until one fails."""
+        for row in rows:
+            if self.finishing:
+                return
+            known = await self._notices.look(row)
+            if known is None:
+                change = SendChange(row.sequence, row.target, "moot", reason="the question was removed")
+            else:
+                change = await self._send(row, partial(self._write_notice, row, known))
+            if not await self._notices.mark(change, row, known) or change.state not in {"delivered", "moot"}:
+                return
+
+    def _write_notice(self, row: Send, known: Known) -> tuple[str, datetime, str, dict[str, Any]]:
+        notice = self._notices.write(self._name, row.envelope, known)
+        return notice.key, self._clock.now(), notice.kind, notice.data
+
+    async def _send(self, row: Send, write: Callable[[], tuple[str, datetime, str, dict[str, Any]]]) -> SendChange:
+        """Send what `write` returns: key, time, kind and data."""
         attempt = row.attempt + 1
         try:
-            kind, data = to_copy(envelope, self._engine.generation.name)
-            copied = await self._destination.copy(
-                key=envelope.event_id,
-                kind=kind,
-                at=envelope.recorded_at,
-                data=data,
-                attempt=attempt,
-            )
+            key, at, kind, data = write()
+            copied = await self._destination.copy(key=key, kind=kind, at=at, data=data, attempt=attempt)
         except DragomanError:
             raise
         except BaseException as exc:

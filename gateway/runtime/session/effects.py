@@ -70,7 +70,7 @@ class EffectRunner:
     def _report(self, builder: StepBuilder, envelopes: Sequence[Envelope], before: SessionView) -> None:
         """Wake the copies of recorded events, and count, log and trace them."""
         shared, runtime = self._shared, builder.runtime
-        if runtime.policy.routes.copying:
+        if runtime.policy.routes.copying or (builder.interactions and runtime.policy.approvals.notify):
             shared.backends.wake()
         note(envelopes, before, adapter=runtime.adapter, metrics=shared.metrics, log=self._actor.log)
         if shared.traces is not None:

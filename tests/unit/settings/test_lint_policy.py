@@ -215,6 +215,31 @@ def test_an_approval_that_no_key_can_give_is_doubted(complaints: Complain) -> No
     assert complaints(text) == [f"16: warning: routes[0].approve: {warning}"]
 
 
+@pytest.mark.parametrize(
+    ("notify", "expected"),
+    [
+        ("log", []),
+        ("[log, {to: log, arguments: true}]", ["approvals.notify[1]: 'log' is named twice; remove one"]),
+        ("[lok]", ["approvals.notify[0]: there is no destination 'lok'; did you mean 'log'?"]),
+        ("{to: log}", []),
+        ("[{to: log, argument: true}]", ["approvals.notify[0].argument: unknown key; did you mean 'arguments'?"]),
+        (
+            "7",
+            ["approvals.notify: 7 is not valid here; this must be a mapping (lines of `key: value`)"],
+        ),
+    ],
+)
+def test_notices_to_nobody_are_errors(complaints: Complain, notify: str, expected: list[str]) -> None:
+    found = complaints(routes(REST) + f"approvals: {{notify: {notify}}}\n")
+    assert [line.partition(": ")[2] for line in found] == expected
+
+
+def test_notices_without_a_held_call_are_doubted(complaints: Complain) -> None:
+    text = routes("{match: {tool: refund}, to: billing}") + "approvals: {notify: log}\n"
+    warning = "no route has `approve`, so nobody is notified; add it to one"
+    assert complaints(text) == [f"18: warning: approvals.notify: {warning}"]
+
+
 def test_a_declared_tool_that_routes_only_deny_is_doubted(complaints: Complain) -> None:
     found = complaints(routes("{match: {tool: refund}, deny: No.}"))
     assert any("tools.refund: routes only deny this tool, so no agent is offered it" in line for line in found)

@@ -192,6 +192,60 @@ class LiveCopyBody(WebhookBody):
     """The event with its session."""
 
 
+class NoticeData(WebhookModel):
+    """A held call, and the state of the question about it."""
+
+    interaction_id: str
+    """The interaction's id in the API."""
+    call_id: str
+    """The gateway's id of the call."""
+    session_id: str
+    """The gateway's id of the session."""
+    runtime: str
+    """The runtime's name in the configuration."""
+    tool: str
+    """The tool's name."""
+    rule: str
+    """The place in the configuration of the route that holds the call, such as `routes[2]`."""
+    state: Literal["waiting", "answered", "expired", "moot"]
+    """The state of the question; `moot`: the call ended otherwise, or is asked about under another rule."""
+    expires_at: AwareDatetime
+    """The time until which the call waits."""
+    age: int
+    """The seconds since the call was held."""
+    open: str | None
+    """The address of the inbox; null without one."""
+    arguments: dict[str, Any] | None = None
+    """The arguments of the call; absent unless the destination has `arguments: true`."""
+    labels: dict[str, str] | None = None
+    """The session's labels; absent unless the destination has `arguments: true`."""
+
+
+class ClosedData(NoticeData):
+    """A call that is no longer held."""
+
+    answered_by: str | None
+    """The API key that answered; null if nobody did."""
+
+
+class InteractionAskedBody(WebhookBody):
+    """The notice that a call is held."""
+
+    type: Literal["interaction.asked"]
+    """The type of the request."""
+    data: NoticeData
+    """The held call."""
+
+
+class InteractionClosedBody(WebhookBody):
+    """The notice that a call is no longer held."""
+
+    type: Literal["interaction.closed"]
+    """The type of the request."""
+    data: ClosedData
+    """The call."""
+
+
 class MessageReply(WebhookModel):
     """Whether a message was delivered; an empty body means yes."""
 

@@ -1,0 +1,123 @@
+"""Writes notices about held calls: what a destination is told about the current state of a question.
+
+The question and a destination share one outbound row. It is due again when the state of the question changes, so a row
+that is sent late tells the last state only, and one that was changed while it was sent is sent again.
+"""
+
+from typing import Any
+
+from gateway.clock import Clock
+from gateway.core.holding import notice_target
+from gateway.errors import Stale
+from gateway.events import ApprovalAsked, Envelope, InteractionId, interaction_id
+from gateway.events.frozen import frozen
+from gateway.settings.model import Settings
+from gateway.store.port import Engine
+from gateway.store.rows import InteractionRow, Send, SessionRow
+from gateway.store.step import InteractionState, SendChange, Step
+
+ASKED, CLOSED = "interaction.asked", "interaction.closed"
+_TRIES = 20
+"""Tries to mark a row of a session that changes meanwhile; then it is sent again."""
+
+
+@frozen
+class Notice:
+    """A notice as it is sent."""
+
+    key: str
+    kind: str
+    data: dict[str, Any]
+
+
+@frozen
+class Known:
+    """A question as the store has it."""
+
+    row: InteractionRow
+    session: SessionRow
+
+    @property
+    def state(self) -> InteractionState:
+        """The state of the question."""
+        return self.row.state
+
+
+class Notices:
+    """Looks up what a notice is about, writes it, and marks the row of a question whose state is still the same."""
+
+    def __init__(self, engine: Engine, clock: Clock, *, local_url: str | None) -> None:
+        """Prepare; without a `public_url`, addresses begin with `local_url`."""
+        self._engine = engine
+        self._clock = clock
+        self._local_url = local_url
+        self._settings = Settings()
+
+    def use(self, settings: Settings) -> None:
+        """Apply the settings."""
+        self._settings = settings
+
+    async def due(self, name: str, limit: int) -> list[Send]:
+        """Return rows of a destination that are due."""
+        now = self._clock.now()
+        return [*await self._engine.pending_sends(target=notice_target(name), due_before=now, limit=limit)]
+
+    async def look(self, row: Send) -> Known | None:
+        """Look up the question of a row; None if it was removed."""
+        asked = row.envelope.event
+        # The session first: a state that is read later cannot be older than its events.
+        session = await self._engine.session(row.session_id)
+        if session is None or not isinstance(asked, ApprovalAsked):
+            return None
+        found = await self._engine.interaction(_question(row.envelope, asked))
+        return None if found is None else Known(found, session)
+
+    def write(self, name: str, asked: Envelope, known: Known) -> Notice:
+        """Write the notice to a destination."""
+        event = asked.event
+        assert isinstance(event, ApprovalAsked)
+        question = known.row
+        data = {
+            "interaction_id": question.interaction_id,
+            "call_id": event.call_id,
+            "session_id": question.session_id,
+            "runtime": known.session.runtime,
+            "tool": event.tool,
+            "rule": event.rule,
+            "state": question.state,
+            "expires_at": question.expires_at,
+            "age": int((self._clock.now() - asked.recorded_at).total_seconds()),
+            "open": self._inbox(question.interaction_id),
+        }
+        if any(notified.to == name and notified.arguments for notified in self._settings.approvals.notify):
+            data |= {"arguments": event.arguments, "labels": dict(known.session.labels)}
+        if question.state == "waiting":
+            return Notice(asked.event_id, ASKED, data)
+        return Notice(f"{asked.event_id}.closed", CLOSED, {**data, "answered_by": question.answered_by})
+
+    async def mark(self, change: SendChange, row: Send, known: Known | None) -> bool:
+        """Mark a row, unless the state of its question has changed meanwhile; return whether it was marked."""
+        said = None if known is None else known.state
+        for _ in range(_TRIES):
+            last = None if known is None else known.session.last_sequence
+            try:
+                # Every change of the state is committed with an event.
+                await self._engine.commit(Step(row.session_id, send_changes=(change,), last_sequence=last))
+            except Stale:
+                known = await self.look(row)
+                if known is None or known.state != said:
+                    return False
+            else:
+                return True
+        return False
+
+    def _inbox(self, question: InteractionId) -> str | None:
+        settings = self._settings
+        base = self._local_url if settings.public_url is None else str(settings.public_url)
+        if base is None or not settings.ui.enabled:
+            return None
+        return f"{base.rstrip('/')}/ui/inbox#{question}"
+
+
+def _question(asked: Envelope, event: ApprovalAsked) -> InteractionId:
+    return interaction_id(session=asked.session_id, native_id=event.id, n=asked.sequence)

@@ -1,0 +1,228 @@
+"""Notices about held calls: what they tell, that none is lost, and that a chat bot can verify them."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from fastapi import FastAPI, Request, Response
+
+from gateway.testing.runtimes.huma.calls import SimCall
+from gateway.testing.serving import Served
+from tests.pace import PATIENCE
+from tests.ports import free_port
+from tests.readme.pages import block
+from tests.scenarios.environment import API_KEY, Running, Scene, until
+from tests.scenarios.hooks import SECRET, Asked, Gate, Said, success
+from tests.scenarios.replica_processes import fleet
+
+GIVEN = {"amount": 150}
+ASKED, CLOSED = "interaction.asked", "interaction.closed"
+
+
+@pytest.fixture
+def gated(newer: Scene) -> Scene:
+    """A scene in which a person is asked about each call of `free`, and `ops` and `lead` are told."""
+    to = {"secret": SECRET, "backoff": {"initial": "10ms", "maximum": "20ms"}}
+    newer.configure(
+        {
+            "api": {"keys": [{"name": "lead", "key": API_KEY, "scopes": ["read", "drive", "operate", "approve"]}]},
+            "routes": [
+                {"match": {"tool": "free"}, "to": "cards", "approve": True},
+                {"match": {"tool": "*"}, "to": "cards"},
+            ],
+            "runtimes": {"finn": {"labels": {"team": "blue"}}},
+            "destinations": {name: {**to, "url": f"{newer.hooks.url}/{name}"} for name in ("ops", "lead")},
+            "approvals": {"notify": ["ops"]},
+        }
+    )
+    newer.hooks.scripts["free"] = success("refunded")
+    return newer
+
+
+async def held(scene: Scene, one: Running) -> tuple[SimCall, dict[str, Any]]:
+    """Let the agent call, and return its call and the question."""
+    await scene.agent.wait_connected()
+    call = await scene.agent.call("free", GIVEN)
+    await one.wait_call(call.call_id, "held")
+    (asked,) = (await one.get("/v1/interactions", state="waiting"))["data"]
+    return call, asked
+
+
+async def deny(one: Running, asked: dict[str, Any]) -> None:
+    await one.post(f"/v1/interactions/{asked['interaction_id']}/answer", {"decision": "deny"}, status=200)
+
+
+async def unsent(one: Running) -> bool:
+    """Whether no notice is a dead letter."""
+    return (await one.get("/v1/dead-letters"))["data"] == []
+
+
+async def test_a_destination_is_told_of_a_held_call_and_of_its_end(gated: Scene) -> None:
+    gated.configure({"approvals": {"notify": ["ops", {"to": "lead", "arguments": True}]}})
+    async with gated.running() as gateway:
+        _, asked = await held(gated, gateway)
+        told = await gated.hooks.wait_for(2, name=ASKED)
+        of = {"arguments" in one.data: one.data for one in told}
+        data = of[False]
+        row = await gateway.get(f"/v1/calls/{asked['call_id']}")
+        assert 0 <= data["age"] < PATIENCE
+        assert data == {
+            "interaction_id": asked["interaction_id"],
+            "call_id": row["call_id"],
+            "session_id": row["session_id"],
+            "runtime": "finn",
+            "tool": "free",
+            "rule": "routes[0]",
+            "state": "waiting",
+            "expires_at": asked["expires_at"].replace("+00:00", "Z"),
+            "age": data["age"],
+            "open": f"{gateway.url}/ui/inbox#{asked['interaction_id']}",
+        }
+        assert (of[True]["arguments"], of[True]["labels"]["team"]) == (GIVEN, "blue")
+        (event,) = await gateway.events(kind="approval.asked")
+        assert {one.key for one in told} == {event["event_id"]}
+        await deny(gateway, asked)
+        closed = await gated.hooks.wait_for(2, name=CLOSED)
+        assert {(one.data["state"], one.data["answered_by"]) for one in closed} == {("answered", "lead")}
+        assert {one.key for one in closed} == {f"{told[0].key}.closed"}
+    gated.is_clean()
+
+
+async def test_a_notice_that_is_late_tells_the_last_state_only(gated: Scene) -> None:
+    refused = asyncio.Event()
+
+    def refuse(one: Asked) -> Said:
+        refused.set()
+        return Response(status_code=503 if one.kind == ASKED else 204)
+
+    gated.hooks.scripts["/ops"] = refuse
+    async with gated.running() as gateway:
+        _, asked = await held(gated, gateway)
+        await refused.wait()
+        await deny(gateway, asked)
+        (closed,) = await gated.hooks.wait_for(name=CLOSED)
+        assert closed.data["state"] == "answered"
+        late = len(gated.hooks.of(ASKED))
+        # Long enough for three retries.
+        await asyncio.sleep(0.3)
+        assert len(gated.hooks.of(ASKED)) == late
+        assert await unsent(gateway)
+
+
+async def test_an_end_during_the_notice_is_told_too(gated: Scene) -> None:
+    gate = Gate()
+    gated.hooks.scripts["/ops"] = gate.answering(Response(status_code=204))
+    async with gated.running() as gateway:
+        _, asked = await held(gated, gateway)
+        await gated.hooks.wait_for(name=ASKED)
+        await deny(gateway, asked)
+        gate.open()
+        (closed,) = await gated.hooks.wait_for(name=CLOSED)
+        assert closed.data["interaction_id"] == asked["interaction_id"]
+
+
+async def test_a_refused_notice_is_a_dead_letter_that_tells_the_state_of_its_redrive(gated: Scene) -> None:
+    gated.hooks.scripts["/ops"] = lambda one: Response(status_code=400 if one.kind == ASKED else 204)
+    async with gated.running() as gateway:
+        _, asked = await held(gated, gateway)
+
+        async def dead() -> list[dict[str, Any]] | None:
+            return (await gateway.get("/v1/dead-letters", target="notice:ops"))["data"] or None
+
+        (letter,) = await until(dead)
+        assert letter["target"] == "notice:ops"
+        gated.hooks.scripts["/ops"] = Response(status_code=204)
+        await gateway.post(f"/v1/dead-letters/{letter['id']}/redrive", {}, status=202)
+        (_, again) = await gated.hooks.wait_for(2, name=ASKED)
+        assert again.data["interaction_id"] == asked["interaction_id"]
+        assert await unsent(gateway)
+
+
+@pytest.mark.parametrize("ends", ["expired", "asked again"])
+async def test_each_end_of_a_question_is_told(gated: Scene, ends: str) -> None:
+    gated.configure({"approvals": {"timeout": "1s" if ends == "expired" else "1h"}})
+    async with gated.running() as gateway:
+        _, asked = await held(gated, gateway)
+        await gated.hooks.wait_for(name=ASKED)
+        if ends != "expired":
+            gated.configure({"executors": {"cards": {"url": f"{gated.hooks.url}/elsewhere"}}})
+            await gateway.gateway.reload()
+            body = {"decision": "allow", "binding": asked["event"]["binding"]}
+            await gateway.post(f"/v1/interactions/{asked['interaction_id']}/answer", body, status=409)
+            _, again = await gated.hooks.wait_for(2, name=ASKED)
+            assert again.data["call_id"] == asked["call_id"]
+            assert again.data["interaction_id"] != asked["interaction_id"]
+        (closed,) = await gated.hooks.wait_for(name=CLOSED)
+        state = "expired" if ends == "expired" else "moot"
+        assert (closed.data["interaction_id"], closed.data["state"]) == (asked["interaction_id"], state)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+async def test_a_notice_of_a_killed_gateway_arrives_from_the_next_one(gated: Scene, engine: str) -> None:
+    gate = Gate()
+    gated.hooks.scripts["/ops"] = gate.answering(Response(status_code=204))
+    store = {"type": "sqlite", "path": str(gated.folder / "dragoman.db")} if engine == "sqlite" else None
+    async with fleet(gated, lease="2s", engine=store) as gateways:
+        one = await gateways.serve("one")
+        _, asked = await held(gated, one)
+        (lost,) = await gated.hooks.wait_for(name=ASKED)
+        one.signal(signal.SIGKILL)
+        await one.ended()
+        gate.open()
+        two = await gateways.serve("two")
+        _, again = await gated.hooks.wait_for(2, name=ASKED)
+        assert again.key == lost.key
+        gated.hooks.scripts["/ops"] = Response(status_code=503)
+        await two.wait_carries(await two.session())
+        await deny(two, asked)
+        await gated.hooks.wait_for(name=CLOSED)
+        two.signal(signal.SIGKILL)
+        await two.ended()
+        gated.hooks.scripts["/ops"] = Response(status_code=204)
+        before = len(gated.hooks.of(CLOSED))
+        await gateways.serve("three")
+        closed = (await gated.hooks.wait_for(before + 1, name=CLOSED))[-1]
+        assert (closed.key, closed.data["state"]) == (f"{lost.key}.closed", "answered")
+        assert len(gated.hooks.of(ASKED)) == 2
+
+
+async def test_the_bot_of_the_page_verifies_notices_and_tells_a_chat(gated: Scene) -> None:
+    code = block("gateway/http/APPROVALS.md", "python", "# chat.py")
+    assert len(code.splitlines()) <= 25
+    async with chat() as (said, url):
+        port = free_port()
+        environment = os.environ | {"OPS_SECRET": SECRET, "PORT": str(port), "CHAT_URL": url}
+        gated.configure({"destinations": {"ops": {"url": f"http://127.0.0.1:{port}/"}}})
+        bot = await asyncio.create_subprocess_exec(sys.executable, "-c", code, env=environment)
+        try:
+            async with gated.running() as gateway:
+                _, asked = await held(gated, gateway)
+                assert (await said.get()).startswith("free (finn): waiting, asked ")
+                forged = await gateway.http.post(f"http://127.0.0.1:{port}/", content=b"{}")
+                assert forged.status_code == 401
+                await deny(gateway, asked)
+                assert (await said.get()).startswith("free (finn): answered, asked ")
+        finally:
+            bot.kill()
+            await bot.wait()
+
+
+@asynccontextmanager
+async def chat() -> AsyncGenerator[tuple["asyncio.Queue[str]", str]]:
+    """Serve a chat's incoming webhook; yield what it was told, and its address."""
+    said = asyncio.Queue[str]()
+
+    async def take(request: Request) -> Response:
+        said.put_nowait((await request.json())["text"])
+        return Response(status_code=204)
+
+    app = FastAPI(openapi_url=None)
+    app.add_api_route("/", take, methods=["POST"])
+    async with Served(app) as served:
+        yield said, f"{served.url}/"
