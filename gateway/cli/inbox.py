@@ -193,7 +193,7 @@ class WaitingQuestion:
         if self.is_whole:
             # An escape of a hidden character is longer than the character.
             return facts_of(dict(self.event), 10 * LONGEST_DECISION)
-        cut = f"only the beginning of {length_of(self.event):,} characters; the page of the event shows all of it"
+        cut = f"only the beginning of {length_of(self.event):,} characters; its page in the UI shows all of it"
         return Text.assemble(facts_of(dict(self.event), _SHOWN), (f"  [{cut}]", "yellow"))
 
     def show(self, out: Output) -> None:
@@ -389,8 +389,8 @@ def _ask_about(gateway: "GatewayConnection", one: WaitingQuestion, *, as_json: b
 
 def _check_whole(gateway: "GatewayConnection", one: WaitingQuestion) -> None:
     if not one.is_whole:
-        page = f"/ui/sessions/{one.row.session_id}/events/{one.row.sequence}?interaction={one.row.interaction_id}"
-        raise Refusal("this request is too long to decide on here", f"read all of it and decide at {gateway.url}{page}")
+        page = f"{gateway.url}/ui/inbox/{one.row.interaction_id}"
+        raise Refusal("this request is too long to decide on here", f"read all of it and decide at {page}")
 
 
 def _ask_decision(one: WaitingQuestion) -> dict[str, Any] | None:

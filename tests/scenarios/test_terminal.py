@@ -337,7 +337,7 @@ async def test_a_request_is_shown_whole_or_not_decided_in_a_terminal(plain: Plai
     assert "only the beginning of 7" in listed[2]
     async with screen(running, "answer", rows["long"]["interaction_id"]) as shown:
         assert await shown.ended() == 1
-    assert f"events/{rows['long']['sequence']}?interaction={rows['long']['interaction_id']}" in shown.text
+    assert f"/ui/inbox/{rows['long']['interaction_id']}" in shown.text
     assert list(await asked(running, 3)) == ["a", "q", "long"]
     async with screen(running, "answer", rows["q"]["interaction_id"]) as shown:
         await shown.shows("Enter leaves it waiting")

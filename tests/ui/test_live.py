@@ -61,7 +61,7 @@ async def test_an_answered_request_stays_with_the_name_of_who_answered(ui: Ui) -
     page = await ui.open("/ui/inbox")
     await ui.live(page)
     await ui.environment.gateway.interactions.answer(interaction_id, {"decision": "deny"}, by="operator")
-    await expect(page.locator(".card.gone")).to_contain_text("answered by operator", timeout=PATIENT)
+    await expect(page.locator(".asked.gone")).to_contain_text("answered by operator", timeout=PATIENT)
 
 
 async def test_what_an_operator_typed_and_chose_survives_an_update(ui: Ui) -> None:
@@ -90,7 +90,7 @@ async def test_an_edited_card_is_dimmed_when_another_operator_answers_and_keeps_
     await page.fill("input[name=answer]", "the nine of")
     await page.locator("h1").click()
     await ui.environment.gateway.interactions.answer(interaction_id, {"answer": "7"}, by="operator")
-    await expect(page.locator(".card.gone")).to_have_count(1, timeout=PATIENT)
+    await expect(page.locator(".asked.gone")).to_have_count(1, timeout=PATIENT)
     assert await page.input_value("input[name=answer]") == "the nine of"
 
 
@@ -100,10 +100,10 @@ async def test_an_update_replaces_no_row_because_time_passes(ui: Ui) -> None:
     page = await ui.open("/ui/inbox")
     await ui.live(page)
     await page.keyboard.press("t")
-    await page.evaluate("document.querySelector('.card').kept = true")
+    await page.evaluate("document.querySelector('.asked').kept = true")
     ui.environment.runtime.say(QuestionAsked(id="q-1", text="Which player?"))
     await expect(page.locator("[data-fresh]")).to_have_text("1 new", timeout=PATIENT)
-    assert await page.evaluate("document.querySelector('.card').kept")
+    assert await page.evaluate("document.querySelector('.asked').kept")
 
 
 async def test_a_lost_stream_is_told_and_found_again(ui: Ui) -> None:

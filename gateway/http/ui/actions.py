@@ -12,18 +12,17 @@ from gateway.core.fold import ENDED
 from gateway.http.ui.api import ApiProblem, path_of
 from gateway.http.ui.details import events_of, stamp
 from gateway.http.ui.lists import CALL_FILTERS, LETTER_FILTERS
-from gateway.http.ui.pages import StaleForm, Visit, back_to, render
+from gateway.http.ui.pages import FormRefused, Visit, back_to, render
 from gateway.http.ui.story import OPEN, redriven_as
 from gateway.store.call import certainly_did_not_run
 
-_CONFLICT, _UNAVAILABLE = 409, 503
+_UNAVAILABLE = 503
 _MANY = 500
 _MANY_CALLS = 100
 """The maximum number of failed calls that one form redrives."""
 _FAILED = frozenset({"failed", "expired"})
-_SEARCHED = 1_000
+SEARCHED = 1_000
 """The maximum number of events that are searched for changes."""
-_ANSWERS = "approval.given,question.answered,secret.supplied"
 _CHANGES = {
     "session.opened": "the session was opened again",
     "session.closed": "the session was closed",
@@ -59,44 +58,13 @@ async def _check_call(visit: Visit, call_id: str) -> None:
     was = f"changed from {before} to" if before else "is now"
     if before == found["state"]:
         was = "has new events and is still"
-    raise _stale(
+    raise stale(
         "The call changed",
         f"{found['tool']} {was} {'unknown' if found['unknown'] else found['state']}",
         [one for one in found["events"] if one["sequence"] > _last_seen(visit)],
         back=path_of("ui", "calls", call_id),
         seen=stamp(found),
     )
-
-
-async def answer(visit: Visit) -> Response:
-    """Answer an interaction; if it is no longer waiting, show by whom it was answered, and how."""
-    interaction_id, form = visit.part("interaction_id"), visit.form
-    body: dict[str, Any] = {
-        name: form[name]
-        for name in ("decision", "scope", "reason", "binding", "answer", "value")
-        if name in form and form[name] != ""
-    }
-    if form.get("skip") == "1":
-        body = {"answer": ""}
-    elif "choice" in form:
-        # A browser would change the line breaks of the text itself.
-        row = await visit.api.get(path_of("v1", "interactions", interaction_id))
-        choices = {str(number): choice for number, choice in enumerate(row["event"].get("choices") or ())}
-        body = {"answer": choices.get(form["choice"])}
-    try:
-        await visit.api.post(path_of("v1", "interactions", interaction_id, "answer"), body)
-    except ApiProblem as exc:
-        if exc.status != _CONFLICT:
-            raise
-        row = await visit.api.get(path_of("v1", "interactions", interaction_id))
-        given = await events_of(visit, row["session_id"], row["sequence"], _SEARCHED, kind=_ANSWERS)
-        raise _stale(
-            f"Already {row['state']}",
-            f"{row['answered_by']} answered first" if row["answered_by"] else f"the request became {row['state']}",
-            [one for one in given["data"] if one["event"].get("id") == row["event"]["id"]],
-            back="/ui/inbox",
-        ) from exc
-    return back_to(_origin(form, f"/ui/inbox?seen={interaction_id}"))
 
 
 async def post_message(visit: Visit) -> Response:
@@ -139,11 +107,11 @@ async def _check_session(visit: Visit, kind: str = "", matters: Callable[[Mappin
     session_id = visit.part("session_id")
     row = await visit.api.get(path_of("v1", "sessions", session_id))
     kinds = ",".join(filter(None, ("session.opened", "session.closed", kind)))
-    found = await events_of(visit, session_id, _last_seen(visit), _SEARCHED, kind=kinds)
+    found = await events_of(visit, session_id, _last_seen(visit), SEARCHED, kind=kinds)
     changes = [one for one in found["data"] if one["event"]["kind"] != kind or matters(one)]
     is_closed = row["state"] == "closed"
     if changes or is_closed:
-        raise _stale(
+        raise stale(
             "The session is closed" if is_closed else "The session changed",
             _CHANGES["session.closed" if is_closed else changes[-1]["event"]["kind"]],
             changes,
@@ -175,7 +143,7 @@ async def _check_letter(visit: Visit) -> str:
     found = await visit.api.find(path)
     if found is not None and _state_of(stamp(found)) == _state_of(visit.form.get("seen", "")):
         return path
-    raise _stale(
+    raise stale(
         "The dead letter changed",
         "it was redriven, dismissed or answered"
         if found is None
@@ -194,7 +162,7 @@ async def _events_of_letter(visit: Visit, letter: str) -> Sequence[Mapping[str, 
         return [one for one in call["events"] if one["sequence"] > since] if call else []
     session_id, _, rest = letter.partition(":")
     sequence, _, target = rest.partition(":")
-    found = await events_of(visit, session_id, since, _SEARCHED, kind="delivery.settled")
+    found = await events_of(visit, session_id, since, SEARCHED, kind="delivery.settled")
     return [
         one for one in found["data"] if (str(one["event"]["sequence"]), one["event"]["target"]) == (sequence, target)
     ]
@@ -260,13 +228,15 @@ async def _confirm(
         return render(visit, "many.html", **shown)
     seen, now = set(visit.form["seen"].split()), set(matches["ids"])
     if seen != now:
-        raise StaleForm("many.html", **{**shown, "added": now - seen, "gone": sorted(seen - now)})
+        raise FormRefused("many.html", **{**shown, "added": now - seen, "gone": sorted(seen - now)})
     return render(visit, "many.html", **{**shown, "done": await act(), "confirmed": True})
 
 
-def _stale(title: str, what: str, changes: Sequence[Mapping[str, Any]], *, back: str, seen: object = None) -> StaleForm:
+def stale(
+    title: str, what: str, changes: Sequence[Mapping[str, Any]], *, back: str, seen: object = None
+) -> FormRefused:
     """Make the page of a stale form; with `seen`, the current state, it can be sent again."""
-    return StaleForm("stale.html", title=title, what=what, changes=changes, back=back, seen=seen)
+    return FormRefused("stale.html", title=title, what=what, changes=changes, back=back, seen=seen)
 
 
 def _state_of(seen: str) -> str:

@@ -73,12 +73,8 @@ async def event(visit: Visit) -> Response:
     if found is None:
         detail = f"session {session_id} has no event {sequence}, or retention removed it"
         raise ApiProblem(404, {"type": "/problems/not-found", "title": "Not found", "detail": detail})
-    asked = visit.query.get("interaction")
-    interaction = await visit.api.find(path_of("v1", "interactions", asked)) if asked else None
-    if interaction and (interaction["session_id"], interaction["sequence"]) != (session_id, sequence):
-        interaction = None
     keeps = _keeps(visit, row["runtime"])
-    return render(visit, "event.html", row=row, envelope=found, keeps=keeps, interaction=interaction)
+    return render(visit, "event.html", row=row, envelope=found, keeps=keeps)
 
 
 async def call(visit: Visit) -> Response:

@@ -14,8 +14,8 @@ from gateway.http.web_pages import origin_of, origins_of_host
 from gateway.settings.model import Settings
 
 MOST_FIELDS = 32
-LARGEST_FORM = 256 * 1024
-"""The maximum size of a form in bytes."""
+LARGEST_FORM = 1024 * 1024
+"""The maximum size of a form in bytes; the arguments of a held call take up to nine for each character."""
 _POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"

@@ -1,4 +1,4 @@
-"""The pages with lists: overview, sessions, calls, inbox, dead letters, and the search."""
+"""The pages with lists: overview, sessions, calls, dead letters, and the search."""
 
 import re
 from collections import Counter
@@ -162,24 +162,11 @@ async def calls(visit: Visit) -> Response:
         filters=filters,
         states=CALL_STATES,
         spans=SPANS,
-        sessions=await _sessions_of(visit, found["data"]),
+        sessions=await sessions_of(visit, found["data"]),
         executors=sorted(visit.gateway.settings.executors),
         runtimes=sorted(visit.gateway.settings.runtimes),
         tools=sorted(visit.gateway.settings.tools),
     )
-
-
-async def inbox(visit: Visit) -> Response:
-    """List the interactions that wait for a person; `seen` names rows that stay after their answer."""
-    found = await visit.api.get("/v1/interactions", state="waiting", limit=ROWS, after=visit.query.get("after"))
-    rows: list[Mapping[str, Any]] = list(found["data"])
-    known = {row["interaction_id"] for row in rows}
-    for seen in visit.query.get("seen", "").split(",")[:ROWS]:
-        if seen and seen not in known:
-            row = await visit.api.find(path_of("v1", "interactions", seen))
-            rows += [row] if row else []
-    names = await _sessions_of(visit, rows)
-    return render(visit, "inbox.html", rows=rows, following=found["next"], sessions=names, query=visit.query)
 
 
 async def dead_letters(visit: Visit) -> Response:
@@ -213,7 +200,7 @@ async def search(visit: Visit) -> Response:
         session_id, sequence, _ = given.split(":", 2)
         return back_to(f"{path_of('ui', 'sessions', session_id)}?at={sequence}")
     if row := await visit.api.find(path_of("v1", "interactions", given)):
-        return back_to(f"{path_of('ui', 'sessions', row['session_id'])}?at={row['sequence']}")
+        return back_to(path_of("ui", "inbox", row["interaction_id"]))
     for runtime in visit.gateway.settings.runtimes:
         native_id = given.removeprefix(f"{runtime}/")
         found = await visit.api.get("/v1/sessions", runtime=runtime, native_id=native_id, limit=1)
@@ -258,7 +245,7 @@ async def _search_text(visit: Visit, text: str) -> Response:
     )
 
 
-async def _sessions_of(visit: Visit, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+async def sessions_of(visit: Visit, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Load the sessions of rows by their ids, with one request."""
     ids = sorted({row["session_id"] for row in rows})
     found: list[Any] = (

@@ -88,12 +88,13 @@ class Visit:
         return scope in self.operator.scopes
 
 
-class StaleForm(Exception):
-    """The state that a form was rendered for has changed; `values` fill the page that shows the changes."""
+class FormRefused(Exception):
+    """A form did nothing, mostly since the state that it was rendered for has changed; `values` fill the page of it."""
 
-    def __init__(self, template: str, /, **values: Any) -> None:
+    def __init__(self, template: str, status: int = _CONFLICT, /, **values: Any) -> None:
         super().__init__(template)
         self.template = template
+        self.status = status
         self.values = values
 
 
@@ -123,8 +124,8 @@ def page(path: str, handle: Page, *, method: str = "GET") -> Route:
             visit.form = await read_form(request)
             visit.api.key = key_of(visit.form)
             return await state.once.run(request, visit.api.key, b"", partial(handle, visit))
-        except StaleForm as exc:
-            return render(visit, exc.template, _CONFLICT, **exc.values)
+        except FormRefused as exc:
+            return render(visit, exc.template, exc.status, **exc.values)
         except ApiProblem as exc:
             return _error_page(visit, exc.status, exc.problem)
         except (DragomanError, Refused) as exc:
@@ -185,6 +186,10 @@ def _page_of(visit: Visit, exc: BaseException) -> Response:
 
 
 def _error_page(visit: Visit, status: int, problem: Mapping[str, Any]) -> Response:
+    return render(visit, "error.html", status, problem=problem, status=status, advice=advise(problem))
+
+
+def advise(problem: Mapping[str, Any]) -> str | None:
+    """Return the next step after a problem."""
     name = str(problem.get("type", "")).rpartition("/")[2]
-    advice = _ADVICE.get(name) or (PROBLEMS[name].mend if name in PROBLEMS else None)
-    return render(visit, "error.html", status, problem=problem, status=status, advice=advice)
+    return _ADVICE.get(name) or (PROBLEMS[name].mend if name in PROBLEMS else None)

@@ -3,7 +3,7 @@
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway.http.ui import actions, details, lists
+from gateway.http.ui import actions, details, inbox, lists
 from gateway.http.ui.live import LiveStream
 from gateway.http.ui.pages import Visit, back_to, page, render
 from gateway.http.ui.rendering import serve_static
@@ -34,8 +34,9 @@ UI_ROUTES: list[Route] = [
     page("/ui/calls/{call_id}/story.json", details.story_json),
     page("/ui/calls/{call_id}/cancel", actions.cancel_call, method="POST"),
     page("/ui/calls/{call_id}/redrive", actions.redrive_call, method="POST"),
-    page("/ui/inbox", lists.inbox),
-    page("/ui/inbox/{interaction_id}/answer", actions.answer, method="POST"),
+    page("/ui/inbox", inbox.waiting),
+    page("/ui/inbox/{interaction_id}", inbox.interaction),
+    page("/ui/inbox/{interaction_id}/answer", inbox.answer, method="POST"),
     page("/ui/dead-letters", lists.dead_letters),
     page("/ui/dead-letters/redrive", actions.redrive_letter, method="POST"),
     page("/ui/dead-letters/dismiss", actions.dismiss_letter, method="POST"),

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -10,7 +11,7 @@ from typing import Any, cast
 from markupsafe import Markup, escape
 
 from gateway.core.nulls import NULL_NOTE
-from gateway.visible import show_hidden
+from gateway.visible import is_hidden, show_hidden
 
 LONGEST_JSON = 64 * 1024
 """The maximum number of characters of one JSON value on a page."""
@@ -23,6 +24,7 @@ _CONTENT = frozenset(
     }
 )  # fmt: skip
 """The members of events and native messages in which senders write; others are ids, times and flags."""
+_NOT_PLAIN = re.compile(r"[^\n -~]")
 _MOST_MEMBERS = 500
 _DEEPEST = 60
 
@@ -141,6 +143,19 @@ def _write_members(writer: _Writer, members: Any, pointer: str, depth: int, brac
 def compact(value: Any, longest: int = 160) -> str:
     """Return a value as JSON on one line."""
     return shorten(json.dumps(value, ensure_ascii=False)[: 4 * longest], longest)
+
+
+def editable(value: Any) -> str:
+    """Return a value as indented JSON for a text field; hidden characters are escapes of JSON."""
+    return _NOT_PLAIN.sub(_escape_hidden, json.dumps(value, ensure_ascii=False, indent=2))
+
+
+def _escape_hidden(found: re.Match[str]) -> str:
+    character = found[0]
+    if not is_hidden(character):
+        return character
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 
 
 def read_time(text: str) -> datetime:

@@ -73,7 +73,7 @@ class _Forms(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = {name: value or "" for name, value in attrs}
         if tag == "form":
-            self.inside = given.get("id", str(len(self.actions)))
+            self.inside = given.get("id", str(sum(map(len, self.actions.values()))))
             self.actions.setdefault(given.get("action", ""), []).append(self.inside)
         elif tag == "input" and given.get("type") == "hidden":
             fields = self.forms.setdefault(given.get("form", self.inside), {})

@@ -1,9 +1,16 @@
-"""Held calls in the inbox: shown whole, allowed by the binding of the page, denied with a reason."""
+"""Held calls in the inbox: shown whole, allowed by the binding of the page, edited, denied with a reason, grouped."""
 
+import json
+import re
 from collections.abc import AsyncIterator
+from html import unescape
+from typing import Any
 
+import httpx
 import pytest
 
+from gateway.events import ToolRequested
+from gateway.store.rows import Page
 from tests.http.environment import Environment, environment_of
 from tests.http.test_approvals import DONE, GATED, hold
 from tests.http.ui.browser import Browser, browsing, forms_in
@@ -63,6 +70,122 @@ async def test_the_inbox_denies_with_a_reason(environment: Environment, browser:
     assert call.error == "The call was not made: a person denied it: ask first"
 
 
+async def own_page(environment: Environment, browser: Browser) -> tuple[str, httpx.Response]:
+    """The address of the answer of the first interaction, and its own page."""
+    rows, _ = await environment.engine.interactions(Page())
+    path = f"/ui/inbox/{rows[0].interaction_id}"
+    page = await browser.open(path)
+    assert page.status_code == 200, page.text
+    return f"{path}/answer", page
+
+
+def typed(page: httpx.Response) -> str:
+    """The arguments in the form of a page."""
+    (text,) = re.findall(r"<textarea[^>]*>\n(.*?)</textarea>", page.text, re.DOTALL)
+    return unescape(text)
+
+
+async def test_the_arguments_are_edited_on_the_page_of_the_request(environment: Environment, browser: Browser) -> None:
+    await environment.attach()
+    arguments: dict[str, Any] = {"amount": 1.0, "id": 2**60, "note": "\u202e\x1b\x7f\U000e0041<b>é"}
+    await hold(environment, **arguments)
+    action, page = await own_page(environment, browser)
+    assert "refund" in page.text
+    text = typed(page)
+    assert json.loads(text) == arguments
+    assert "1.0" in text
+    assert r'"\u202e\u001b\u007f\udb40\udc41<b>é"' in text
+    form = forms_in(page, action)[2]
+    sent = await browser.send(action, form | {"arguments": text.replace("1.0", "50").replace("\n", "\r\n")})
+    assert sent.status_code == 303, sent.text
+    await environment.call("c-1", "succeeded")
+    (asked,) = environment.backend.asked
+    assert (asked.data["arguments"], asked.data["edited"]) == (arguments | {"amount": 50}, True)
+
+
+async def test_arguments_that_are_sent_unchanged_are_no_edit(environment: Environment, browser: Browser) -> None:
+    await environment.attach()
+    await hold(environment, amount=1.0, note="\u202e")
+    action, page = await own_page(environment, browser)
+    sent = await browser.send(action, forms_in(page, action)[2] | {"arguments": typed(page)})
+    assert sent.status_code == 303, sent.text
+    await environment.call("c-1", "succeeded")
+    assert "edited" not in environment.backend.asked[0].data
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "told"),
+    [
+        ('{"amount": 5000}', 422, "Nobody refunds so much."),
+        ('{"amount": "<much>"}', 422, "amount"),
+        ('{"amount": 1', 400, "not JSON"),
+        ('{"amount": NaN}', 400, "not JSON"),
+        ('{"amount": 18446744073709551616}', 400, "not JSON"),
+        ("[1]", 400, "arguments"),
+        ("<script>", 400, "not JSON"),
+        ("[" * 70 + "]" * 70, 400, "not JSON"),
+    ],
+)
+async def test_a_refused_edit_is_told_at_the_form_and_keeps_what_was_typed(
+    environment: Environment, browser: Browser, text: str, status: int, told: str
+) -> None:
+    await environment.attach()
+    await hold(environment)
+    action, page = await own_page(environment, browser)
+    refused = await browser.send(action, forms_in(page, action)[2] | {"arguments": text})
+    assert refused.status_code == status, refused.text
+    alert = refused.text.partition('role="alert"')[2].partition("</section>")[0]
+    assert told in alert
+    assert typed(refused) == text
+    assert '<details class="edit" open>' in refused.text
+    assert environment.backend.asked == []
+    # The same page takes the corrected arguments.
+    sent = await browser.send(action, forms_in(refused, action)[2] | {"arguments": '{"amount": 7}'})
+    assert sent.status_code == 303, sent.text
+    await environment.call("c-1", "succeeded")
+    assert environment.backend.asked[0].data["arguments"] == {"amount": 7}
+
+
+async def test_an_edit_of_a_call_that_was_answered_meanwhile_keeps_what_was_typed(
+    environment: Environment, browser: Browser
+) -> None:
+    await environment.attach()
+    await hold(environment)
+    action, page = await own_page(environment, browser)
+    allow, deny, edit = forms_in(page, action)
+    assert (await browser.send(action, deny)).status_code == 303
+    stale = await browser.send(action, edit | {"arguments": '{"amount": 7}'})
+    assert stale.status_code == 409
+    assert "lead answered first" in stale.text
+    assert unescape(stale.text).count('{"amount": 7}') == 1
+    assert (await browser.send(action, allow)).status_code == 409
+    assert environment.backend.asked == []
+
+
+async def test_equal_calls_are_shown_once_and_each_is_allowed_by_its_own_binding(
+    environment: Environment, browser: Browser
+) -> None:
+    await environment.attach()
+    await environment.attach("agent-8")
+    for native, room, amount in (("c-1", "agent-7", 1), ("c-2", "agent-8", 1), ("c-3", "agent-7", 1.0)):
+        asked = ToolRequested(native_call_id=native, tool="refund", arguments={"amount": amount, "note": "twice"})
+        environment.runtime.say(asked, room=room)
+        await environment.call(native, "held")
+    page = await browser.open("/ui/inbox")
+    assert (page.text.count('<li class="card">'), page.text.count("twice</td>")) == (2, 2)
+    assert "2 equal calls, each with its own answer" in page.text
+    rows, _ = await environment.engine.interactions(Page())
+    actions = [f"/ui/inbox/{row.interaction_id}/answer" for row in rows]
+    allows = [forms_in(page, action)[0] for action in actions]
+    assert len({one["binding"] for one in allows}) == 3
+    assert (await browser.send(actions[0], allows[0] | {"binding": allows[1]["binding"]})).status_code == 409
+    assert (await browser.send(actions[1], allows[1])).status_code == 303
+    await environment.call("c-2", "succeeded")
+    after = await browser.open(f"/ui/inbox?seen={rows[1].interaction_id}")
+    assert (after.text.count('<li class="card">'), after.text.count('class="asked gone"')) == (2, 1)
+    assert len(environment.backend.asked) == 1
+
+
 async def test_without_the_scope_the_inbox_only_shows(environment: Environment, url: str) -> None:
     await environment.attach()
     await hold(environment)
@@ -71,3 +194,5 @@ async def test_without_the_scope_the_inbox_only_shows(environment: Environment, 
         page = await viewer.open("/ui/inbox")
         assert "Your key lacks the scope <code>approve</code>" in page.text
         assert "/answer" not in page.text
+        _, own = await own_page(environment, viewer)
+        assert "/answer" not in own.text

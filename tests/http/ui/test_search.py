@@ -71,7 +71,7 @@ async def test_search_opens_the_page_of_any_id(environment: Environment, browser
     assert await found(browser, "agent-7") == session
     assert await found(browser, "c-1") == f"/ui/calls/{ids['accepted']}"
     assert await found(browser, "a" * 32) == "/ui/calls/traced-0"
-    assert (await found(browser, ids["interaction"])).startswith(f"{session}?")
+    assert await found(browser, ids["interaction"]) == f"/ui/inbox/{ids['interaction']}"
     assert (await found(browser, ids["dead letter"])).startswith(f"{session}?")
 
 
