@@ -8,7 +8,8 @@ DragomanError
 │   │   └── BindingRequired  an approval without the binding of what is allowed
 │   ├── Unauthorized         no key, or an unknown one (401)
 │   ├── Forbidden            the key lacks a scope (403)
-│   │   └── OwnCall          a call is approved by its maker or its executor
+│   │   ├── OwnCall          a held call is answered by its maker or its executor
+│   │   └── NotApprover      a held call is answered by somebody whom its rule does not name
 │   ├── NotFound             no such session, call, ... (404)
 │   ├── Conflict             the current state contradicts, e.g. a call has ended (409)
 │   │   ├── Unconfigured     the session's runtime is not in the YAML
@@ -101,7 +102,11 @@ class Forbidden(PeerError):
 
 
 class OwnCall(Forbidden):
-    """The maker of a call, or the executor that would run it, answers its approval."""
+    """The key that made a held call, or the executor that would run it, answers its approval."""
+
+
+class NotApprover(Forbidden):
+    """The rule that holds a call names others who may answer."""
 
 
 class NotFound(PeerError):

@@ -11,7 +11,7 @@ import typer
 from gateway.cli.errors import Misused
 from gateway.cli.help import examples
 from gateway.cli.lines import compact
-from gateway.cli.options import KEY, LIMIT, SINCE, URL, RowsOption, flag, time_of
+from gateway.cli.options import KEY, LIMIT, SESSION, SINCE, URL, RowsOption, flag, time_of
 from gateway.cli.tables import TABLE, Cell, Column, RowTable, show_rows, state_cell
 from gateway.cli.terminal import age_of, note
 from gateway.visible import show_hidden
@@ -29,12 +29,14 @@ commands = typer.Typer()
     epilog=examples(
         "dragoman approvals --since 24h",
         "dragoman approvals --since 2026-11-01 --limit 100000 --csv > approvals.csv",
+        "dragoman approvals --session finn/agent-7",
         "dragoman approvals --json | jq -c '{tool, answered_by, changed_to}'",
         more=TABLE,
     )
 )
 def approvals(
     *,
+    session: str | None = SESSION,
     since: str | None = SINCE,
     limit: int = LIMIT,
     as_csv: bool = flag("--csv", "Print CSV with a header, for a spreadsheet."),
@@ -48,7 +50,8 @@ def approvals(
     if as_csv and as_json:
         raise Misused("pass --csv or --json, not both")
     with connect(url, key) as gateway:
-        rows, more = gateway.take(gateway.client.approvals(since=time_of(since)), limit)
+        of = None if session is None else gateway.find_session(session)
+        rows, more = gateway.take(gateway.client.approvals(since=time_of(since), session=of), limit)
         if not as_csv:
             show_rows(rows, _APPROVALS, as_json=as_json, more=more)
             return

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from gateway.core.calls import not_routed
+from gateway.core.holding import no_route_fits
 from gateway.core.nulls import Fitted
 from gateway.core.routing import Ruling, Unfitting
 from gateway.core.session import Policy
@@ -29,14 +31,12 @@ def decide(
     fitted = policy.fit_arguments(tool, arguments)
     ruling = policy.routes.rule_for(runtime=runtime, tool=tool, labels=labels, arguments=fitted.arguments)
     match ruling:
+        case None:
+            return Verdict("fail", fitted, ruling, not_routed(policy, tool))
         case _ if fitted.problem is not None:
             return Verdict("fail", fitted, ruling, fitted.problem)
-        case None if tool in policy.declared:
-            return Verdict("fail", fitted, ruling, f"The tool {tool!r} is not available here.")
-        case None:
-            return Verdict("fail", fitted, ruling, f"Unknown tool: {tool}")
         case Unfitting():
-            return Verdict("fail", fitted, ruling, f"No route takes the tool {tool!r} with these arguments.")
+            return Verdict("fail", fitted, ruling, no_route_fits(tool))
         case Ruling(denied=str(text)):
             return Verdict("deny", fitted, ruling, text)
         case Ruling(approve=None):

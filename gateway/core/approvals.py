@@ -20,13 +20,24 @@ from gateway.core.holding import (
 )
 from gateway.core.routing import Ruling
 from gateway.core.session import USUAL_RETRY, StepBuilder
-from gateway.errors import ApprovalStale, BindingRequired, Conflict, Denied, InvalidRequest, OwnCall, TooLarge
+from gateway.errors import (
+    ApprovalStale,
+    BindingRequired,
+    Conflict,
+    Denied,
+    InvalidRequest,
+    NotApprover,
+    OwnCall,
+    TooLarge,
+)
 from gateway.events import ApprovalGiven, CallId, InteractionId
 from gateway.events.frozen import frozen, replace
 from gateway.events.weight import weight
 from gateway.executors.port import Answered
 from gateway.store.call import CALLER, Approve, Call
 
+EXECUTOR = "executor"
+"""The first word of an executor that answers, before its name."""
 MOST_REASON = 2_000
 """Characters of the reason of a denial."""
 
@@ -81,7 +92,7 @@ def allow(
     Raises:
         Conflict: the call waits for nobody.
         BindingRequired, ApprovalStale: the binding is missing, or is not that of the question.
-        OwnCall: who answers has opened the call, would run it, or is not among those whom the rule names.
+        OwnCall: who answers has made the call, or would run it. NotApprover: the rule names others.
         Denied: the routes or the schema refuse the changed arguments. TooLarge: they are too many.
     """
     call = _waiting(builder, call_id)
@@ -90,10 +101,10 @@ def allow(
     if binding != call.binding:
         raise ApprovalStale("the binding is not that of the question; look at the call again")
     # Also of changed arguments that another rule takes: whom this rule does not name answers nothing.
-    _check_answerer(call, ruling_of(builder, call.tool, call.arguments or {}), by)
+    _check_answerer(builder, call, ruling_of(builder, call.tool, call.arguments or {}), by)
     changed = _change(builder, call, arguments)
     found = ruling_of(builder, call.tool, changed.arguments)
-    _check_answerer(call, found, by)
+    _check_answerer(builder, call, found, by)
     if changed.edited and not isinstance(found, Ruling):
         raise Denied(_why(call, found))
     if not isinstance(found, Ruling):
@@ -110,13 +121,13 @@ def deny(builder: StepBuilder, call_id: CallId, reason: str | None, *, by: str) 
 
     Raises:
         Conflict: the call waits for nobody.
-        OwnCall: as of `allow`.
+        OwnCall, NotApprover: as of `allow`.
         InvalidRequest: the reason is too long.
     """
     call = _waiting(builder, call_id)
     if reason is not None and len(reason) > MOST_REASON:
         raise InvalidRequest(f"reason has at most {MOST_REASON:,} characters", pointer="/reason")
-    _check_answerer(call, ruling_of(builder, call.tool, call.arguments or {}), by)
+    _check_answerer(builder, call, ruling_of(builder, call.tool, call.arguments or {}), by)
     given = ApprovalGiven(
         id=call_id,
         native_call_id=call.native_call_id,
@@ -142,14 +153,18 @@ def _waiting(builder: StepBuilder, call_id: CallId) -> Call:
     return call
 
 
-def _check_answerer(call: Call, found: Ruling | Answered | None, by: str) -> None:
-    """Check that the answerer is neither caller nor executor of the call, and is named if the rule names keys."""
+def _check_answerer(builder: StepBuilder, call: Call, found: Ruling | Answered | None, by: str) -> None:
+    """Check that the answerer neither made the call nor would run it, and is named if the rule names somebody."""
     if call.native_call_id.startswith(f"{CALLER}:{by}:"):
         raise OwnCall(f"{by!r} has made this call; somebody else must answer")
-    if by == f"executor {call.executor}":
+    ruling = found if isinstance(found, Ruling) else None
+    executors = {call.executor, None if ruling is None else ruling.executor} - {None}
+    addresses = builder.runtime.policy.addresses
+    own = executors | {name for name, at in addresses.items() if at in {addresses.get(one or "") for one in executors}}
+    if by in {f"{EXECUTOR} {name}" for name in own}:
         raise OwnCall(f"{by} would run this call; somebody else must answer")
-    if isinstance(found, Ruling) and found.approve is not None and found.approve.by and by not in found.approve.by:
-        raise OwnCall(f"the rule {call.place} names who may answer: {', '.join(found.approve.by)}")
+    if ruling is not None and ruling.approve is not None and ruling.approve.by and by not in ruling.approve.by:
+        raise NotApprover(f"the rule {call.place} names who may answer: {', '.join(ruling.approve.by)}")
 
 
 def _change(builder: StepBuilder, call: Call, arguments: Mapping[str, Any] | None) -> _Changed:

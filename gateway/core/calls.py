@@ -10,7 +10,7 @@ from gateway.core.binding import digest_of
 from gateway.core.effects import Dispatch, Queue, Release, Transmit, canceled_data
 from gateway.core.holding import end_question, refuse_held, review, with_notice
 from gateway.core.nulls import Fitted
-from gateway.core.session import TURN, USUAL_RETRY, RetryPolicy, RuntimeContext, StepBuilder, send
+from gateway.core.session import TURN, USUAL_RETRY, Policy, RetryPolicy, RuntimeContext, StepBuilder, send
 from gateway.core.trace_context import attempt_context
 from gateway.errors import CannotExpress, Conflict, Overloaded, TooLarge
 from gateway.events import (
@@ -506,15 +506,15 @@ def fit_arguments(runtime: RuntimeContext, event: ToolRequested) -> Fitted:
     return runtime.policy.fit_arguments(event.tool, event.arguments)
 
 
-def not_routed(runtime: RuntimeContext, tool: str) -> str:
+def not_routed(policy: Policy, tool: str) -> str:
     """Write the text for the agent whose tool has no route."""
-    return f"The tool {tool!r} is not available here." if tool in runtime.policy.declared else f"Unknown tool: {tool}"
+    return f"The tool {tool!r} is not available here." if tool in policy.declared else f"Unknown tool: {tool}"
 
 
 def fit_call(runtime: RuntimeContext, event: ToolRequested, executor: str | None) -> Fitted:
     """Fit a call's arguments to its tool; the result has a problem text for the agent if no executor can get it."""
     if event.problem is None and executor is None:
-        return Fitted(event.arguments, problem=not_routed(runtime, event.tool))
+        return Fitted(event.arguments, problem=not_routed(runtime.policy, event.tool))
     return fit_arguments(runtime, event)
 
 

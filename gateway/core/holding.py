@@ -41,6 +41,11 @@ def not_made(error: str) -> Answered:
     return Answered(Outcome(outcome="failure", error=error), synthetic=True)
 
 
+def no_route_fits(tool: str) -> str:
+    """Write the text for the agent whose arguments no route of the tool takes."""
+    return f"No route takes the tool {tool!r} with these arguments."
+
+
 def ruling_of(builder: StepBuilder, tool: str, arguments: Mapping[str, Any]) -> Ruling | Answered | None:
     """Return the route that takes a call, or its failure if it is denied or no route takes these arguments.
 
@@ -51,7 +56,7 @@ def ruling_of(builder: StepBuilder, tool: str, arguments: Mapping[str, Any]) -> 
     )
     match found:
         case Unfitting():
-            return not_made(f"No route takes the tool {tool!r} with these arguments.")
+            return not_made(no_route_fits(tool))
         case Ruling(denied=str() as text):
             return not_made(text)
         case _:

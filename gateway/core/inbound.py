@@ -316,7 +316,7 @@ def _refusal(
 ) -> Answered | None:
     """Return the failure of a call that no executor can get: for its frame, its arguments, or its routes."""
     if ruling is None:
-        return failure(event.problem or not_routed(runtime, event.tool))
+        return failure(event.problem or not_routed(runtime.policy, event.tool))
     if fitted.problem is not None:
         return failure(fitted.problem)
     return ruling if isinstance(ruling, Answered) else None

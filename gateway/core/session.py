@@ -90,6 +90,8 @@ class Policy:
 
     routes: Routes = field(default_factory=Routes)
     executors: Mapping[str, RetryPolicy] = field(default_factory=dict[str, RetryPolicy])
+    addresses: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The executors that have an address, with their type: two with the same one are the same program."""
     fit_arguments: Callable[[str, Mapping[str, Any]], Fitted] = lambda _tool, arguments: Fitted(arguments)
     """Fits a call's arguments to the schema of its tool; the result may have a problem text for the agent."""
     declared: frozenset[str] = frozenset()

@@ -84,9 +84,16 @@ _ROWS = (
         "own-call",
         403,
         "Not your own call",
-        "A held call is allowed neither by the key that has opened it nor by the executor that would run it, nor by a "
-        "name that the `approve.by` of its rule does not list.",
-        "Let another key answer; GET /v1/interactions/{interaction_id} names the rule.",
+        "A held call is answered neither by the key that made it nor by the executor that would run it, also under "
+        "another name with the same address.",
+        "Let another key answer.",
+    ),
+    ProblemKind(
+        "not-approver",
+        403,
+        "Not named by the rule",
+        "The route that holds the call lists in `approve.by` who may answer, and this key is not among them.",
+        "Let a key answer that the route names; GET /v1/interactions/{interaction_id} has its place in `rule`.",
     ),
     ProblemKind(
         "foreign-origin",
@@ -338,6 +345,7 @@ EXCEPTIONS: dict[type[BaseException], str] = {
     errors.Unauthorized: "unauthorized",
     errors.Forbidden: "forbidden",
     errors.OwnCall: "own-call",
+    errors.NotApprover: "not-approver",
     errors.NotFound: "not-found",
     errors.Conflict: "conflict",
     errors.ApprovalStale: "approval-stale",

@@ -7,7 +7,7 @@ from gateway.adapter.port import Tool
 from gateway.core.arguments import ArgumentValidator
 from gateway.core.session import Approvals, Policy, RetryPolicy
 from gateway.settings.model import DestinationSpec, ExecutorSpec, PythonSpec, Settings, StaticSpec, WebhookSpec
-from gateway.settings.routing import routes_of
+from gateway.settings.routing import addresses_of, routes_of
 
 _MARGIN = timedelta(seconds=20)
 
@@ -19,6 +19,7 @@ def policy_of(settings: Settings) -> Policy:
     return Policy(
         routes=routes_of(settings),
         executors={name: retry_of(spec) for name, spec in settings.executors.items()},
+        addresses=addresses_of(settings),
         fit_arguments=validator.fit,
         declared=frozenset(settings.tools),
         cancel_grace=settings.limits.cancel_grace,

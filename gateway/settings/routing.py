@@ -32,6 +32,12 @@ def routes_of(settings: Settings) -> Routes:
     return Routes(routes, settings.unrouted, frozenset(settings.tools))
 
 
+def addresses_of(settings: Settings) -> dict[str, str]:
+    """Return the type and address of each executor that has an address."""
+    found = {name: _address(settings, name) or () for name in settings.executors}
+    return {name: " ".join(address) for name, address in found.items() if len(address) > 1}
+
+
 def _hash(settings: Settings, route: RouteSpec) -> str:
     """Hash the match, `approve`, `to` and executor address of a route."""
     approve = route.approve

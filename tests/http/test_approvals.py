@@ -173,7 +173,7 @@ async def test_a_rule_may_name_who_answers(api: httpx.AsyncClient, environment: 
     await hold(environment, "wire")
     row = await shown(api)
     refused = await answer(api, row, DEPUTY, decision="allow", binding=row["binding"])
-    assert problem(refused) == (403, "own-call")
+    assert problem(refused) == (403, "not-approver")
     assert "lead" in refused.json()["detail"]
     assert (await answer(api, row, LEAD, decision="allow", binding=row["binding"])).status_code == 200
 

@@ -20,6 +20,7 @@ RAISED: list[tuple[Exception, int, str]] = [
     (errors.Unauthorized("x"), 401, "unauthorized"),
     (errors.Forbidden("x"), 403, "forbidden"),
     (errors.OwnCall("x"), 403, "own-call"),
+    (errors.NotApprover("x"), 403, "not-approver"),
     (errors.NotFound("x"), 404, "not-found"),
     (errors.Conflict("x"), 409, "conflict"),
     (errors.ApprovalStale("x"), 409, "approval-stale"),

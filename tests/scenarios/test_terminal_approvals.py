@@ -88,5 +88,7 @@ async def test_bindings_edits_and_reasons_are_options(plain: Plain, tmp_path: Pa
     assert [row["decision"] for row in rows] == ["allow", "allow", "deny"]
     assert rows[2]["reason"] == "'=HYPERLINK(1)"
     assert [json.loads(row["arguments"]) for row in rows] == [{"amount": number} for number in range(3)]
-    table = await dragoman(running, "approvals")
+    of_none = await dragoman(running, "approvals", "--session", "plain/unknown")
+    assert (of_none.code, "plain/unknown" in of_none.err) == (1, True)
+    table = await dragoman(running, "approvals", "--session", first["session_id"])
     assert [line.split("\t")[2] for line in table.out.splitlines()] == ["edited", "edited", "deny"]

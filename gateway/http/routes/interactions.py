@@ -96,6 +96,7 @@ async def list_approvals(gateway: GatewayDep, query: Annotated[ApprovalsQuery, Q
         "session-owner-unavailable",
         "binding-required",
         "own-call",
+        "not-approver",
         "not-found",
         "conflict",
         "approval-stale",
@@ -116,7 +117,7 @@ async def answer_interaction(
     protocol cannot express. A second answer is a conflict.
 
     A held call is allowed with its `binding`, and with `arguments` if a person has changed them. It needs the scope
-    `approve`, and neither the key that has opened the call nor its executor may answer.
+    `approve`; neither the key that made the call nor its executor may answer, nor a key that the rule does not name.
     """
     held = (await gateway.interactions.find(interaction_id)).row.call_id
     require_scope(caller, "answer" if held is None else "approve")

@@ -15,7 +15,16 @@ from gateway.core.holding import question_of, spell
 from gateway.core.resend import waits_for_approval
 from gateway.core.routing import Approval, Route, Routes
 from gateway.core.session import Approvals, StepBuilder
-from gateway.errors import ApprovalStale, BindingRequired, CallHeld, Conflict, Denied, InvalidRequest, OwnCall
+from gateway.errors import (
+    ApprovalStale,
+    BindingRequired,
+    CallHeld,
+    Conflict,
+    Denied,
+    InvalidRequest,
+    NotApprover,
+    OwnCall,
+)
 from gateway.events import (
     ApprovalAsked,
     ApprovalGiven,
@@ -342,7 +351,7 @@ def test_a_change_of_arguments_does_not_evade_the_keys_that_the_rule_names() -> 
     kings = Fragment({"properties": {"rank": {"const": "K"}}, "required": ["rank"]})
     harness = held(replace(OPEN, arguments=kings), replace(GATED, approve=Approval(by=("lead",))))
     call = only(harness)
-    with pytest.raises(OwnCall):
+    with pytest.raises(NotApprover):
         allow(harness, KINGS, by="somebody")
     assert only(harness) == call
     allow(harness, KINGS, by="lead")
@@ -387,14 +396,18 @@ def test_an_answer_needs_the_binding_of_what_is_asked_now() -> None:
 
 
 def test_nobody_answers_their_own_call_or_against_the_rule() -> None:
-    harness = Harness(routes=(replace(GATED, approve=Approval(by=("lead", "executor policy", "executor cards"))),))
+    by = ("lead", "executor policy", "executor cards", "executor alias")
+    harness = Harness(routes=(replace(GATED, approve=Approval(by=by)),))
+    at = {"cards": "webhook http://a/", "alias": "webhook http://a/", "policy": "webhook http://b/"}
+    harness.runtime = replace(harness.runtime, policy=replace(harness.runtime.policy, addresses=at))
     request = callers.CallRequest(ASK.name, GOOD, "lead", "k-1", "dragoman/1")
     harness.decide(lambda builder: callers.ask(builder, request))
-    for by in ("lead", "executor cards", "somebody"):
-        with pytest.raises(OwnCall):
-            allow(harness, by=by)
-        with pytest.raises(OwnCall):
-            deny(harness, by=by)
+    refusals = dict.fromkeys(("lead", "executor cards", "executor alias"), OwnCall) | {"lea": NotApprover}
+    for name, refusal in refusals.items():
+        with pytest.raises(refusal):
+            allow(harness, by=name)
+        with pytest.raises(refusal):
+            deny(harness, by=name)
     allow(harness, by="executor policy")
     assert only(harness).state == "queued"
 

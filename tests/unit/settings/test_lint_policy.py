@@ -6,7 +6,8 @@ import pytest
 
 from gateway.plugins import installed_adapters
 from gateway.settings.load import load
-from gateway.settings.routing import routes_of
+from gateway.settings.model import Settings
+from gateway.settings.routing import addresses_of, routes_of
 from tests.unit.settings.conftest import Complain, Load
 
 KEYS = "api: {keys: [{name: lead, key: 0123456789abcdef, scopes: [approve]}, {name: app, key: fedcba9876543210}]}"
@@ -278,3 +279,15 @@ def test_the_rule_of_a_route_changes_with_what_a_person_agrees_to_and_with_nothi
         rule(routes(REST).replace("//billing/x", "//billing/y")),
     ]
     assert len({first, *others}) == len(others) + 1
+
+
+def test_executors_with_one_address_are_one_program_whatever_their_login() -> None:
+    executors = {
+        "billing": {"type": "webhook", "url": "http://billing/x"},
+        "alias": {"type": "webhook", "url": "http://user:word@billing:80/x"},
+        "other": {"type": "webhook", "url": "http://billing/y"},
+        "fixed": {"type": "static", "result": "done"},
+    }
+    found = addresses_of(Settings.model_validate({"executors": executors}))
+    assert found["billing"] == found["alias"] != found["other"]
+    assert "fixed" not in found
