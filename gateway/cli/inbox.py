@@ -19,6 +19,7 @@ from gateway.cli.lines import clean, compact, facts_of
 from gateway.cli.options import KEY, LIMIT, SESSION, URL, YES, JsonOption, RowsOption, argument, flag, option
 from gateway.cli.send import show_losses
 from gateway.cli.terminal import SHORT, Output, age_of, complain, note, say_json, to_row
+from gateway.core.holding import asked_again
 from gateway.errors import OperatorError
 from gateway.visible import LONGEST_DECISION, length_of
 
@@ -204,7 +205,9 @@ class WaitingQuestion:
         out.say(Text.assemble("    ", self.facts))
         if self.is_held:
             asked = "" if self.row.asked_at is None else f"  asked {age_of(self.row.asked_at)}"
-            out.say(Text(f"    held by {clean(self.row.rule or '?', 80)}{asked}\n    {self.bound}", "dim"))
+            again = f"  {asked_again(self.row.asked_before)}" if self.row.asked_before else ""
+            held = Text(f"    held by {clean(self.row.rule or '?', 80)}{asked}", "dim")
+            out.say(Text.assemble(held, (again, "yellow"), (f"\n    {self.bound}", "dim")))
 
     @property
     def bound(self) -> str:

@@ -209,6 +209,13 @@ def spell(span: timedelta) -> str:
     return f"{count:g} {name}{'' if count == 1 else 's'}"
 
 
+def asked_again(before: int) -> str:
+    """Write how often a person is asked about equal calls of an agent that cancels them and calls again."""
+    times = before + 1
+    ending = "th" if 10 < times % 100 < 14 else {1: "st", 2: "nd", 3: "rd"}.get(times % 10, "th")
+    return f"asked again, {times}{ending} time"
+
+
 def with_notice(outcome: Outcome, call: Call) -> Outcome:
     """Begin the outcome of a call whose arguments a person changed with a notice for the agent."""
     shown = _compact(call.arguments)

@@ -103,6 +103,8 @@ class InteractionRow:
     answered_by: str | None
     call_id: CallId | None = None
     """The held call that it is about; None for a question of the runtime."""
+    asked_before: int = 0
+    """How many equal calls were canceled while they were held, within ten minutes before this one. Not a column."""
 
 
 Position = tuple[int, int, int]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.events import ToolRequested
+from gateway.events import ToolCanceled, ToolRequested
 from tests.scenarios.environment import API_KEY, Running, until
 from tests.scenarios.plain_runtime import PlainRuntime, plain_gateway
 from tests.scenarios.terminal import dragoman, screen
@@ -57,6 +57,22 @@ async def test_a_held_call_is_shown_whole_and_allowed_at_a_prompt(plain: Plain) 
         await shown.shows("answered: approval.asked")
     record = (await running.http.get("/v1/approvals")).json()["data"][0]
     assert (record["decision"], record["allowed"]) == ("allow", row["binding"])
+
+
+async def test_a_call_that_is_asked_again_says_so(plain: Plain) -> None:
+    running, runtime = plain
+    first = await held(plain, amount=1)
+    runtime.say(ToolCanceled(native_call_id="c-1"))
+    await running.wait_events("tool.canceled")
+    runtime.say(ToolRequested(native_call_id="c-2", tool="refund", arguments={"amount": 1}))
+
+    async def look() -> dict[str, Any] | None:
+        rows = (await running.http.get("/v1/interactions", params={"state": "waiting"})).json()["data"]
+        return next((row for row in rows if row["call_id"] != first["call_id"]), None)
+
+    assert (await until(look))["asked_before"] == 1
+    async with screen(running, "inbox") as shown:
+        await shown.shows("asked again, 2nd time")
 
 
 @pytest.mark.parametrize("words", [("--allow",), ("--allow", "--yes"), ("--deny", "--yes"), ("--arguments", "{}")])

@@ -12,6 +12,7 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gateway.core.holding import asked_again
 from gateway.http.errors import Refused
 from gateway.http.ui import lanes
 from gateway.http.ui.story import TONES, Tone
@@ -104,6 +105,7 @@ def _environment(root: str) -> "Environment":
         "summarize": summarize,
         "answer_of": answer_of,
         "subject_of": subject_of,
+        "asked_again": asked_again,
         "length_of": length_of,
         "LONGEST_DECISION": LONGEST_DECISION,
         "canonical": _canonical,

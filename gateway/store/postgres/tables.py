@@ -185,6 +185,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             ADD COLUMN held_at bigint, ADD COLUMN arguments_seq bigint, ADD COLUMN approved_sha text
         """,
         "ALTER TABLE @interactions ADD COLUMN call_id text",
+        "CREATE INDEX interactions_moot ON @interactions (session_id, id) WHERE state = 'moot' AND call_id IS NOT NULL",
         "DROP INDEX @calls_open",
         """
         CREATE INDEX calls_open ON @calls (session_id, id)

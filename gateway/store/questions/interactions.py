@@ -1,23 +1,36 @@
 """Queries for interactions, kept answers and notes. Pure."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from gateway.events import Envelope, InteractionId, SessionId
+from gateway.events.frozen import replace
 from gateway.store.encoding import decode_envelope, read_cursor
 from gateway.store.questions.question import Listing, Question, Row, Where, columns, last, one, page_of
-from gateway.store.records import EventRecord, InteractionRecord, interaction_row, micros, moment
+from gateway.store.records import EventRecord, InteractionRecord, interaction_row, micros, moment, whole_micros
 from gateway.store.rows import InteractionRow, Page, StoredAnswer
-from gateway.store.states import WAITING
+from gateway.store.states import MOOT_HELD, WAITING
 from gateway.store.step import InteractionState
 
 _INTERACTION = columns(InteractionRecord._fields, "interactions")
+_EVENT = columns(EventRecord._fields, "e")
+_OF_EVENT = "e.session_id = interactions.session_id AND e.seq = interactions.request_seq"
+# The latest calls that were held and not answered; the index `interactions_moot` has no others.
+_ASKED_BEFORE = f"""(
+    SELECT count(DISTINCT c.call_id) FROM (
+        SELECT p.call_id FROM @interactions p
+        WHERE p.session_id = interactions.session_id AND p.id < interactions.id AND p.{MOOT_HELD}
+        ORDER BY p.id DESC LIMIT 100
+    ) AS earlier
+    JOIN @calls c ON c.call_id = earlier.call_id JOIN @calls h ON h.call_id = interactions.call_id
+    WHERE c.state = 'canceled' AND c.args_sha = h.args_sha
+        AND c.finished_at BETWEEN h.created_at - {whole_micros(timedelta(minutes=10))} AND h.created_at
+) AS asked_before"""
 _LIST = f"SELECT {_INTERACTION}, id FROM @interactions"
 _LIST_ASKED = f"""
-SELECT {_INTERACTION}, {columns(EventRecord._fields, "e")}, interactions.id FROM @interactions
-LEFT JOIN @events e ON e.session_id = interactions.session_id AND e.seq = interactions.request_seq
+SELECT {_INTERACTION}, {_EVENT}, {_ASKED_BEFORE}, interactions.id FROM @interactions LEFT JOIN @events e ON {_OF_EVENT}
 """
-_LIST_HELD = _LIST_ASKED.replace("LEFT JOIN", "JOIN")
-_BY_ID = f"SELECT {_INTERACTION} FROM @interactions WHERE interaction_id = $1"
+_LIST_HELD = f"SELECT {_INTERACTION}, {_EVENT}, interactions.id FROM @interactions JOIN @events e ON {_OF_EVENT}"
+_BY_ID = f"SELECT {_INTERACTION}, {_ASKED_BEFORE} FROM @interactions WHERE interaction_id = $1"
 _COUNT_WAITING = f"SELECT count(*) FROM (SELECT 1 FROM @interactions WHERE {WAITING} LIMIT $1) AS c"
 _ANSWER = """
 SELECT request_sha, response, expires_at FROM @idempotency WHERE scope = $1 AND key = $2 AND expires_at > $3
@@ -73,7 +86,7 @@ def count_waiting(most: int) -> Question[int]:
 
 
 def interaction(interaction_id: InteractionId) -> Question[InteractionRow | None]:
-    return one(_BY_ID, (interaction_id,), _interaction)
+    return one(_BY_ID, (interaction_id,), lambda row: replace(_interaction(row), asked_before=row[-1]))
 
 
 def _interaction(row: Row) -> InteractionRow:
@@ -81,8 +94,9 @@ def _interaction(row: Row) -> InteractionRow:
 
 
 def _asked(row: Row) -> tuple[InteractionRow, Envelope | None]:
-    record = row[len(InteractionRecord._fields) : -1]
-    return _interaction(row), None if record[0] is None else decode_envelope(EventRecord._make(record))
+    record = row[len(InteractionRecord._fields) : -2]
+    found = replace(_interaction(row), asked_before=row[-2])
+    return found, None if record[0] is None else decode_envelope(EventRecord._make(record))
 
 
 def _held(row: Row) -> tuple[InteractionRow, Envelope]:

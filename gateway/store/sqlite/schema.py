@@ -220,6 +220,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE calls ADD COLUMN arguments_seq INTEGER",
         "ALTER TABLE calls ADD COLUMN approved_sha TEXT",
         "ALTER TABLE interactions ADD COLUMN call_id TEXT",
+        # The equal calls that were canceled before a held one.
+        "CREATE INDEX interactions_moot ON interactions (session_id) WHERE state = 'moot' AND call_id IS NOT NULL",
         "DROP INDEX calls_open",
         """
         CREATE INDEX calls_open ON calls (session_id)

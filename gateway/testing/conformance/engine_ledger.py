@@ -8,11 +8,26 @@ from datetime import timedelta
 import pytest
 
 from gateway.errors import Stale
-from gateway.events import CallId, InteractionId, QuestionAsked
+from gateway.events import CallId, InteractionId, QuestionAsked, SessionId
+from gateway.store.call import CallState
 from gateway.store.port import Engine
 from gateway.store.rows import DeadFilter, Page, StoredAnswer
 from gateway.store.step import RUNTIME, Enqueue, InteractionChange, Keep, SendChange, Step
-from gateway.testing.conformance.engine_words import ALICE, ALL, BOB, DAY, START, FakeClock, new, open_session, said
+from gateway.testing.conformance.engine_words import (
+    ALICE,
+    ALL,
+    BOB,
+    DAY,
+    START,
+    FakeClock,
+    answered,
+    asked,
+    call,
+    new,
+    open_session,
+    said,
+    settled,
+)
 
 SECOND = timedelta(seconds=1)
 
@@ -277,6 +292,55 @@ class InteractionSuite:
         assert ([row.interaction_id for row in rows], cursor) == (["i-6"], None)
         rows, _ = await engine.interactions(ALL, session_id=ALICE, state="waiting")
         assert [row.interaction_id for row in rows] == ["i-9", "i-6"]
+
+    async def test_equal_calls_that_were_canceled_before_a_held_one_are_counted(
+        self, engine: Engine, clock: FakeClock
+    ) -> None:
+        await open_session(engine)
+        await open_session(engine, BOB)
+
+        async def hold(name: str, session_id: SessionId = ALICE, args_sha: str = "a" * 64) -> int:
+            held = call(
+                name, session_id=session_id, native_call_id=name, args_sha=args_sha, state="held", attempt=0,
+                rule="r" * 64, place="routes[2]", binding="b" * 64, held_at=START,
+            )  # fmt: skip
+            (asking,) = (await engine.commit(Step(session_id, (asked(name),), calls=(held,)))).envelopes
+            asks = InteractionChange(
+                InteractionId(name), "waiting", "approval.asked", asking.sequence, call_id=CallId(name)
+            )
+            await engine.commit(Step(session_id, interactions=(asks,)))
+            return await before(name)
+
+        async def before(name: str) -> int:
+            row = await engine.interaction(InteractionId(name))
+            assert row is not None
+            rows, _ = await engine.interactions_with_events(ALL, session_id=row.session_id)
+            assert [found for found, _ in rows if found.interaction_id == name] == [row]
+            return row.asked_before
+
+        async def end(name: str, state: CallState, session_id: SessionId = ALICE) -> None:
+            moot = InteractionChange(InteractionId(name), "moot")
+            change = settled(name, state=state)
+            await engine.commit(Step(session_id, (answered(name),), calls=(change,), interactions=(moot,)))
+
+        assert await hold("first") == 0
+        assert await hold("beside") == 0
+        clock.turn(SECOND)
+        await end("first", "canceled")
+        assert await before("beside") == 0
+        assert await hold("second") == 1
+        assert await hold("of another session", BOB) == 0
+        assert await hold("with other arguments", args_sha="c" * 64) == 0
+        await end("beside", "failed")
+        await end("with other arguments", "canceled")
+        clock.turn(timedelta(minutes=9, seconds=59))
+        await end("second", "canceled")
+        assert await hold("third") == 2
+        clock.turn(2 * SECOND)
+        assert await hold("fourth") == 1
+        assert [await before(name) for name in ("first", "third")] == [0, 2]
+        clock.turn(timedelta(minutes=10))
+        assert await hold("fifth") == 0
 
     async def test_the_approvals_of_held_calls_are_listed_since_a_time(self, engine: Engine) -> None:
         await open_session(engine)

@@ -9,8 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.events import ToolRequested
+from gateway.events import ToolCanceled, ToolRequested
 from gateway.store.rows import Page
+from tests.http.conftest import bearer
 from tests.http.environment import Environment, environment_of
 from tests.http.test_approvals import DONE, GATED, hold
 from tests.http.ui.browser import Browser, browsing, forms_in
@@ -184,6 +185,20 @@ async def test_equal_calls_are_shown_once_and_each_is_allowed_by_its_own_binding
     after = await browser.open(f"/ui/inbox?seen={rows[1].interaction_id}")
     assert (after.text.count('<li class="card">'), after.text.count('class="asked gone"')) == (2, 1)
     assert len(environment.backend.asked) == 1
+
+
+async def test_a_call_that_an_agent_cancels_and_makes_again_says_so(environment: Environment, browser: Browser) -> None:
+    await environment.attach()
+    for number in (1, 2, 3):
+        environment.runtime.say(ToolRequested(native_call_id=f"c-{number}", tool="refund", arguments={"amount": 1}))
+        await environment.call(f"c-{number}", "held")
+        if number < 3:
+            environment.runtime.say(ToolCanceled(native_call_id=f"c-{number}"))
+            await environment.call(f"c-{number}", "canceled")
+    page = await browser.open("/ui/inbox")
+    assert page.text.count("asked again, 3rd time") == 1
+    (row,) = (await browser.http.get("/v1/interactions?state=waiting", headers=bearer("lead-key"))).json()["data"]
+    assert row["asked_before"] == 2
 
 
 async def test_without_the_scope_the_inbox_only_shows(environment: Environment, url: str) -> None:

@@ -11,7 +11,7 @@ from gateway.core import approvals, callers, calls, inbound, lifecycle, redrivin
 from gateway.core.arguments import Fragment
 from gateway.core.binding import binding_of
 from gateway.core.effects import Queue, Transmit
-from gateway.core.holding import question_of, spell
+from gateway.core.holding import asked_again, question_of, spell
 from gateway.core.resend import waits_for_approval
 from gateway.core.routing import Approval, Route, Routes
 from gateway.core.session import Approvals, StepBuilder
@@ -393,6 +393,13 @@ def test_an_answer_needs_the_binding_of_what_is_asked_now() -> None:
     assert other.binding != call.binding
     with pytest.raises(ApprovalStale):
         harness.decide(lambda builder: approvals.allow(builder, call.call_id, other.binding, None, by="lead"))
+
+
+@pytest.mark.parametrize(
+    ("before", "text"), [(1, "2nd"), (2, "3rd"), (3, "4th"), (9, "10th"), (10, "11th"), (11, "12th"), (20, "21st")]
+)
+def test_how_often_a_person_is_asked_is_written_as_an_ordinal(before: int, text: str) -> None:
+    assert asked_again(before) == f"asked again, {text} time"
 
 
 def test_nobody_answers_their_own_call_or_against_the_rule() -> None:
