@@ -12,16 +12,14 @@ import typer
 
 from gateway.cli.config_file import DEFAULT_FILES, ConfigOption
 from gateway.cli.configuration import list_problems
-from gateway.cli.errors import Misused, report_errors
+from gateway.cli.errors import report_errors
 from gateway.cli.help import DEFAULT_URL, examples
-from gateway.cli.lines import clean
 from gateway.cli.options import RowsOption
 from gateway.cli.probes import ProbeTarget, probe, target_of
 from gateway.cli.terminal import Check, count_problems, say_json, show_check, show_heading, show_problems
 from gateway.cli.version import find_sdk_fault, version_of
 
 if TYPE_CHECKING:
-    from dragoman.client import Runtime
     from gateway.errors import Problem
     from gateway.plugins import FoundAdapter
     from gateway.settings.load import Loaded
@@ -32,7 +30,6 @@ LIBRARIES = (
     "pydantic", "python-socketio", "pyyaml", "rich", "structlog", "typer", "uvicorn",
 )  # fmt: skip
 _REINSTALL = "run `make test` in a clone, or `python -m pip install ./gateway/sdk .` (each with -e while developing)"
-_MOST_LINKS = 20
 
 commands = typer.Typer()
 
@@ -55,12 +52,16 @@ def _run_checks(config: Path | None, *, env: Mapping[str, str], as_json: bool) -
     report.show("Adapters", _check_adapters(adapters))
     loaded = _check_configuration(config, env, report)
     if loaded is not None:
+        from gateway.cli.doctor_gateway import check_links, check_rules
         from gateway.cli.doctor_store import check_store
 
         report.show("Store", check_store(loaded.settings.engine))
         report.show("Network", _check_network(loaded.settings))
         own = loaded.settings.public_url
-        report.show("Links", check_links(env, str(own).rstrip("/") if own else DEFAULT_URL))
+        url = str(own).rstrip("/") if own else DEFAULT_URL
+        report.show("Links", check_links(env, url))
+        if rules := list(check_rules(loaded.settings, env, url)):
+            report.show("Rules", rules)
     if not as_json:
         show_heading(report.summary)
     return report.well
@@ -179,47 +180,3 @@ def _check_network(settings: "Settings") -> Iterator[Check]:
             yield Check("ok", f"{name} accepts connections")
         else:
             yield Check("broken", f"{name}: {reached.fault}", reached.fix)
-
-
-def check_links(env: Mapping[str, str], default: str = DEFAULT_URL) -> Iterator[Check]:
-    """Ask the running gateway for the sessions without a link and the failing executors, with the reasons."""
-    from dragoman.client import ClientError
-    from gateway.cli.connection import GatewayConnection, explain_error
-
-    url = env.get("DRAGOMAN_URL") or default
-    try:
-        with GatewayConnection(url, env.get("DRAGOMAN_KEY")) as gateway:
-            runtimes = gateway.run(gateway.client.runtimes())
-            conditions = gateway.run(gateway.client.activity()).conditions
-    except ClientError as exc:
-        refusal = explain_error(exc, url)
-        yield Check("note", f"not checked: {refusal}", refusal.fix)
-        return
-    except Misused as exc:
-        yield Check("note", f"not checked: {exc}", "check DRAGOMAN_URL and DRAGOMAN_KEY")
-        return
-    yield from _describe_links(runtimes, url)
-    for one in conditions:
-        yield Check("warning", f"{one.kind} {clean(one.name)}: {clean(one.reason or 'fails', 700)}")
-
-
-def _describe_links(runtimes: "Sequence[Runtime]", url: str) -> Iterator[Check]:
-    links = [(f"{runtime.name}/{clean(link.native_id)}", link) for runtime in runtimes for link in runtime.links]
-    up = sum(link.state == "up" for _, link in links)
-    total = len(links) + sum(runtime.autostart is not None for runtime in runtimes)
-    yield Check("ok" if up or not total else "warning", f"{up} of {total} up at {url}")
-    waiting = [(name, link) for name, link in links if link.state in {"asleep", "connecting"}]
-    for name, link in waiting[:_MOST_LINKS]:
-        why = f": {clean(link.reason, 300)}" if link.reason else ""
-        yield Check("note", f"{name} is {link.state}{why}")
-    if len(waiting) > _MOST_LINKS:
-        yield Check("note", f"and {len(waiting) - _MOST_LINKS} more", "GET /v1/runtimes lists all")
-    if unstarted := [name for name, link in links if link.lacks_tools is None]:
-        more = f" and {len(unstarted) - 1} more" if len(unstarted) > 1 else ""
-        yield Check("note", f"the tools of {unstarted[0]}{more} are not known before the first message")
-    lacking = [(name, link) for name, link in links if link.lacks_tools]
-    for name, link in lacking[:_MOST_LINKS]:
-        why = clean(link.lacks_tools_reason or "the runtime has not listed them", 500)
-        yield Check("warning", f"{name} has no tools: {why}")
-    if len(lacking) > _MOST_LINKS:
-        yield Check("note", f"and {len(lacking) - _MOST_LINKS} more without tools", "GET /v1/runtimes lists all")

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from gateway.adapter.port import Order
 from gateway.cli.commands import app
-from gateway.cli.doctor import check_links
+from gateway.cli.doctor_gateway import check_links
 from gateway.errors import LinkLost, LinkRefused
 from gateway.events import CallId, SessionId
 from tests.engines.postgres_server import temporary_schema

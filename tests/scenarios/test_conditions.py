@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from gateway.cli.doctor import check_links
+from gateway.cli.doctor_gateway import check_links
 from gateway.errors import EngineUnavailable
 from gateway.runtime.system_clock import SystemClock
 from gateway.runtime.tuning import Tuning

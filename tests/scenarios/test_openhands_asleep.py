@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.cli.doctor import check_links
+from gateway.cli.doctor_gateway import check_links
 from gateway.testing.runtimes.openhands.progress import Manners
 from tests.scenarios.environment import API_KEY, Running, until
 from tests.scenarios.fleet import (

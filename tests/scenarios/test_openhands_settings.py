@@ -12,7 +12,7 @@ import mcp.client.streamable_http  # noqa: F401 # pyright: ignore[reportUnusedIm
 import pytest
 
 import gateway.http.mcp.server  # noqa: F401 # pyright: ignore[reportUnusedImport] - the same
-from gateway.cli.doctor import check_links
+from gateway.cli.doctor_gateway import check_links
 from gateway.runtime.system_clock import SystemClock
 from gateway.serve import read_configuration
 from gateway.store.sqlite import SqliteEngine
