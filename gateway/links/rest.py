@@ -129,6 +129,12 @@ class RestClient:
         request = self._client.build_request("POST", path, content=content, headers=headers)
         return await self._request(request, within, most)
 
+    async def _send(self, request: httpx.Request) -> httpx.Response:
+        if self._client.is_closed:
+            # Work that has waited for another response may go on after the end of its link.
+            raise LinkLost(f"{self.mask(_line(request))}: the link has ended", unsent=True)
+        return await self._client.send(request, stream=True)
+
     async def _request(self, request: httpx.Request, within: timedelta, most: int) -> RestAnswer:
         request.headers.setdefault("Accept", "application/json")
         response: httpx.Response | None = None
@@ -136,7 +142,7 @@ class RestClient:
         unsent = refused = False
         try:
             async with limit:
-                response = await self._client.send(request, stream=True)
+                response = await self._send(request)
                 body = await _read_json(await read_whole(response, most))
         except TimeoutError:
             failure = describe_silence(limit, f"no answer within {within.total_seconds():g} s")
@@ -173,7 +179,7 @@ class RestClient:
         try:
             try:
                 async with limit:
-                    response = await self._client.send(request, stream=True)
+                    response = await self._send(request)
                     if not response.is_success:
                         content = await _read_json(await read_whole(response, MAX_ERROR))
                         failure = refusal(_answer(response, content), self.mask)

@@ -51,3 +51,14 @@ async def test_a_limit_that_expires_while_the_process_stands_still_does_not_blam
         time.sleep(1.5)  # noqa: ASYNC251
         assert "this process did not run for 1 s" in await asking
         await ended.wait()
+
+
+async def test_a_request_after_the_end_of_its_link_is_lost_unsent() -> None:
+    async with RestClient("http://127.0.0.1:9", headers={}, mask=Mask(())) as client:
+        pass
+    with pytest.raises(LinkLost, match="/state: the link has ended") as caught:
+        await client.get("/state", {}, within=timedelta(seconds=10))
+    assert caught.value.unsent
+    with pytest.raises(LinkLost, match="the link has ended"):
+        async with client.stream("/state", headers={}, within=timedelta(seconds=10), idle=timedelta(seconds=10)):
+            pass

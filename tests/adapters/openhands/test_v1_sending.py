@@ -216,6 +216,26 @@ async def test_a_message_without_an_answer_may_have_arrived_if_the_store_lacks_i
         assert await within(link.wait_closed())
 
 
+@pytest.mark.requirement("OV24", "OV90")
+async def test_a_message_that_hangs_while_its_link_ends_is_in_doubt() -> None:
+    """A frozen sandbox keeps its connections open and answers nothing."""
+    server, asked = server_in(IDLE), asyncio.Event()
+
+    async def freeze(_channel: str, _body: Any) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    server.on_post = freeze
+    async with server.serve():
+        async with linked(server, record := Collector()) as link:
+            await record.wait_for(len(server.stored) + 1)
+            sending = asyncio.ensure_future(link.send_all([message("Hi")]))
+            await within(asked.wait())
+        with pytest.raises(LinkLost) as lost:
+            await within(sending)
+    assert not lost.value.unsent
+
+
 @pytest.mark.requirement("OV29")
 async def test_an_equal_message_that_was_sent_before_proves_nothing_about_the_next() -> None:
     server = server_in(IDLE)
