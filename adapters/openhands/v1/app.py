@@ -5,17 +5,20 @@ from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from http import HTTPStatus
 from typing import Any, cast
 from urllib.parse import urlsplit, urlunsplit
 
 from adapters.openhands.v1.newest import Newest
 from adapters.openhands.v1.options import AppOptions, is_conversation_id, with_dashes
+from adapters.openhands.v1.server import rest_client
 from adapters.openhands.v1.tuning import V1Tuning
+from adapters.openhands.v1.wire import conversation_path
 from adapters.openhands.wire import KEY_HEADER
 from gateway.errors import LinkLost, LinkRefused
 from gateway.events.frozen import frozen
 from gateway.links.masking import Mask
-from gateway.links.rest import MAX_SHORT, RestAnswer, RestClient, refusal
+from gateway.links.rest import MAX_ANSWER, MAX_SHORT, RestAnswer, RestClient, refusal
 
 _SANDBOXES = "/api/v1/sandboxes"
 _CONVERSATIONS = "/api/v1/app-conversations"
@@ -53,7 +56,7 @@ class AppServer:
         self._options = options
         self._rest = rest
         self._within = within
-        pace = _Pace(tuning.poll)
+        self._pace = pace = _Pace(tuning.poll)
         self._sandboxes = _Query(rest, _SANDBOXES, "id", pace, within)
         self._conversations = _Query(rest, _CONVERSATIONS, "ids", pace, within)
         self._tasks = _Query(rest, _TASKS, "ids", pace, within)
@@ -65,7 +68,7 @@ class AppServer:
         """Sandboxes that were started for conversations whose creation failed."""
 
     def note(self, native_id: str, sandbox_id: str) -> None:
-        """Remember the sandbox of a new conversation, which the app server lists only later (OV85)."""
+        """Remember the sandbox of a conversation."""
         self._sandbox_of.put(_plain(native_id), sandbox_id)
 
     async def find(self, native_id: str) -> Sandbox:
@@ -79,11 +82,60 @@ class AppServer:
         if sandbox_id is None:
             match await self._conversations.read(native_id):
                 case {"sandbox_id": str(sandbox_id)} if sandbox_id:
-                    self.note(native_id, sandbox_id)
+                    pass
                 case _:
-                    reason = f"the app server has no conversation {native_id}; it may be deleted"
-                    raise LinkRefused("NO_CONVERSATION", reason, terminal=True)
+                    sandbox_id = await self._search(native_id)
+            self.note(native_id, sandbox_id)
         return await self._wait_running(sandbox_id, may_resume=self._options.resume)
+
+    async def _search(self, native_id: str) -> str:
+        """Find the sandbox of a conversation that the app server does not list, as it learns of ours late (OV85).
+
+        Raises:
+            LinkRefused: no sandbox has the conversation; `terminal` if each of them could tell.
+            LinkLost: the app server or a sandbox cannot tell now.
+        """
+        reason = f"the app server has no conversation {native_id}; it may be deleted"
+        async with self._in_time(f"{reason}, or in a sandbox that cannot be asked"):
+            while True:
+                silent: set[str] = set()
+                for sandbox_id, status, found in await self._list_sandboxes():
+                    sandbox = self._read(sandbox_id, found) or self._last.get(sandbox_id)
+                    has = None if sandbox is None else await self._has(sandbox, native_id)
+                    if has:
+                        return sandbox_id
+                    if has is None:
+                        silent.add(status)
+                # An idle sandbox may be shown as starting (OV81). A paused one stays so.
+                if not silent & {"RUNNING", "STARTING", "ERROR"}:
+                    raise LinkRefused("NO_CONVERSATION", reason, terminal="PAUSED" not in silent)
+
+    async def _list_sandboxes(self) -> list[tuple[str, str, Any]]:
+        """List the sandboxes, each with its id and its status."""
+        async with self._pace.turn:
+            await self._pace.wait()
+            answer = await self._rest.get(f"{_SANDBOXES}/search", {"limit": "100"}, within=self._within, most=MAX_SHORT)
+        if answer.status != HTTPStatus.OK:
+            raise _refusal(answer, self._rest.mask)
+        listed: list[tuple[str, str, Any]] = []
+        items: object = answer.read_object(self._rest.mask).get("items")
+        for item in cast("list[Any]", items) if isinstance(items, list) else ():
+            match item:
+                case {"id": str(sandbox_id), "status": str(status)}:
+                    listed.append((sandbox_id, status, item))
+                case _:
+                    pass
+        return listed
+
+    async def _has(self, sandbox: Sandbox, native_id: str) -> bool | None:
+        """Ask the agent-server of a sandbox for a conversation; None if it cannot tell now."""
+        try:
+            async with rest_client(sandbox.url, sandbox.key) as rest:
+                answer = await rest.get(conversation_path(native_id), {}, within=self._within, most=MAX_ANSWER)
+        except (LinkLost, LinkRefused):
+            return None
+        known: dict[int, bool] = {HTTPStatus.OK: True, HTTPStatus.NOT_FOUND: False}
+        return known.get(answer.status)
 
     @asynccontextmanager
     async def sandbox(self) -> AsyncGenerator[Sandbox]:

@@ -16,13 +16,12 @@ from adapters.openhands.v1.link import open_link
 from adapters.openhands.v1.newest import Newest
 from adapters.openhands.v1.options import OpenHandsV1Options, is_conversation_id, with_dashes
 from adapters.openhands.v1.posting import places_of
-from adapters.openhands.v1.server import Conversation, ServerConnection
+from adapters.openhands.v1.server import Conversation, ServerConnection, rest_client
 from adapters.openhands.v1.tuning import PRODUCTION, V1Tuning
-from adapters.openhands.wire import COUNT_PATH, KEY_HEADER, OPENAPI_PATH, SERVER_INFO_PATH, app_server
+from adapters.openhands.wire import COUNT_PATH, OPENAPI_PATH, SERVER_INFO_PATH, app_server
 from gateway.adapter.port import Created, Link, Order, Receiver, Tool
 from gateway.errors import LinkLost, LinkRefused
 from gateway.links.http_session import shared_session
-from gateway.links.masking import Mask
 from gateway.links.rest import MAX_SHORT, RestClient, refusal
 
 _IDENTIFY = timedelta(seconds=3)
@@ -44,12 +43,8 @@ async def open_connector(
             app = await stack.enter_async_context(open_app(options.app, options.connect_timeout, tuning))
             yield OpenHandsV1Connector(options, session, app, tuning)
         else:
-            rest = await stack.enter_async_context(_client(options.url, options.key))
+            rest = await stack.enter_async_context(rest_client(options.url, options.key))
             yield OpenHandsV1Connector(options, session, rest, tuning)
-
-
-def _client(url: str, key: str) -> RestClient:
-    return RestClient(url, headers={KEY_HEADER: key} if key else {}, mask=Mask((key,)))
 
 
 class OpenHandsV1Connector:
@@ -76,7 +71,7 @@ class OpenHandsV1Connector:
             return await self._create(await self._server(source, self._options.url, self._options.key), order)
         if self._options.conversation is None:
             return Created(await source.create(), losses_of(None, order))
-        async with source.sandbox() as sandbox, _client(sandbox.url, sandbox.key) as rest:
+        async with source.sandbox() as sandbox, rest_client(sandbox.url, sandbox.key) as rest:
             created = await self._create(await self._server(rest, sandbox.url, sandbox.key), order)
             source.note(created.native_id, sandbox.sandbox_id)
             return created
@@ -152,7 +147,7 @@ class OpenHandsV1Connector:
             yield await self._server(source, self._options.url, self._options.key)
             return
         sandbox = await source.find(native_id)
-        async with _client(sandbox.url, sandbox.key) as rest:
+        async with rest_client(sandbox.url, sandbox.key) as rest:
             yield await self._server(rest, sandbox.url, sandbox.key)
 
     async def _server(self, rest: RestClient, url: str, key: str) -> ServerConnection:

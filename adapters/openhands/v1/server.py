@@ -5,8 +5,15 @@ from datetime import timedelta
 from adapters.openhands.v1.newest import Newest
 from adapters.openhands.v1.options import OpenHandsV1Options
 from adapters.openhands.v1.tuning import V1Tuning
+from adapters.openhands.wire import KEY_HEADER
 from gateway.events.frozen import frozen
+from gateway.links.masking import Mask
 from gateway.links.rest import RestClient
+
+
+def rest_client(url: str, key: str) -> RestClient:
+    """Make a client of an agent-server; the key may be empty."""
+    return RestClient(url, headers={KEY_HEADER: key} if key else {}, mask=Mask((key,)))
 
 
 @frozen

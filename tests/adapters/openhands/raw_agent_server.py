@@ -249,6 +249,8 @@ class RawAgentServer:
             if self.on_search is not None:
                 await self.on_search(request)
             await _reply(send, RestAnswer(200, self._page(request.query)))
+        elif request.method == "GET" and not steps:
+            await _reply(send, RestAnswer(200, {"id": CONVERSATION}))
         elif request.method == "GET" and steps == "events/count":
             await _reply(send, RestAnswer(200, len(self.stored)))
         elif request.method == "POST" and request.path.startswith(_PREFIX):

@@ -23,6 +23,8 @@ class RawApp:
         self.statuses: deque[str | None] = deque()
         """What the sandbox is shown as, one for each query; then as `status`. None: unknown."""
         self.status = "RUNNING"
+        self.other: dict[str, Any] = {"status": "MISSING", "session_api_key": None, "exposed_urls": None}
+        """Another sandbox, which does not have the conversation."""
         self.host: str | None = None
         self.tasks: deque[dict[str, Any]] = deque()
         self.is_listed = True
@@ -67,6 +69,10 @@ class RawApp:
         match method, path:
             case "GET", "/sandboxes":
                 return RestAnswer(200, [self._sandbox(name) for _, name in query])
+            case "GET", "/sandboxes/search":
+                # One without an agent-server stands first.
+                items = [{"id": "sandbox-0", **self.other}, self._sandbox(SANDBOX)]
+                return RestAnswer(200, {"items": [one for one in items if one is not None], "next_page_id": None})
             case "GET", "/app-conversations":
                 known = {"id": PLAIN, "sandbox_id": SANDBOX, "sandbox_status": self.status, "session_api_key": KEY}
                 return RestAnswer(200, [known if self.is_listed else None for _ in query])

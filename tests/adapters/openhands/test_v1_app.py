@@ -19,6 +19,7 @@ from tests.adapters.openhands.raw_app_server import APP_KEY, PLAIN, SANDBOX, Raw
 from tests.adapters.openhands.v1_links import SHORT
 
 READY = {"id": "task1", "status": "READY", "app_conversation_id": PLAIN}
+OTHER = "00000000-0000-4000-8000-000000000000"
 LLM = {"model": "openai/gpt-4o"}
 
 
@@ -96,7 +97,37 @@ async def test_a_sandbox_that_is_gone_is_refused_for_good(shown: str | None) -> 
 async def test_a_conversation_that_the_app_lacks_is_refused_for_good() -> None:
     async with app() as (server, connector):
         server.is_listed = False
-        with pytest.raises(LinkRefused, match="NO_CONVERSATION"):
+        with pytest.raises(LinkRefused, match="NO_CONVERSATION") as refusal:
+            await enter(connector.connect(OTHER, Collector()))
+        assert refusal.value.terminal
+        # A paused sandbox may have it.
+        server.other["status"] = "PAUSED"
+        with pytest.raises(LinkRefused, match="NO_CONVERSATION") as refusal:
+            await enter(connector.connect(OTHER, Collector()))
+        assert not refusal.value.terminal
+
+
+@pytest.mark.requirement("OV81", "OV85")
+async def test_a_new_process_finds_a_conversation_that_the_app_does_not_list_in_its_sandbox() -> None:
+    async with app() as (server, connector):
+        server.is_listed = False
+        # The server of another sandbox does not answer, and the right one is shown as starting while it idles.
+        gone = [{"name": "AGENT_SERVER", "url": "http://127.0.0.1:9"}]
+        server.other |= {"status": "RUNNING", "exposed_urls": gone}
+        server.statuses += ["STARTING", "STARTING", "RUNNING"]
+        await enter(connector.connect(CONVERSATION, Collector()))
+        assert len([path for _, path, _, _ in server.requests if path == "/sandboxes/search"]) == 3
+        # From then on its sandbox is known.
+        await enter(connector.connect(CONVERSATION, Collector()))
+        assert len([path for _, path, _, _ in server.requests if path == "/sandboxes/search"]) == 3
+
+
+@pytest.mark.requirement("OV85")
+async def test_a_sandbox_that_cannot_be_asked_leaves_open_whether_it_has_the_conversation() -> None:
+    async with app(more={"start_timeout": "300ms"}) as (server, connector):
+        server.is_listed = False
+        server.status = "STARTING"
+        with pytest.raises(LinkLost, match="or in a sandbox that cannot be asked"):
             await enter(connector.connect(CONVERSATION, Collector()))
 
 
