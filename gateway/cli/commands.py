@@ -34,6 +34,7 @@ _MODULES: Mapping[str, str] = {
         ("calls", ("calls",)),
         ("inbox", ("inbox", "answer")),
         ("approvals", ("approvals",)),
+        ("links", ("links",)),
         ("tail", ("tail",)),
         ("send", ("send",)),
         ("explain", ("explain",)),

@@ -168,6 +168,9 @@ def _add_approval(reasons: Reasons, case: Case, approve: Approval) -> None:
     reasons.add("approval", f"the call waits until a human allows it, at most {within}", "doubtful")
     keys = case.settings.api.keys
     allowed = [key.name for key in keys if "approve" in key.scopes and (not approve.by or key.name in approve.by)]
+    if case.settings.approvals.links:
+        names = [f"link {notified.to}" for notified in case.settings.approvals.notify]
+        allowed += [name for name in names if not approve.by or name in approve.by]
     if not keys:
         reasons.add(
             "keys", "none are configured, so everybody who reaches the loopback address may allow it", "doubtful"

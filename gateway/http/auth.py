@@ -4,7 +4,7 @@ import hashlib
 import hmac
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeVar, cast
 
 import structlog
 from pydantic import SecretStr
@@ -28,6 +28,8 @@ from gateway.settings.model import Api, ApiKey
 Scope = Literal["read", "drive", "operate", "answer", "approve"]
 Page = Literal["metrics", "version", "openapi"]
 Holder = TypeVar("Holder")
+LINK = "link"
+"""The state of a request in this process whose caller holds a link."""
 FORWARDED = "forwarded"
 """The state of a request that is set if another instance has signed and forwarded it."""
 _TOOL_TOKEN = START.encode()
@@ -93,6 +95,7 @@ ACCESS: dict[str, Access] = {
     "dismissDeadLetter": Access("operate"),
     "dismissDeadLetters": Access("operate"),
     "enableDestination": Access("operate"),
+    "rotateLinks": Access("operate"),
     "reloadConfiguration": Access("operate"),
     "listInstances": Access("read"),
     "getActivity": Access("read"),
@@ -187,6 +190,8 @@ class Authenticator:
             return ANONYMOUS
         if HEADER in request.headers:
             return await self._forwarded_caller(request, access)
+        if (holder := request.scope["state"].get(LINK)) is not None:
+            return cast(Caller, holder)
         api = self._load_keys()
         check_origin(request, self._gateway.settings)
         if access.token and self._holds_token(request):
@@ -247,6 +252,9 @@ class Authenticator:
             if one.name == hop.name and hop.scopes <= one.scopes
         ]
         others = [CALLBACK] if access.token else []
+        if access.instead == "approve":
+            notified = self._gateway.settings.approvals.notify
+            others += [Caller(f"link {one.to}", frozenset({"approve"})) for one in notified]
         if access.tools:
             others += [*TOOLS.values(), *self._clients_of(hop.name)]
         if not self._keyring:

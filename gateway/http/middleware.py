@@ -19,6 +19,7 @@ from gateway.http.prefix import local_path, prefix_of
 from gateway.log_limit import LogLimit
 from gateway.runtime.app import Gateway
 from gateway.runtime.cluster.hops import HEADER, VERSION
+from gateway.runtime.delivery.links import START
 
 BODY_DEADLINE = timedelta(seconds=30)
 REQUEST_ID = b"x-request-id"
@@ -28,6 +29,8 @@ _CLIENT_LEFT = 499
 _UNKNOWN_BODY = 16 * 1024
 _UNKNOWN_MEMORY = 1024 * 1024
 """The limits of a body, and of all bodies, of requests that are not authenticated, such as a sign-in."""
+_LINK = "/a/"
+"""What precedes the token of a link in a path; a proxy may keep a prefix before it."""
 _HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -116,7 +119,7 @@ class RequestMiddleware:
         mistake: BaseException | None,
     ) -> None:
         # The query string is never logged: callback tokens live there.
-        path: str = scope["path"]
+        path = _hide_link(scope["path"])
         caller = scope["state"].get("caller")
         facts = {
             "method": "HEAD" if scope["state"]["head"] else scope["method"],
@@ -227,6 +230,12 @@ def _expected(exc: BaseException, deadline: asyncio.Timeout, patience: float) ->
         # The gateway has ended a task that the request waits for.
         return PROBLEMS["draining"], Draining("the gateway stopped during the request; it may still be done")
     return None
+
+
+def _hide_link(path: str) -> str:
+    """Return a path without the token of a link."""
+    begin, found, _ = path.partition(_LINK)
+    return f"{begin}{_LINK}…" if found and (not begin or START in path) else path
 
 
 def _is_known(scope: Scope) -> bool:

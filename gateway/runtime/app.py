@@ -40,6 +40,7 @@ from gateway.runtime.cluster.hops import Hops
 from gateway.runtime.cluster.member import ClusterMember
 from gateway.runtime.configuration import Configuration, Configured
 from gateway.runtime.delivery.backends import Backends
+from gateway.runtime.delivery.links import Links
 from gateway.runtime.delivery.notices import Notices
 from gateway.runtime.drain import Drain, InFlight, describe
 from gateway.runtime.feeds.all_sessions import EVERY_SESSION, AllSessionsFeed
@@ -158,13 +159,14 @@ class Gateway:
             metrics,
             ask_others=lambda: self._notifications.tell("follow", [EVERY_SESSION]),
         )
+        self.links = Links(engine, clock, ids, key=key)
         self._backends = Backends(
             services,
             make_executor=parts.make_executor,
             make_destination=parts.make_destination,
             keeper=self._keeper,
             notifications=self._notifications,
-            notices=Notices(engine, clock, local_url=parts.local_url),
+            notices=Notices(engine, clock, self.links, local_url=parts.local_url),
         )
         breakers = Breakers(clock, metrics, ids.jitter, rules=breaker_rules(settings), specs=settings.executors)
         self._slots = Slots(breakers, executor_limits(settings), session=session_limit(settings), signal=self._signal)

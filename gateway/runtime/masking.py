@@ -18,7 +18,7 @@ _DEEPEST = 6
 _MOST_MEMBERS = 100
 _SHORTEST_SECRET = 4
 """Shorter values would blank out half of every line."""
-_TOKENS = (b"whsec_", b"dtt_")
+_TOKENS = (b"whsec_", b"dtt_", b"dlk_")
 """The beginnings of the tokens that every mask finds."""
 
 _registered = [NOTHING]

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
+from gateway.addresses import is_loopback
 from gateway.core.arguments import problems_in_schema
 from gateway.core.routing import CALL
 from gateway.settings.covering import covers, has_wildcard, is_wider, may_overlap
@@ -53,15 +54,21 @@ def _combination(route: RouteSpec, place: Place) -> Iterator[Finding]:
 def _approvers(settings: Settings, approve: ApproveSpec, place: Place) -> Iterator[Finding]:
     keys = {key.name: key for key in settings.api.keys}
     able = {name for name, key in keys.items() if "approve" in key.scopes}
+    by_link = {f"link {one.to}" for one in settings.approvals.notify} if settings.approvals.links else set[str]()
     if not keys:
         text = "without `api.keys`, everybody who reaches the loopback address may allow calls; add keys"
         yield _warn(place, text)
-    elif not able:
+    elif not able | by_link:
         yield _warn(place, "no API key has the scope `approve`, so nobody can allow a call; add it to a key")
     if "by" in approve.model_fields_set and not approve.by:
         yield Finding((*place, "by"), "names nobody; list the names of API keys, or remove this")
     for name in approve.by:
-        if name not in keys:
+        if name in by_link:
+            continue
+        if name.startswith("link "):
+            text = f"{name!r} is no link; set `approvals.links`, and name the destination in `approvals.notify`"
+            yield Finding((*place, "by"), text)
+        elif name not in keys:
             yield Finding((*place, "by"), f"no API key is called {name!r}; {suggest(name, keys)}")
         elif able and name not in able:
             yield Finding((*place, "by"), f"the key {name!r} lacks the scope `approve`; add it, or name another key")
@@ -77,8 +84,25 @@ def _notices(settings: Settings) -> Iterator[Finding]:
             yield Finding(place, f"there is no destination {name!r}; {known}")
         if name in names[:n]:
             yield Finding(place, f"{name!r} is named twice; remove one")
+    if settings.approvals.links:
+        yield from _links(settings)
     if notify and not any(route.approve for route in settings.routes):
         yield _warn(("approvals", "notify"), "no route has `approve`, so nobody is notified; add it to one")
+
+
+def _links(settings: Settings) -> Iterator[Finding]:
+    place, url = ("approvals", "links"), settings.public_url
+    if not settings.approvals.notify:
+        yield _warn(place, "no notice is sent, so nobody gets a link; name destinations in `approvals.notify`")
+    if url is None:
+        yield _warn(place, "without `public_url`, links only lead to the loopback address; set it to the gateway's URL")
+    elif url.scheme == "http" and not is_loopback(url.host or ""):
+        yield Finding(place, "links would cross the network unencrypted; write an https:// URL as `public_url`")
+    for n, notified in enumerate(settings.approvals.notify):
+        spec = settings.destinations.get(notified.to)
+        if spec is not None and spec.url.scheme == "http" and not is_loopback(spec.url.host or ""):
+            text = f"notices to {notified.to!r} carry links unencrypted; write an https:// URL in `destinations`"
+            yield _warn(("approvals", "notify", n), text)
 
 
 def _unreached(settings: Settings, index: int, route: RouteSpec) -> Iterator[Finding]:

@@ -117,6 +117,8 @@ class ApprovalsSpec(Section):
     notify: Annotated[tuple[NotifySpec, ...], _OrNames(), BeforeValidator(_to_each)] = ()
     """The destinations that get a notice when a call is held, and when its question ends: names, or `{to: NAME,
     arguments: true}`."""
+    links: bool = False
+    """Whether notices contain a link with which whoever has it may answer, instead of the address of the inbox."""
     while_held: Literal["deliver", "queue"] = "deliver"
     """What happens to messages that would wake the agent while a call of its session waits: deliver sends them, queue
     keeps them until the call has been answered."""

@@ -176,6 +176,7 @@ async def _look_after(story: Story, environment: Environment, http: httpx.AsyncC
     await story.ask(http, "redeliverEvent", copy, example="copy", session_id=session, sequence=sequence)
     story.record("redeliverEvent", "requests", "runtime", {"target": "runtime"})
     await story.ask(http, "enableDestination", name="log")
+    await story.ask(http, "rotateLinks")
     environment.configuration["executors"] = {"cards": {"type": "webhook", "url": "http://other.invalid"}}
     await story.ask(http, "reloadConfiguration")
     await story.ask(http, "listInstances")

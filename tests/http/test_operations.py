@@ -194,6 +194,7 @@ WAYS: dict[str, Way] = {
     "dismissDeadLetter": _letter,
     "dismissDeadLetters": _letters,
     "enableDestination": _enable,
+    "rotateLinks": _ask,
     "reloadConfiguration": _ask,
     "listInstances": _ask,
     "getActivity": _activity,

@@ -11,50 +11,19 @@ from typing import Any
 import pytest
 from fastapi import FastAPI, Request, Response
 
-from gateway.testing.runtimes.huma.calls import SimCall
 from gateway.testing.serving import Served
 from tests.pace import PATIENCE
 from tests.ports import free_port
 from tests.readme.pages import block
-from tests.scenarios.environment import API_KEY, Running, Scene, until
-from tests.scenarios.hooks import SECRET, Asked, Gate, Said, success
+from tests.scenarios.environment import Running, Scene, until
+from tests.scenarios.hooks import SECRET, Asked, Gate, Said
+from tests.scenarios.notified import ASKED, CLOSED, GIVEN, deny, held, notify
 from tests.scenarios.replica_processes import fleet
-
-GIVEN = {"amount": 150}
-ASKED, CLOSED = "interaction.asked", "interaction.closed"
 
 
 @pytest.fixture
 def gated(newer: Scene) -> Scene:
-    """A scene in which a person is asked about each call of `free`, and `ops` and `lead` are told."""
-    to = {"secret": SECRET, "backoff": {"initial": "10ms", "maximum": "20ms"}}
-    newer.configure(
-        {
-            "api": {"keys": [{"name": "lead", "key": API_KEY, "scopes": ["read", "drive", "operate", "approve"]}]},
-            "routes": [
-                {"match": {"tool": "free"}, "to": "cards", "approve": True},
-                {"match": {"tool": "*"}, "to": "cards"},
-            ],
-            "runtimes": {"finn": {"labels": {"team": "blue"}}},
-            "destinations": {name: {**to, "url": f"{newer.hooks.url}/{name}"} for name in ("ops", "lead")},
-            "approvals": {"notify": ["ops"]},
-        }
-    )
-    newer.hooks.scripts["free"] = success("refunded")
-    return newer
-
-
-async def held(scene: Scene, one: Running) -> tuple[SimCall, dict[str, Any]]:
-    """Let the agent call, and return its call and the question."""
-    await scene.agent.wait_connected()
-    call = await scene.agent.call("free", GIVEN)
-    await one.wait_call(call.call_id, "held")
-    (asked,) = (await one.get("/v1/interactions", state="waiting"))["data"]
-    return call, asked
-
-
-async def deny(one: Running, asked: dict[str, Any]) -> None:
-    await one.post(f"/v1/interactions/{asked['interaction_id']}/answer", {"decision": "deny"}, status=200)
+    return notify(newer)
 
 
 async def unsent(one: Running) -> bool:

@@ -9,9 +9,11 @@ from typing import Any
 from gateway.core.session import RetryPolicy
 from gateway.executors.port import Copied
 from gateway.guard import Tasks, guard
+from gateway.runtime.delivery.links import Links
 from gateway.runtime.delivery.notices import Notices
 from gateway.runtime.delivery.subscriptions import DeliveryRules, EventDelivery, target_of
 from gateway.runtime.policy import copying_of
+from gateway.runtime.system_clock import SystemIds
 from gateway.settings.model import DestinationSpec
 from gateway.store.rows import Page, Send
 from gateway.store.sqlite import TemporaryEngine
@@ -83,7 +85,7 @@ async def delivering(
             "log",
             receiver,
             DeliveryRules(POLICY, concurrency=4, longest_sleep=30.0, reconnect_within=WITHIN),
-            Notices(engine, clock, local_url=None),
+            Notices(engine, clock, Links(engine, clock, SystemIds(clock), key=b"key"), local_url=None),
             engine=engine,
             clock=clock,
             jitter=lambda: 0.5,

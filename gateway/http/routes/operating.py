@@ -1,4 +1,4 @@
-"""Operations for operators: destinations, reload, instances, activity, runtimes, capabilities."""
+"""Operations for operators: destinations, links, reload, instances, activity, runtimes, capabilities."""
 
 from typing import Annotated
 
@@ -28,6 +28,16 @@ async def enable_destination(gateway: GatewayDep, name: NamePath) -> Response:
     """
     await gateway.enable_destination(name)
     return Reply({"name": name, "enabled": True})
+
+
+@router.post("/v1/links/rotate", response_model=responses.LinksRotated, response_description="All links have ended.")
+async def rotate_links(gateway: GatewayDep) -> Response:
+    """End all links of notices.
+
+    Calls keep waiting for a person, and the next notices contain new links.
+    """
+    await gateway.links.rotate()
+    return Reply({"rotated": True})
 
 
 @router.post(

@@ -30,13 +30,15 @@ class ApiProblem(Exception):
 class UiApi:
     """Sends API requests with an operator's key; scopes, forwarding and errors are those of the API."""
 
-    def __init__(self, request: Request, operator: Operator) -> None:
+    def __init__(self, request: Request, operator: Operator, *, state: Mapping[str, Any] | None = None) -> None:
+        """Prepare; `state` is that of each request to the API."""
         self._headers = [one for one in request.scope["headers"] if one[0] in _HEADERS] + operator.credentials
         self.read = ""
         """The path of the last read, with its query."""
         self.key: str | None = None
         """The `Idempotency-Key` of each POST."""
         self._request = request
+        self._state = dict(state or {})
 
     async def get(self, path: str, **query: Any) -> Any:
         """Read a resource; empty query parameters are omitted.
@@ -94,6 +96,7 @@ class UiApi:
             "query_string": query.encode(),
             "headers": [*self._headers, *headers, (b"content-length", b"%d" % len(content))],
             "root_path": "",
+            "state": {**self._state},
         }
         status, parts, is_sent, ended = 0, list[bytes](), False, asyncio.Event()
 

@@ -4,6 +4,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from gateway.http.ui import actions, details, inbox, lists
+from gateway.http.ui.link_pages import LINK_ROUTES
 from gateway.http.ui.live import LiveStream
 from gateway.http.ui.pages import Visit, back_to, page, render
 from gateway.http.ui.rendering import serve_static
@@ -20,6 +21,7 @@ async def _unknown(visit: Visit) -> Response:
 UI_ROUTES: list[Route] = [
     Route("/ui/static/{digest}/{name}", serve_static),
     *SIGN_IN_ROUTES,
+    *LINK_ROUTES,
     page("/ui", lists.overview),
     page("/ui/sessions", lists.sessions),
     page("/ui/sessions", actions.open_session, method="POST"),

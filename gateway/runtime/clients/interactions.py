@@ -74,7 +74,8 @@ class Interactions:
                 continue
             given.update({one.caused_by: one for one in page if one.caused_by is not None and one.caused_by in given})
 
-    async def _describe_end(self, row: InteractionRow) -> str:
+    async def describe_end(self, row: InteractionRow) -> str:
+        """Describe how a question has ended: for an answer, by whom and when."""
         text = f"this question is already {row.state}"
         if row.answered_by is None:
             return text
@@ -117,7 +118,7 @@ class Interactions:
         if row is None:
             raise _not_found(interaction_id)
         if row.state != "waiting":
-            raise Conflict(await self._describe_end(row))
+            raise Conflict(await self.describe_end(row))
         actor = await self._sessions.actor(row.session_id)
         try:
             given: Envelope = await self._sessions.ask(actor, AnswerGiven(interaction_id, body, by, reply_slot()))
@@ -125,7 +126,7 @@ class Interactions:
             ended = await self._engine.interaction(interaction_id)
             if type(exc) is not Conflict or ended is None or ended.state == "waiting":
                 raise
-            raise Conflict(await self._describe_end(ended)) from exc
+            raise Conflict(await self.describe_end(ended)) from exc
         match given.event:
             case ApprovalAsked():
                 raise ApprovalStale("the routes have changed: another interaction asks about the call again")

@@ -10,11 +10,14 @@ from gateway.clock import Clock
 from gateway.core.holding import notice_target
 from gateway.errors import Stale
 from gateway.events import ApprovalAsked, Envelope, InteractionId, interaction_id
+from gateway.events.envelope import dump_event
 from gateway.events.frozen import frozen
+from gateway.runtime.delivery.links import LIFETIME, Link, Links
 from gateway.settings.model import Settings
 from gateway.store.port import Engine
 from gateway.store.rows import InteractionRow, Send, SessionRow
 from gateway.store.step import InteractionState, SendChange, Step
+from gateway.visible import LONGEST_DECISION, length_of
 
 ASKED, CLOSED = "interaction.asked", "interaction.closed"
 _TRIES = 20
@@ -36,6 +39,8 @@ class Known:
 
     row: InteractionRow
     session: SessionRow
+    epoch: str
+    """The epoch of links."""
 
     @property
     def state(self) -> InteractionState:
@@ -46,10 +51,11 @@ class Known:
 class Notices:
     """Looks up what a notice is about, writes it, and marks the row of a question whose state is still the same."""
 
-    def __init__(self, engine: Engine, clock: Clock, *, local_url: str | None) -> None:
+    def __init__(self, engine: Engine, clock: Clock, links: Links, *, local_url: str | None) -> None:
         """Prepare; without a `public_url`, addresses begin with `local_url`."""
         self._engine = engine
         self._clock = clock
+        self._links = links
         self._local_url = local_url
         self._settings = Settings()
 
@@ -70,7 +76,7 @@ class Notices:
         if session is None or not isinstance(asked, ApprovalAsked):
             return None
         found = await self._engine.interaction(_question(row.envelope, asked))
-        return None if found is None else Known(found, session)
+        return None if found is None else Known(found, session, await self._links.epoch())
 
     def write(self, name: str, asked: Envelope, known: Known) -> Notice:
         """Write the notice to a destination."""
@@ -87,7 +93,7 @@ class Notices:
             "state": question.state,
             "expires_at": question.expires_at,
             "age": int((self._clock.now() - asked.recorded_at).total_seconds()),
-            "open": self._inbox(question.interaction_id),
+            "open": self._address(name, event, known),
         }
         if any(notified.to == name and notified.arguments for notified in self._settings.approvals.notify):
             data |= {"arguments": event.arguments, "labels": dict(known.session.labels)}
@@ -111,12 +117,19 @@ class Notices:
                 return True
         return False
 
-    def _inbox(self, question: InteractionId) -> str | None:
-        settings = self._settings
+    def _address(self, name: str, asked: ApprovalAsked, known: Known) -> str | None:
+        """Return the address of a link, or of the inbox."""
+        settings, question = self._settings, known.row
         base = self._local_url if settings.public_url is None else str(settings.public_url)
-        if base is None or not settings.ui.enabled:
+        if base is None:
             return None
-        return f"{base.rstrip('/')}/ui/inbox#{question}"
+        if settings.approvals.links and question.state == "waiting":
+            latest = self._clock.now() + LIFETIME
+            ends = latest if question.expires_at is None else min(latest, question.expires_at)
+            may_allow = length_of(dump_event(asked)) <= LONGEST_DECISION
+            token = self._links.token(Link(question.interaction_id, name, may_allow, ends), known.epoch)
+            return f"{base.rstrip('/')}/a/{token}"
+        return f"{base.rstrip('/')}/ui/inbox#{question.interaction_id}" if settings.ui.enabled else None
 
 
 def _question(asked: Envelope, event: ApprovalAsked) -> InteractionId:

@@ -15,8 +15,11 @@ _PLAIN = re.compile(r"[A-Za-z0-9]+")
 """Characters that have the same form everywhere."""
 _SHORTEST_BASE64 = 8
 """Shorter base64 forms occur in ordinary words."""
-_TOKEN = re.compile(r"\b(?:whsec|dtt)_[A-Za-z0-9+/=_-]+")
+_TOKEN = re.compile(r"\b(?:whsec|dtt|dlk)_[A-Za-z0-9+/=_-]+")
 """The tokens and signing secrets that the gateway makes."""
+
+
+_STARTS = ("whsec_", "dtt_", "dlk_")
 
 
 class Hidden:
@@ -42,7 +45,7 @@ class Hidden:
         """Replace each secret in a text."""
         if self.signs and self._sign.search(text):
             text = self._forms.sub(MASK, text)
-        return _TOKEN.sub(MASK, text) if "whsec_" in text or "dtt_" in text else text
+        return _TOKEN.sub(MASK, text) if any(start in text for start in _STARTS) else text
 
     @cached_property
     def _sign(self) -> re.Pattern[str]:

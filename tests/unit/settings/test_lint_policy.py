@@ -235,6 +235,58 @@ def test_notices_to_nobody_are_errors(complaints: Complain, notify: str, expecte
     assert [line.partition(": ")[2] for line in found] == expected
 
 
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("https://gateway.example", []),
+        ("http://127.0.0.1:8080", []),
+        (
+            "http://gateway.example",
+            [
+                "warning: public_url: callbacks would cross the network unencrypted; write an https:// URL",
+                "approvals.links: links would cross the network unencrypted; write an https:// URL as `public_url`",
+            ],
+        ),
+        (
+            None,
+            [
+                (
+                    "warning: approvals.links: without `public_url`, links only lead to the loopback address; set it "
+                    "to the gateway's URL"
+                )
+            ],
+        ),
+    ],
+)
+def test_links_over_plain_http_are_an_error(complaints: Complain, url: str | None, expected: list[str]) -> None:
+    text = routes("{match: {tool: refund}, to: billing, approve: {by: [link log]}}").replace(
+        "http://log", "https://log"
+    )
+    text += "approvals: {notify: log, links: true}\n" + (f"public_url: {url}\n" if url else "")
+    assert sorted(line.partition(": ")[2] for line in complaints(text)) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("approvals", "by", "expected"),
+    [
+        ("{notify: log}", "link log", "no link; set `approvals.links`, and name the destination in `approvals.notify`"),
+        ("{links: true}", "link log", "no link; set `approvals.links`, and name the destination in `approvals.notify`"),
+        ("{links: true}", "lead", "approvals.links: no notice is sent, so nobody gets a link; name destinations in"),
+        (
+            "{links: true, notify: log}",
+            "lead",
+            "notify[0]: notices to 'log' carry links unencrypted; write an https://",
+        ),
+    ],
+)
+def test_links_that_nobody_gets_or_everybody_reads_are_reported(
+    complaints: Complain, approvals: str, by: str, expected: str
+) -> None:
+    text = routes(f"{{match: {{tool: refund}}, to: billing, approve: {{by: [{by}]}}}}")
+    found = complaints(f"{text}approvals: {approvals}\npublic_url: https://gateway.example\n")
+    assert any(expected in line for line in found), found
+
+
 def test_notices_without_a_held_call_are_doubted(complaints: Complain) -> None:
     text = routes("{match: {tool: refund}, to: billing}") + "approvals: {notify: log}\n"
     warning = "no route has `approve`, so nobody is notified; add it to one"

@@ -452,6 +452,11 @@ class DismissedMany(Many):
     """The number of dismissed dead letters."""
 
 
+class LinksRotated(Shape):
+    rotated: bool
+    """Always true."""
+
+
 class Enabled(Shape):
     name: str
     """The destination."""
