@@ -212,10 +212,15 @@ async def test_the_links_of_a_call_that_ended_otherwise_and_of_a_rotation_have_e
         await held(linked, gateway, {"amount": 1})
         second = await path_in(linked, 2)
         assert (await load(gateway, second)).status_code == 200
+        assert linked.hooks.of(ASKED)[-1].data["asked_before"] == 0
         (row,) = await waiting(gateway)
         await gateway.post(f"/v1/calls/{row['call_id']}/cancel", {}, status=202)
         await linked.hooks.wait_for(2, name=CLOSED)
         assert (await load(gateway, second)).status_code == 410
+        await held(linked, gateway, {"amount": 1})
+        third = await path_in(linked, 3)
+        assert linked.hooks.of(ASKED)[-1].data["asked_before"] == 1
+        assert "asked again, 2nd time" in (await load(gateway, third)).text
 
 
 async def test_the_rule_names_who_may_answer(linked: Scene) -> None:

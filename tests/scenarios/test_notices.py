@@ -49,6 +49,7 @@ async def test_a_destination_is_told_of_a_held_call_and_of_its_end(gated: Scene)
             "rule": "routes[0]",
             "state": "waiting",
             "expires_at": asked["expires_at"].replace("+00:00", "Z"),
+            "asked_before": 0,
             "age": data["age"],
             "open": f"{gateway.url}/ui/inbox#{asked['interaction_id']}",
         }

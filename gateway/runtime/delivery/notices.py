@@ -92,6 +92,7 @@ class Notices:
             "rule": event.rule,
             "state": question.state,
             "expires_at": question.expires_at,
+            "asked_before": question.asked_before,
             "age": int((self._clock.now() - asked.recorded_at).total_seconds()),
             "open": self._address(name, event, known),
         }

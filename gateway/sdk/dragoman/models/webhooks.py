@@ -211,6 +211,8 @@ class NoticeData(WebhookModel):
     """The state of the question; `moot`: the call ended otherwise, or is asked about under another rule."""
     expires_at: AwareDatetime
     """The time until which the call waits."""
+    asked_before: int
+    """The number of equal calls of the session that were canceled while held, within the ten minutes before."""
     age: int
     """The seconds since the call was held."""
     open: str | None
