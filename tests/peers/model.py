@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,8 @@ class Call:
     """One tool call of an answer."""
 
     tool: str
-    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    arguments: Mapping[str, Any] | Callable[[str], Mapping[str, Any]] = field(default_factory=dict[str, Any])
+    """Or what makes them from the result of the last tool."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Model:
         answer = story[step] if step < len(story) else self.else_
         if answer.fault is not None:
             return JSONResponse({"error": {"message": "as scripted", "type": "scripted"}}, status_code=answer.fault)
-        message = _message(answer, len(self.requests))
+        message = _message(answer, len(self.requests), _last_result(body["messages"]))
         if answer.when is not None:
             async with asyncio.timeout(PATIENCE):
                 await answer.when.wait()
@@ -96,6 +97,11 @@ def _last_user(messages: list[dict[str, Any]]) -> tuple[str, int]:
     return "", since
 
 
+def _last_result(messages: list[dict[str, Any]]) -> str:
+    results = [_text(message["content"]) for message in messages if message["role"] == "tool"]
+    return results[-1] if results else ""
+
+
 def _text(content: Any) -> str:
     return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
 
@@ -108,18 +114,22 @@ def _reason(answer: Answer) -> str:
     return "tool_calls" if answer.calls else "stop"
 
 
-def _message(answer: Answer, number: int) -> dict[str, Any]:
+def _message(answer: Answer, number: int, result: str) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": answer.text or None}
     if answer.calls:
         message["tool_calls"] = [
             {
                 "id": f"call_{number}_{index}",
                 "type": "function",
-                "function": {"name": call.tool, "arguments": json.dumps(dict(call.arguments))},
+                "function": {"name": call.tool, "arguments": json.dumps(_arguments(call, result))},
             }
             for index, call in enumerate(answer.calls)
         ]
     return message
+
+
+def _arguments(call: Call, result: str) -> dict[str, Any]:
+    return dict(call.arguments(result) if callable(call.arguments) else call.arguments)
 
 
 async def _stream(answer: Answer, message: dict[str, Any]) -> AsyncIterator[str]:

@@ -1,17 +1,21 @@
 """The gateway with real agent-servers: a scripted model plays against a backend, and everything happens once."""
 
 import asyncio
+import json
+import re
 import signal
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from gateway.events import InteractionId
 from tests.faults.process import Forked, end, run_mortal
 from tests.pace import PATIENCE
 from tests.peers import acp_agent
@@ -160,6 +164,48 @@ async def test_the_game_is_played(peer: Peer) -> None:
         ended = [one["event"] for one in await gateway.events(kind="tool.finished")]
         assert [one["outcome"] for one in ended if one["tool"] == "terminal"] == ["success", "canceled"]
         await all_recorded(peer, gateway, conversation_id)
+
+
+async def test_a_call_that_a_person_changes_and_one_that_a_person_denies(peer: Peer) -> None:
+    def named(result: str) -> dict[str, Any]:
+        assert "Waits for a person's approval. Call get_result" in result
+        found = re.search(r'{"call_id":"[^"]+"}', result)
+        assert found is not None, result
+        return json.loads(found[0])
+
+    peer.configure({"routes": [{"match": {"tool": "ask"}, "to": "cards", "approve": True}]})
+    peer.model.stories["Ask"] = [ASK[0], Answer(calls=(Call("get_result", named),)), ASK[1]]
+    async with peer.running(linked=False) as gateway:
+        conversation_id = await create(gateway)
+        await tell(gateway, "Ask Victoria.")
+        changed = {**GOOD, "rank": "9"}
+        await rule(gateway, peer, decision="allow", arguments=changed)
+        await says(gateway, "She has two.")
+        [asked] = peer.hooks.of("ask")
+        assert (asked.data["arguments"], asked.data["edited"]) == (changed, True)
+        assert "A person changed the arguments to" in str(peer.model.requests[-1])
+        await tell(gateway, "Ask once more.")
+        await rule(gateway, peer, decision="deny", reason="Not today.")
+        await says(gateway, "She has two.", 2)
+        assert len(peer.hooks.of("ask")) == 1
+        assert "a person denied it: Not today." in str(peer.model.requests[-1])
+        await all_recorded(peer, gateway, conversation_id)
+
+
+async def rule(gateway: Running, peer: Peer, **body: Any) -> None:
+    """Answer the question about the only held call, once its agent waits for the result."""
+    waiting = partial(gateway.get, "/v1/interactions", state="waiting")
+
+    async def look() -> dict[str, Any] | None:
+        if "Waits for a person" not in str([one["messages"][-1] for one in peer.model.requests[-1:]]):
+            return None
+        [asked] = (await waiting())["data"]
+        return asked
+
+    asked = await until(look)
+    if body["decision"] == "allow":
+        body["binding"] = asked["event"]["binding"]
+    await gateway.gateway.interactions.answer(InteractionId(asked["interaction_id"]), body, by="lead")
 
 
 async def test_an_interrupted_agent_works_on(peer: Peer) -> None:
