@@ -529,9 +529,9 @@ def made(
 
 
 @asynccontextmanager
-async def logged_to(stream: StringIO) -> AsyncGenerator[StringIO]:
+async def logged_to(stream: StringIO, *, level: log.Level = "info") -> AsyncGenerator[StringIO]:
     """Send what is logged to a stream."""
-    log.configure(format="json", stream=stream)
+    log.configure(level=level, format="json", stream=stream)
     try:
         yield stream
     finally:

@@ -158,8 +158,9 @@ async def plain_gateway(
     settings: Mapping[str, Any] | None = None,
     tuning: Tuning | None = None,
     runtime: PlainRuntime | None = None,
+    parts: Mapping[str, Any] | None = None,
 ) -> AsyncGenerator[tuple[Running, PlainRuntime]]:
-    """Run a gateway with one such runtime, `finn`, on real sockets and a real file."""
+    """Run a gateway with one such runtime, `finn`, on real sockets and a real file; `parts` replaces some of it."""
     runtime = runtime or PlainRuntime()
     config = folder / "plain.yaml"
     written: dict[str, Any] = {
@@ -171,9 +172,9 @@ async def plain_gateway(
     }
     config.write_text(yaml.safe_dump(written))
     loaded = load(config, adapters={"plain": runtime}, env={}).settings
-    parts = replace(parts_for(loaded, reread=lambda: loaded), adapters={"plain": runtime}, tuning=tuning or Tuning())
+    made = replace(parts_for(loaded, reread=lambda: loaded), adapters={"plain": runtime}, tuning=tuning or Tuning())
     with listen_on(port) as listener:
-        async with Gateway.running(loaded, parts) as gateway:
+        async with Gateway.running(loaded, replace(made, **(parts or {}))) as gateway:
             server = make_server(build_app(gateway), loaded.limits)
             serving = asyncio.create_task(server.serve(sockets=[listener]))
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"

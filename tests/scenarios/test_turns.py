@@ -1,0 +1,191 @@
+"""Many sessions in one turn of the loop: the fault of one session and a full store concern nobody else."""
+
+import asyncio
+import gc
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+from threading import Event
+from time import monotonic
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from gateway.events import MessagePosted, SessionId, ToolFinished
+from gateway.runtime.views import News
+from gateway.traces.queue import Traces
+from tests.pace import PATIENCE, within
+from tests.scenarios.crowd import CrowdRuntime, HeldEngine, opened, text
+from tests.scenarios.environment import Running, until
+from tests.scenarios.plain_runtime import plain_gateway
+
+STATIC: Mapping[str, Any] = {
+    "executors": {"cards": {"type": "static", "result": 7}},
+    "routes": [{"match": {"tool": "*"}, "to": "cards"}],
+}
+
+
+@asynccontextmanager
+async def crowd(
+    folder: Path, size: int, *, runtime: CrowdRuntime | None = None, **more: Any
+) -> AsyncGenerator[tuple[Running, CrowdRuntime, HeldEngine, dict[str, SessionId]]]:
+    runtime, engine = runtime or CrowdRuntime(), HeldEngine(folder)
+    parts = {"engine": engine, **more.pop("parts", {})}
+    async with plain_gateway(folder, runtime=runtime, parts=parts, **more) as (running, _):
+        ids = await opened(running, engine, [f"s{number:05d}" for number in range(size)])
+        yield running, runtime, engine, ids
+
+
+async def follow(running: Running, session_id: SessionId, wanted: Sequence[str]) -> list[str]:
+    """Follow a session until its texts and results are as many as wanted; return them."""
+    found: list[str] = []
+    async with asyncio.timeout(PATIENCE), aclosing(running.gateway.follow(session_id, after=0)) as items:
+        async for item in items:
+            for one in item.items if isinstance(item, News) else ():
+                match one.event:
+                    case MessagePosted(content=(first, *_)) if first.type == "text":
+                        found.append(first.text)
+                    case ToolFinished(native_call_id=str(call)):
+                        found.append(call)
+                    case _:
+                        pass
+            if len(found) >= len(wanted):
+                return found
+    return found
+
+
+async def test_a_decision_that_fails_for_one_of_256_sessions_concerns_no_other(tmp_path: Path) -> None:
+    async with crowd(tmp_path, 256, settings=STATIC) as (running, runtime, engine, ids):
+        bad = "s00100"
+        followers = {
+            name: asyncio.create_task(follow(running, session_id, ["before", "after", "call"]))
+            for name, session_id in ids.items()
+        }
+        engine.offered = 0
+        for name in ids:
+            runtime.says(name, text("before"))
+            if name == bad:
+                # No hash can be made of such a number.
+                runtime.asks(name, "huge", n=2**70)
+            else:
+                runtime.says(name, text("after"))
+            runtime.asks(name, "call")
+        await runtime.wait(lambda: all(runtime.results_of(name) == ["call"] for name in ids), "results")
+        assert engine.offered > 1, "several sessions decide in one turn"
+        runtime.says(bad, text("again"))
+        seen = {name: await follower for name, follower in followers.items()}
+        assert seen.pop(bad) == ["before", "call", "again"]
+        assert set(map(tuple, seen.values())) == {("before", "after", "call")}
+        assert [one["event"]["reason"] for one in await running.events(ids[bad], "frame.rejected")] == [
+            "the gateway failed on it (TypeError)"
+        ]
+
+
+def _refuse_poison(text: str) -> str:
+    if "poison" in text:
+        raise RuntimeError("nobody foresaw this")
+    return text
+
+
+async def test_an_effect_that_fails_for_one_of_256_sessions_concerns_no_other(tmp_path: Path) -> None:
+    traces = Traces(lambda _: True, lambda: None, content=True, mask=_refuse_poison)
+    parts = {"traces": traces}
+    async with crowd(tmp_path, 256, settings=STATIC, parts=parts) as (running, runtime, engine, ids):
+        bad = "s00100"
+        followers = {
+            name: asyncio.create_task(follow(running, session_id, ["poison" if name == bad else "call", "next"]))
+            for name, session_id in ids.items()
+        }
+        engine.offered, seat = 0, runtime.seats[bad]
+        for name in ids:
+            # The span of this call cannot be written, which is found out when its outcome is committed.
+            word = "poison" if name == bad else "call"
+            runtime.asks(name, word, word=word)
+        await runtime.wait(lambda: all(runtime.results_of(name) for name in ids), "results")
+        assert engine.offered > 1, "several sessions decide in one turn"
+        # The session starts again from the store, with a new link.
+        await runtime.wait(lambda: runtime.seats[bad] is not seat, "a new link")
+        assert (await running.metrics())['dragoman_faults_total{part="session"}'] == 1
+        for name in ids:
+            runtime.asks(name, "next")
+        await runtime.wait(lambda: all(runtime.results_of(name)[-1] == "next" for name in ids), "next results")
+        seen = {name: await follower for name, follower in followers.items()}
+        assert seen.pop(bad) == ["poison", "next"]
+        assert set(map(tuple, seen.values())) == {("call", "next")}
+        assert all(runtime.results_of(name) == ["call", "next"] for name in ids if name != bad)
+
+
+async def test_a_store_with_room_for_10_of_300_steps_gets_them_all_in_turn(tmp_path: Path) -> None:
+    async with crowd(tmp_path, 300, settings=STATIC) as (running, runtime, engine, ids):
+        engine.most, engine.held, engine.highest = 10, True, 0
+        for name in ids:
+            runtime.asks(name, "call")
+        await until(lambda: _kept(engine, 10))
+        # A session without room in the store has no slot either.
+        assert [one.running for one in running.gateway.status.activity().executors] == [10]
+        assert (await running.http.get("/healthz")).status_code == 200
+        assert not any(runtime.results_of(name) for name in ids)
+        engine.let_go()
+        await runtime.wait(lambda: all(runtime.results_of(name) for name in ids), "results")
+        assert engine.highest == 10
+        assert all(runtime.results_of(name) == ["call"] for name in ids)
+        await until(lambda: _idle(running))
+
+
+async def _kept(engine: HeldEngine, count: int) -> bool:
+    return engine.kept == count
+
+
+async def _idle(running: Running) -> bool:
+    return [one.running for one in running.gateway.status.activity().executors] == [0]
+
+
+@pytest.mark.slow
+@pytest.mark.timing
+async def test_10_000_sessions_that_are_ready_at_once_do_not_hold_up_the_health_check(tmp_path: Path) -> None:
+    settings = {**STATIC, "limits": {"drain": "1s", "sessions": 20_000}}
+    async with crowd(tmp_path, 10_000, settings=settings) as (running, runtime, _, ids):
+        # As `serve` does once it has started its sessions.
+        gc.collect()
+        gc.freeze()
+        try:
+            async with polling(running.url) as waits:
+                for name in ids:
+                    runtime.asks(name, "call")
+                # What the agents say arrives in one turn of the loop here, which no runtime can do.
+                waits.clear()
+                await until(lambda: _count_results(runtime, len(ids)))
+            assert len(waits) > 10
+            assert max(waits) < within(0.25), sorted(waits)[-5:]
+            assert all(runtime.results_of(name) == ["call"] for name in ids)
+        finally:
+            gc.unfreeze()
+
+
+async def _count_results(runtime: CrowdRuntime, count: int) -> bool:
+    return runtime.taken >= count
+
+
+@asynccontextmanager
+async def polling(url: str) -> AsyncGenerator[list[float]]:
+    """Ask for the health all the time in a thread; yields the seconds of each answer."""
+    waits: list[float] = []
+    parts, over = urlsplit(url), Event()
+
+    def poll() -> None:
+        client = HTTPConnection(parts.hostname or "", parts.port, timeout=PATIENCE)
+        while not over.wait(0.01):
+            began = monotonic()
+            client.request("GET", "/healthz")
+            assert client.getresponse().read()
+            waits.append(monotonic() - began)
+        client.close()
+
+    polls = asyncio.create_task(asyncio.to_thread(poll))
+    try:
+        yield waits
+    finally:
+        over.set()
+        await polls
