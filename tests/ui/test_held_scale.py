@@ -1,7 +1,7 @@
 """An inbox of ten thousand held calls, of one session and of a hundred: the first page is quick and bounded."""
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ from gateway.events import ToolRequested
 from gateway.http.ui.inbox import MOST_MARKUP
 from gateway.http.ui.lists import ROWS
 from gateway.store.rows import PAGE_BYTES
+from tests.engines import postgres_server
 from tests.http.conftest import bearer, serving
 from tests.http.environment import Environment, environment_of, until
 from tests.http.test_approvals import GATED
@@ -27,14 +28,16 @@ SCOPES = ["read", "drive", "answer", "approve"]
 
 
 @asynccontextmanager
-async def holding(sessions: int, note: str) -> AsyncGenerator[tuple[Environment, httpx.AsyncClient]]:
+async def holding(
+    sessions: int, note: str, schema: str | None
+) -> AsyncGenerator[tuple[Environment, httpx.AsyncClient]]:
     """Serve a gateway that holds `SIZE` calls; the client is signed in."""
     over: dict[str, Any] = {
         **GATED,
         "api": {"keys": [{"name": "lead", "key": KEY, "scopes": SCOPES}]},
         "limits": {"open_calls": SIZE, "open_bytes": "256MiB", "drain": "1s"},
     }
-    async with environment_of(over) as environment, serving(environment.gateway) as (_, url):
+    async with environment_of(over, schema=schema) as environment, serving(environment.gateway) as (_, url):
         for number in range(sessions):
             await environment.attach(f"agent-{number}")
         for first in range(0, SIZE, AT_ONCE):
@@ -65,10 +68,21 @@ async def fastest(client: httpx.AsyncClient, path: str) -> tuple[float, httpx.Re
     return min(taken), responses[0]
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+async def schema(request: pytest.FixtureRequest) -> AsyncIterator[str | None]:
+    """None for SQLite, or a schema of PostgreSQL."""
+    made = postgres_server.new_schema() if request.param == "postgres" else None
+    yield made
+    if made is not None:
+        await postgres_server.drop_schema(made)
+
+
 @pytest.mark.parametrize(("sessions", "length"), [(1, 10), (100, 10), (100, 8_000)])
-async def test_ten_thousand_held_calls_are_listed_and_answered_in_time(sessions: int, length: int) -> None:
+async def test_ten_thousand_held_calls_are_listed_and_answered_in_time(
+    schema: str | None, sessions: int, length: int
+) -> None:
     # Each character takes five bytes of markup.
-    async with holding(sessions, "<" * length) as (environment, client):
+    async with holding(sessions, "<" * length, schema) as (environment, client):
         took, response = await fastest(client, "/v1/interactions?state=waiting")
         rows = response.json()["data"]
         assert (len(rows), len(response.content) <= PAGE_BYTES + 100_000) == (ROWS, True)
