@@ -56,6 +56,8 @@ def pages_of(ids: Ids) -> dict[str, str]:
         }
     if "call" in ids:
         found["call"] = f"/ui/calls/{ids['call']}"
+    if "interaction" in ids:
+        found["request"] = f"/ui/inbox/{ids['interaction']}"
     return found
 
 
@@ -67,8 +69,8 @@ async def _empty(made: Environment) -> Ids:
 async def _one(made: Environment) -> Ids:
     session_id = await made.attach()
     call_id = await made.ask("c-1")
-    await made.ask_person()
-    return {"session": session_id, "call": call_id}
+    interaction = await made.ask_person()
+    return {"session": session_id, "call": call_id, "interaction": interaction}
 
 
 async def _busy(made: Environment) -> Ids:

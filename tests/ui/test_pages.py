@@ -19,6 +19,7 @@ def pages_of(ids: dict[str, str]) -> list[str]:
         f"/ui/sessions/{ids['session']}/events/3",
         f"/ui/calls/{ids['accepted']}",
         f"/ui/calls/{ids['lost']}",
+        f"/ui/inbox/{ids['interaction']}",
         "/ui/search?q=nothing-has-this-id",
         "/ui/nothing",
         "/ui/calls/unknown",

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from dragoman.models import KINDS
 from dragoman.models.stream import sequence_of
+from gateway.events import interaction_id as name_interaction
 from gateway.http.ui import lanes
 from gateway.http.ui.api import ApiProblem, path_of
 from gateway.http.ui.guard import UI_HEADERS
@@ -96,10 +97,19 @@ async def call(visit: Visit) -> Response:
         story=story,
         drawing=lanes.draw(story.steps),
         is_open=found["state"] in OPEN,
+        request=_request_of(found),
         keeps=_keeps(visit, found["runtime"]),
         seen=stamp(found),
         trace_page=traces.ui if (traces := visit.gateway.settings.traces) else None,
     )
+
+
+def _request_of(call: Mapping[str, Any]) -> str | None:
+    """Return the interaction of a held call."""
+    asked = [one["sequence"] for one in call["events"] if one["event"]["kind"] == "approval.asked"]
+    if call["state"] != "held" or not asked:
+        return None
+    return name_interaction(session=call["session_id"], native_id=call["call_id"], n=max(asked))
 
 
 async def story_json(visit: Visit) -> Response:

@@ -16,7 +16,7 @@ from tests.http.environment import Environment, environment_of
 from tests.http.test_approvals import DONE, GATED, hold
 from tests.http.ui.browser import Browser, browsing, forms_in
 
-SCOPES = ["read", "answer", "approve"]
+SCOPES = ["read", "answer", "approve", "operate"]
 KEYS = [
     {"name": "lead", "key": "lead-key", "scopes": SCOPES},
     {"name": "viewer", "key": "view-key", "scopes": SCOPES[:2]},
@@ -199,6 +199,26 @@ async def test_a_call_that_an_agent_cancels_and_makes_again_says_so(environment:
     assert page.text.count("asked again, 3rd time") == 1
     (row,) = (await browser.http.get("/v1/interactions?state=waiting", headers=bearer("lead-key"))).json()["data"]
     assert row["asked_before"] == 2
+
+
+async def test_the_story_of_a_held_call_leads_to_its_request(environment: Environment, browser: Browser) -> None:
+    await environment.attach()
+    call_id = await hold(environment)
+    action, _ = await own_page(environment, browser)
+    assert f'href="{action.removesuffix("/answer")}">Decide on it' in (await browser.open(f"/ui/calls/{call_id}")).text
+    assert "Send again" not in (await browser.open(f"/ui/calls/{call_id}")).text
+    # Another rule asks again: the first question is moot.
+    narrower = {"match": {"tool": "refund", "runtime": "finn"}, "to": "cards", "approve": True}
+    await environment.reload({"routes": [narrower]})
+    page = await browser.open(action.removesuffix("/answer"))
+    assert (await browser.send(action, forms_in(page, action)[0])).status_code == 409
+    rows, _ = await environment.engine.interactions(Page(), state="waiting")
+    again = f"/ui/inbox/{rows[0].interaction_id}"
+    assert f'href="{again}">Decide on it' in (await browser.open(f"/ui/calls/{call_id}")).text
+    allow = forms_in(await browser.open(again), f"{again}/answer")[0]
+    assert (await browser.send(f"{again}/answer", allow)).status_code == 303
+    await environment.call("c-1", "succeeded")
+    assert "Decide on it" not in (await browser.open(f"/ui/calls/{call_id}")).text
 
 
 async def test_without_the_scope_the_inbox_only_shows(environment: Environment, url: str) -> None:

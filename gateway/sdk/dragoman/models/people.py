@@ -37,7 +37,8 @@ class Interaction(Shape):
     """What an approval allows: the hash of the call with its arguments, or of the request of the runtime."""
     asked_before: int | None = None
     """The number of equal calls of the session that were canceled while they were held, within the ten minutes before
-    this held call; null for a question of the runtime, and in the response to an answer."""
+    this held call, among the last hundred that ended without an answer; null for a question of the runtime, and in the
+    response to an answer."""
 
 
 class AnsweredInteraction(Interaction):
