@@ -1,4 +1,5 @@
 """Executors and destinations in use, and copies of events.
 
-May import `clock`, `core`, `errors`, `events`, `executors`, `guard`, `log_limit`, `settings`, `store`.
+May import `clock`, `core`, `errors`, `events`, `executors`, `guard`, `log_limit`, `settings`, `store`,
+`visible`.
 """

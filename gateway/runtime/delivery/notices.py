@@ -34,7 +34,7 @@ class Notice:
 
 
 @frozen
-class Known:
+class KnownQuestion:
     """A question as the store has it."""
 
     row: InteractionRow
@@ -68,7 +68,7 @@ class Notices:
         now = self._clock.now()
         return [*await self._engine.pending_sends(target=notice_target(name), due_before=now, limit=limit)]
 
-    async def look(self, row: Send) -> Known | None:
+    async def look(self, row: Send) -> KnownQuestion | None:
         """Look up the question of a row; None if it was removed."""
         asked = row.envelope.event
         # The session first: a state that is read later cannot be older than its events.
@@ -76,9 +76,9 @@ class Notices:
         if session is None or not isinstance(asked, ApprovalAsked):
             return None
         found = await self._engine.interaction(_question(row.envelope, asked))
-        return None if found is None else Known(found, session, await self._links.epoch())
+        return None if found is None else KnownQuestion(found, session, await self._links.epoch())
 
-    def write(self, name: str, asked: Envelope, known: Known) -> Notice:
+    def write(self, name: str, asked: Envelope, known: KnownQuestion) -> Notice:
         """Write the notice to a destination."""
         event = asked.event
         assert isinstance(event, ApprovalAsked)
@@ -102,7 +102,7 @@ class Notices:
             return Notice(asked.event_id, ASKED, data)
         return Notice(f"{asked.event_id}.closed", CLOSED, {**data, "answered_by": question.answered_by})
 
-    async def mark(self, change: SendChange, row: Send, known: Known | None) -> bool:
+    async def mark(self, change: SendChange, row: Send, known: KnownQuestion | None) -> bool:
         """Mark a row, unless the state of its question has changed meanwhile; return whether it was marked."""
         said = None if known is None else known.state
         for _ in range(_TRIES):
@@ -118,7 +118,7 @@ class Notices:
                 return True
         return False
 
-    def _address(self, name: str, asked: ApprovalAsked, known: Known) -> str | None:
+    def _address(self, name: str, asked: ApprovalAsked, known: KnownQuestion) -> str | None:
         """Return the address of a link, or of the inbox."""
         settings, question = self._settings, known.row
         base = self._local_url if settings.public_url is None else str(settings.public_url)

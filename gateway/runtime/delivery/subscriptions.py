@@ -18,7 +18,7 @@ from gateway.events import SessionId, to_copy
 from gateway.executors.port import Copied, Destination
 from gateway.guard import FAULTS, Tasks, guard, is_fault, is_to_end
 from gateway.log_limit import limited
-from gateway.runtime.delivery.notices import Known, Notices
+from gateway.runtime.delivery.notices import KnownQuestion, Notices
 from gateway.store.port import Engine
 from gateway.store.rows import Rows, Send
 from gateway.store.step import SendChange, SendState, Step
@@ -223,7 +223,7 @@ class EventDelivery:
             if not await self._notices.mark(change, row, known) or change.state not in {"delivered", "moot"}:
                 return
 
-    def _write_notice(self, row: Send, known: Known) -> tuple[str, datetime, str, dict[str, Any]]:
+    def _write_notice(self, row: Send, known: KnownQuestion) -> tuple[str, datetime, str, dict[str, Any]]:
         notice = self._notices.write(self._name, row.envelope, known)
         return notice.key, self._clock.now(), notice.kind, notice.data
 
