@@ -1,14 +1,14 @@
 """Holds calls until a person allows them: what is asked, what ends the question, and what the routes say now. Pure."""
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import orjson
 
 from gateway.core.binding import binding_of
 from gateway.core.routing import Ruling, Unfitting
-from gateway.core.session import StepBuilder
+from gateway.core.session import Approvals, StepBuilder
 from gateway.errors import CallHeld
 from gateway.events import ApprovalAsked, InteractionId, Origin, Outcome, interaction_id as name_interaction
 from gateway.events.frozen import replace
@@ -155,10 +155,29 @@ def end_question(builder: StepBuilder, call: Call, state: InteractionState = "mo
         _tell_again(builder, call)
 
 
-def _tell_again(builder: StepBuilder, call: Call) -> None:
-    """Make the notices about a held call due again, because the state of its question has changed."""
+def _tell_again(builder: StepBuilder, call: Call, *, due_at: datetime | None = None) -> None:
+    """Make the notices about a held call due again."""
     for name in builder.runtime.policy.approvals.notify:
-        builder.send_changes.append(SendChange(call.arguments_sequence or 0, notice_target(name), "pending"))
+        change = SendChange(call.arguments_sequence or 0, notice_target(name), "pending", due_at=due_at)
+        builder.send_changes.append(change)
+
+
+def reminders_of(approvals: Approvals, call: Call, after: datetime | None) -> list[datetime]:
+    """Return when a held call is due for reminders, after a time."""
+    if call.state != "held" or call.held_at is None or not approvals.notify:
+        return []
+    times = [call.held_at + span for span in approvals.remind]
+    return [at for at in times if after is None or at > after]
+
+
+def remind(builder: StepBuilder) -> None:
+    """Make the notices due again whose reminder has come; a reload of the session repeats the last reminders."""
+    approvals = builder.runtime.policy.approvals
+    for call in builder.calls.values():
+        due = [at for at in reminders_of(approvals, call, builder.base.reminded_at) if at <= builder.now]
+        if due:
+            _tell_again(builder, call, due_at=max(due))
+            builder.reminded_at = builder.now
 
 
 def review(builder: StepBuilder, call: Call) -> Answered | bool:

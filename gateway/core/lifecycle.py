@@ -7,7 +7,7 @@ from gateway.core.adapt import hydration, place_of
 from gateway.core.calls import CANCELED, cancellation, failure, no_executor, send_again, settle, silent_from
 from gateway.core.confirmations import confirm, recover as recover_message
 from gateway.core.effects import Queue, Transmit
-from gateway.core.holding import end_question, out_of_time
+from gateway.core.holding import end_question, out_of_time, remind, reminders_of
 from gateway.core.interactions import expire
 from gateway.core.session import USUAL_RETRY, Priority, RetryPolicy, RuntimeContext, StepBuilder, send
 from gateway.core.state import Remembered, SessionView, overdue_at
@@ -113,6 +113,8 @@ def tick(builder: StepBuilder) -> None:
             settle(builder, call, expired, tell_reason="The deadline has passed.", ended_as="dead")
         elif call.state == "accepted" and call.due_at is not None and call.due_at <= now:
             send_again(builder, call)
+    if runtime.policy.approvals.remind:
+        remind(builder)
     for waiting in builder.memory.confirmations:
         if waiting.posted_at + runtime.options.confirm_timeout <= now:
             waited = runtime.options.confirm_timeout.total_seconds()
@@ -134,6 +136,10 @@ def next_due(runtime: RuntimeContext, view: SessionView) -> datetime | None:
         for call in view.calls.values()
     ]
     times += [call.due_at for call in view.calls.values() if call.due_at is not None and call.state == "accepted"]
+    if runtime.policy.approvals.remind:
+        times += [
+            at for one in view.calls.values() for at in reminders_of(runtime.policy.approvals, one, view.reminded_at)
+        ]
     if memory.confirmations:
         times += [waiting.posted_at + options.confirm_timeout for waiting in memory.confirmations]
     if memory.asked:

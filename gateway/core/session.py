@@ -82,6 +82,8 @@ class Approvals:
     """Whether waking messages of a session wait until no call of it is held."""
     notify: tuple[str, ...] = ()
     """The destinations that get notices."""
+    remind: tuple[timedelta, ...] = ()
+    """When the notice about a call is repeated, counted from the time at which it was held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +175,7 @@ class StepBuilder:
         self.calls = dict(view.calls)
         self.last_sequence = view.last_sequence
         self.touched_at = view.touched_at
+        self.reminded_at = view.reminded_at
         self.partial = view.partial
         self.live = view.live
         self.start = view.start
@@ -361,6 +364,7 @@ class StepBuilder:
             self.partial,
             self.live,
             self.start,
+            self.reminded_at,
         )
 
     def step(self, *, fence: int, snapshot: bytes | None = None) -> Step:

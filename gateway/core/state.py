@@ -422,6 +422,8 @@ class SessionView:
     """False while a link replays history: nothing of it is acted on."""
     start: Start = Start()
     """Whether the runtime has started, as reported over this link; not recorded."""
+    reminded_at: datetime | None = None
+    """When the last reminders of held calls were due; not recorded, so that a new owner repeats the last ones."""
     is_unsaved: bool = False
     """Whether loading it folded more than one page of events behind its snapshot."""
 

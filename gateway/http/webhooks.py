@@ -15,6 +15,7 @@ from dragoman.models.webhooks import (
     CopyBody,
     InteractionAskedBody,
     InteractionClosedBody,
+    InteractionRemindedBody,
     LiveCopyBody,
     MessageBody,
     MessageReply,
@@ -181,6 +182,15 @@ async def tell_asked(headers: Headers, body: InteractionAskedBody) -> Response:
     """Notify that a call waits for a person.
 
     Sent to each destination of `approvals.notify`.
+    """
+    raise NotImplementedError
+
+
+@router.post("interaction.reminded", status_code=204, response_description="Any 2xx: delivered.", responses=_COPY)
+async def tell_reminded(headers: Headers, body: InteractionRemindedBody) -> Response:
+    """Notify that a call still waits for a person.
+
+    Sent at each time of `approvals.remind`; replaces earlier notices about the call that were not delivered yet.
     """
     raise NotImplementedError
 

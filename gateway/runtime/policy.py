@@ -28,6 +28,7 @@ def policy_of(settings: Settings) -> Policy:
             timeout=settings.approvals.timeout,
             while_held=settings.approvals.while_held,
             notify=tuple(one.to for one in settings.approvals.notify),
+            remind=settings.approvals.remind,
         ),
         open_calls=settings.limits.open_calls,
         open_bytes=int(settings.limits.open_bytes),

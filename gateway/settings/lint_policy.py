@@ -86,6 +86,13 @@ def _notices(settings: Settings) -> Iterator[Finding]:
             yield Finding(place, f"{name!r} is named twice; remove one")
     if settings.approvals.links:
         yield from _links(settings)
+    asked = [route.approve for route in settings.routes if route.approve is not None]
+    longest = max((approve.timeout or settings.approvals.timeout for approve in asked), default=None)
+    for n, span in enumerate(settings.approvals.remind):
+        if longest is not None and span >= longest:
+            yield _warn(("approvals", "remind", n), "no call waits that long; shorten it, or raise `approvals.timeout`")
+    if settings.approvals.remind and not notify:
+        yield _warn(("approvals", "remind"), "nobody is reminded; name destinations in `approvals.notify`")
     if notify and not any(route.approve for route in settings.routes):
         yield _warn(("approvals", "notify"), "no route has `approve`, so nobody is notified; add it to one")
 

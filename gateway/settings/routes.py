@@ -109,6 +109,14 @@ class _OrNames:
         return {"anyOf": [*one["anyOf"], {**schema, "items": one}]}
 
 
+class _OneOrMore:
+    """Adds a single item to a list in the JSON Schema."""
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        schema = handler(core)
+        return {"anyOf": [schema["items"], schema]}
+
+
 class ApprovalsSpec(Section):
     """Calls that wait for a human, because their route has `approve`."""
 
@@ -117,6 +125,8 @@ class ApprovalsSpec(Section):
     notify: Annotated[tuple[NotifySpec, ...], _OrNames(), BeforeValidator(_to_each)] = ()
     """The destinations that get a notice when a call is held, and when its question ends: names, or `{to: NAME,
     arguments: true}`."""
+    remind: Annotated[tuple[Patience, ...], BeforeValidator(one_or_more), Field(max_length=10), _OneOrMore()] = ()
+    """When the notice is sent again while nobody has answered, counted from the time at which the call was held."""
     links: bool = False
     """Whether notices contain a link with which whoever has it may answer, instead of the address of the inbox."""
     while_held: Literal["deliver", "queue"] = "deliver"

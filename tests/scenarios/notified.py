@@ -7,7 +7,7 @@ from tests.scenarios.environment import API_KEY, Running, Scene
 from tests.scenarios.hooks import SECRET, success
 
 GIVEN = {"amount": 150}
-ASKED, CLOSED = "interaction.asked", "interaction.closed"
+ASKED, REMINDED, CLOSED = "interaction.asked", "interaction.reminded", "interaction.closed"
 
 
 def notify(scene: Scene, **approvals: Any) -> Scene:

@@ -3,9 +3,10 @@
 import asyncio
 import os
 import signal
+import sqlite3
 import sys
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from tests.ports import free_port
 from tests.readme.pages import block
 from tests.scenarios.environment import Running, Scene, until
 from tests.scenarios.hooks import SECRET, Asked, Gate, Said
-from tests.scenarios.notified import ASKED, CLOSED, GIVEN, deny, held, notify
+from tests.scenarios.notified import ASKED, CLOSED, GIVEN, REMINDED, deny, held, notify
 from tests.scenarios.replica_processes import fleet
 
 
@@ -196,3 +197,66 @@ async def chat() -> AsyncGenerator[tuple["asyncio.Queue[str]", str]]:
     app.add_api_route("/", take, methods=["POST"])
     async with Served(app) as served:
         yield said, f"{served.url}/"
+
+
+async def test_a_call_that_nobody_answers_is_told_again(gated: Scene) -> None:
+    gated.configure({"approvals": {"remind": ["300ms", "600ms", "1h"]}})
+    async with gated.running() as gateway:
+        _, asked = await held(gated, gateway)
+        first, second = await gated.hooks.wait_for(2, name=REMINDED)
+        (told,) = gated.hooks.of(ASKED)
+        assert [first.key, second.key] == [f"{told.key}.reminder-1", f"{told.key}.reminder-2"]
+        assert second.data | {"age": 0} == told.data | {"age": 0}
+        await deny(gateway, asked)
+        await gated.hooks.wait_for(name=CLOSED)
+        assert len(gated.hooks.of(REMINDED)) == 2
+    async with gated.running() as gateway:
+        _, asked = await held(gated, gateway, {"amount": 1})
+        (_, _, third) = await gated.hooks.wait_for(3, name=REMINDED)
+        assert third.data["interaction_id"] == asked["interaction_id"]
+
+
+async def test_a_reminder_while_the_notice_is_pending_makes_no_second_one(gated: Scene) -> None:
+    taken: list[str] = []
+
+    def take(one: Asked) -> Said:
+        if len(gated.hooks.of(REMINDED)) < 3:
+            return Response(status_code=503)
+        taken.append(one.kind)
+        return Response(status_code=204)
+
+    gated.hooks.scripts["/ops"] = take
+    gated.configure({"approvals": {"remind": "300ms"}, "destinations": {"ops": {"attempts": 50}}})
+    async with gated.running() as gateway:
+        await held(gated, gateway)
+
+        async def delivered() -> list[tuple[str, str]] | None:
+            rows = await asyncio.to_thread(sends, gated)
+            return rows if all(state == "delivered" for _, state in rows) else None
+
+        assert await until(delivered) == [("notice:ops", "delivered")]
+        assert len(gated.hooks.of(ASKED)) > 0
+        assert taken == [REMINDED]
+
+
+def sends(scene: Scene) -> list[tuple[str, str]]:
+    """Read the target and the state of each outbound row to a destination."""
+    with closing(sqlite3.connect(scene.folder / "dragoman.db")) as store:
+        return store.execute("SELECT target, state FROM outbound WHERE target LIKE 'notice:%'").fetchall()
+
+
+@pytest.mark.slow
+async def test_the_last_reminder_comes_from_the_next_process_too(gated: Scene) -> None:
+    gated.configure({"approvals": {"remind": ["1s"]}})
+    async with fleet(gated, engine={"type": "sqlite", "path": str(gated.folder / "dragoman.db")}) as gateways:
+        one = await gateways.serve("one")
+        await held(gated, one)
+        await gated.hooks.wait_for(name=ASKED)
+        one.signal(signal.SIGKILL)
+        await one.ended()
+        before = len(gated.hooks.of(REMINDED))
+        # Longer than the reminder, which is due while no process runs.
+        await asyncio.sleep(1.0)
+        await gateways.serve("two")
+        told = await gated.hooks.wait_for(before + 1, name=REMINDED)
+        assert {one.key for one in told} == {f"{gated.hooks.of(ASKED)[0].key}.reminder-1"}

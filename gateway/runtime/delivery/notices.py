@@ -19,7 +19,7 @@ from gateway.store.rows import InteractionRow, Send, SessionRow
 from gateway.store.step import InteractionState, SendChange, Step
 from gateway.visible import LONGEST_DECISION, length_of
 
-ASKED, CLOSED = "interaction.asked", "interaction.closed"
+ASKED, REMINDED, CLOSED = "interaction.asked", "interaction.reminded", "interaction.closed"
 _TRIES = 20
 """Tries to mark a row of a session that changes meanwhile; then it is sent again."""
 
@@ -78,9 +78,9 @@ class Notices:
         found = await self._engine.interaction(_question(row.envelope, asked))
         return None if found is None else KnownQuestion(found, session, await self._links.epoch())
 
-    def write(self, name: str, asked: Envelope, known: KnownQuestion) -> Notice:
+    def write(self, name: str, sent: Send, known: KnownQuestion) -> Notice:
         """Write the notice to a destination."""
-        event = asked.event
+        asked, event = sent.envelope, sent.envelope.event
         assert isinstance(event, ApprovalAsked)
         question = known.row
         data = {
@@ -99,6 +99,11 @@ class Notices:
         if any(notified.to == name and notified.arguments for notified in self._settings.approvals.notify):
             data |= {"arguments": event.arguments, "labels": dict(known.session.labels)}
         if question.state == "waiting":
+            # By the time at which it became due: another instance has set it, whose clock may differ.
+            latest = sent.due_at or asked.recorded_at
+            number = sum(asked.recorded_at + span <= latest for span in self._settings.approvals.remind)
+            if number:
+                return Notice(f"{asked.event_id}.reminder-{number}", REMINDED, data)
             return Notice(asked.event_id, ASKED, data)
         return Notice(f"{asked.event_id}.closed", CLOSED, {**data, "answered_by": question.answered_by})
 

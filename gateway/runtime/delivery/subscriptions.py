@@ -224,7 +224,7 @@ class EventDelivery:
                 return
 
     def _write_notice(self, row: Send, known: KnownQuestion) -> tuple[str, datetime, str, dict[str, Any]]:
-        notice = self._notices.write(self._name, row.envelope, known)
+        notice = self._notices.write(self._name, row, known)
         return notice.key, self._clock.now(), notice.kind, notice.data
 
     async def _send(self, row: Send, write: Callable[[], tuple[str, datetime, str, dict[str, Any]]]) -> SendChange:

@@ -61,6 +61,8 @@ class EffectRunner:
         _try(failures, self._publish, envelopes, builder.effects)
         if envelopes:
             _try(failures, self._report, builder, envelopes, before)
+        if builder.runtime.policy.approvals.notify and (builder.interactions or builder.send_changes):
+            _try(failures, self._shared.backends.wake)
         if builder.interactions:
             changed = tuple(change.interaction_id for change in builder.interactions)
             _try(failures, self._shared.interaction_feed.tell, changed)
@@ -70,7 +72,7 @@ class EffectRunner:
     def _report(self, builder: StepBuilder, envelopes: Sequence[Envelope], before: SessionView) -> None:
         """Wake the copies of recorded events, and count, log and trace them."""
         shared, runtime = self._shared, builder.runtime
-        if runtime.policy.routes.copying or (builder.interactions and runtime.policy.approvals.notify):
+        if runtime.policy.routes.copying:
             shared.backends.wake()
         note(envelopes, before, adapter=runtime.adapter, metrics=shared.metrics, log=self._actor.log)
         if shared.traces is not None:

@@ -287,6 +287,28 @@ def test_links_that_nobody_gets_or_everybody_reads_are_reported(
     assert any(expected in line for line in found), found
 
 
+@pytest.mark.parametrize(
+    ("approvals", "expected"),
+    [
+        ("{notify: log, remind: 5m}", []),
+        (
+            "{notify: log, remind: [5m, 20m]}",
+            ["remind[1]: no call waits that long; shorten it, or raise `approvals.timeout`"],
+        ),
+        ("{notify: log, remind: [0s]}", ["remind[0]: must be longer than 0s"]),
+        (
+            "{notify: log, remind: [1s, 2s, 3s, 4s, 5s, 6s, 7s, 8s, 9s, 10s, 11s]}",
+            ["remind: a list is not valid here; this must have at most 10 members"],
+        ),
+        ("{remind: [5m]}", ["remind: nobody is reminded; name destinations in `approvals.notify`"]),
+    ],
+)
+def test_reminders_that_nobody_gets_are_reported(complaints: Complain, approvals: str, expected: list[str]) -> None:
+    text = routes(REST) + f"approvals: {approvals}\n"
+    found = [line.partition("approvals.")[2] for line in complaints(text) if "approvals." in line]
+    assert found == expected
+
+
 def test_notices_without_a_held_call_are_doubted(complaints: Complain) -> None:
     text = routes("{match: {tool: refund}, to: billing}") + "approvals: {notify: log}\n"
     warning = "no route has `approve`, so nobody is notified; add it to one"

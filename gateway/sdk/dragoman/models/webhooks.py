@@ -239,6 +239,15 @@ class InteractionAskedBody(WebhookBody):
     """The held call."""
 
 
+class InteractionRemindedBody(WebhookBody):
+    """The notice that a call is still held."""
+
+    type: Literal["interaction.reminded"]
+    """The type of the request."""
+    data: NoticeData
+    """The held call."""
+
+
 class InteractionClosedBody(WebhookBody):
     """The notice that a call is no longer held."""
 
