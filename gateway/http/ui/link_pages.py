@@ -20,7 +20,7 @@ from gateway.http.ui.rendering import fill
 from gateway.http.ui.sign_in import Operator
 from gateway.http.views import show_interaction
 from gateway.runtime.app import Gateway
-from gateway.runtime.delivery.links import Link
+from gateway.runtime.delivery.links import ApprovalLink
 
 _POLICY = (
     "default-src 'none'; style-src 'self'; img-src data:; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
@@ -73,7 +73,7 @@ async def answer(request: Request) -> Response:
     return _page(gateway, title="Answered", text=done)
 
 
-async def _open(request: Request, gateway: Gateway) -> tuple[Link, Mapping[str, Any]]:
+async def _open(request: Request, gateway: Gateway) -> tuple[ApprovalLink, Mapping[str, Any]]:
     """Check the link of a request, and return it with the question.
 
     Raises:

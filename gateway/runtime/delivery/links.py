@@ -28,7 +28,7 @@ _MAC = 32
 
 
 @frozen
-class Link:
+class ApprovalLink:
     """What a link allows."""
 
     interaction_id: InteractionId
@@ -62,7 +62,7 @@ class Links:
         # Random, not a counter: two rotations at once must not produce the same epoch.
         await self._engine.set_note(_EPOCH, self._ids.token())
 
-    def token(self, link: Link, epoch: str) -> str:
+    def token(self, link: ApprovalLink, epoch: str) -> str:
         """Make the token of a link."""
         about = orjson.dumps(
             [
@@ -77,7 +77,7 @@ class Links:
         signed = about + hmac.digest(self._key, about, "sha256")
         return START + base64.urlsafe_b64encode(signed).rstrip(b"=").decode()
 
-    async def read(self, token: str) -> Link:
+    async def read(self, token: str) -> ApprovalLink:
         """Check a token.
 
         Raises:
@@ -99,7 +99,7 @@ class Links:
             raise Gone("the store was restored after this link was made")
         if epoch != await self.epoch():
             raise Gone("this link was withdrawn")
-        link = Link(InteractionId(interaction_id), name, may_allow, datetime.fromtimestamp(expires_at, UTC))
+        link = ApprovalLink(InteractionId(interaction_id), name, may_allow, datetime.fromtimestamp(expires_at, UTC))
         if link.expires_at <= self._clock.now():
             raise Gone("this link has expired")
         return link

@@ -12,7 +12,7 @@ from gateway.errors import Stale
 from gateway.events import ApprovalAsked, Envelope, InteractionId, interaction_id
 from gateway.events.envelope import dump_event
 from gateway.events.frozen import frozen
-from gateway.runtime.delivery.links import LIFETIME, Link, Links
+from gateway.runtime.delivery.links import LIFETIME, ApprovalLink, Links
 from gateway.settings.model import Settings
 from gateway.store.port import Engine
 from gateway.store.rows import InteractionRow, Send, SessionRow
@@ -133,7 +133,7 @@ class Notices:
             latest = self._clock.now() + LIFETIME
             ends = latest if question.expires_at is None else min(latest, question.expires_at)
             may_allow = length_of(dump_event(asked)) <= LONGEST_DECISION
-            token = self._links.token(Link(question.interaction_id, name, may_allow, ends), known.epoch)
+            token = self._links.token(ApprovalLink(question.interaction_id, name, may_allow, ends), known.epoch)
             return f"{base.rstrip('/')}/a/{token}"
         return f"{base.rstrip('/')}/ui/inbox#{question.interaction_id}" if settings.ui.enabled else None
 
