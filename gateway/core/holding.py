@@ -11,7 +11,7 @@ from gateway.core.routing import Ruling, Unfitting
 from gateway.core.session import Approvals, StepBuilder
 from gateway.errors import CallHeld
 from gateway.events import ApprovalAsked, InteractionId, Origin, Outcome, interaction_id as name_interaction
-from gateway.events.frozen import replace
+from gateway.events.frozen import frozen, replace
 from gateway.executors.port import Answered
 from gateway.store.call import GATEWAY, Call, Hold
 from gateway.store.step import Enqueue, InteractionChange, InteractionState, SendChange
@@ -34,6 +34,20 @@ def notice_target(name: str) -> str:
     Its one row for a question says that the destination does not know the current state of the question.
     """
     return f"notice:{name}"
+
+
+@frozen
+class Restored:
+    """The backup from which the store was restored."""
+
+    backup_at: datetime
+    up_to: int
+    """The newest event of the session in it."""
+
+    @property
+    def warning(self) -> str:
+        """What a person must know about a call that was held then."""
+        return f"restored from a backup of {self.backup_at:%Y-%m-%d %H:%M} UTC; it may have run since"
 
 
 def not_made(error: str) -> Answered:
@@ -68,12 +82,15 @@ def question_of(call: Call) -> InteractionId:
     return name_interaction(session=call.session_id, native_id=call.call_id, n=call.arguments_sequence or 0)
 
 
-def ask_about(builder: StepBuilder, call: Call, ruling: Ruling) -> Hold:
-    """Record the question about a call under a route with `approve`; return the change that makes it wait."""
-    assert ruling.approve is not None
+def ask_about(builder: StepBuilder, call: Call, ruling: Ruling, warning: str | None = None) -> Hold:
+    """Record the question about a call under a route; return the change that makes it wait.
+
+    The route has `approve`, or a `warning` says why a person is asked.
+    """
     assert ruling.executor is not None
+    given_time = None if ruling.approve is None else ruling.approve.timeout
     session, arguments = builder.base.session_id, call.arguments or {}
-    place, timeout = f"routes[{ruling.index}]", ruling.approve.timeout or builder.runtime.policy.approvals.timeout
+    place, timeout = f"routes[{ruling.index}]", given_time or builder.runtime.policy.approvals.timeout
     binding = binding_of(session=session, call=call.call_id, tool=call.tool, arguments=arguments, rule=ruling.rule)
     asked = ApprovalAsked(
         id=call.call_id,
@@ -85,6 +102,7 @@ def ask_about(builder: StepBuilder, call: Call, ruling: Ruling) -> Hold:
         rule_sha=ruling.rule,
         binding=binding,
         edited=call.edited or None,
+        warning=warning,
     )
     sequence = builder.apply(
         asked, "from_runtime", origin=BY_GATEWAY, caused_by=call.request_sequence, synthetic=True
@@ -133,14 +151,14 @@ def born_held(builder: StepBuilder, call: Call, ruling: Ruling) -> Call:
     )
 
 
-def ask_again(builder: StepBuilder, call: Call, ruling: Ruling) -> int:
+def ask_again(builder: StepBuilder, call: Call, ruling: Ruling, *, warning: str | None = None) -> int:
     """Hold a call that was never sent under a route; return the sequence of the question. An earlier one is moot.
 
     The call may have other arguments than before.
     """
     if call.state == "held":
         end_question(builder, call)
-    hold = ask_about(builder, call, ruling)
+    hold = ask_about(builder, call, ruling, warning)
     builder.change_call(hold)
     return hold.arguments_sequence
 

@@ -7,8 +7,18 @@ from gateway.core.adapt import hydration, place_of
 from gateway.core.calls import CANCELED, cancellation, failure, no_executor, send_again, settle, silent_from
 from gateway.core.confirmations import confirm, recover as recover_message
 from gateway.core.effects import Queue, Transmit
-from gateway.core.holding import end_question, out_of_time, remind, reminders_of
+from gateway.core.holding import (
+    Restored,
+    ask_again,
+    end_question,
+    no_longer_routed,
+    out_of_time,
+    remind,
+    reminders_of,
+    ruling_of,
+)
 from gateway.core.interactions import expire
+from gateway.core.routing import Ruling
 from gateway.core.session import USUAL_RETRY, Priority, RetryPolicy, RuntimeContext, StepBuilder, send
 from gateway.core.state import Remembered, SessionView, overdue_at
 from gateway.events import (
@@ -163,10 +173,11 @@ def _turn_end_due(runtime: RuntimeContext, view: SessionView) -> datetime | None
     return late if memory.quiet_at is None else min(late, memory.quiet_at + runtime.options.turn_quiet)
 
 
-def recover(builder: StepBuilder, messages: Sequence[Envelope] = ()) -> None:
+def recover(builder: StepBuilder, messages: Sequence[Envelope] = (), restored: Restored | None = None) -> None:
     """Resume or end the work that was in progress when the last process ended.
 
-    `messages` are the agent's messages that were not confirmed yet.
+    `messages` are the agent's messages that were not confirmed yet. What a person was asked before the store was
+    `restored` is asked again, since the call may have run after the backup.
     """
     for call in list(builder.calls.values()):
         if call.state == "accepted":
@@ -180,6 +191,8 @@ def recover(builder: StepBuilder, messages: Sequence[Envelope] = ()) -> None:
         unknown = call.unknown or call.state == "dispatched"
         if call.state == "held" and call.arguments is not None:
             # A person may still allow it, and the routes are asked again then.
+            if restored is not None and (call.arguments_sequence or 0) <= restored.up_to:
+                _ask_after_restore(builder, call, restored)
             continue
         if call.arguments is None:
             settle(builder, call, failure(UNREADABLE, unknown=unknown), ended_as="dead")
@@ -192,6 +205,14 @@ def recover(builder: StepBuilder, messages: Sequence[Envelope] = ()) -> None:
     posted = {message.sequence: message for message in messages}
     for waiting in builder.memory.confirmations:
         recover_message(builder, waiting, posted.get(waiting.sequence))
+
+
+def _ask_after_restore(builder: StepBuilder, call: Call, restored: Restored) -> None:
+    found = ruling_of(builder, call.tool, call.arguments or {})
+    if isinstance(found, Ruling):
+        ask_again(builder, call, found, warning=restored.warning)
+    else:
+        settle(builder, call, no_longer_routed(call) if found is None else found)
 
 
 def _recover_dispatched(builder: StepBuilder, call: Call, policy: RetryPolicy) -> None:

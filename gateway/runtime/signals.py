@@ -7,6 +7,7 @@ from typing import Any
 
 from gateway.adapter.port import Frame, Link
 from gateway.core.callers import CallRequest
+from gateway.core.holding import Restored
 from gateway.events import CallId, Envelope, Event, InteractionId, ToolRequested
 from gateway.events.frozen import frozen
 from gateway.executors.port import Answer, Answered
@@ -143,6 +144,8 @@ class Recover:
 
     messages: Sequence[Envelope] = ()
     """The agent's unconfirmed messages."""
+    restored: Restored | None = None
+    """The backup from which the store was restored."""
 
 
 @frozen

@@ -122,6 +122,8 @@ class Generation:
     """The generation that the last restore replaced."""
     shared: int
     """The previous generation has the same events up to this major number of positions."""
+    backup_at: datetime | None = None
+    """The time of the newest event in the backup that was restored; None if the store is no restored one."""
 
     def is_own(self, name: str | None) -> bool:
         """Return whether a position belongs to this history; one without a generation counts as its own."""

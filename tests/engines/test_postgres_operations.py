@@ -28,7 +28,7 @@ from gateway.store.roster import RESTORED
 from gateway.store.sqlite import SqliteEngine
 from gateway.store.sqlite.transfer import sqlite_source, sqlite_target
 from gateway.store.step import Step
-from gateway.testing.conformance.engine_words import ALICE, FakeClock, open_session, row_of, said, texts
+from gateway.testing.conformance.engine_words import ALICE, FakeClock, journal, open_session, row_of, said, texts
 from tests.engines import postgres_server
 from tests.engines.test_transfer import LEFT_BEHIND, NOT_COPIED, Interrupted, everything, fill, goes_on
 from tests.pace import PATIENCE
@@ -180,6 +180,7 @@ async def test_fences_of_a_restored_schema_are_made_new(address: Address) -> Non
     async with engine_at(address) as engine:
         assert (await row_of(engine)).fence == row.fence + RESTORED
         assert (await row_of(engine)).owner is None
+        assert engine.generation.backup_at == (await journal(engine, ALICE))[-1].recorded_at
         with pytest.raises(Fenced):
             await engine.commit(Step(ALICE, (said("of the past"),), fence=row.fence))
         assert not await engine.beat("before", url="http://before", ttl=HOUR)

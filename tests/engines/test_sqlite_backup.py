@@ -348,11 +348,13 @@ async def test_a_restored_database_is_the_backup_under_fences_that_nobody_has(pa
         await engine.beat("later", url="http://later", ttl=HOUR)
         late = await engine.take("later", ALICE)
         assert late is not None
+        assert engine.generation.backup_at is None
         await engine.commit(Step(ALICE, (said("lost"),)))
     made, aside = restore(path, target)
     assert (made.sessions, made.events) == (2, 3)
     async with SqliteEngine(path, FakeClock()) as engine:
         assert await texts(engine) == ["kept"]
+        assert engine.generation.backup_at == FakeClock().now()
         row = await row_of(engine)
         assert (row.owner, row.fence) == (None, fence + RESTORED)
         assert await engine.snapshot(ALICE) == b"folded"

@@ -121,6 +121,8 @@ async def test_everything_arrives_as_it_was(old: Path, new: Path) -> None:
     assert all(one.source == one.target and one.source.rows for one in moved)
     async with SqliteEngine(new, FakeClock()) as engine:
         assert await everything(engine) == before
+        # A moved store is no backup: nothing has happened since.
+        assert engine.generation.backup_at is None
         await goes_on(engine)
     async with SqliteEngine(old, FakeClock()) as engine:
         assert await everything(engine) == before

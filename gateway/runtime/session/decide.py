@@ -116,8 +116,8 @@ def decide(builder: StepBuilder, signal: s.Signal, *, outbox: Outbox, jitter: Ca
             pass
         case s.AnsweredLate(row, answered):
             calls.late_outcome(builder, row, answered)
-        case s.Recover(unconfirmed):
-            lifecycle.recover(builder, unconfirmed)
+        case s.Recover(unconfirmed, restored):
+            lifecycle.recover(builder, unconfirmed, restored)
         case s.Tick():
             lifecycle.tick(builder)
         case _:

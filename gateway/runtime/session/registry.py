@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from gateway.adapter.port import Capabilities, RuntimeOptions
+from gateway.core.holding import Restored
 from gateway.core.session import Policy, RuntimeContext
 from gateway.core.state import SessionView, first_state
 from gateway.errors import Conflict, Elsewhere, EngineUnavailable, Fenced, LinkLost, NotFound, Overloaded, Unconfigured
@@ -170,7 +171,9 @@ class Sessions:
             if leftover := self._ending.get(session_id):
                 await asyncio.wait(leftover, timeout=STOP)
             view = await load_view(self._shared.engine, session_id)
-            recover = Recover(await read_unconfirmed(self._shared.engine, view))
+            backup_at = self._shared.engine.generation.backup_at
+            restored = None if backup_at is None else Restored(backup_at, row.shared_sequence)
+            recover = Recover(await read_unconfirmed(self._shared.engine, view), restored)
             # By name, because each reload replaces the runtime.
             runtime = self.runtimes.get(row.runtime)
             if lease is None or lease is not self._keeper.lease:

@@ -141,7 +141,7 @@ class PostgresSide:
 
     async def keep(self, generation: str) -> None:
         await self._link.run(RENEW, seconds=_LONG)
-        await self._link.ask("UPDATE @generation SET previous = $1", generation)
+        await self._link.ask("UPDATE @generation SET previous = $1, backup_at = NULL", generation)
         for table in TABLES:
             if "id" in table.columns:
                 await self._link.run(_COUNT_ON.format(table=table.name), seconds=_LONG)

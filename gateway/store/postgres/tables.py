@@ -191,6 +191,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         CREATE INDEX calls_open ON @calls (session_id, id)
         WHERE state IN ('held', 'queued', 'dispatched', 'accepted')
         """,
+        # The time of the newest event in the backup that was restored.
+        "ALTER TABLE @generation ADD COLUMN backup_at bigint",
     ),
 )
 
@@ -201,7 +203,8 @@ RENEW = f"""
 DELETE FROM @written;
 INSERT INTO @written (xid, at, sessions, firsts, lasts)
 VALUES (pg_current_xact_id()::text::bigint, '-infinity', '{{}}', '{{}}', '{{}}');
-UPDATE @generation SET previous = name, name = {_NAME}, shared = pg_current_xact_id()::text::bigint;
+UPDATE @generation SET previous = name, name = {_NAME}, shared = pg_current_xact_id()::text::bigint,
+    backup_at = (SELECT max(recorded_at) FROM @events);
 UPDATE @sessions SET shared_seq = last_seq
 """
 """Begins a new generation: from here on, the history differs from the one that clients have seen.

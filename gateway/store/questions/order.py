@@ -18,7 +18,7 @@ import orjson
 
 from gateway.store.encoding import decode_envelope
 from gateway.store.questions.question import Question, Row, Where, has_labels, one
-from gateway.store.records import EventRecord
+from gateway.store.records import EventRecord, moment_or_none
 from gateway.store.rows import EventFilter, Generation, Holder, Placed, PlacedPage, Position, Rows, SessionName
 
 _EVENT = ", ".join("s.session_id" if name == "session_id" else f"e.{name}" for name in EventRecord._fields)
@@ -119,7 +119,13 @@ _END = "SELECT coalesce((SELECT max(id) FROM @events), 0)"
 
 
 def generation() -> Question[Generation]:
-    return Question("SELECT name, previous, shared FROM @generation", (), lambda rows: Generation(*rows[0]))
+    """Ask for the history of the store."""
+
+    def read(rows: Sequence[Row]) -> Generation:
+        name, previous, shared, backup_at = rows[0]
+        return Generation(name, previous, shared, moment_or_none(backup_at))
+
+    return Question("SELECT name, previous, shared, backup_at FROM @generation", (), read)
 
 
 def bound() -> Question[tuple[int, list[int]]]:

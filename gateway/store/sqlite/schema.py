@@ -227,6 +227,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         CREATE INDEX calls_open ON calls (session_id)
         WHERE listed = 1 AND state IN ('held', 'queued', 'dispatched', 'accepted')
         """,
+        # The time of the newest event in the backup that was restored.
+        "ALTER TABLE generation ADD COLUMN backup_at INTEGER",
     ),
 )
 
@@ -236,7 +238,8 @@ NEWEST = FIRST + len(MIGRATIONS) - 1
 RENEW = (
     """
     UPDATE generation SET previous = name, name = lower(hex(randomblob(6))),
-        shared = coalesce((SELECT max(id) FROM events), 0)
+        shared = coalesce((SELECT max(id) FROM events), 0),
+        backup_at = (SELECT recorded_at FROM events ORDER BY id DESC LIMIT 1)
     """,
     """
     UPDATE sessions SET shared_seq = (SELECT c.last_seq FROM current_sessions c WHERE c.id = sessions.id)

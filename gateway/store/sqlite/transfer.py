@@ -52,7 +52,7 @@ class SqliteSide:
     async def keep(self, generation: str) -> None:
         for statement in (*LIST, *RENEW):
             self._connection.execute(statement)
-        self._connection.execute("UPDATE generation SET previous = ?", (generation,))
+        self._connection.execute("UPDATE generation SET previous = ?, backup_at = NULL", (generation,))
         self._connection.execute("COMMIT")
 
 

@@ -11,7 +11,7 @@ from gateway.core import approvals, callers, calls, inbound, lifecycle, redrivin
 from gateway.core.arguments import Fragment
 from gateway.core.binding import binding_of
 from gateway.core.effects import Queue, Transmit
-from gateway.core.holding import asked_again, question_of, spell
+from gateway.core.holding import Restored, asked_again, question_of, spell
 from gateway.core.resend import waits_for_approval
 from gateway.core.routing import Approval, Route, Routes
 from gateway.core.session import Approvals, StepBuilder
@@ -572,6 +572,51 @@ def test_the_time_out_of_the_policy_is_that_of_a_route_without_one() -> None:
     harness.runtime = replace(harness.runtime, policy=policy)
     harness.call()
     assert only(harness).deadline_at == START + timedelta(minutes=1)
+
+
+def restore(harness: Harness, *, up_to: int | None = None) -> str:
+    """Begin anew with a backup, which has all events up to a sequence; returns the warning for people."""
+    backup = Restored(START, harness.view.last_sequence if up_to is None else up_to)
+    harness.decide(lambda builder: lifecycle.recover(builder, restored=backup))
+    return backup.warning
+
+
+def test_a_call_that_was_held_in_a_backup_is_asked_about_again() -> None:
+    harness = held()
+    first = only(harness)
+    warning = restore(harness)
+    assert warning == f"restored from a backup of {START:%Y-%m-%d %H:%M} UTC; it may have run since"
+    assert state_of_question(harness) == [("moot", None), ("waiting", None)]
+    call = only(harness)
+    assert (call.state, call.rule, call.binding, call.arguments) == ("held", RULE, first.binding, GOOD)
+    assert question_of(call) != question_of(first)
+    (asked,) = harness.step.events
+    assert isinstance(asked.event, ApprovalAsked)
+    assert asked.event.warning == warning
+    # A later start of the restored store asks nobody again.
+    restore(harness, up_to=first.arguments_sequence)
+    assert harness.kinds == []
+    allow(harness)
+    leave(harness)
+    assert [dispatched.arguments for dispatched in harness.dispatched] == [GOOD]
+
+
+def test_a_restored_call_whose_route_asks_nobody_any_more_is_asked_about_too() -> None:
+    harness = held()
+    reload(harness, OPEN)
+    restore(harness)
+    assert (harness.kinds, only(harness).state, only(harness).rule) == (["approval.asked"], "held", OPEN.rule)
+    allow(harness)
+    assert leave(harness)
+
+
+@pytest.mark.parametrize("route", [Route(tool="*", deny="Not today."), None], ids=["denied", "gone"])
+def test_a_restored_call_that_no_route_takes_ends(route: Route | None) -> None:
+    harness = held()
+    reload(harness, *([] if route is None else [route]))
+    restore(harness)
+    error = "Not today." if route else "The call was not made: the tool 'ask_for_cards' is no longer routed."
+    assert [settled.error for settled in harness.settled] == [error]
 
 
 def test_a_held_call_is_found_by_its_question() -> None:

@@ -35,6 +35,8 @@ class ApprovalAsked(Value):
     """The hash of what a person allows."""
     edited: bool | None = None
     """True if a person has changed the arguments before."""
+    warning: str | None = None
+    """What a person must know before they answer: the call may have run after the backup that was restored."""
 
 
 class ApprovalGiven(Value):
