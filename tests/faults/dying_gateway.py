@@ -1,9 +1,10 @@
 """A real gateway process that ends itself with SIGKILL at a point that is named; run it with `python -m`.
 
-Points are `before-WHAT` and `after-WHAT`. WHAT is a commit that holds the first record of a call (`accept`), a claim
-(`claim`), a promised outcome (`promise`), an outcome (`outcome`), a delivery (`delivered`), an agent's message
-(`message`), its confirmation (`confirmation`), a client's event (`post`) or the mark of a delivered copy (`copied`);
-or it is a request to an executor (`request`), a result sent to the runtime (`emit`), or a copy (`copy`).
+Points are `before-WHAT` and `after-WHAT`. WHAT is a commit that holds the first record of a call (`accept`), the
+question about a held one (`hold`), the answer that allows it (`allow`), a claim (`claim`), a promised outcome
+(`promise`), an outcome (`outcome`), a delivery (`delivered`), an agent's message (`message`), its confirmation
+(`confirmation`), a client's event (`post`) or the mark of a delivered copy (`copied`); or it is a request to an
+executor (`request`), a result sent to the runtime (`emit`), or a copy (`copy`).
 Without `--die-at` it is an ordinary gateway.
 """
 
@@ -11,7 +12,7 @@ import argparse
 import asyncio
 import os
 import signal
-from collections.abc import AsyncGenerator, Awaitable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -27,7 +28,7 @@ from gateway.runtime.app import Gateway, Parts
 from gateway.runtime.log import configure
 from gateway.serve import own_url, parts_for, read_configuration
 from gateway.settings.model import DestinationSpec, ExecutorSpec
-from gateway.store.call import Accept, Claim, Open, Settle
+from gateway.store.call import Accept, Approve, CallChange, Claim, Hold, Open, Settle
 from gateway.store.port import Engine
 from gateway.store.step import RUNTIME, Committed, Step
 from tests.ports import listen_on
@@ -75,19 +76,18 @@ class MortalEngine(SubmitsByCommit):
         await self._inner.__aexit__(*exc)
 
 
+_PURPOSES: Mapping[type[CallChange], str] = {
+    Open: "accept", Hold: "hold", Approve: "allow", Claim: "claim", Accept: "promise", Settle: "outcome"
+}  # fmt: skip
+"""What a commit is called that changes a call."""
+
+
 def _purposes(step: Step) -> Iterator[str]:
     for change in step.calls:
-        match change:
-            case Open():
-                yield "accept"
-            case Claim():
-                yield "claim"
-            case Accept():
-                yield "promise"
-            case Settle():
-                yield "outcome"
-            case _:
-                pass
+        if type(change) in _PURPOSES:
+            yield _PURPOSES[type(change)]
+        if isinstance(change, Open) and change.call.state == "held":
+            yield "hold"
     for new in step.events:
         match new.event:
             case MessagePosted() if new.direction == "from_runtime":

@@ -21,6 +21,8 @@ class Observed:
     twice: int = 0
     """What somebody wanted once and a second call has done again, because nothing said that it was the same."""
     unknown: int = 0
+    unapproved: int | None = None
+    """Requests without an approval of a person, or with other arguments, where the test holds calls."""
     longest: float = 0.0
     """Seconds that something stood still, where the test measures it."""
 
@@ -34,6 +36,10 @@ class Observed:
         self.at_risk += verdict.at_risk
         self.repeats += verdict.told_again + verdict.asked_again
         self.unknown += verdict.unknown
+
+    def held(self, unapproved: int) -> None:
+        """Add the requests of held calls that were not allowed so."""
+        self.unapproved = (self.unapproved or 0) + unapproved
 
     def waited(self, seconds: float) -> None:
         """Keep the longest of several waits."""

@@ -45,13 +45,15 @@ number, so a mix-up is detected.
   that say so. A missing call counts as lost if its link was up for another second.
 - **repeats**: repeated results and requests, identical to the byte.
 - **ran twice**: calls that ran again because a client repeated them without a key.
+- **not as allowed**: requests of calls that a person must allow, sent without an approval, or with other arguments than
+  those in `approval.given`; the binding is computed anew.
 """
 _HEAD = (
     (
         "| fault | gateways on | calls | lost | different outcomes | lost on the wire "
-        "| repeats | ran twice | longest wait |"
+        "| repeats | ran twice | not as allowed | longest wait |"
     ),
-    "|---|---|--:|--:|--:|--:|--:|--:|--:|",
+    "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
 )
 _NAMES = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
 
@@ -71,6 +73,7 @@ class Row:
     repeats: int
     twice: int
     longest: float
+    unapproved: int | None = None
     simulated: str = ""
     """The known fault that shows how the simulation proves the row on SQLite."""
 
@@ -89,6 +92,7 @@ class Row:
             f"{self.wire:,} of {self.at_risk:,}" if self.at_risk else "",
             f"{self.repeats:,}" if self.calls else "",
             f"{self.twice:,}" if self.calls else "",
+            "" if self.unapproved is None else f"{self.unapproved:,}",
             f"{self.longest:.1f} s" if self.longest else "",
         ]
         return f"| {' | '.join(cells)} |"
@@ -110,6 +114,7 @@ def rows_of(seen: Iterable[Mapping[str, Any]]) -> list[Row]:
             tuple(sorted({one["store"] for one in tests}, key=lambda store: (store != "sqlite", store.lower()))),
             *(total(tests, name) for name in ("calls", "lost", "different", "wire", "at_risk", "repeats", "twice")),
             longest=max(one["longest"] for one in tests),
+            unapproved=None if tests[0].get("unapproved") is None else total(tests, "unapproved"),
             simulated=tests[0].get("simulated", ""),
         )
         for fault, tests in by_fault.items()
@@ -141,8 +146,8 @@ def page_of(lines: Mapping[str, str]) -> str:
         found = fault_of(line)
         assert found is not None
         order = (
-            "points", "callers", "promises", "mortal", "messages", "under_load", "asking_again", "pauses", "replicas",
-            "notifications", "followers", "postgres", "checkpoint", "disk", "taken", "host",
+            "points", "held", "callers", "promises", "mortal", "messages", "under_load", "asking_again", "pauses",
+            "replicas", "notifications", "followers", "postgres", "checkpoint", "disk", "taken", "host",
         )  # fmt: skip
         rank = next((number for number, part in enumerate(order) if part in found[1]), len(order))
         return rank, found[1]

@@ -58,6 +58,13 @@ def test_no_fault_of_the_table_lost_or_doubled_anything() -> None:
     assert {(row[3].strip(), row[4].strip()) for row in rows} <= {("0", "0"), ("", "")}
 
 
+def test_no_held_call_of_the_table_left_otherwise_than_a_person_has_allowed() -> None:
+    rows = [line.split(" | ") for line in lines_of(PAGE.read_text()).values()]
+    found = {row[1]: row[-2].strip() for row in rows if "(test_held_calls.py)" in row[0]}
+    assert found
+    assert set(found.values()) == {"0"}
+
+
 def test_figures_of_one_fault_are_added_up_over_its_tests() -> None:
     one = {
         "fault": "Fire", "file": "tests/faults/test_a.py", "test": "test_x", "store": "sqlite", "calls": 1000,
@@ -66,13 +73,13 @@ def test_figures_of_one_fault_are_added_up_over_its_tests() -> None:
     }  # fmt: skip
     other = {**one, "store": "postgres", "calls": 500, "longest": 1.26, "lost": 1}
     quiet = {**one, "fault": "Frost", "calls": 0, "at_risk": 0}
-    half = {**other, "fault": "Flood", "at_risk": 0, "simulated": "leak"}
+    half = {**other, "fault": "Flood", "at_risk": 0, "simulated": "leak", "unapproved": 3}
     assert [row.line() for row in rows_of([one, other, quiet, half])] == [
-        "| [Fire](test_a.py) | both | 1,500 | 1 | 0 | 2 of 6 | 4 | 2 | 1.3 s |",
-        "| [Frost](test_a.py) | SQLite |  |  |  |  |  |  |  |",
+        "| [Fire](test_a.py) | both | 1,500 | 1 | 0 | 2 of 6 | 4 | 2 |  | 1.3 s |",
+        "| [Frost](test_a.py) | SQLite |  |  |  |  |  |  |  |  |",
         (
             "| [Flood](test_a.py) | PostgreSQL; SQLite [simulated](../simulation/faults/leak.patch) "
-            "| 500 | 1 | 0 |  | 2 | 1 | 1.3 s |"
+            "| 500 | 1 | 0 |  | 2 | 1 | 3 | 1.3 s |"
         ),
     ]
 

@@ -58,7 +58,7 @@ class Callback:
 
 @dataclass(slots=True)
 class Work:
-    """What the backend knows of one key."""
+    """What the backend knows of one call."""
 
     requests: list[Request] = field(default_factory=list[Request])
     nonces: list[str] = field(default_factory=list[str])
@@ -129,7 +129,7 @@ class Backend:
         manner = "ok" if self.kind else self._random.choices([*self._manners], [*self._manners.values()])[0]
         key = headers["webhook-id"]
         request = Request(key, url, int(headers["dragoman-attempt"]), content["data"], manner, self._net.loop.now)
-        work = self.work.setdefault(key, Work())
+        work = self.work.setdefault(request.data["call_id"], Work())
         work.requests.append(request)
         self.on_request(request, conn.wire.owner, conn.wire.to_server.stamp)
         seconds = self._random.choice(self._delays) * self._random.random()
@@ -199,7 +199,7 @@ class Backend:
         return json.dumps(self._done(request, work)).encode()
 
     def _done(self, request: Request, work: Work) -> dict[str, Any]:
-        nonce = f"{request.key}/{len(work.nonces)}"
+        nonce = f"{request.data['call_id']}/{len(work.nonces)}"
         work.nonces.append(nonce)
         outcome = {"outcome": "success", "result": {"nonce": nonce}}
         work.sent.append(outcome)

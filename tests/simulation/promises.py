@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.store.attempts import CallAttempt, read as read_attempts
 from gateway.testing.runtimes.huma.rules import ResultFrame, Violation, read_frame
+from tests.simulation.approvals import as_sent, judge as judge_approvals
 from tests.simulation.backend import UNSURE, failed_in
 from tests.simulation.clients import GAP
 from tests.simulation.clock import EPOCH
-from tests.simulation.steps import TOOLS
+from tests.simulation.people import allow_all
+from tests.simulation.policy import TOOLS, ungated
 
 if TYPE_CHECKING:
     from tests.simulation.backend import Work
@@ -59,6 +61,7 @@ class Event:
     event_id: str
     kind: str
     body: Mapping[str, Any]
+    recorded_at: int
 
 
 async def check_end(world: "World") -> None:
@@ -95,6 +98,7 @@ async def check_end(world: "World") -> None:
         order,
         followers,
         writers,
+        approvals,
         surprises,
     ):
         try:
@@ -109,6 +113,11 @@ async def check_end(world: "World") -> None:
 async def _probe(world: "World") -> None:
     """2: a healthy gateway runs new calls, as its newest configuration says; a breaker may still refuse the first."""
     world.target = "spare" if world.target == "again" else "again"
+    world.routes = ungated(world.target)
+    if world.is_gated:
+        world.routes = tuple({**one, "approve": True} for one in world.routes)
+        if not world.allows_all:
+            world.loop.create_task(allow_all(world))
     loaded = [(await exchange.whole()).status for exchange in world.reload()]
     if any(status != HTTPStatus.OK for status in loaded):
         world.fail(11, f"a reload in a healthy world is answered with {loaded}")
@@ -140,9 +149,12 @@ def unfinished(world: "World") -> Iterator[Broken]:
     for name, server in world.servers.items():
         if not server.agent.connected:
             yield 10, f"the link of {name} stays down, though its server works"
-    rows = world.read("SELECT call_id, state FROM calls WHERE state IN ('queued', 'dispatched', 'accepted')")
+    rows = world.read("SELECT call_id, state FROM calls WHERE state IN ('held', 'queued', 'dispatched', 'accepted')")
     for call_id, state in rows:
         yield 2, f"call {call_id} stays {state}"
+    asked = world.read("SELECT call_id FROM interactions WHERE state = 'waiting' AND call_id IS NOT NULL")
+    for (call_id,) in asked:
+        yield 2, f"the question about {call_id} stays open"
     for sequence, target in world.read("SELECT seq, target FROM outbound WHERE state = 'pending'"):
         yield 2, f"the delivery of event {sequence} to {target} stays pending"
     for writer in world.writers:
@@ -153,12 +165,13 @@ def unfinished(world: "World") -> Iterator[Broken]:
 def journal(world: "World") -> list[Event]:
     """Read all events in their order."""
     rows = world.read(
-        "SELECT s.runtime, s.id, e.seq, e.event_id, e.kind, e.body FROM events e JOIN sessions s ON s.id = e.session_id"
+        "SELECT s.runtime, s.id, e.seq, e.event_id, e.kind, e.body, e.recorded_at"
+        " FROM events e JOIN sessions s ON s.id = e.session_id"
         " ORDER BY s.id, e.seq"
     )
     return [
-        Event(name, session, place, event_id, kind, json.loads(body or b"{}"))
-        for name, session, place, event_id, kind, body in rows
+        Event(name, session, place, event_id, kind, json.loads(body or b"{}"), at)
+        for name, session, place, event_id, kind, body, at in rows
     ]
 
 
@@ -168,7 +181,7 @@ def outcomes(world: "World") -> Iterator[Broken]:
     asked: dict[str, int] = defaultdict(int)
     for event in journal(world):
         if event.kind == "tool.finished":
-            found[event.body["call_id"]].append(event.body)
+            found[event.body["call_id"]].append(as_sent(event.body))
         elif event.kind == "tool.requested" and event.body.get("runs_in", "host") == "host":
             asked[event.body["call_id"]] += 1
     rows = world.read("SELECT call_id, native_call_id, tool, state, deadline_at FROM calls")
@@ -183,7 +196,8 @@ def outcomes(world: "World") -> Iterator[Broken]:
             continue
         work = world.backend.work.get(call_id)
         yield from _outcome(native, tool, found[call_id][0], work, attempts=world.most_attempts)
-        if call_id in world.due and state == "expired":
+        # Its route may ask a person before it leaves.
+        if call_id in world.due and state == "expired" and not _was_held(found[call_id][0]):
             yield 2, f"{native} waited while everything worked, and expired"
         last = work.requests[-1] if work is not None else None
         if found[call_id][0].get("unknown") and last is not None and last.answered_at is not None:
@@ -193,6 +207,10 @@ def outcomes(world: "World") -> Iterator[Broken]:
             if quick and not world.was_disturbed(last.at - _AROUND, last.answered_at + _AROUND):
                 error = found[call_id][0].get("error")
                 yield 5, f"{native} is unknown ({error}), and the backend answered {last.manner} to {last.attempt}"
+
+
+def _was_held(outcome: Mapping[str, Any]) -> bool:
+    return str(outcome.get("error")).startswith("The call was not made: nobody allowed")
 
 
 def replays(world: "World") -> Iterator[Broken]:
@@ -269,7 +287,7 @@ def _is_short(attempt: CallAttempt) -> bool:
 def callbacks(world: "World") -> Iterator[Broken]:
     """2, 3: a callback that was taken is the outcome; one that came too late is on record as ignored."""
     events = journal(world)
-    ended = {event.body["call_id"]: event.body for event in events if event.kind == "tool.finished"}
+    ended = {event.body["call_id"]: as_sent(event.body) for event in events if event.kind == "tool.finished"}
     ignored = {event.body["call_id"] for event in events if event.kind == "outcome.ignored"}
     for sent in world.callbacks:
         if sent.call_id in world.forgotten or sent.status is None:
@@ -310,8 +328,12 @@ def _seconds(stored: int) -> float:
 
 def agents(world: "World") -> Iterator[Broken]:
     """3: an agent gets the recorded outcome, and all repeats are equal; delivered means that it arrived."""
-    finished = {(event.session, event.sequence): event for event in journal(world) if event.kind == "tool.finished"}
-    natives = dict(world.read("SELECT call_id, native_call_id FROM calls"))
+    natives = dict(world.read("SELECT call_id, native_call_id FROM calls WHERE redrive_of IS NULL"))
+    finished = {
+        (event.session, event.sequence): event
+        for event in journal(world)
+        if event.kind == "tool.finished" and event.body["call_id"] in natives
+    }
     delivered = {
         (session, sequence): state
         for session, sequence, state in world.read(
@@ -365,12 +387,12 @@ def _text_of(event: Event) -> str:
 
 def order(world: "World") -> Iterator[Broken]:
     """4: outcomes arrive in the order of the journal, repeats aside."""
-    natives = dict(world.read("SELECT call_id, native_call_id FROM calls"))
+    natives = dict(world.read("SELECT call_id, native_call_id FROM calls WHERE redrive_of IS NULL"))
     for name, server in world.servers.items():
         places = {
             natives[event.body["call_id"]]: event.sequence
             for event in journal(world)
-            if event.runtime == name and event.kind == "tool.finished"
+            if event.runtime == name and event.kind == "tool.finished" and event.body["call_id"] in natives
         }
         last, seen = 0, set[str]()
         for call_id in _results(server):
@@ -455,6 +477,12 @@ def writers(world: "World") -> Iterator[Broken]:
             body = ended.get(answer["call_id"], {})
             if any(got.get(name) != body.get(name) for name in ("outcome", "result")):
                 yield 3, f"the caller with {writer.key} got {got}, and {body} is recorded"
+
+
+def approvals(world: "World") -> Iterator[Broken]:
+    """12: a held call is sent only as a person has allowed it."""
+    if world.is_gated:
+        yield from judge_approvals(world, journal(world))
 
 
 def surprises(world: "World") -> Iterator[Broken]:

@@ -2,12 +2,15 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gateway.store.sqlite import backup
 from gateway.store.sqlite.lock import SIDES, before_restore
 from tests.simulation.clients import Writer
 from tests.simulation.instance import Exchange
+from tests.simulation.people import decide, key_of
+from tests.simulation.policy import APPROVERS, TOOLS, against
 from tests.simulation.store_server import RemoteEngine
 
 if TYPE_CHECKING:
@@ -15,7 +18,6 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 API_KEY = "dk_simulated-key-of-the-world"
-TOOLS = ("again", "once")
 
 
 def _server(world: "World") -> "HumaServer":
@@ -94,8 +96,12 @@ async def post(world: "World") -> None:
     chance = world.random.random()
     if chance < 0.4:
         body: dict[str, Any] = {"tool": world.random.choice(TOOLS), "arguments": {"n": world.number}}
-        writer = Writer(world.ask, f"{path}/calls?wait={world.random.choice((0, 1, 30))}", body, key, repeats=repeats)
-        world.tell(f"a client calls {body['tool']} of {name} with {key}")
+        ask, by = world.ask, "a client"
+        if world.is_gated and world.random.random() < 0.3:
+            by = world.random.choice(APPROVERS)
+            ask = partial(_ask_as, world, by)
+        writer = Writer(ask, f"{path}/calls?wait={world.random.choice((0, 1, 30))}", body, key, repeats=repeats)
+        world.tell(f"{by} calls {body['tool']} of {name} with {key}")
     elif chance < 0.7:
         text = f"said {world.number}"
         body = {"events": [{"kind": "message.posted", "author": {"name": "Alice"}, "content": text}]}
@@ -109,6 +115,10 @@ async def post(world: "World") -> None:
     world.loop.create_task(writer.write())
 
 
+def _ask_as(world: "World", name: str, method: str, path: str, body: bytes, headers: dict[str, str]) -> Exchange | None:
+    return world.ask(method, path, body, {"authorization": f"Bearer {key_of(name)}", **headers})
+
+
 async def follow(world: "World") -> None:
     """A client begins to follow."""
     if world.uses_http and len(world.followers) < 8 and world.any_up() is not None:
@@ -118,7 +128,9 @@ async def follow(world: "World") -> None:
 async def order_cancel(world: "World") -> None:
     """An operator cancels an open call."""
     # Of the accepted ones first: only those wait for long.
-    found = world.read("SELECT call_id FROM calls WHERE state IN ('queued', 'dispatched', 'accepted') ORDER BY state")
+    found = world.read(
+        "SELECT call_id FROM calls WHERE state IN ('queued', 'dispatched', 'accepted', 'held') ORDER BY state"
+    )
     if not world.uses_http or not found:
         return
     call_id = found[int(len(found) * world.random.random() ** 2)][0]
@@ -134,16 +146,42 @@ async def _see_cancel(world: "World", call_id: str, exchange: Exchange) -> None:
         world.watch.canceled(call_id)
 
 
+async def redrive(world: "World") -> None:
+    """An operator lets an ended call run again, under the same key: it is held again if its route asks now."""
+    found = world.read(
+        "SELECT call_id FROM calls WHERE finished_at IS NOT NULL AND redrive_of IS NULL ORDER BY id DESC LIMIT 10"
+    )
+    if found:
+        (call_id,) = world.random.choice(found)
+        world.tell(f"an operator redrives {call_id[:8]}")
+        world.ask("POST", f"/v1/calls/{call_id}/redrive", b"{}")
+
+
 async def reload(world: "World") -> None:
     """Change the configuration, and let each instance read it again."""
     world.draw_limits()
+    world.draw_routes()
     world.most_attempts = max(world.most_attempts, world.attempts)
     world.fewest_attempts = min(world.fewest_attempts, world.attempts)
     world.tell(
         f"the configuration changes: {world.attempts} attempts, again to {world.target}, {world.concurrency} at once,"
-        f" {world.limits}"
+        f" {world.limits}{f', {world.routes}' if world.is_gated else ''}"
     )
     world.reload()
+
+
+async def surprise(world: "World") -> None:
+    """While a call waits to be sent, change its routes, or kill a gateway."""
+    waiting = world.read(
+        "SELECT tool FROM calls WHERE state = 'queued' AND attempt = 0 ORDER BY approved_sha IS NULL LIMIT 2"
+    )
+    if waiting and world.random.random() < 0.4:
+        await kill(world)
+    elif waiting:
+        (tool,) = world.random.choice(waiting)
+        world.routes = against(world.random, world.routes, tool)
+        world.tell(f"the routes of {tool} change, while a call of it waits: {world.routes}")
+        world.reload()
 
 
 async def back_up(world: "World") -> None:
@@ -171,6 +209,9 @@ async def restore_copy(world: "World") -> None:
     world.forgotten.update(f"said {number}" for number in range(world.number + 1))
     world.close_reader()
     backup.restore(world.path, world.copy)
+    # These are asked about again.
+    world.restored = dict(world.read("SELECT call_id, arguments_seq FROM calls WHERE state = 'held'"))
+    world.close_reader()
     for side in ("", *SIDES):
         world.path.with_name(f"{before_restore(world.path).name}{side}").unlink(missing_ok=True)
     world.start()
@@ -211,6 +252,7 @@ async def partition(world: "World") -> None:
     """The network holds everything, or what goes to or from one instance, or between it and the store."""
     seconds = 8 * world.random.random() ** 2
     world.disturb(seconds)
+    world.delay(2 * seconds)
     instance = world.random.choice(world.instances)
     process, engine = instance.process, instance.engine
     match world.random.choice(("all", "instance", "store")):
@@ -236,6 +278,7 @@ async def bad_disk(world: "World") -> None:
     seconds = 5 * world.random.random() ** 2
     world.tell(f"the disk refuses {disk.refuses:.0%} for {seconds:.2f} s")
     world.disk_refuses_until = world.loop.now + seconds
+    world.delay(seconds)
 
     def heal() -> None:
         disk.refuses = 0.0
@@ -249,6 +292,7 @@ async def slow_disk(world: "World") -> None:
     disk.slow = world.random.choice((0.3, 2.0))
     world.tell(f"the disk takes {disk.slow} s for {seconds:.2f} s")
     world.disturb(seconds + 3 * disk.slow)
+    world.delay(seconds + 3 * disk.slow)
 
     def heal() -> None:
         disk.slow = 0.01
@@ -265,6 +309,7 @@ async def slow_store(world: "World") -> None:
     seconds = 5 * world.lease * world.random.random()
     world.tell(f"the store is {engine.slow:.1f} s away from an instance for {seconds:.2f} s")
     world.disturb(seconds + 3 * engine.slow)
+    world.delay(seconds + 3 * engine.slow)
 
     def heal() -> None:
         engine.slow = 0.0
@@ -281,6 +326,7 @@ async def late_store(world: "World") -> None:
     seconds = world.lease * world.random.choice((1, 2, 4))
     world.tell(f"the store answers an instance after {engine.late:.1f} s, for {seconds:.0f} s")
     world.disturb(seconds + 2 * world.lease)
+    world.delay(seconds + 2 * world.lease)
 
     def heal() -> None:
         engine.late = 0.0
@@ -301,6 +347,7 @@ async def pause(world: "World") -> None:
     world.tell(f"{instance.name} is stopped for {seconds:.2f} s")
     process.paused = True
     world.disturb(seconds)
+    world.delay(seconds)
     world.net.call_at(world.loop.now + seconds, lambda: process.resume(world.loop))
 
 
@@ -364,4 +411,8 @@ QUIET_STEPS: dict[Callable[["World"], Awaitable[None]], float] = {
     slow_store: 3, late_store: 2, pause: 0.3, kill: 0.6, drain: 0.5, reload: 0.5,
 }  # fmt: skip
 """Those of a world with little traffic."""
+GATED_STEPS: dict[Callable[["World"], Awaitable[None]], float] = {decide: 25, redrive: 2, reload: 2, surprise: 15}
+"""Those of a world in which people are asked, beside or instead of the others."""
+RESTORING_STEPS: dict[Callable[["World"], Awaitable[None]], float] = {back_up: 6, restore_copy: 3}
+"""Those of some of these worlds."""
 USUAL = (call, talk, post, wait, order_cancel)

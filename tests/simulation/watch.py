@@ -5,6 +5,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from tests.simulation.approvals import PROMISE, check_request
 from tests.simulation.clock import EPOCH
 
 if TYPE_CHECKING:
@@ -51,14 +52,18 @@ class Watch:
             if not found or found[0][0] < request.attempt:
                 world.fail(1, f"attempt {request.attempt} of {request.key} left before its commit: {found}")
                 return
-            arrived, began = len(world.backend.work[request.key].requests), found[0][1] / 1_000_000 - EPOCH
+            arrived, began = len(world.backend.work[call_id].requests), found[0][1] / 1_000_000 - EPOCH
             if request.attempt != arrived and not world.may_lose(began, world.loop.now):
                 world.fail(10, f"request {arrived} of {request.key} says that it is attempt {request.attempt}")
             self._check_pause(request)
         self._check_drain(request, owner)
         made = world.call_of(request)
-        if made is not None and request.data["arguments"] != ({} if made.arguments is None else made.arguments):
+        is_changed = world.is_gated and "edited" in request.data
+        if made is not None and not is_changed and request.data["arguments"] != (made.arguments or {}):
             world.fail(3, f"{made.call_id} runs with {request.data['arguments']}, and its agent said {made.arguments}")
+        if world.is_gated:
+            for text in check_request(world, request):
+                world.fail(PROMISE, text)
         if request.attempt > self._canceled.get(call_id, request.attempt) and call_id not in world.forgotten:
             world.fail(10, f"attempt {request.attempt} of {request.key} leaves after its cancel")
         self._check_holder(request.data["runtime"], owner, holders, f"attempt {request.attempt} of {request.key}")
@@ -75,7 +80,7 @@ class Watch:
     def _check_pause(self, request: "Request") -> None:
         """A call is not sent again before the time for which the backend has asked."""
         world, now = self._world, self._world.loop.now
-        before = [one for one in world.backend.work[request.key].requests if one.attempt < request.attempt]
+        before = [one for one in world.backend.work[request.data["call_id"]].requests if one.attempt < request.attempt]
         # A pause that came too late for its attempt counts for nothing.
         pauses = [(last.pause, last.at + world.attempt_limit - _MARGIN) for last in before[-1:]]
         until = [pause[1] for pause, end in pauses if pause is not None and pause[0] < end]

@@ -10,11 +10,12 @@ import signal
 import sqlite3
 import tempfile
 import traceback
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from http import HTTPStatus
 from io import StringIO
 from pathlib import Path
 from random import Random
@@ -32,8 +33,10 @@ from tests.simulation.huma import KEY, HumaServer
 from tests.simulation.instance import FIRST_PORT, Exchange, Instance
 from tests.simulation.loop import Endless, Process
 from tests.simulation.network import NetLoop
+from tests.simulation.people import People, allow_all, keys
+from tests.simulation.policy import TOOLS, Policies, draw, ungated
 from tests.simulation.promises import check_end
-from tests.simulation.steps import API_KEY, QUIET_STEPS, STEPS, TOOLS, USUAL
+from tests.simulation.steps import API_KEY, GATED_STEPS, QUIET_STEPS, RESTORING_STEPS, STEPS, USUAL
 from tests.simulation.store import Disk
 from tests.simulation.store_server import RemoteEngine, StoreServer
 from tests.simulation.watch import Watch, holders
@@ -42,6 +45,10 @@ _QUIET = 0.5
 """The share of runs with little traffic: timers alone decide."""
 _REPLICAS = 0.3
 """The share of runs with two instances on one store."""
+_GATED = 0.4
+"""The share of runs whose routes ask people, and deny."""
+_RESTORING = 0.2
+"""The share of those in which the database is often restored."""
 _HUMA = {"0.1": 4001, "0.2": 4002}
 _BACKEND = 9000
 _PUBLIC = f"http://127.0.0.1:{FIRST_PORT}"
@@ -76,7 +83,20 @@ class World:
         self.story: list[str] = []
         self.broken: list[str] = []
         random = self.random
+        self.is_gated = random.random() < _GATED
+        """Whether routes hold calls until a person allows them."""
+        self.people = People()
+        self.patience, self.while_held = random.choice((4, 20, 60)), random.choice(("deliver", "queue"))
+        """Seconds that a call is usually held, and what messages do meanwhile."""
+        self.allows_all = random.random() < 0.5
+        """Whether somebody allows everything at the end, instead of nobody anything."""
         self.draw_limits()
+        if self.is_gated:
+            # Calls wait for a slot, while the routes change.
+            self.concurrency = random.choice((1, 1, 2, 64))
+            self.limits["session_concurrency"] = random.choice((1, 1, 2))
+        self.draw_routes()
+        self.policies = Policies(self.routes, self._runs)
         self.most_attempts = self.fewest_attempts = self.attempts
         """The most and the fewest that any configuration of the run allows."""
         self.deadline = random.choice((5, 30, 120))
@@ -136,6 +156,8 @@ class World:
         self.weights = {
             step: weight if step in USUAL else weight * random.choice((0, 0.5, 1, 3)) for step, weight in steps.items()
         }
+        if self.is_gated:
+            self.weights |= GATED_STEPS | (RESTORING_STEPS if random.random() < _RESTORING else {})
         self.pace = random.choice((1, 1, 5))
         self.longest_pause = random.choice((1, 3, 8))
         self.number = 0
@@ -143,9 +165,13 @@ class World:
         """The calls that wait at the end, with time enough to be sent."""
         self.disturbed: list[tuple[float, float, bool]] = []
         """The times of faults, and whether requests to the backend may be lost then."""
+        self.delayed: list[tuple[float, float]] = []
+        """The times in which decisions may be recorded long after they were made."""
         self.disk_refuses_until = 0.0
         self.forgotten: set[str] = set()
         """The agents' ids of calls that were made before the database was restored: their outcomes may be lost."""
+        self.restored: dict[str, int] = {}
+        """The calls that were held in the last restored database, and the events that asked about them."""
         self.copy: Path | None = None
         """The last copy of the database."""
         self.copies = 0
@@ -161,6 +187,13 @@ class World:
         self.target = random.choice(("again", "spare"))
         """The executor of the tool `again`."""
         self.limits = {"session_concurrency": random.choice((1, 2, 16)), "drain": f"{random.choice((1, 5, 20))}s"}
+
+    def draw_routes(self) -> None:
+        """Draw the routes of the tools; the tool `again` goes to the target."""
+        self.routes = draw(self.random, self.target) if self.is_gated else ungated(self.target)
+
+    def _runs(self, process: Process) -> bool:
+        return not process.dead and any(one.process is process for one in self.instances)
 
     def _configuration(self) -> str:
         executor = {
@@ -182,7 +215,9 @@ class World:
             {
                 "engine": {"type": "sqlite", "path": str(self._folder / "0.db")},
                 "public_url": _PUBLIC,
-                "api": {"keys": [{"name": "world", "key": API_KEY}]},
+                "api": {"keys": [{"name": "world", "key": API_KEY}, *keys()]},
+                "approvals": {"timeout": f"{self.patience}s", "while_held": self.while_held},
+                "tools": {tool: {"description": tool, "parameters": {"type": "object"}} for tool in TOOLS},
                 "instance": {"lease": f"{self.lease}s"},
                 "limits": {**self.limits, "cancel_grace": f"{self.grace}s"},
                 "logging": {"level": "error", "format": "console"},
@@ -190,8 +225,7 @@ class World:
                     name: {**executor, "url": f"http://127.0.0.1:{_BACKEND}/{name}", "idempotent": name != "once"}
                     for name in ("again", "spare", "once")
                 },
-                "routes": [{"match": {"tool": tool}, "to": self.target if tool == "again" else tool} for tool in TOOLS]
-                + [{"match": {"event": "message.posted"}, "to": "again"}],
+                "routes": [*self.routes, {"match": {"event": "message.posted"}, "to": "again"}],
                 "runtimes": runtimes,
             }
         )
@@ -217,8 +251,19 @@ class World:
         headers = {"authorization": f"Bearer {API_KEY}"}
         for instance in self.instances:
             instance.rewrite()
-        asked = [one.request("POST", "/v1/reload", b"{}", headers) for one in self.instances]
-        return [exchange for exchange in asked if exchange is not None]
+        running = [one.process for one in self.instances if one.process is not None]
+        read = self.policies.change(self.routes, self.loop.now, running)
+        asked: list[Exchange] = []
+        for instance in self.instances:
+            exchange = instance.request("POST", "/v1/reload", b"{}", headers)
+            if exchange is not None and instance.process is not None:
+                self.loop.create_task(self._see_reload(exchange, instance.process, read))
+                asked.append(exchange)
+        return asked
+
+    async def _see_reload(self, exchange: Exchange, process: Process, read: Callable[[Process], None]) -> None:
+        if (await exchange.whole()).status == HTTPStatus.OK:
+            read(process)
 
     # The story
 
@@ -272,6 +317,8 @@ class World:
         )
         self.due += [call_id for (call_id,) in self.read(query, soon, self.fewest_attempts)]
         self.backend.kind = True
+        if self.is_gated and self.allows_all:
+            self.loop.create_task(allow_all(self))
         for part in (self.backend, *self.servers.values()):
             part.start()
         for _, follower in self.followers:
@@ -331,6 +378,14 @@ class World:
         """Note a fault that may keep the gateway from an answer, and a request from the backend if it `loses` some."""
         # What a killed process had begun to write is on record a moment later.
         self.disturbed.append((self.loop.now, self.loop.now + seconds + 0.5, loses))
+
+    def delay(self, seconds: float) -> None:
+        """Note a fault after whose beginning what was decided before may be recorded late."""
+        self.delayed.append((self.loop.now, self.loop.now + seconds))
+
+    def was_delayed(self, first: float, last: float) -> bool:
+        """Whether such a fault was in a span of time."""
+        return any(begin <= last and end >= first for begin, end in self.delayed)
 
     def was_disturbed(self, first: float, last: float) -> bool:
         """Whether such a fault was in a span of time."""
