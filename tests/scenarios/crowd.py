@@ -74,6 +74,11 @@ class CrowdRuntime(PlainRuntime):
     def asks(self, name: str, call: str, **arguments: Any) -> None:
         self.says(name, ToolRequested(native_call_id=call, tool="ask", arguments=arguments))
 
+    def floods(self, names: Sequence[str], count: int) -> None:
+        for name in names:
+            for number in range(count):
+                self.says(name, text(str(number)))
+
     def results_of(self, name: str) -> list[str]:
         return [one["native_call_id"] for one in self.seats[name].heard if one["kind"] == "tool.finished"]
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from http.client import HTTPConnection
 from pathlib import Path
@@ -13,11 +13,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from gateway.events import MessagePosted, SessionId, ToolFinished
+from gateway.adapter.port import Frame, Receipt
+from gateway.events import MessagePosted, SessionId, ToolFinished, ToolRequested, dump_event
 from gateway.runtime.views import News
 from gateway.traces.queue import Traces
 from tests.pace import PATIENCE, within
-from tests.scenarios.crowd import CrowdRuntime, HeldEngine, opened, text
+from tests.scenarios.crowd import CrowdRuntime, HeldEngine, Seat, opened, text
 from tests.scenarios.environment import Running, until
 from tests.scenarios.plain_runtime import plain_gateway
 
@@ -140,6 +141,52 @@ async def _kept(engine: HeldEngine, count: int) -> bool:
 
 async def _idle(running: Running) -> bool:
     return [one.running for one in running.gateway.status.activity().executors] == [0]
+
+
+@pytest.mark.slow
+@pytest.mark.timing
+async def test_a_call_does_not_wait_for_64_sessions_with_256_signals_each(tmp_path: Path) -> None:
+    async with crowd(tmp_path, 65, settings=STATIC) as (running, runtime, _, ids):
+        *others, lone = ids
+        took: list[float] = []
+        for number in range(5):
+            runtime.floods(others, 256)
+            began = monotonic()
+            runtime.asks(lone, f"call {number}")
+            await runtime.wait(lambda count=number + 1: len(runtime.results_of(lone)) == count, "the result")
+            took.append(monotonic() - began)
+            total = 256 * (number + 1)
+            await until(lambda total=total: _count_messages(running, [ids[name] for name in others], total))
+        assert sorted(took)[2] < within(0.1), took
+
+
+async def _count_messages(running: Running, ids: Sequence[SessionId], count: int) -> bool:
+    rows = [await running.gateway.session(session_id) for session_id in ids]
+    return all(row.last_sequence >= count for row in rows)
+
+
+class EagerRuntime(CrowdRuntime):
+    """A runtime whose agents ask again as soon as they have a result."""
+
+    eager = True
+
+    def take(self, seat: Seat, frames: Sequence[Frame]) -> Receipt | Awaitable[Receipt]:
+        receipt = super().take(seat, frames)
+        if self.eager and any(frame.payload["kind"] == "tool.finished" for frame in frames):
+            again = ToolRequested(native_call_id=str(self.taken), tool="ask", arguments={})
+            asyncio.get_running_loop().call_soon(seat.receiver.frame, Frame("event", dump_event(again)))
+        return receipt
+
+
+async def test_a_session_with_2000_signals_goes_on_beside_sessions_that_never_pause(tmp_path: Path) -> None:
+    async with crowd(tmp_path, 65, runtime=EagerRuntime(), settings=STATIC) as (running, runtime, _, ids):
+        *eager, flooded = ids
+        for name in eager:
+            runtime.asks(name, "first")
+        runtime.floods([flooded], 2_000)
+        await until(lambda: _count_messages(running, [ids[flooded]], 2_000))
+        assert isinstance(runtime, EagerRuntime)
+        runtime.eager = False
 
 
 @pytest.mark.slow

@@ -51,6 +51,7 @@ class Inbox:
 
     __slots__ = (
         "_capacity",
+        "_deciding",
         "_ended",
         "_factor",
         "_filled",
@@ -100,6 +101,8 @@ class Inbox:
         """Bytes of the waiting frames."""
         self._taken = 0
         """Bytes of the frames that the session is deciding; they stay in the shared budget meanwhile."""
+        self._deciding = 0
+        """Signals that the session is deciding."""
         self._is_live = is_live
         self._overflow = overflow
         self._memory = FRAMES.get()
@@ -213,10 +216,12 @@ class Inbox:
         if self._queue is None and self._last_live is not None:
             batch.append(self._last_live)
             self._last_live = None
+        self._deciding = len(batch)
         return batch
 
     def done(self) -> None:
-        """Return the bytes of the taken frames to the shared budget."""
+        """Note that the taken signals are decided; return the bytes of their frames to the shared budget."""
+        self._deciding = 0
         if self._taken:
             taken, self._taken = self._taken, 0
             self._memory.release(taken)
@@ -272,6 +277,11 @@ class Inbox:
         if self._capacity is not None and not self._is_half_full:
             self._capacity.set_result(None)
             self._capacity = None
+
+    @property
+    def count(self) -> int:
+        """The number of signals that wait or are being decided."""
+        return len(self._queue or ()) + self._deciding
 
     @property
     def empty(self) -> bool:

@@ -1,8 +1,10 @@
 """Runs the sessions: ready ones decide, the store gets their steps together, and they act after the commit.
 
-A turn takes the sessions in the order in which they became ready. It ends after 10 ms or 256 steps, and the next turn
-follows the I/O of the loop. Committed steps are acted on in the wake-up that brings their commits; what it leaves comes
-before the next decisions. A signal that an effect puts into a session is decided in the next turn.
+A turn takes the sessions in the order in which they became ready: first those with few signals, so that a call does not
+wait for the floods of other sessions, then those with many. It ends after 10 ms or 256 steps of each line, but each
+line gets at least one session; the next turn follows the I/O of the loop. Committed steps are acted on in the wake-up
+that brings their commits; what it leaves comes before the next decisions of its line. A signal that an effect puts into
+a session is decided in the next turn.
 
 An exception of one session concerns only this session.
 """
@@ -10,6 +12,7 @@ An exception of one session concerns only this session.
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from gateway.clock import Clock
@@ -19,9 +22,22 @@ from gateway.store.port import Engine, Settled
 from gateway.store.step import Committed, Step
 
 MOST_STEPS = 256
-_SECONDS = 0.01
+FEW = 8
+"""Signals up to which a session is in the first line."""
+_FEW_SECONDS, _MANY_SECONDS = 0.008, 0.002
+"""The share of each line in a turn; one session of it may take longer."""
 _TRY_AGAIN = 0.05
 """Seconds until the store is offered steps again if only steps of others fill it."""
+
+
+@dataclass(eq=False, slots=True)
+class _Line:
+    """The ready sessions, and those whose effects wait."""
+
+    seconds: float
+    """The time of the line in one turn."""
+    ready: deque[Actor] = field(default_factory=deque[Actor])
+    acting: deque[Actor] = field(default_factory=deque[Actor])
 
 
 class Turns:
@@ -34,8 +50,8 @@ class Turns:
         self._context = tasks.context.copy()
         self._run = guard_call("turn", self._take_turn)
         self._settled: Settled = partial(self._context.run, self._wake)
-        self._ready: deque[Actor] = deque()
-        self._acting: deque[Actor] = deque()
+        self._few, self._many = self._lines = _Line(_FEW_SECONDS), _Line(_MANY_SECONDS)
+        """The sessions with few signals, and those with many."""
         self._in_store: dict[int, Actor] = {}
         """The sessions whose steps are in the store, by the identity of the step."""
         self._is_scheduled = False
@@ -44,35 +60,43 @@ class Turns:
 
     def decide_soon(self, session: Actor) -> None:
         """Let a session decide in a later turn."""
-        self._ready.append(session)
+        # Its signals arrive until the turn.
+        self._few.ready.append(session)
         self._schedule()
 
     def act_soon(self, session: Actor) -> None:
         """Let a session act in a later turn."""
-        self._acting.append(session)
+        self._line_of(session).acting.append(session)
         self._schedule()
 
+    def _line_of(self, session: Actor) -> _Line:
+        return self._few if session.inbox.count <= FEW else self._many
+
     def _schedule(self) -> None:
-        if not self._is_scheduled and (self._acting or not self._is_full):
+        has_work = any(line.acting or (line.ready and not self._is_full) for line in self._lines)
+        if has_work and not self._is_scheduled:
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._run, context=self._context)
 
     def _take_turn(self) -> None:
         self._is_scheduled = False
-        until = self._monotonic() + _SECONDS
         try:
-            self._act(until)
-            if not self._acting and not self._is_full:
-                self._decide(until)
+            for line in self._lines:
+                until = self._monotonic() + line.seconds
+                self._act(line, until)
+                if not line.acting and not self._is_full:
+                    self._decide(line, until)
         finally:
-            if self._acting or self._ready:
-                self._schedule()
+            self._schedule()
 
-    def _decide(self, until: float) -> None:
+    def _decide(self, line: _Line, until: float) -> None:
         steps: list[Step] = []
         # Sessions that become ready meanwhile wait for the next turn.
-        for _ in range(len(self._ready)):
-            session = self._ready.popleft()
+        for _ in range(len(line.ready)):
+            session = line.ready.popleft()
+            if line is self._few and self._line_of(session) is self._many:
+                self._many.ready.append(session)
+                continue
             step = self._decide_one(session)
             if step is not None:
                 steps.append(step)
@@ -106,7 +130,7 @@ class Turns:
         refused = self._out_of_store(steps[accepted:])
         for session in refused:
             session.take_back()
-        self._ready.extendleft(reversed(refused))
+        self._few.ready.extendleft(reversed(refused))
         self._is_full = True
         if not self._in_store:
             again = guard_call("turn", self._try_again)
@@ -122,14 +146,13 @@ class Turns:
     def _wake(self, results: Sequence[tuple[Step, Committed | Exception]]) -> None:
         """Let sessions act whose steps are committed."""
         self._is_full = False
-        until = self._monotonic() + _SECONDS
         for step, result in results:
             self._settle(self._in_store.pop(id(step)), result)
         try:
-            self._act(until)
+            for line in self._lines:
+                self._act(line, self._monotonic() + line.seconds)
         finally:
-            if self._acting or self._ready:
-                self._schedule()
+            self._schedule()
 
     def _settle(self, session: Actor, result: Committed | Exception) -> None:
         try:
@@ -137,11 +160,11 @@ class Turns:
         except BaseException as exc:  # noqa: BLE001 - it concerns this session only
             self._fail(session, exc)
         else:
-            self._acting.append(session)
+            self._line_of(session).acting.append(session)
 
-    def _act(self, until: float) -> None:
-        while self._acting:
-            session = self._acting.popleft()
+    def _act(self, line: _Line, until: float) -> None:
+        while line.acting:
+            session = line.acting.popleft()
             try:
                 if session.state == "acting":
                     session.act()
