@@ -24,7 +24,7 @@ Results = Sequence[tuple[Step, Committed | Exception]]
 
 
 @dataclass
-class Seat:
+class AgentLink:
     """The link of one session, and what its agent heard."""
 
     crowd: "CrowdRuntime"
@@ -46,7 +46,7 @@ class Seat:
 class CrowdRuntime(PlainRuntime):
     """A runtime with a link for each session."""
 
-    seats: dict[str, Seat] = field(default_factory=dict[str, Seat])
+    links: dict[str, AgentLink] = field(default_factory=dict[str, AgentLink])
     taken: int = 0
     """The number of frames that all agents heard."""
 
@@ -56,20 +56,20 @@ class CrowdRuntime(PlainRuntime):
 
     @asynccontextmanager
     async def _sit(self, native_id: str, receiver: Receiver) -> AsyncGenerator[Link]:
-        before = self.seats.get(native_id)
-        self.seats[native_id] = seat = Seat(self, receiver, [] if before is None else before.heard)
+        before = self.links.get(native_id)
+        self.links[native_id] = link = AgentLink(self, receiver, [] if before is None else before.heard)
         self.change.tell()
-        yield seat
+        yield link
 
-    def take(self, seat: Seat, frames: Sequence[Frame]) -> Receipt | Awaitable[Receipt]:
+    def take(self, link: AgentLink, frames: Sequence[Frame]) -> Receipt | Awaitable[Receipt]:
         """Answer a send."""
-        seat.heard.extend(frame.payload for frame in frames)
+        link.heard.extend(frame.payload for frame in frames)
         self.taken += len(frames)
         self.change.tell()
         return Receipt("delivered")
 
     def says(self, name: str, event: Event) -> None:
-        self.seats[name].receiver.frame(Frame("event", dump_event(event)))
+        self.links[name].receiver.frame(Frame("event", dump_event(event)))
 
     def asks(self, name: str, call: str, **arguments: Any) -> None:
         self.says(name, ToolRequested(native_call_id=call, tool="ask", arguments=arguments))
@@ -80,7 +80,7 @@ class CrowdRuntime(PlainRuntime):
                 self.says(name, text(str(number)))
 
     def results_of(self, name: str) -> list[str]:
-        return [one["native_call_id"] for one in self.seats[name].heard if one["kind"] == "tool.finished"]
+        return [one["native_call_id"] for one in self.links[name].heard if one["kind"] == "tool.finished"]
 
     async def wait(self, look: Callable[[], bool], what: str) -> None:
         await self.change.until(lambda: look() or None, PATIENCE, what=lambda: what)

@@ -22,6 +22,7 @@ async def wait_ten_minutes(call: dict[str, object]) -> object:
     if call["tool"] != "wait":
         return call["tool"]
     try:
+        # This is the work of the tool.
         await asyncio.sleep(patience)
     except asyncio.CancelledError:
         canceled.append(str(call["tool"]))

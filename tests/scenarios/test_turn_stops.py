@@ -13,7 +13,7 @@ import pytest
 from gateway.adapter.port import Frame, Receipt
 from gateway.events import SessionId, ToolRequested
 from tests.scenarios import long_tools
-from tests.scenarios.crowd import CrowdRuntime, HeldEngine, Seat, opened, text
+from tests.scenarios.crowd import AgentLink, CrowdRuntime, HeldEngine, opened, text
 from tests.scenarios.environment import Running, until
 from tests.scenarios.plain_runtime import plain_gateway
 from tests.scenarios.test_turns import STATIC
@@ -30,8 +30,8 @@ class CongestedRuntime(CrowdRuntime):
 
     congested = False
 
-    def take(self, seat: Seat, frames: Sequence[Frame]) -> Receipt | Awaitable[Receipt]:
-        return self._never() if self.congested else super().take(seat, frames)
+    def take(self, link: AgentLink, frames: Sequence[Frame]) -> Receipt | Awaitable[Receipt]:
+        return self._never() if self.congested else super().take(link, frames)
 
     async def _never(self) -> Receipt:
         await asyncio.Event().wait()

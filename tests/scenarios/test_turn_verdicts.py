@@ -47,7 +47,7 @@ async def test_a_lease_that_ends_between_commit_and_effects_and_returns(tmp_path
     settings = {**STATIC, "instance": {"lease": f"{LEASE}s"}}
     async with crowd(tmp_path, 2, settings=settings, parts=parts) as (running, runtime, engine, ids):
         name, beside = ids
-        seat = runtime.seats[name]
+        link = runtime.links[name]
         seen: list[str] = []
         following = asyncio.create_task(_follow(running, ids[name], seen))
         await until(lambda: _has_seen(seen, "link.changed"))
@@ -75,7 +75,7 @@ async def test_a_lease_that_ends_between_commit_and_effects_and_returns(tmp_path
         runtime.asks(name, "next")
         await runtime.wait(lambda: runtime.results_of(name) == ["call", "next"], "the next result")
         # After a foreign write the session begins again from the store, with a new link.
-        assert (runtime.seats[name] is seat) is (how != "a new one after a foreign write")
+        assert (runtime.links[name] is link) is (how != "a new one after a foreign write")
         numbers = [event["sequence"] for event in await running.events(ids[name])]
         assert numbers == list(range(1, len(numbers) + 1))
         await until(lambda: _has_seen(seen, "tool.finished", 2))

@@ -18,7 +18,7 @@ from gateway.events import MessagePosted, SessionId, ToolFinished, ToolRequested
 from gateway.runtime.views import News
 from gateway.traces.queue import Traces
 from tests.pace import PATIENCE, within
-from tests.scenarios.crowd import CrowdRuntime, HeldEngine, Seat, opened, text
+from tests.scenarios.crowd import AgentLink, CrowdRuntime, HeldEngine, opened, text
 from tests.scenarios.environment import Running, until
 from tests.scenarios.plain_runtime import plain_gateway
 
@@ -99,7 +99,7 @@ async def test_an_effect_that_fails_for_one_of_256_sessions_concerns_no_other(tm
             name: asyncio.create_task(follow(running, session_id, ["poison" if name == bad else "call", "next"]))
             for name, session_id in ids.items()
         }
-        engine.offered, seat = 0, runtime.seats[bad]
+        engine.offered, link = 0, runtime.links[bad]
         for name in ids:
             # The span of this call cannot be written, which is found out when its outcome is committed.
             word = "poison" if name == bad else "call"
@@ -107,7 +107,7 @@ async def test_an_effect_that_fails_for_one_of_256_sessions_concerns_no_other(tm
         await runtime.wait(lambda: all(runtime.results_of(name) for name in ids), "results")
         assert engine.offered > 1, "several sessions decide in one turn"
         # The session starts again from the store, with a new link.
-        await runtime.wait(lambda: runtime.seats[bad] is not seat, "a new link")
+        await runtime.wait(lambda: runtime.links[bad] is not link, "a new link")
         assert (await running.metrics())['dragoman_faults_total{part="session"}'] == 1
         for name in ids:
             runtime.asks(name, "next")
@@ -170,11 +170,11 @@ class EagerRuntime(CrowdRuntime):
 
     eager = True
 
-    def take(self, seat: Seat, frames: Sequence[Frame]) -> Receipt | Awaitable[Receipt]:
-        receipt = super().take(seat, frames)
+    def take(self, link: AgentLink, frames: Sequence[Frame]) -> Receipt | Awaitable[Receipt]:
+        receipt = super().take(link, frames)
         if self.eager and any(frame.payload["kind"] == "tool.finished" for frame in frames):
             again = ToolRequested(native_call_id=str(self.taken), tool="ask", arguments={})
-            asyncio.get_running_loop().call_soon(seat.receiver.frame, Frame("event", dump_event(again)))
+            asyncio.get_running_loop().call_soon(link.receiver.frame, Frame("event", dump_event(again)))
         return receipt
 
 
