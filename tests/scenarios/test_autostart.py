@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.cli.doctor import check_links
+from gateway.cli.doctor_gateway import check_links
 from gateway.runtime.tuning import Tuning
 from tests.pace import PATIENCE
 from tests.scenarios.environment import API_KEY, Running, Scene, until

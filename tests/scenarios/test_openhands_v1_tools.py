@@ -11,7 +11,7 @@ import mcp.client.streamable_http  # noqa: F401 # pyright: ignore[reportUnusedIm
 import pytest
 
 import gateway.http.mcp.server  # noqa: F401 # pyright: ignore[reportUnusedImport] - the same
-from gateway.cli.doctor import check_links
+from gateway.cli.doctor_gateway import check_links
 from gateway.testing.runtimes.openhands_v1.server import AgentServer, SimConversation
 from tests.pace import PATIENCE
 from tests.scenarios.environment import API_KEY, GOOD, QUICK, Running, until

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fastapi.responses import JSONResponse, Response
 
-from gateway.cli.doctor import check_links
+from gateway.cli.doctor_gateway import check_links
 from tests.scenarios.environment import API_KEY, GOOD, Running, Scene, ended
 from tests.scenarios.hooks import SECRET, success
 from tests.scenarios.terminal import dragoman
