@@ -84,9 +84,9 @@ _ENDLESS = """
 async def spin(_):
     while True:
         {body}
-for steps in (world.STEPS, world.QUIET_STEPS):
+for steps in (world.STEPS, world.QUIET_STEPS, world.GATED_STEPS, world.RESTORING_STEPS):
     steps.clear()
-    steps[spin] = 1
+world.STEPS[spin] = world.QUIET_STEPS[spin] = 1
 world.USUAL = (spin,)
 {bound}
 """
