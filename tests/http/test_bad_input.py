@@ -297,7 +297,7 @@ WORDED: list[tuple[str, dict[str, Any], str]] = [
         {"runtime": "finn", "native_id": "x", "name": "y"},
         "/name: `name` is only for created sessions; omit it with `native_id`",
     ),
-    ("/v1/dead-letters/redrive", {"target": "x"}, "/target: must be `runtime`, or `destination:NAME`"),
+    ("/v1/dead-letters/redrive", {"target": "x"}, "/target: must be `runtime`, `destination:NAME` or `notice:NAME`"),
     (
         "/v1/dead-letters/redrive",
         {"executor": "e", "kind": "delivery"},
@@ -315,7 +315,7 @@ WORDED: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("/v1/reload", {"x/y": 1}, "/x~1y: unknown member; this operation accepts none"),
     ("/v1/sessions/SESSION/mcp/rotate", {"x": 1}, "/x: unknown member; this operation accepts none"),
-    (f"{EVENTS}/1/redeliver", {"target": "x"}, "/target: must be `runtime`, or `destination:NAME`"),
+    (f"{EVENTS}/1/redeliver", {"target": "x"}, "/target: must be `runtime`, `destination:NAME` or `notice:NAME`"),
     (
         "/v1/dead-letters/redrive",
         {"since": "yesterday"},
