@@ -328,7 +328,9 @@ async def test_a_restore_ends_all_links(linked: Scene) -> None:
     code, said = await in_process(linked, "restore", str(linked.folder / "backup.db"))
     assert code == 0, said
     async with linked.running() as gateway:
-        assert await waiting(gateway) == [asked]
+        (again,) = await waiting(gateway)
+        assert again["interaction_id"] != asked["interaction_id"]
+        assert "restored from a backup of " in again["event"]["warning"]
         page = await load(gateway, path)
         assert (page.status_code, "restored" in page.text) == (410, True)
         assert (await send(gateway, path)).status_code == 410
