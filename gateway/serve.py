@@ -62,6 +62,8 @@ log = structlog.get_logger(__name__)
 VERSION = version("dragoman")
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8080
 
+SWITCH_INTERVAL = 0.0003
+"""Seconds after which threads take turns; with Python's default, one waits 5 ms after every disk access."""
 _OWN_FILES = 1_000
 """Files and sockets besides requests and links: the store, executors, destinations."""
 _M_MMAP_THRESHOLD = -3
@@ -100,8 +102,7 @@ async def serve(
         write("configuration", path=problem.path, line=problem.line, problem=problem.message)
     _allow_files(settings.limits)
     listener = _listen(host or DEFAULT_HOST, DEFAULT_PORT if port is None else port, guarded=bool(settings.api.keys))
-    # With the default interval, a thread waits 5 ms for its turn after every disk access.
-    sys.setswitchinterval(0.0003)
+    sys.setswitchinterval(SWITCH_INTERVAL)
     _return_blocks()
     with listener:
         url = own_url(settings, listener)

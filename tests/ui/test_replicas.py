@@ -68,7 +68,7 @@ async def test_operators_at_two_replicas_see_the_same_until_one_is_killed_and_af
             await expect(page.locator(".card")).to_contain_text("rm a", timeout=PATIENT)
         stale = await open_inbox(browser, other, here.context, live=False)
         await here.click("button.allow")
-        await expect(there.locator(".card.gone")).to_contain_text("answered by backend", timeout=SOON)
+        await expect(there.locator(".asked.gone")).to_contain_text("answered by backend", timeout=SOON)
         assert (await gated)["observation"] == "run"
         async with stale.expect_navigation() as navigation:
             await stale.click("button.deny")
