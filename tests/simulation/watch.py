@@ -26,6 +26,8 @@ _RESUMED = 2.0
 """Seconds after a pause in which a process may finish what it had begun."""
 _BEGUN = 1.0
 """Seconds in which an attempt that has begun arrives."""
+_RESTARTED = 12.0
+"""Seconds in which a killed replica starts again."""
 _SILENT = 25 + 20
 """Seconds after which a client notices that its server is silent, as the server has told it."""
 _RECONNECTED = 75
@@ -179,10 +181,12 @@ class Watch:
     def ends_by(self, call_id: str, when: float, why: str) -> None:
         """Expect the end of a call by a time, unless the gateway does not run or cannot write."""
         world, asked = self._world, self._world.loop.now
+        # The sessions of a process that was killed before have no owner until its lease ends and another one starts.
+        since = asked if world.store is None else asked - world.lease - _RESTARTED
 
         def check() -> None:
             query = f"SELECT state FROM calls WHERE call_id = ? AND state IN {OPEN}"  # noqa: S608
-            for (state,) in () if self._excused(asked) else world.read(query, call_id):
+            for (state,) in () if self._excused(since) else world.read(query, call_id):
                 world.fail(10, f"call {call_id} {why}, and is still {state} after {world.loop.now - asked:.0f} s")
 
         world.net.call_at(when + LATE, check)
