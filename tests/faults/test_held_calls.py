@@ -244,11 +244,8 @@ async def test_a_restored_question_is_asked_again(tmp_path: Path) -> None:
         await scene.as_allowed(call)
 
 
-@pytest.mark.fault(
-    "SIGKILL and a reload that denies, or asks otherwise, between question and answer",
-    simulated="routes-are-not-asked-when-a-call-leaves",
-)
-@pytest.mark.parametrize("store", ["postgres"])
+@pytest.mark.fault("SIGKILL and a reload that denies, or asks otherwise, between question and answer")
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
 async def test_new_routes_decide_about_what_was_asked_before(tmp_path: Path, store: str) -> None:
     async with HeldScene(tmp_path, store=store) as scene:
         await scene.run()
