@@ -128,7 +128,7 @@ class ApprovalsSpec(Section):
     remind: Annotated[tuple[Patience, ...], BeforeValidator(one_or_more), Field(max_length=10), _OneOrMore()] = ()
     """When the notice is sent again while nobody has answered, counted from the time at which the call was held."""
     links: bool = False
-    """Whether notices contain a link with which whoever has it may answer, instead of the address of the inbox."""
+    """Whether notices contain a link, which answers without a key, instead of the address of the inbox."""
     while_held: Literal["deliver", "queue"] = "deliver"
     """What happens to messages that would wake the agent while a call of its session waits: deliver sends them, queue
     keeps them until the call has been answered."""

@@ -1,4 +1,4 @@
-"""The page behind a link of a notice: shows a held call to whoever opens it in a browser, and takes the answer."""
+"""The page behind a link of a notice: shows a held call in a browser, and takes the answer."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -60,7 +60,10 @@ async def answer(request: Request) -> Response:
         form = await read_form(request)
         body = {name: form[name] for name in ("decision", "binding", "reason") if form.get(name)}
         if body.get("decision") == "allow" and not link.may_allow:
-            raise Refused("own-call", "the arguments are too long for this page; allow the call in the inbox")
+            raise Refused(
+                "not-approver",
+                "the arguments are too long for a link, which may only deny; allow the call in the inbox",
+            )
         caller = request.state.caller
         api = UiApi(request, Operator(caller.name, caller.scopes, None), state={LINK: caller})
         await api.post(path_of("v1", "interactions", link.interaction_id, "answer"), body)

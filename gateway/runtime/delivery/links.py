@@ -40,7 +40,7 @@ class ApprovalLink:
 
     @property
     def holder(self) -> str:
-        """The name on record of whoever answers with it."""
+        """The name on record for its answers."""
         return f"link {self.name}"
 
 

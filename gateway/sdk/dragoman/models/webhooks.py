@@ -216,7 +216,7 @@ class NoticeData(WebhookModel):
     age: int
     """The seconds since the call was held."""
     open: str | None
-    """The address of a link, or of the inbox; null without either. A link is a secret: whoever has it may answer."""
+    """The address of a link, or of the inbox; null without either. A link is a secret: it answers without a key."""
     arguments: dict[str, Any] | None = None
     """The arguments of the call; absent unless the destination has `arguments: true`."""
     labels: dict[str, str] | None = None
