@@ -95,8 +95,8 @@ class HeldEngine(SqliteEngine):
         self.held = False
         self.cut_off = False
         """Whether it renews and grants no lease."""
-        self.before: Callable[[Results], object] = lambda _: None
-        """Called before each report."""
+        self.reports: Callable[[Results], Results] = lambda results: results
+        """Makes each report."""
         self.in_store = 0
         self.highest = 0
         """The highest number of steps that were in the store at once."""
@@ -120,8 +120,7 @@ class HeldEngine(SqliteEngine):
             self._waiting.append((settled, results))
             return
         self.in_store -= len(results)
-        self.before(results)
-        settled(results)
+        settled(self.reports(results))
         self.linked.update(step.session_id for step, _ in results if _says_up(step))
 
     async def beat(self, instance: str, *, url: str, ttl: timedelta) -> bool:

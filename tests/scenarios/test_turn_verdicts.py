@@ -52,13 +52,14 @@ async def test_a_lease_that_ends_between_commit_and_effects_and_returns(tmp_path
         following = asyncio.create_task(_follow(running, ids[name], seen))
         await until(lambda: _has_seen(seen, "link.changed"))
 
-        def expire(results: Results) -> None:
+        def expire(results: Results) -> Results:
             if any(isinstance(one.event, ToolRequested) for step, _ in results for one in step.events):
-                engine.before = lambda _: None
+                engine.reports = lambda results: results
                 engine.cut_off = how != "it is renewed"
                 clock.sleep(60)
+            return results
 
-        engine.before = expire
+        engine.reports = expire
         runtime.asks(name, "call")
         if how != "it is renewed":
             await until(lambda: _lost_leases(running))
