@@ -38,7 +38,6 @@ CAPABILITIES = Capabilities(
     one_message_per_turn=True,
     resumes=True,
     echoes=True,
-    names_awaited=True,
     approvals="by_id",
     creates_sessions=True,
     takes_tools="agent",

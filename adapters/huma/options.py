@@ -17,6 +17,8 @@ HISTORY_KEY = "conversationHistory"
 FORBIDDEN_KEYS = frozenset({"__proto__", "constructor", "prototype"})
 """Keys that 0.2.0 forbids at any depth of a client's record (Client Events, Validation; Validation Limits)."""
 
+CONFIRMATION_SECONDS = 30
+
 MESSAGE_KEY = "message"
 """The key of a chat message in a context, as in HUMA's connection guide (events)."""
 _MESSAGING = "messaging"
@@ -117,6 +119,7 @@ class Huma01Options(HumaOptions):
 class Huma02Options(HumaOptions):
     """A HUMA 0.2.0 runtime: an existing agent (`agent_id`) or a new one (`agent`)."""
 
+    hydrate: bool = Field(default=True, description="Send the last context on each connect, without waking the agent.")
     refusal_grace: RefusalGrace = _REFUSAL_GRACE
     confirm: Confirmer | None = Field(
         default=None,
@@ -133,13 +136,15 @@ class Huma02Options(HumaOptions):
     )
 
     @property
-    def confirmation(self) -> ConfirmationRule | None:
-        """Who confirms an agent's message; None if the gateway creates an agent that sends none."""
-        if self.confirm is None and self.agent is not None:
-            enabled = (self.agent.addons or {}).get("enabled")
-            if not isinstance(enabled, list) or _MESSAGING not in enabled:
-                return None
-        return ConfirmationRule(self.confirm, self.confirm_by)
+    def confirmation(self) -> ConfirmationRule:
+        """How an agent's messages are confirmed; the gateway may create an agent that sends none."""
+        enabled = (self.agent.addons or {}).get("enabled") if self.agent is not None else [_MESSAGING]
+        return ConfirmationRule(
+            timedelta(seconds=CONFIRMATION_SECONDS),
+            self.confirm,
+            self.confirm_by,
+            expected=self.confirm is not None or (isinstance(enabled, list) and _MESSAGING in enabled),
+        )
 
     @property
     def message_key(self) -> str | None:

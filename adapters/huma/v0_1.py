@@ -36,7 +36,6 @@ CAPABILITIES = Capabilities(
     delivery="silence",
     rejects_with=frozenset({wire.REJECTED}),
     replaces_context=True,
-    hydrates=False,
     answers_cancel=True,
     creates_sessions=True,
     takes_tools="create",

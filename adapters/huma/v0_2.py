@@ -1,6 +1,5 @@
 """The client messages of HUMA 0.2.0: flat events, and confirmations of agent messages. Pure."""
 
-from datetime import timedelta
 from typing import Any, ClassVar, Literal, cast
 
 from pydantic import Field
@@ -8,7 +7,7 @@ from pydantic import Field
 from adapters.huma import wire
 from adapters.huma.chat import read_chat_message, write_chat_message
 from adapters.huma.codec import HumaCodec
-from adapters.huma.options import FORBIDDEN_KEYS, MESSAGE_KEY
+from adapters.huma.options import CONFIRMATION_SECONDS, FORBIDDEN_KEYS, MESSAGE_KEY
 from adapters.huma.reading import refuse_invalid, settle
 from adapters.huma.writing import check_context, dropped, is_chat, make_frame, wakes
 from gateway.adapter.checks import check_id, check_json, check_text
@@ -29,7 +28,6 @@ from gateway.strict_json import MAX_DEPTH, json_length, read_model, unknown_fiel
 CONTEXT_UPDATE = "context-update"
 ADDON_TOOL_EVENT = "addon-tool-event"
 RESULT_LENGTH = 65_536
-CONFIRMATION_SECONDS = 30
 
 CAPABILITIES = Capabilities(
     accepts=frozenset({"context.updated", "message.confirmed", "addon.answered", "tool.finished", "opaque"}),
@@ -38,13 +36,12 @@ CAPABILITIES = Capabilities(
     delivery="silence",
     rejects_with=frozenset({wire.REJECTED}),
     replaces_context=True,
-    hydrates=True,
-    confirms_messages=timedelta(seconds=CONFIRMATION_SECONDS),
     answers_cancel=True,
     creates_sessions=True,
     takes_tools="create",
     limits={
         "name": wire.NAME_LENGTH,
+        "confirmation_seconds": CONFIRMATION_SECONDS,
         "result_utf16": RESULT_LENGTH,
         "arguments_depth": MAX_DEPTH,
         "image_bytes": wire.IMAGE_BYTES,

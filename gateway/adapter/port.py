@@ -106,10 +106,6 @@ class Capabilities:
     """Fault codes that reject the last sent event."""
     replaces_context: bool = False
     """A context update replaces the whole context, so each one is sent complete, in journal order."""
-    hydrates: bool = False
-    """The last context is sent, without waking the agent, on each (re)connect."""
-    confirms_messages: timedelta | None = None
-    """Agent messages of a burst must be confirmed one by one, within this time."""
     answers_cancel: bool = False
     """The runtime expects a canceled outcome in response to its cancel."""
     slow_sends: bool = False
@@ -120,8 +116,6 @@ class Capabilities:
     """A reconnect replays the missed messages, followed by a `caught_up`."""
     echoes: bool = False
     """The runtime sends our own messages back with a native id."""
-    names_awaited: bool = False
-    """States name the calls that the runtime waits for, so a replay shows which outcomes are pending."""
     delegates: bool = False
     """States between `thread.sent` and `thread.received` belong to a delegate and end no turn."""
     approvals: Literal["none", "by_id", "by_state", "by_group"] = "none"
@@ -164,11 +158,16 @@ delivery of a copy to a destination."""
 
 @frozen
 class ConfirmationRule:
-    """The configured confirmer of an agent's messages; None: the one that the routes imply."""
+    """How the messages of an agent are confirmed, one by one."""
 
+    within: timedelta
+    """Time that the runtime waits for a confirmation; then it assumes the delivery."""
     by: Confirmer | None = None
+    """The configured confirmer; None: the one that the routes imply."""
     destination: str | None = None
     """The destination whose copy counts, with `copied`; None: the only one that a route for messages names."""
+    expected: bool = True
+    """Whether the agent can send messages, as far as the options show."""
 
 
 class RuntimeOptions(BaseModel):
@@ -182,9 +181,7 @@ class RuntimeOptions(BaseModel):
     autostart: bool = Field(
         default=False, description="Create one native session at start and keep it across restarts."
     )
-    hydrate: bool | None = Field(
-        default=None, description="Send the last context on each connect; the default depends on the protocol."
-    )
+    hydrate: bool = Field(default=False, description="Send the last context on each connect, without waking the agent.")
     turn_quiet: Duration = Field(
         default=timedelta(seconds=2), description="Silence after a confirmed message that ends a turn."
     )
@@ -224,7 +221,7 @@ class RuntimeOptions(BaseModel):
 
     @property
     def confirmation(self) -> ConfirmationRule | None:
-        """Who confirms an agent's message; None if the runtime waits for no confirmations."""
+        """How an agent's messages are confirmed; None if the runtime waits for no confirmations."""
         return None
 
     @property

@@ -190,9 +190,7 @@ def reasons_for_event(case: Case, event: Event) -> Reasons:
         reasons.add("live", "not recorded; only routes with `live: true` copy it, once and without retries")
     elif isinstance(event, SecretAsked):
         reasons.add("route", "requests for secrets are never routed: a human answers (`dragoman answer`)")
-    elif event.kind not in CLIENT_KINDS or (
-        isinstance(event, MessagePosted) and case.adapter.capabilities.confirms_messages is not None
-    ):
+    elif event.kind not in CLIENT_KINDS or (isinstance(event, MessagePosted) and case.options.confirmation is not None):
         _add_answer(reasons, case, event)
     _add_copies(reasons, case, event.kind, getattr(event, "tool", None))
     return reasons

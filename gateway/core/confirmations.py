@@ -139,8 +139,8 @@ def end_burst(builder: StepBuilder, event: Event) -> None:
 def _confirm_again(builder: StepBuilder, event: MessagePosted, fate: bool | str) -> None:
     """Confirm a repeated message as before, without a second delivery."""
     assert event.burst is not None
-    limit = builder.runtime.capabilities.confirms_messages
-    if limit is None:
+    rule = builder.runtime.options.confirmation
+    if rule is None:
         return
     delivered = fate is True
     error = None if delivered else fate or "the message could not be delivered"
@@ -151,7 +151,7 @@ def _confirm_again(builder: StepBuilder, event: MessagePosted, fate: bool | str)
         error=error,
         context=full_context(builder.memory, builder.runtime.options.history_key) if delivered else None,
     )
-    send(builder, again, Priority("turn", leave_before=builder.now + limit), caused_by=None, synthetic=True)
+    send(builder, again, Priority("turn", leave_before=builder.now + rule.within), caused_by=None, synthetic=True)
 
 
 def replied(builder: StepBuilder, sequence: int, answer: Answer) -> None:
@@ -198,14 +198,14 @@ def confirm(builder: StepBuilder, waiting: Confirmation, answer: Answer, *, synt
     synthetic = synthetic or (isinstance(answer, Answered) and answer.synthetic)
     delivered, error, context = read_confirmation(answer)
     event = MessageConfirmed(native_call_id=waiting.call, index=waiting.index, delivered=delivered, error=error)
-    limit = builder.runtime.capabilities.confirms_messages
-    if limit is None:
+    rule = builder.runtime.options.confirmation
+    if rule is None:
         note = "not sent: this protocol takes no confirmations"
         _record_unsent(builder, waiting, event, note, synthetic=synthetic)
         return
-    if builder.now - waiting.posted_at >= limit:
+    if builder.now - waiting.posted_at >= rule.within:
         # The runtime has stopped waiting and assumes delivery; only the true context can still be sent.
-        note = f"not sent: the runtime waits {limit.total_seconds():g} s at most"
+        note = f"not sent: the runtime waits {rule.within.total_seconds():g} s at most"
         _record_unsent(builder, waiting, event, note, synthetic=synthetic)
         correct(builder, caused_by=waiting.sequence)
         return
@@ -215,7 +215,7 @@ def confirm(builder: StepBuilder, waiting: Confirmation, answer: Answer, *, synt
         after = fold(builder.memory, said)
         newest = full_context(after, builder.runtime.options.history_key) if context is None else context
         event = event.model_copy(update={"context": newest})
-    priority = Priority("turn", leave_before=waiting.posted_at + limit)
+    priority = Priority("turn", leave_before=waiting.posted_at + rule.within)
     try:
         send(builder, event, priority, caused_by=waiting.sequence, synthetic=synthetic)
     except CannotExpress as exc:

@@ -41,8 +41,7 @@ UNREADABLE = "The request cannot be read by this release of the gateway, so it w
 
 def hydrates(runtime: RuntimeContext, memory: Remembered) -> bool:
     """Return whether a fresh link gets the last context without a new event."""
-    wanted = runtime.capabilities.hydrates if runtime.options.hydrate is None else runtime.options.hydrate
-    return wanted and memory.context is not None
+    return runtime.options.hydrate and memory.context is not None
 
 
 def link(builder: StepBuilder, changed: LinkChanged, *, state_waits: bool = False) -> None:

@@ -3,7 +3,7 @@
 import dataclasses
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal, get_args
 
 from gateway.adapter.port import Capabilities
@@ -119,6 +119,8 @@ class RuntimeNeeds:
     """
     posted: Mapping[int, datetime] = dataclasses.field(default_factory=dict[int, datetime])
     """When the confirmed messages were posted, by the sequence of the confirmation."""
+    confirm_within: timedelta | None = None
+    """Time that the runtime waits for a confirmation; None: without a limit."""
     asked_again: frozenset[int] = frozenset()
     """Outcomes that the runtime has just requested again."""
 
@@ -169,7 +171,7 @@ def plan_resend(
             case ContextUpdated():
                 plans.append(Plan(row, "moot", REPLACED) if row.sequence in over else Plan(row, "send"))
             case MessageConfirmed():
-                plans.append(_plan_confirmation(row, needs.posted, capabilities, now))
+                plans.append(_plan_confirmation(row, needs, now))
             case ApprovalGiven() if memory is not None and not _is_awaited(event, memory, capabilities):
                 plans.append(Plan(row, "moot", "the runtime no longer waits for this decision"))
             case ApprovalGiven() | QuestionAnswered():
@@ -199,10 +201,10 @@ def _placed(plan: Plan, *, more: bool) -> Plan:
 
 def _why_over(row: Send, event: ToolFinished, memory: Remembered | None, capabilities: Capabilities) -> str | None:
     """Return why the runtime no longer waits for an outcome; None if it waits, or has not shown otherwise."""
-    if memory is None or not capabilities.names_awaited:
+    if memory is None:
         return None
     asked_at = row.envelope.caused_by
-    if asked_at is not None and memory.ended_at > asked_at:
+    if capabilities.turns == "signalled" and asked_at is not None and memory.ended_at > asked_at:
         return TURN_OVER
     call = memory.hosted.get(event.native_call_id)
     if call is not None and call.answer == row.sequence and call.awaited == "over":
@@ -227,10 +229,10 @@ def _softly(row: Send) -> Send:
     return replace(row, envelope=replace(row.envelope, event=event.model_copy(update={"wakes_agent": False})))
 
 
-def _plan_confirmation(row: Send, posted: Mapping[int, datetime], capabilities: Capabilities, now: datetime) -> Plan:
-    if capabilities.confirms_messages is None:
+def _plan_confirmation(row: Send, needs: RuntimeNeeds, now: datetime) -> Plan:
+    if needs.confirm_within is None:
         return Plan(row, "send")
-    until = posted.get(row.sequence, row.envelope.recorded_at) + capabilities.confirms_messages
+    until = needs.posted.get(row.sequence, row.envelope.recorded_at) + needs.confirm_within
     return Plan(row, "moot", OVERDUE, overdue=True) if now >= until else Plan(row, "send", leave_before=until)
 
 

@@ -87,7 +87,7 @@ def _confirmations(settings: Settings) -> Iterator[Finding]:
     routes = routes_of(settings)
     for runtime, options in settings.runtimes.items():
         rule = options.confirmation
-        if rule is None:
+        if rule is None or not rule.expected:
             continue
         place = ("runtimes", runtime)
         by, name = find_confirmer(rule, routes, runtime=runtime, labels=options.labels)

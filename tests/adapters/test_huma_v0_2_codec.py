@@ -220,17 +220,19 @@ def test_history_and_message_have_keys_of_their_own() -> None:
     assert ADAPTER.options.model_validate({**OPTIONS, "history": "message", "message": "said"}).history_key == "message"
 
 
-def test_only_an_agent_that_can_send_messages_has_confirmations() -> None:
+def test_messages_are_expected_only_of_an_agent_that_can_send_them() -> None:
     def rule(agent: dict[str, Any], **more: Any) -> Any:
         about = {"name": "F", "class_name": "F", "personality": "p", "instructions": "i", **agent}
         given = {name: value for name, value in OPTIONS.items() if name != "agent_id"}
         return ADAPTER.options.model_validate({**given, "agent": about, **more}).confirmation
 
-    assert rule({}) is None
-    assert rule({"addons": {"enabled": "messaging"}}) is None
-    assert rule({"addons": {"enabled": ["voice"]}}) is None
-    assert rule({"addons": {"enabled": ["messaging"]}}) is not None
+    assert not rule({}).expected
+    assert not rule({"addons": {"enabled": "messaging"}}).expected
+    assert not rule({"addons": {"enabled": ["voice"]}}).expected
+    assert rule({"addons": {"enabled": ["messaging"]}}).expected
     assert rule({}, confirm="client").by == "client"
+    assert rule({}, confirm="client").expected
+    assert ADAPTER.options.model_validate(OPTIONS).confirmation.expected
     with pytest.raises(ValidationError, match="confirm_by applies only to"):
         rule({}, confirm="client", confirm_by="chat")
 

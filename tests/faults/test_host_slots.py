@@ -9,7 +9,7 @@ from gateway.events import CallProgressed, Envelope, ToolRequested
 from gateway.runtime.system_clock import SystemClock, SystemIds
 from gateway.runtime.tuning import Tuning
 from gateway.store.step import Step
-from tests.faults.host_faults import Host, host
+from tests.faults.host_faults import Host, configuration, host
 from tests.pace import PATIENCE
 from tests.scenarios.environment import until
 from tests.scenarios.hooks import SECRET
@@ -34,7 +34,8 @@ CONTEXT = {"kind": "context.updated", "name": "world", "context": {"n": 1}}
 
 async def test_a_slot_is_not_lost_where_what_must_be_read_first_cannot_be_read(tmp_path: Path) -> None:
     tuning = Tuning(sweep=0.5, link_first=0.02, link_longest=0.05)
-    async with host(tmp_path, able={"hydrates": True}, executors=ONE_AT_A_TIME, tuning=tuning) as one:
+    runtimes = {name: {**one, "hydrate": True} for name, one in configuration()["runtimes"].items()}
+    async with host(tmp_path, runtimes=runtimes, executors=ONE_AT_A_TIME, tuning=tuning) as one:
         await one.post(f"/v1/sessions/{await one.session('finn')}/events", CONTEXT, status=202)
         # The call is queued between two attempts: several of them, since one pause may be too short to be seen.
         one.traps.set("executor.execute, at once", FOR_GOOD)

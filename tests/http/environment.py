@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from adapters.mcp import ADAPTER as MCP
 from adapters.mcp.options import McpOptions
-from gateway.adapter.port import Capabilities, Created, Link, Order, Receiver, RuntimeOptions
+from gateway.adapter.port import Capabilities, ConfirmationRule, Created, Link, Order, Receiver, RuntimeOptions
 from gateway.errors import DragomanError
 from gateway.events import (
     ActionOrdered,
@@ -73,9 +73,7 @@ CONFIGURATION: dict[str, Any] = {
 }
 
 
-_ABLE = replace(
-    PlainRuntime.capabilities, confirms_messages=timedelta(seconds=30), limits={"result_utf16_units": 65_536}
-)
+_ABLE = replace(PlainRuntime.capabilities, mcp_hold=timedelta(seconds=30), limits={"result_utf16_units": 65_536})
 
 
 class Options(RuntimeOptions):
@@ -84,6 +82,10 @@ class Options(RuntimeOptions):
     @property
     def creates(self) -> bool:
         return True
+
+    @property
+    def confirmation(self) -> ConfirmationRule:
+        return ConfirmationRule(timedelta(seconds=30))
 
 
 @dataclass

@@ -490,7 +490,7 @@ async def test_runtimes_and_capabilities_are_shown(api: httpx.AsyncClient, sessi
     assert of_another["links"] == []
     able = responses.Listing[responses.RuntimeCapabilities].model_validate((await api.get("/v1/capabilities")).json())
     assert able.data[0].capabilities["accepts"] == sorted(CLIENT_KINDS | {"tool.finished"})
-    assert able.data[0].capabilities["confirms_messages"] == "30s"
+    assert able.data[0].capabilities["mcp_hold"] == "30s"
     assert able.data[0].capabilities["limits"] == {"result_utf16_units": 65_536}
 
 

@@ -327,7 +327,7 @@ async def test_capabilities_and_runtimes_say_what_each_link_can_do_and_how_it_is
         assert (link["native_id"], link["state"], link["reason"]) == ("finn", "up", None)
         [shown] = (await gateway.get("/v1/capabilities"))["data"]
         can = shown["capabilities"]
-        assert can["confirms_messages"] == {"0.1": None, "0.2": "30s"}[both.dialect]
+        assert can["limits"].get("confirmation_seconds") == {"0.1": None, "0.2": 30}[both.dialect]
         assert "context.updated" in can["accepts"]
 
 

@@ -499,6 +499,7 @@ class Outbox:
         found = [row for row in new if self._row(row.sequence).state == "stored"]
         self._stored = max(0, self._stored - len(found)) if self._more else 0
         rows = [self._rows[row.sequence] for row in (*self._deferred, *found)]
+        rule = self.runtime.options.confirmation
         plans = plan_resend(
             [*self._deferred, *found],
             SendHistory(
@@ -511,6 +512,7 @@ class Outbox:
                 memory=view.memory,
                 working=any(call.deliver for call in view.calls.values()),
                 posted=posted,
+                confirm_within=None if rule is None else rule.within,
                 asked_again=frozenset(row.sequence for row in rows if row.again),
             ),
             capabilities=self.runtime.capabilities,

@@ -23,6 +23,9 @@ from gateway.store.rows import Send
 from gateway.store.step import RUNTIME, Lane
 from tests.unit.core.harness import HUMA_0_1, HUMA_0_2, OPENHANDS, START
 
+WAITS = timedelta(seconds=30)
+"""How long a runtime waits for a confirmation."""
+
 
 def _row(sequence: int, event: Event, attempt: int = 0) -> Send:
     envelope = Envelope(EventId(str(sequence)), SessionId("s"), sequence, START, "to_runtime", event)
@@ -39,7 +42,7 @@ def _fates(rows: list[Send], *, unsure_up_to: int = 0, after: float = 0, adapter
     plans = plan_resend(
         rows,
         SendHistory(unsure_up_to=unsure_up_to),
-        RuntimeNeeds(),
+        RuntimeNeeds(confirm_within=WAITS),
         capabilities=adapter.capabilities,
         now=START + timedelta(seconds=after),
     )
@@ -95,7 +98,7 @@ def test_the_time_of_a_confirmation_runs_from_its_message():
         [plan] = plan_resend(
             [row],
             SendHistory(),
-            RuntimeNeeds(posted={9: START + timedelta(seconds=10 - ago)}),
+            RuntimeNeeds(posted={9: START + timedelta(seconds=10 - ago)}, confirm_within=WAITS),
             capabilities=HUMA_0_2.capabilities,
             now=START + timedelta(seconds=10),
         )
@@ -145,5 +148,6 @@ def test_new_work_is_held_in_whichever_lane_while_a_runtime_starts(lane: Lane, k
 
 def test_a_confirmation_leaves_only_while_its_runtime_waits():
     row = _row(9, MessageConfirmed(native_call_id="b", index=0))
-    [plan] = plan_resend([row], SendHistory(), RuntimeNeeds(), capabilities=HUMA_0_2.capabilities, now=START)
+    needs = RuntimeNeeds(confirm_within=WAITS)
+    [plan] = plan_resend([row], SendHistory(), needs, capabilities=HUMA_0_2.capabilities, now=START)
     assert plan.leave_before == START + timedelta(seconds=30)

@@ -137,9 +137,9 @@ def test_an_outcome_that_the_runtime_has_just_asked_for_again_is_sent():
     assert plan(herm, "a", asked_again=True).fate == "send"
 
 
-def test_where_a_runtime_names_nothing_its_states_say_nothing_of_outcomes():
+def test_an_outcome_is_sent_again_after_a_turn_whose_end_was_only_inferred():
     herm, _ = play(asks("a"), waits("a"), answers("a"), restarts, runs, waits())
-    assert plan(herm, "a", capabilities=replace(HERM.capabilities, names_awaited=False)).fate == "send"
+    assert plan(herm, "a", capabilities=replace(HERM.capabilities, turns="inferred")).fate == "send"
 
 
 def test_an_id_that_is_used_again_is_waited_for_anew():

@@ -183,7 +183,7 @@ def _plan(row: Row, when: Circumstance, *, working: bool = False, attempt: int |
             started=frozenset() if when == "crash" else one,
             doubted=one if when in {"cut", "silence"} else frozenset(),
         ),
-        RuntimeNeeds(working=working, memory=row.memory),
+        RuntimeNeeds(working=working, memory=row.memory, confirm_within=timedelta(seconds=30)),
         capabilities=row.adapter.capabilities,
         now=START + row.after,
     )

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ class PigeonOptions(RuntimeOptions):
 
     @property
     def confirmation(self) -> ConfirmationRule | None:
-        return ConfirmationRule(self.confirm, self.confirm_by) if self.talks else None
+        return ConfirmationRule(timedelta(seconds=30), self.confirm, self.confirm_by) if self.talks else None
 
     @field_validator("loft")
     @classmethod
