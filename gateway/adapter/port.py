@@ -108,8 +108,6 @@ class Capabilities:
     """A context update replaces the whole context, so each one is sent complete, in journal order."""
     answers_cancel: bool = False
     """The runtime expects a canceled outcome in response to its cancel."""
-    slow_sends: bool = False
-    """A send may take as long as a tool of the runtime, so an interrupt leaves beside it. Requires signalled turns."""
     one_message_per_turn: bool = False
     """New work waits until the turn has ended."""
     resumes: bool = False
@@ -366,6 +364,8 @@ class Link(Protocol):
 
     def send_all(self, frames: Sequence[Frame]) -> Awaitable[Receipt]:
         """Send the frames of one event in order; events leave in the order of the calls.
+
+        The interrupt of a running turn may come while an earlier call waits; the link may send it first.
 
         Return the receipt of the first frame that the runtime does not accept, and send no frame after it. A link that
         does not wait may return the receipt itself. Use a time limit; the gateway drops the link after ten minutes.

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -129,8 +129,8 @@ def interrupts(runtime: PlainRuntime) -> int:
     return sum(one["kind"] == "turn.interrupted" for one in runtime.heard)
 
 
-async def test_an_interrupt_leaves_beside_a_send_that_waits_for_a_slow_runtime(tmp_path: Path) -> None:
-    runtime = WilfulRuntime(way="awaitable", capabilities=replace(PlainRuntime.capabilities, slow_sends=True))
+async def test_an_interrupt_of_a_running_turn_leaves_beside_a_send_that_waits(tmp_path: Path) -> None:
+    runtime = WilfulRuntime(way="awaitable")
     async with plain_gateway(tmp_path, runtime=runtime) as (running, _):
         path = f"/v1/sessions/{await running.session()}/events"
         runtime.say(SessionMoved(state="running"))
@@ -147,7 +147,7 @@ async def test_an_interrupt_leaves_beside_a_send_that_waits_for_a_slow_runtime(t
 
 @pytest.mark.parametrize("way", ["awaitable", "lost", "raises"])
 async def test_a_second_interrupt_waits_for_the_first_and_its_failure_ends_the_link(tmp_path: Path, way: str) -> None:
-    runtime = WilfulRuntime(way="awaitable", capabilities=replace(PlainRuntime.capabilities, slow_sends=True))
+    runtime = WilfulRuntime(way="awaitable")
     async with plain_gateway(tmp_path, runtime=runtime, tuning=Tuning(link_first=0.02)) as (running, _):
         path = f"/v1/sessions/{await running.session()}/events"
         runtime.say(SessionMoved(state="running"))
@@ -161,13 +161,19 @@ async def test_a_second_interrupt_waits_for_the_first_and_its_failure_ends_the_l
         await runtime.change.until(lambda: interrupts(runtime) == 2 or None, 10, what=str)
 
 
-async def test_an_interrupt_waits_for_an_earlier_send_of_a_runtime_that_answers_soon(tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", ["its response", "its turn"])
+async def test_an_interrupt_waits_for_the_message_that_begins_its_turn(tmp_path: Path, first: str) -> None:
+    """It would stop nothing before; the runtime may report the turn before it answers the message."""
     runtime = WilfulRuntime(way="awaitable")
     async with plain_gateway(tmp_path, runtime=runtime) as (running, _):
         path = f"/v1/sessions/{await running.session()}/events"
         await running.post(path, message("first"), status=202)
         await running.post(path, INTERRUPT, status=202)
         assert len(runtime.senders) == 1
+        if first == "its turn":
+            runtime.say(SessionMoved(state="running"))
+            await runtime.change.until(lambda: interrupts(runtime) == 1 or None, 10, what=str)
         runtime.released.set()
-        await runtime.change.until(lambda: interrupts(runtime) == 1 or None, 10, what=str)
-        assert [one["kind"] for one in runtime.heard] == ["message.posted", "turn.interrupted"]
+        await runtime.change.until(lambda: len(runtime.heard) == 2 or None, 10, what=str)
+        kinds = ["message.posted", "turn.interrupted"]
+        assert [one["kind"] for one in runtime.heard] == (kinds if first == "its response" else kinds[::-1])

@@ -30,8 +30,6 @@ CAPABILITIES = Capabilities(
     # OV40, OV56: after a crash the server reports the end of the first open action at most.
     abandons_actions=True,
     reports_mcp_calls=True,
-    # OV24: a message is answered only after the running tool.
-    slow_sends=True,
     # OV49: its client gives up after 300 s, and reports nothing.
     mcp_hold=timedelta(seconds=280),
     limits={"message_bytes": wire.FRAME_BYTES, "event_bytes": wire.EVENT_BYTES, "arguments_depth": MAX_DEPTH},

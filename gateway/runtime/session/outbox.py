@@ -329,11 +329,11 @@ class Outbox:
             self.awaits_turn = self.awaits_turn or self.runtime.capabilities.one_message_per_turn
         return item
 
-    def take_urgent(self, view: SessionView) -> Transmit | None:
-        """Return the urgent event that leaves beside a send that waits; it leaves the queue."""
-        if self._is_full or not (self._loaded and self.lanes.count):
+    def take_interrupt(self, view: SessionView) -> Transmit | None:
+        """Return the interrupt of a running turn that leaves beside a send that waits; it leaves the queue."""
+        if self._is_full or not (self._loaded and self.lanes.count and view.memory.running):
             return None
-        item = self.lanes.take(lambda one: one.lane == "urgent" and self._leaves_now(view, one, waits=False))
+        item = self.lanes.take(lambda one: one.kind == "turn.interrupted" and not one.needs_attempt)
         if item is not None:
             row = self._rows[item.sequence]
             self._move(row, "taken")

@@ -60,7 +60,7 @@ class Sender:
         self._sending: Awaitable[object] | None = None
         """The send that waits for the link."""
         self._overtaking: asyncio.Task[None] | None = None
-        """The send of an urgent event that leaves beside it."""
+        """The send of an interrupt beside it."""
         self._freed = False
         """Whether recorded fates made room for other events."""
         self._ripening: asyncio.TimerHandle | None = None
@@ -257,10 +257,10 @@ class Sender:
         return None
 
     def _overtake(self, link: Link) -> None:
-        """Send an urgent event beside a send that waits for the runtime."""
-        able = self.outbox.runtime.capabilities.slow_sends and self._actor.permit.holds and not self._ends
+        """Hand the link an interrupt beside a send that waits, perhaps until the tool of the turn ends."""
+        able = self._actor.permit.holds and not self._ends
         while able and link is self._link and self._sending is not None and self._overtaking is None:
-            item = self.outbox.take_urgent(self._actor.view)
+            item = self.outbox.take_interrupt(self._actor.view)
             if item is None:
                 return
             if (answer := self._send(link, item)) is not None:
