@@ -14,9 +14,8 @@ from tests.bench.load import GRACE
 from tests.bench.machine import Cores
 from tests.bench.processes import ROOT, BenchProblem, Peers, peers
 from tests.bench.subjects import Subject, configure, floor, gateway, settle, settle_wholly
-from tests.bench.targets import BASE, VARIANTS
+from tests.bench.targets import BASE, BEST_16, FLOORS, ONE, VARIANTS
 from tests.bench.usage import Usage
-from tests.bench.watchers import destination, watched
 from tests.engines.postgres_server import drop_schema, find_dsn, new_schema
 from tests.scenarios.releases import build
 
@@ -26,6 +25,8 @@ _PAGE = 4096
 _STORED = "stored"
 """Begins the names of the agents whose calls the stored database holds."""
 _STORING = Workload("storing", 256)
+_FINDING = Workload("finding the rate", 0)
+_FIRST_RATE = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,8 @@ class Effort:
     repetitions: int
     seconds: float
     warmup: float
+    open_seconds: float
+    """Of a turn of an open loop."""
     many: int = 256
     sessions: int = 2_000
     restarted: int = 5_000
@@ -48,12 +51,15 @@ class Effort:
     """Whether a subject waits for the rest of the one before, which matters to throughput and latency."""
 
 
-THOROUGH = Effort(repetitions=5, seconds=1.5, warmup=1.0, burst=500)
-QUICK = Effort(repetitions=2, seconds=1.0, warmup=0.5, restarted=1_000, soak_minutes=0.25, stored=20_000)
+THOROUGH = Effort(repetitions=5, seconds=1.5, warmup=1.0, open_seconds=10.0)
+QUICK = Effort(
+    repetitions=2, seconds=1.0, warmup=0.5, open_seconds=5.0, restarted=1_000, soak_minutes=0.25, stored=20_000
+)
 TINY = Effort(
     repetitions=1,
     seconds=0.4,
     warmup=0.1,
+    open_seconds=0.4,
     many=3,
     sessions=5,
     restarted=5,
@@ -75,13 +81,21 @@ class Bench:
     """Peers that live as long as the benchmark, and floors that start when they are first needed."""
 
     def __init__(
-        self, peers: Peers, *, folder: Path, cores: Cores, effort: Effort, old: Path | None, stack: AsyncExitStack
+        self,
+        peers: Peers,
+        *,
+        folder: Path,
+        cores: Cores,
+        effort: Effort,
+        old: Mapping[str, Path],
+        stack: AsyncExitStack,
     ) -> None:
         self.peers, self.folder, self.cores, self.effort, self.old = peers, folder, cores, effort, old
         self.series: dict[Workload, Series] = {}
         self.absent: dict[str, str] = {}
         """Subjects that cannot run here, and why."""
-        self._floors: dict[str, Subject] = {}
+        self._rates: dict[float, float] = {}
+        self._floors: dict[tuple[str, int], Subject] = {}
         self._stored: Path | None = None
         self._stack = stack
         self._gateways = 0
@@ -93,7 +107,7 @@ class Bench:
             return await self.take_turns(workload, [subject for subject in found if subject is not None])
 
     async def _subject(self, name: str, stack: AsyncExitStack) -> Subject | None:
-        if name not in VARIANTS:
+        if name in FLOORS:
             return await self.floor(name)
         try:
             return await stack.enter_async_context(self.variant(name))
@@ -107,28 +121,25 @@ class Bench:
 
     @asynccontextmanager
     async def variant(self, name: str) -> AsyncGenerator[Subject]:
-        """Run a fresh gateway in one of the ways of `VARIANTS`.
+        """Run a fresh gateway in one of the ways of `VARIANTS`, of this checkout or an earlier commit.
 
         Raises:
             Absent: it cannot run here.
         """
-        variant = VARIANTS[name]
+        commit, comma, rest = name.partition(", ")
+        variant = VARIANTS[f"{ONE}{comma}{rest}" if commit in self.old else name]
         sessions = min(variant.sessions, self.effort.many)
-        checkout = ROOT if variant.which == "this" else self.old or build(BASE)
+        checkout = build(BASE) if variant.base else self.old.get(commit, ROOT)
         if checkout is None:
             raise Absent("its commit is not in the history here: git fetch --unshallow")
         async with AsyncExitStack() as stack:
             more: dict[str, Any] = {}
-            if variant.watched:
-                more |= destination(self.peers)
             if variant.engine == "postgres":
                 more["engine"] = await stack.enter_async_context(_schema())
             stored = await self.stored_database() if variant.stored else None
             subject = await stack.enter_async_context(
                 self.gateway(name=name, sessions=sessions, checkout=checkout, stored=stored, **more)
             )
-            if variant.watched:
-                await stack.enter_async_context(watched(subject))
             yield subject
 
     async def take_turns(self, workload: Workload, subjects: Collection[Subject]) -> Series:
@@ -136,13 +147,14 @@ class Bench:
         series = Series(workload)
         for subject in subjects:
             await self.play(subject, workload, seconds=self.effort.warmup)
+        seconds = self.effort.open_seconds if workload.share else self.effort.seconds
         taken = dict[str, tuple[Usage, dict[str, Any]]]()
         for number in range(self.effort.repetitions):
             for subject in subjects:
                 if number:
                     self._close(series, subject, *taken[subject.name], number=number)
                 before = subject.look()
-                said = await self.play(subject, workload, seconds=self.effort.seconds)
+                said = await self.play(subject, workload, seconds=seconds)
                 taken[subject.name] = before, said
         await settle_wholly(subjects)
         for subject in subjects:
@@ -170,6 +182,22 @@ class Bench:
 
     async def play(self, subject: Subject, workload: Workload, *, seconds: float) -> dict[str, Any]:
         """Load a subject for a while; answers what the peers have seen."""
+        rate = await self._find_rate(workload.share) if workload.share else 0.0
+        return await self._play(subject, workload, seconds=seconds, rate=rate)
+
+    async def _find_rate(self, share: float) -> float:
+        """Find the calls per second at which `best` over 16 sessions uses this share of its core."""
+        if share not in self._rates:
+            best, rate = await self.floor(BEST_16), _FIRST_RATE
+            # A call costs less the more of them there are.
+            for _ in range(3):
+                said = await self._play(best, _FINDING, seconds=2 * self.effort.seconds, rate=rate)
+                rate = round(rate * share / said["busy"])
+            tell(f"best uses {share:.0%} of its core at {rate} calls/s")
+            self._rates[share] = rate
+        return self._rates[share]
+
+    async def _play(self, subject: Subject, workload: Workload, *, seconds: float, rate: float) -> dict[str, Any]:
         # A slow executor needs time until answers come as fast as calls leave.
         seconds, ramp = (max(least, 3 * workload.delay) for least in (seconds, _RAMP))
         said: dict[str, Any] = await self.peers.ask(
@@ -183,7 +211,7 @@ class Bench:
             seconds=seconds,
             warmup=ramp,
             pid=subject.pid,
-            rate=workload.rate,
+            rate=rate,
         )
         if self.effort.alone:
             await settle(subject)
@@ -191,12 +219,12 @@ class Bench:
 
     async def floor(self, name: str) -> Subject:
         """Start a floor: its kind, and for how many sessions (`httpx, 16 sessions`)."""
-        if name not in self._floors:
-            kind, _, count = name.partition(", ")
-            count = min(int(count.partition(" ")[0] or 1), self.effort.many)
+        kind, _, many = name.partition(", ")
+        count = min(int(many.partition(" ")[0] or 1), self.effort.many)
+        if (kind, count) not in self._floors:
             running = floor(kind, self.peers, cores=self.cores.subject, folder=self.folder, count=count)
-            self._floors[name] = replace(await self._stack.enter_async_context(running), name=name)
-        return self._floors[name]
+            self._floors[kind, count] = await self._stack.enter_async_context(running)
+        return replace(self._floors[kind, count], name=name)
 
     async def stored_database(self) -> Path:
         """Fill a database with `Effort.stored` calls, once, and return its file."""
@@ -274,10 +302,12 @@ async def _schema() -> AsyncGenerator[dict[str, str]]:
 
 
 @asynccontextmanager
-async def opened(parent: Path, *, cores: Cores, effort: Effort, old: Path | None = None) -> AsyncGenerator[Bench]:
+async def opened(
+    parent: Path, *, cores: Cores, effort: Effort, old: Mapping[str, Path] | None = None
+) -> AsyncGenerator[Bench]:
     """Start the peers; the benchmark's files lie in a folder of their own, which goes in the end."""
     with tempfile.TemporaryDirectory(dir=parent, prefix="bench-") as name:
         folder = Path(name)
         async with AsyncExitStack() as stack:
             fakes = await stack.enter_async_context(peers(cores.peers, folder))
-            yield Bench(fakes, folder=folder, cores=cores, effort=effort, old=old, stack=stack)
+            yield Bench(fakes, folder=folder, cores=cores, effort=effort, old=old or {}, stack=stack)

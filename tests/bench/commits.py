@@ -12,7 +12,7 @@ from tests.bench.bench import Bench
 from tests.bench.figures import Spread
 from tests.bench.processes import module, read_line, running
 from tests.bench.report import Report
-from tests.bench.targets import POSTGRES, STORES_C1
+from tests.bench.targets import POSTGRES, POSTGRES_C1
 from tests.engines.postgres_server import drop_schema, find_dsn, new_schema
 
 _PAIRS = 200
@@ -20,10 +20,11 @@ _ROW = b"x" * 800
 
 
 async def measure_commits(bench: Bench, report: Report) -> None:
-    """two commits on PostgreSQL, one after the other, by asyncpg alone"""
+    """calls on PostgreSQL, and two commits, one after the other, by asyncpg alone"""
     dsn = find_dsn()
     if dsn is None:
         return
+    calls = await bench.compare(POSTGRES_C1, [POSTGRES])
     schema = new_schema()
     log = bench.folder / "commits.log"
     try:
@@ -33,10 +34,8 @@ async def measure_commits(bench: Bench, report: Report) -> None:
     finally:
         await drop_schema(schema, server=dsn)
     report.note_value("T16", "commits_ms", what="ms for two commits by asyncpg alone", value=Spread.of(found["ms"]))
-    calls = bench.series.get(STORES_C1)
-    if calls is not None and POSTGRES in calls.taken:
-        floor = median(found["ms"])
-        report.judge("T16", "commits", [one.p50 * 1000 / floor for one in calls.taken[POSTGRES]])
+    floor = median(found["ms"])
+    report.judge("T16", "commits", [one.p50 * 1000 / floor for one in calls.taken[POSTGRES]])
 
 
 async def _commit(dsn: str, schema: str, turns: int) -> list[float]:

@@ -23,8 +23,8 @@ class Workload:
     """Whether they are a list of objects, or one long string."""
     delay: float = 0.0
     """Seconds that the webhook takes."""
-    rate: float = 0.0
-    """Calls per second of an open loop, which starts calls whether or not earlier ones have ended; 0: a closed loop."""
+    share: float = 0.0
+    """Of an open loop, which starts calls at the rate at which `best` uses this share of its core; 0: a closed loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,14 +146,9 @@ def p99(one: Measurement) -> float:
     return one.p99
 
 
-def p99_ms(one: Measurement) -> float:
-    """Latency of the slowest hundredth, in milliseconds."""
-    return one.p99 * 1000
-
-
-def p999_ms(one: Measurement) -> float:
-    """Latency of the slowest thousandth, in milliseconds."""
-    return one.quantiles[QUANTILES.index(999)] * 1000
+def p999(one: Measurement) -> float:
+    """Latency of the slowest thousandth."""
+    return one.quantiles[QUANTILES.index(999)]
 
 
 def tail(one: Measurement) -> float:

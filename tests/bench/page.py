@@ -1,13 +1,13 @@
 """Writes the tables of this folder's README between two marks; the text around them is written by hand."""
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import Any
 
 from tests.bench.figures import digits
-from tests.bench.report import Judged, Report, describe
+from tests.bench.report import Report, describe
+from tests.bench.targets import place
 
 PAGE = Path(__file__).with_name("README.md")
 BEGIN, END = "<!-- Written by `make bench`, from here -->", "<!-- to here -->"
@@ -19,29 +19,28 @@ Cells = tuple[str, ...]
 
 
 def write(report: Report) -> None:
-    """Update the measured rows of the page; the others stay."""
+    """Replace the tables of the page by those of a complete run."""
     PAGE.write_text(page_of(PAGE.read_text(), report))
 
 
 def page_of(page: str, report: Report) -> str:
     """Return the page with the rows of a report."""
     before, begun, rest = page.partition(BEGIN)
-    old, closed, after = rest.partition(END)
+    _, closed, after = rest.partition(END)
     assert begun, f"the page has no {BEGIN}"
     assert closed, f"the page has no {END}"
-    judged = [_goal(row) for row in report.judged]
-    goals = _merge(rows_of(old, GOALS), judged, key=1)
-    goals.sort(key=_place)
-    loads = _merge(rows_of(old, LOADS), [_load(said) for said in report.rows], key=2)
-    names = list(dict.fromkeys(row[0] for row in sorted(judged, key=_place)))
-    which = "" if len(judged) == len(goals) else f" ({', '.join(names)})"
-    parts = (
-        _wrap(f"Measured last{which}: {describe(report.machine)}"),
-        verdict(goals),
-        _table(GOALS, goals),
-        "Each subject under each workload, medians of the turns:",
-        _table(LOADS, loads),
-    )
+    judged = sorted(report.judged, key=lambda row: place(row.name))
+    goals = [(row.name, row.what, *row.bounds, str(row.value), str(row.turns), row.met) for row in judged]
+    parts = [_wrap(f"Measured: {describe(report.machine)}"), verdict(goals), _table(GOALS, goals)]
+    if report.commits:
+        old = [
+            (row.name, row.what, *(str(row.old.get(commit, "")) for commit in report.commits), str(row.value))
+            for row in judged
+            if row.old
+        ]
+        parts += ["Beside earlier commits, in the same turns:", _table(("#", "measure", *report.commits, "now"), old)]
+    loads = [_load(said) for said in report.rows]
+    parts += ["Each subject under each workload, medians of the turns:", _table(LOADS, loads)]
     return "".join((before, BEGIN, "\n\n", "\n\n".join(parts), "\n\n", END, after))
 
 
@@ -67,28 +66,6 @@ def rows_of(page: str, head: Cells) -> list[Cells]:
         if within and cells != head and not line.startswith("|-"):
             rows.append(cells)
     return rows
-
-
-def _merge(old: list[Cells], new: list[Cells], *, key: int) -> list[Cells]:
-    """Take the new rows, and the old ones of what was not measured now, in the order in which they stood.
-
-    The first `key` cells of a row say what was measured.
-    """
-    measured = {row[:key] for row in new}
-    order = {name: place for place, name in enumerate(dict.fromkeys(row[0] for row in (*old, *new)))}
-    places = {name: place for place, name in enumerate(dict.fromkeys(row[:key] for row in (*old, *new)))}
-    kept = [row for row in old if row[:key] not in measured]
-    return sorted(kept + new, key=lambda row: (order[row[0]], places[row[:key]]))
-
-
-def _place(row: Cells) -> tuple[int, str]:
-    number = re.match(r"T(\d+)", row[0])
-    return (int(number[1]) if number else 1000, row[0])
-
-
-def _goal(row: Judged) -> Cells:
-    bounds = (row.goal.say(row.goal.must), row.goal.say(row.goal.stretch)) if row.goal is not None else ("", "")
-    return (row.name, row.what, *bounds, str(row.value), str(row.turns), row.met)
 
 
 def _load(said: dict[str, Any]) -> Cells:

@@ -84,7 +84,6 @@ class Peers:
         self.runtime = f"http://127.0.0.1:{runtime}"
         self.webhook = f"http://127.0.0.1:{webhook}/tools"
         self.herm = f"http://127.0.0.1:{herm}"
-        self.copies = f"http://127.0.0.1:{webhook}/copies"
 
     @property
     def pid(self) -> int:

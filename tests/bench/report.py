@@ -1,14 +1,14 @@
 """What a benchmark found: judged rows, figures of all kinds, faults; as tables and as JSON."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.bench.figures import Series, Spread, digits
 from tests.bench.table import Table, show
-from tests.bench.targets import OLD, OTHER_GOALS, Goal, Row
+from tests.bench.targets import COMPARED, OTHER_GOALS, ROWS, Goal, Row
 
 _BUSY = 1.0
 """Load of the machine, before the benchmark begins, that says that others are at work."""
@@ -25,23 +25,26 @@ class Judged:
     goal: Goal | None
     value: Spread
     turns: int
-    judges: bool = True
-    old: Spread | None = None
-    """The same of the other checkout."""
+    old: Mapping[str, Spread]
+    """The same of earlier commits."""
 
     @property
     def met(self) -> str:
-        """Say whether it is reached; in brackets where others decide."""
-        if self.goal is None:
-            return ""
-        said = self.goal.judge(self.value.median)
-        return said if self.judges else f"({said})"
+        """Say whether it is reached."""
+        return "" if self.goal is None else self.goal.judge(self.value.median)
+
+    @property
+    def bounds(self) -> tuple[str, str]:
+        """Write what is to be reached."""
+        return ("", "") if self.goal is None else self.goal.bounds
 
 
 class Report:
     """Filled while the benchmark runs."""
 
-    def __init__(self, machine: dict[str, Any]) -> None:
+    def __init__(self, machine: dict[str, Any], commits: Sequence[str] = ()) -> None:
+        self.commits = commits
+        """Which earlier commits are measured as well."""
         self.notes: list[str] = []
         self.faults = 0
         self.failed: list[str] = []
@@ -58,14 +61,16 @@ class Report:
         for row in rows:
             value = row.value(series)
             if value is not None:
-                old = row.value(series, OLD) if any(name in OLD for name in row.subjects) else None
-                turns = len(series.taken[row.subjects[0]])
-                self.judged.append(Judged(row.name, row.key, row.what, row.goal, value, turns, row.judges, old))
+                turns = len(series.taken[row.above])
+                commits = self.commits if row.name in COMPARED else ()
+                old = {commit: said for commit in commits if (said := row.value(series, commit)) is not None}
+                self.judged.append(Judged(row.name, row.key, row.what, row.goal, value, turns, old))
 
-    def judge(self, name: str, key: str, values: list[float]) -> None:
+    def judge(self, name: str, key: str, values: list[float], old: Mapping[str, list[float]] | None = None) -> None:
         """Take note of a figure that is measured otherwise than by loads, and has a goal."""
         what, goal = OTHER_GOALS[name, key]
-        self.judged.append(Judged(name, key, what, goal, Spread.of(values), len(values)))
+        beside = {commit: Spread.of(said) for commit, said in (old or {}).items()}
+        self.judged.append(Judged(name, key, what, goal, Spread.of(values), len(values), beside))
 
     def note_value(self, name: str, key: str, *, what: str, value: Spread | float) -> None:
         """Take note of a figure that has none."""
@@ -75,6 +80,12 @@ class Report:
         """Take over all figures of one workload."""
         self.faults += series.faults
         self.rows += [series.summary(subject) for subject in series.taken]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every row was measured."""
+        every = {(row.name, row.key) for row in ROWS} | OTHER_GOALS.keys()
+        return every == {(row.name, row.key) for row in self.judged}
 
     def measured_again(self, *, sync: float, stalled: float) -> None:
         """Take note of how fast the disk was in the end, and how much of a core's time was lost."""
@@ -102,13 +113,13 @@ class Report:
         for name, key, what, value in self.found:
             found.add(name, f"{key}: {what}", value)
         goals = Table(
-            "Goals: medians (least-most) of the turns; in brackets what is reported beside",
-            ("#", "of what", "must", "stretch", "is", "turns", "met", "old"),
+            "Goals: medians (least-most) of the turns",
+            ("#", "of what", "must", "stretch", "is", "turns", "met", *self.commits),
             _TEXT,
         )
         for row in self.judged:
-            bounds = ("", "") if row.goal is None else (row.goal.say(row.goal.must), row.goal.say(row.goal.stretch))
-            goals.add(row.name, f"{row.key}: {row.what}", *bounds, row.value, row.turns, row.met, row.old or "")
+            old = [row.old.get(commit, "") for commit in self.commits]
+            goals.add(row.name, f"{row.key}: {row.what}", *row.bounds, row.value, row.turns, row.met, *old)
         verdict = (
             f"WRONG: {self.faults} calls were lost, doubled, different or asked for twice; trust no figure above."
             if self.faults
@@ -125,10 +136,10 @@ class Report:
         for name, key, value in taken:
             values.setdefault(name, {})[key] = round(value.median, 4)
             ranges.setdefault(name, {})[key] = [round(value.low, 4), round(value.high, 4)]
-        old = dict[str, dict[str, float]]()
+        old: dict[str, dict[str, dict[str, float]]] = {commit: {} for commit in self.commits}
         for row in self.judged:
-            if row.old is not None:
-                old.setdefault(row.name, {})[row.key] = round(row.old.median, 4)
+            for commit, value in row.old.items():
+                old[commit].setdefault(row.name, {})[row.key] = round(value.median, 4)
         return {
             **values,
             "old": old,

@@ -1,9 +1,7 @@
 """What is measured under which name, beside the loads of `targets`."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 
-from tests.bench import figures
 from tests.bench.agent_servers import compare_agent_servers, weigh_agent_servers
 from tests.bench.bench import Bench
 from tests.bench.bursts import compare_streams
@@ -15,9 +13,7 @@ from tests.bench.mcp import compare_mcp
 from tests.bench.processes import module, read_line, running
 from tests.bench.report import Report
 from tests.bench.sessions import restart, start, weigh_sessions
-from tests.bench.slow_disk import missing, slowed
 from tests.bench.soak import soak_briefly
-from tests.bench.targets import C1, C64
 
 _PATIENCE = 300.0
 Scenario = Callable[[Bench, Report], Awaitable[None]]
@@ -42,25 +38,6 @@ async def translation(bench: Bench, report: Report) -> None:
         )
 
 
-async def disk(bench: Bench, report: Report) -> None:
-    """a slow disk: each sync takes 1 and 5 ms longer"""
-    if (reason := missing()) is not None:
-        report.notes.append(f"the slow disk was left out: {reason}")
-        return
-    for delay in (0.001, 0.005):
-        async with slowed(bench.folder, delay) as env, bench.gateway(env=env) as subject:
-            for workload in (C1, C64):
-                name = f"{workload.name}, syncs +{delay * 1000:g} ms"
-                series = await bench.take_turns(replace(workload, name=name), [subject])
-                if workload is C1:
-                    what, value = "ms at p50", series.of(subject.name, lambda one: one.p50 * 1000)
-                else:
-                    what, value = "calls/s", series.of(subject.name, figures.rate)
-                report.note_value(
-                    "disk", f"c{workload.window}_plus_{delay * 1000:g}ms", what=f"{what}, {name}", value=value
-                )
-
-
 SCENARIOS: Mapping[str, Scenario] = {
     "T9": weigh_sessions,
     "T10": compare_streams,
@@ -74,6 +51,5 @@ SCENARIOS: Mapping[str, Scenario] = {
     "T22": start,
     "T23": weigh_agent_servers,
     "T24": compare_agent_servers,
-    "disk": disk,
 }
 """By the name that `--only` takes; T16 is a load as well."""

@@ -1,15 +1,15 @@
 """T9, T15 and T22: the memory of many idle sessions, and the seconds of a start with many sessions and with none."""
 
-import os
 import sys
 import time
 
 from tests.bench.bench import Bench, tell
 from tests.bench.figures import KIB, Spread
-from tests.bench.processes import running
+from tests.bench.processes import ROOT, running
 from tests.bench.report import Report
 from tests.bench.subjects import configure, floor, open_sessions, serving, settle, write
-from tests.bench.usage import cpu_seconds, resident_bytes
+from tests.bench.targets import ONE
+from tests.bench.usage import resident_bytes
 
 _PATIENCE = 300.0
 _LONG = 180.0
@@ -85,26 +85,24 @@ async def restart(bench: Bench, report: Report) -> None:
 
 async def start(bench: Bench, report: Report) -> None:
     """start with an empty database until ready, beside the import of the libraries alone"""
-    ready: list[float] = []
+    checkouts = {ONE: ROOT, **bench.old}
+    ready: dict[str, list[float]] = {name: [] for name in checkouts}
     imports: list[float] = []
-    cpu: list[float] = []
     log, cores = bench.folder / "imports.log", bench.cores.subject
-    # The first turn compiles.
     for _ in range(bench.effort.repetitions + 1):
-        folder = bench.new_folder()
-        config = write({"engine": {"path": str(folder / "dragoman.db")}}, folder)
+        for name, checkout in checkouts.items():
+            folder = bench.new_folder()
+            config = write({"engine": {"path": str(folder / "dragoman.db")}}, folder)
+            started = time.perf_counter()
+            async with serving(name, config, cores=cores, env=_COMPILE, checkout=checkout):
+                ready[name].append(time.perf_counter() - started)
         started = time.perf_counter()
-        async with serving("gateway", config, cores=cores, env=_COMPILE) as subject:
-            ready.append(time.perf_counter() - started)
-            used = cpu_seconds(subject.pid)
-        started, others = time.perf_counter(), os.times()
         async with running(sys.executable, "-c", _IMPORTS, cores=cores, log=log, env=_COMPILE) as process:
             await process.wait()
             imports.append(time.perf_counter() - started)
-        ended = os.times()
-        floor_used = ended.children_user + ended.children_system - others.children_user - others.children_system
-        cpu.append(used / floor_used)
-    report.judge("T22", "ready", [one / floor for one, floor in zip(ready[1:], imports[1:], strict=True)])
-    report.note_value("T22", "cpu", what="the same as CPU time", value=Spread.of(cpu[1:]))
-    report.note_value("T22", "seconds", what="seconds from start to ready", value=Spread.of(ready[1:]))
-    report.note_value("T22", "imports", what="seconds to import the libraries", value=Spread.of(imports[1:]))
+    # The first turn compiles.
+    del imports[0]
+    ratios = {name: [one / floor for one, floor in zip(took[1:], imports, strict=True)] for name, took in ready.items()}
+    report.judge("T22", "ready", ratios.pop(ONE), ratios)
+    report.note_value("T22", "seconds", what="seconds from start to ready", value=Spread.of(ready[ONE][1:]))
+    report.note_value("T22", "imports", what="seconds to import the libraries", value=Spread.of(imports))

@@ -27,7 +27,7 @@ from tests.bench.chunks import Follower, herm_settings
 from tests.bench.figures import Workload
 from tests.bench.processes import ROOT, BenchProblem
 from tests.bench.subjects import Subject
-from tests.bench.targets import C1, C64, MANY, ONE, OPEN, POSTGRES, SOME, STORES_C1, TEN_KB
+from tests.bench.targets import C1, C64, HALF, MANY, ONE, POSTGRES, SOME, TEN_KB
 
 _LOOKS = 200
 """A second."""
@@ -40,8 +40,8 @@ LOADS: Mapping[str, tuple[Workload, str]] = {
     "T5": (C64, ONE),
     "T5m": (C64, MANY),
     "T7": (TEN_KB, ONE),
-    "T16": (STORES_C1, POSTGRES),
-    "T18": (OPEN, SOME),
+    "T16": (C1, POSTGRES),
+    "T18": (HALF, SOME),
 }
 """Workload and variant of the gateway, by the name of the target that they belong to."""
 CHUNKS = "T14"

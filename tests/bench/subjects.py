@@ -20,7 +20,6 @@ from tests.ports import free_port
 
 SECRET = "whsec_YmVuY2htYXJrLXNlY3JldC1vZi0yNC1ieXRlcw=="
 RUNTIME = "finn"
-ROUTES = ({"match": {"tool": "*"}, "to": "cards"},)
 _OPENING = 32
 _BEHIND = 0.7
 """Seconds for which a gateway has something to do behind the last result, but for what waits longer by design."""
@@ -86,7 +85,7 @@ def configure(folder: Path, peers: Peers, *, agent: str, **options: Any) -> dict
                 "concurrency": 4096,
             }
         },
-        "routes": ROUTES,
+        "routes": [{"match": {"tool": "*"}, "to": "cards"}],
         "limits": {"session_concurrency": 4096, "inbound_frames": 10_000, "inbound_bytes": "64MiB"},
     }
 
@@ -126,7 +125,10 @@ async def serving(
     folder, port = config.parent, port or free_port()
     log, url = folder / "gateway.log", f"http://127.0.0.1:{port}"
     own = checkout / ".venv" / "bin" / "python"
-    python = str(own) if checkout != ROOT and own.exists() else sys.executable
+    python = sys.executable
+    if checkout != ROOT:
+        # It imports nothing of this one.
+        python, env = str(own) if own.exists() else python, (env or {}) | {"PYTHONPATH": ""}
     command = (python, "-m", "gateway", "serve", "--config", str(config), "--port", str(port))
     async with running(*command, cores=cores, log=log, env=env, cwd=checkout) as process:
         await _until_ready(process, url, log, patience=patience)
@@ -216,5 +218,5 @@ async def settle_wholly(subjects: Collection[Subject]) -> None:
             until = time.monotonic() + _MARKED
             while left := connection.execute(_UNMARKED).fetchone()[0]:
                 if time.monotonic() > until:
-                    raise BenchProblem(f"{subject.name} has {left} results and copies that are not marked delivered")
+                    raise BenchProblem(f"{subject.name} has {left} results that are not marked delivered")
                 await asyncio.sleep(0.1)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import ab, load, page, pictures, soak, stages
+from tests.bench import ab, load, page, soak, stages
 from tests.bench.__main__ import main
 from tests.bench.bench import copy_in_pages
 from tests.bench.figures import QUANTILES, Measurement, Series, Spread, Workload
@@ -26,7 +26,7 @@ from tests.bench.raw_floor import RawBackend, RawLink
 from tests.bench.report import Report
 from tests.bench.runtime import FakeRuntime
 from tests.bench.steady import Steady
-from tests.bench.targets import C1, C64, DELAYED, FLOORS, OTHER_GOALS, ROWS, VARIANTS
+from tests.bench.targets import C1, C64, COMPARED, FLOORS, OTHER_GOALS, ROWS, VARIANTS, Goal, of_commit
 from tests.bench.translation import Sample, measure as measure_translation, samples
 from tests.bench.usage import cpu_seconds, look
 from tests.bench.webhook import Webhook
@@ -131,14 +131,24 @@ async def test_a_steady_load_tells_repeats_in_other_words_from_doubles() -> None
 @pytest.mark.slow
 def test_the_benchmark_writes_its_figures_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target, before = tmp_path / "figures.json", page.PAGE.read_text()
-    asked = ["--tiny", "--only", "T4,T5,T10,T14,T15", "--page", "--json", str(target), "--folder", str(tmp_path)]
-    assert main(asked) == 0
+    asked = ["--tiny", "--only", "T4,T5,T10,T14,T15,T18", "--old", str(ROOT), "--page"]
+    assert main([*asked, "--json", str(target), "--folder", str(tmp_path)]) == 0
     written = json.loads(target.read_text())
     assert written["faults"] == 0
-    for name, key in (("T4", "c1"), ("T5", "c64"), ("T10", "burst"), ("T14", "chunk"), ("T15", "ready")):
+    for name, key in (
+        ("T4", "c1"),
+        ("T5", "c64"),
+        ("T10", "burst"),
+        ("T14", "chunk"),
+        ("T15", "ready"),
+        ("T18", "p99_half"),
+    ):
         assert written[name][key] > 0
+    old = written["old"][ROOT.name]
+    assert min(old["T4"]["c1"], old["T5"]["c64"], old["T18"]["p50_quarter"]) > 0
     assert written["machine"]["fdatasync_p50_ms"] > 0
-    assert {row["subject"] for row in written["figures"]} == {"gateway", "httpx"}
+    many = {f"{name}, 16 sessions" for name in ("gateway", "best", ROOT.name)}
+    assert {row["subject"] for row in written["figures"]} == {"gateway", "httpx", ROOT.name, *many}
     assert all(row["cpu_us_per_call"] > 10 for row in written["figures"])
     shown = capsys.readouterr().out
     assert "c1: p50 at 1 / httpx" in shown
@@ -306,17 +316,19 @@ def test_a_write_to_a_copied_database_counts_as_one_page(tmp_path: Path) -> None
 
 
 def report_of(*loads: Workload) -> Report:
-    """Report loads in which a call costs the gateway a tenth of what it costs the others."""
+    """Report loads in which a call costs the gateway a tenth of what it costs the others, and an old one a fifth."""
     report = Report(
         {"cores": 2, "pinned": True, "python": "3.11", "sqlite": "3.40", "load_before": 0.0}
         | dict.fromkeys(("fdatasync_p50_ms", "fdatasync_p50_ms_after"), 0.1)
-        | {"stalled_before": 0.0, "stalled_after": 0.02}
+        | {"stalled_before": 0.0, "stalled_after": 0.02},
+        commits=("old",),
     )
+    costs = dict.fromkeys(FLOORS, 10) | {of_commit(name, "old"): 2 for name in VARIANTS} | dict.fromkeys(VARIANTS, 1)
     for load_ in loads:
         series = Series(load_)
-        for name in (*VARIANTS, *FLOORS):
+        for name, cost in costs.items():
             for turn in range(3):
-                series.add(name, taken(1e-4 * (1 if name in VARIANTS else 10), 1000.0 + turn))
+                series.add(name, taken(1e-4 * cost, 1000.0 + turn))
         report.add_series(series)
         report.judge_loads(series, [row for row in ROWS if row.workload == load_])
     return report
@@ -324,64 +336,72 @@ def report_of(*loads: Workload) -> Report:
 
 def test_a_row_is_the_median_of_its_turns_and_judged_by_its_goal() -> None:
     written = report_of(C1, C64).document()
-    assert written["T5"]["c64"] == pytest.approx(0.1)
-    assert (written["T5m"]["c64"], written["T5m"]["watched"]) == (pytest.approx(0.1), 1.0)
+    assert written["T5"]["c64"] == written["T21"]["c1"] == pytest.approx(0.1)
     assert (written["T13"]["c64_256"], written["T19"]["fresh"]) == (6.0, 2.0)
     met = {(row["name"], row["key"]): row["met"] for row in written["judged"]}
-    assert (met["T5", "c64"], met["T13", "c64_256"], met["T4", "c1"]) == ("stretch", "stretch", "yes")
+    assert (met["T5", "c64"], met["T13", "c64_256"], met["T4", "c1"]) == ("stretch", "stretch", "stretch")
     # Throughput does not decide.
-    assert met["T1", "c64"] == "(no)"
+    assert met["T1", "c64"] == ""
 
 
-def test_pictures_show_load_sessions_and_latency(tmp_path: Path) -> None:
-    drawn = pictures.draw_all(report_of(C1, C64), tmp_path)
-    assert {path.name for path in drawn} == {"bench-flight.png", "bench-sessions.png", "bench-latency.png"}
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in drawn)
+def test_rows_of_an_earlier_commit_stand_beside_those_that_are_compared() -> None:
+    written = report_of(C1, C64).document()
+    assert written["old"]["old"]["T5m"] == {"c64_16": 0.2, "c64_256": 0.2}
+    assert written["old"]["old"].keys() == {"T4", "T5", "T5m", "T21"}
 
 
-def test_the_page_keeps_what_was_not_measured_this_time() -> None:
+@pytest.mark.parametrize(("value", "met"), [(2.4, "stretch"), (2.5, "yes"), (3.0, "yes"), (3.1, "no")])
+def test_a_value_meets_a_goal_up_to_its_bounds(value: float, met: str) -> None:
+    assert Goal(3, 2.4, "less").judge(value) == met
+    assert Goal(-3, -2.4, "more").judge(-value) == met
+    assert Goal(3, None, "less").judge(value) == met.replace("stretch", "yes")
+
+
+def complete_report() -> Report:
+    """Report all rows."""
+    report = report_of(*dict.fromkeys(row.workload for row in ROWS))
+    for name, key in OTHER_GOALS:
+        report.judge(name, key, [1.0, 3.0, 2.0], {"old": [4.0]} if name in COMPARED else None)
+    return report
+
+
+def test_the_page_shows_every_row_and_replaces_what_it_showed_before() -> None:
+    report = complete_report()
+    assert report.complete
     blank = f"Words.\n\n{page.BEGIN}\n{page.END}\n\nMore words.\n"
-    first = page.page_of(blank, report_of(C1, C64))
-    second = page.page_of(first, report_of(DELAYED))
-    assert second.startswith("Words.\n")
-    assert second.endswith("\n\nMore words.\n")
-    before, after = (page.rows_of(text, page.LOADS) for text in (first, second))
-    assert after == [*before, *(row for row in after if row[0] == DELAYED.name)]
-    assert len(after) > len(before)
-    once_more = report_of(C1)
-    once_more.rows = [row | {"p50_ms": 123.0} for row in once_more.rows if row["subject"] == "raw"]
-    (changed,) = set(page.rows_of(page.page_of(second, once_more), page.LOADS)) - set(after)
-    assert changed[:2] == (C1.name, "raw")
-    assert len(page.rows_of(page.page_of(second, once_more), page.LOADS)) == len(after)
-
-
-def test_the_page_names_what_was_measured_last() -> None:
-    blank = f"{page.BEGIN}\n{page.END}\n"
-    first = page.page_of(blank, report_of(C1, C64))
-    assert "\nMeasured last: 2 cores" in first
-    assert "stalls of an idle core 0.0% of the time before and 2.0% after." in first.replace("\n", " ")
-    assert "\nMeasured last (T4, T13): 2 cores" in page.page_of(first, report_of(C1))
-
-
-def test_the_page_is_of_the_form_that_the_benchmark_writes() -> None:
-    text = page.PAGE.read_text()
+    text = page.page_of(page.page_of(blank, report_of(C1)), report)
+    assert text == page.page_of(blank, report)
+    assert text.startswith("Words.\n")
+    assert text.endswith("\n\nMore words.\n")
+    assert "stalls of an idle core 0.0% of the time before and 2.0% after." in text.replace("\n", " ")
+    goals = {(row.name, row.what): row.goal for row in ROWS}
+    goals |= {(name, what): goal for (name, _), (what, goal) in OTHER_GOALS.items()}
     rows = page.rows_of(text, page.GOALS)
-    goals = {(row.name, row.what): (row.goal, row.judges) for row in ROWS}
-    goals |= {(name, what): (goal, True) for (name, _), (what, goal) in OTHER_GOALS.items()}
     assert sorted(row[:2] for row in rows) == sorted(goals)
     for name, what, must, stretch, value, turns, met in rows:
-        assert int(turns) >= 1
-        goal, judges = goals[name, what]
-        if goal is None:
-            assert (must, stretch, met) == ("", "", "")
-            continue
-        assert (must, stretch) == (goal.say(goal.must), goal.say(goal.stretch))
-        # Only a value that was rounded to the goal itself may be judged either way.
-        median = float(value.partition(" ")[0].replace(",", ""))
-        said = goal.judge(median) if judges else f"({goal.judge(median)})"
-        assert met == said or median in {goal.must, goal.stretch}, (name, what)
+        goal = goals[name, what]
+        assert (must, stretch) == (goal.bounds if goal else ("", ""))
+        assert met == (goal.judge(float(value.partition(" ")[0])) if goal else "")
+        assert int(turns) == 3
     assert page.verdict(rows) in text
+    names = list(dict.fromkeys(row[0] for row in rows))
+    assert names[:6] == ["T1", "T4", "T5", "T5m", "T7", "T8"]
+    assert names[-1] == "T24"
+    beside = page.rows_of(text, ("#", "measure", "old", "now"))
+    assert {row[0] for row in beside} == COMPARED
+    assert ("T22", OTHER_GOALS["T22", "ready"][0], "4 (4-4)", "2 (1-3)") in beside
     loads = page.rows_of(text, page.LOADS)
-    assert {workload for workload, *_ in loads} >= {row.workload.name for row in ROWS}
-    assert {who for _, who, *_ in loads} <= {*VARIANTS, *FLOORS}
-    assert page.page_of(text, report_of(C64)) != text
+    assert {workload for workload, *_ in loads} == {row.workload.name for row in ROWS}
+
+
+def test_a_report_without_one_row_is_not_complete() -> None:
+    report = complete_report()
+    report.judged.pop()
+    assert not report.complete
+
+
+def test_the_page_has_the_tables_of_a_run() -> None:
+    text = page.PAGE.read_text()
+    assert page.rows_of(text, page.GOALS)
+    assert page.rows_of(text, page.LOADS)
+    assert page.page_of(text, complete_report()) != text

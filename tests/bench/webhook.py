@@ -1,4 +1,4 @@
-"""The fast webhook: answers every POST with an outcome that names the call, at once or after a delay; takes copies."""
+"""The fast webhook: answers every POST with an outcome that names the call, at once or after a delay."""
 
 import asyncio
 import re
@@ -9,8 +9,6 @@ from typing import cast
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _CALL = re.compile(rb'"native_call_id": ?"([^"]{1,128})"')
 _SIGNATURE = b"webhook-signature: v1,"
-_COPY = b"POST /copies "
-_TAKEN = b"HTTP/1.1 204 No Content\r\n\r\n"
 _REFUSAL = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"
 
 
@@ -70,9 +68,6 @@ class _Connection(asyncio.Protocol):
 
     def _answer(self, data: bytes, end: int) -> None:
         webhook = self._webhook
-        if data.startswith(_COPY):
-            self._transport.write(_TAKEN)
-            return
         found = _CALL.search(data, end)
         if found is None:
             self._transport.write(_REFUSAL)
