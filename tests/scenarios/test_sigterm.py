@@ -1,0 +1,252 @@
+"""SIGTERM in a state that is hard to leave: the process exits in time, and the next one ends each recorded call."""
+
+import asyncio
+import signal
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.testing.runtimes.huma.agent import SimAgent
+from gateway.testing.runtimes.huma.calls import SimCall
+from tests.faults import shim
+from tests.scenarios import odd_links
+from tests.scenarios.environment import API_KEY, Scene, plain_http, scene, until
+from tests.scenarios.served import START, Served, serving
+
+pytestmark = pytest.mark.slow
+
+_DRAIN = 2.0
+_STOP = _DRAIN + 7.0
+"""Seconds after SIGTERM in which a process exits."""
+_BUSY = 10.0
+"""Further seconds for a busy machine."""
+_OPEN = "held,queued,dispatched,accepted"
+
+
+@dataclass
+class Stage:
+    """A gateway process between agents and a backend."""
+
+    scene: Scene
+    agents: list[SimAgent]
+    hang: Path
+    """While this file exists, no write reaches the disk."""
+    calls: list[SimCall] = field(default_factory=list[SimCall])
+    ids: dict[str, str] = field(default_factory=dict[str, str])
+    flooding: Awaitable[Any] | None = None
+    _served: Served | None = None
+    _http: httpx.AsyncClient | None = None
+
+    @property
+    def served(self) -> Served:
+        assert self._served is not None
+        return self._served
+
+    @property
+    def http(self) -> httpx.AsyncClient:
+        assert self._http is not None
+        return self._http
+
+    @asynccontextmanager
+    async def serve(self, environment: Mapping[str, str]) -> AsyncGenerator[None]:
+        """Start a process, and wait until all agents are linked."""
+        before = [agent.connections for agent in self.agents]
+        async with serving(self.scene, environment=environment) as self._served, plain_http() as self._http:
+            self._http.base_url, self._http.headers = self.served.url, {"authorization": f"Bearer {API_KEY}"}
+            await until(self.served.ready, within=START)
+            for agent in self.agents:
+                body = {"runtime": "finn", "native_id": agent.agent_id}
+                answer = await self._http.post("/v1/sessions", json=body)
+                self.ids[agent.agent_id] = answer.json()["session_id"]
+            for agent, count in zip(self.agents, before, strict=True):
+                await agent.wait_connections(count + 1, START)
+            yield
+
+    async def ask(self, tool: str = "free", **arguments: Any) -> None:
+        """Let each agent call a tool."""
+        self.calls += await asyncio.gather(*(agent.call(tool, arguments) for agent in self.agents))
+
+    async def get(self, path: str, **query: Any) -> Any:
+        answer = await self.http.get(path, params=query)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    async def events(self, session_id: str) -> list[Any]:
+        """Read the history of a session."""
+        return (await self.get(f"/v1/sessions/{session_id}/events", after=0, limit=1000))["data"]
+
+    async def has_received(self, frames: int) -> bool:
+        """Whether the process has read so many frames of the agents."""
+        lines = (await self.http.get("/metrics")).text.splitlines()
+        read = (line for line in lines if line.startswith("dragoman_frames_total{") and 'from_runtime"' in line)
+        return sum(float(line.rpartition(" ")[2]) for line in read) >= frames
+
+
+async def failing_decision(stage: Stage) -> None:
+    await stage.agents[0].call("free", {"poison": 1})
+    await stage.ask()
+    await stage.served.wait_log("the gateway failed on it")
+
+
+async def bad_send(stage: Stage, how: odd_links.How) -> None:
+    odd_links.send(stage.scene.folder, how)
+    await stage.ask()
+    await stage.served.wait_log("the send of an odd link" if how == "raises" else "must return a Receipt")
+
+
+async def canceled_send(stage: Stage) -> None:
+    odd_links.send(stage.scene.folder, "never ends")
+    await stage.ask()
+    await until(lambda: _has_event(stage, "tool.finished"))
+    await stage.agents[0].cancel(stage.calls[0])
+    await until(lambda: _has_event(stage, "tool.canceled"))
+
+
+async def _has_event(stage: Stage, kind: str) -> bool:
+    return any(one["event"]["kind"] == kind for one in await stage.events(stage.ids[odd_links.ODD]))
+
+
+async def canceled_tool(stage: Stage) -> None:
+    await stage.ask("long")
+    await until(lambda: _has_started(stage))
+    for agent, call in list(zip(stage.agents, stage.calls, strict=True))[::2]:
+        await agent.cancel(call)
+
+
+async def _has_started(stage: Stage) -> bool:
+    return len(odd_links.started(stage.scene.folder)) == len(stage.agents)
+
+
+async def flood(stage: Stage) -> None:
+    stage.flooding = asyncio.gather(*map(_flood, stage.agents))
+    await stage.ask()
+    await until(lambda: stage.has_received(1_000))
+
+
+async def end_flood(stage: Stage) -> None:
+    assert stage.flooding is not None
+    await stage.flooding
+
+
+async def _flood(agent: SimAgent) -> None:
+    for number in range(256):
+        message = {"type": "messaging", "event": "message_sent", "toolCallId": f"{agent.agent_id}-{number}"}
+        await agent.emit("event", {**message, "message": "news", "messageIndex": 0, "messageCount": 1})
+
+
+async def hung_disk(stage: Stage) -> None:
+    stage.hang.touch()
+    await stage.ask()
+    await stage.ask()
+    await until(lambda: stage.has_received(2 * len(stage.agents)))
+
+
+async def ended_session(stage: Stage) -> None:
+    await hung_disk(stage)
+    runtimes = stage.scene.settings["runtimes"]
+    stage.scene.configure({"runtimes": {"finn": None}})
+    stage.served.process.send_signal(signal.SIGHUP)
+    await stage.served.wait_log("unrecorded frames dropped")
+    stage.scene.configure({"runtimes": runtimes})
+
+
+async def heal(stage: Stage) -> None:
+    """Let the disk answer while the process waits for it."""
+    await stage.served.wait_log("draining")
+    stage.hang.unlink()
+
+
+async def nothing(_: Stage) -> None:
+    return
+
+
+@dataclass(frozen=True)
+class State:
+    """A state at the signal."""
+
+    enter: Callable[[Stage], Awaitable[None]]
+    agents: int = 8
+    code: int = 0
+    then: Callable[[Stage], Awaitable[None]] = nothing
+    """What happens after the signal."""
+    fault: str = "no fault"
+    """The exception that the state consists of."""
+
+
+STATES: Mapping[str, State] = {
+    "a decision that fails": State(failing_decision, agents=256, fault="TypeError"),
+    "a send that fails": State(partial(bad_send, how="raises"), fault="the send of an odd link"),
+    "a send without a receipt": State(partial(bad_send, how="is None"), fault="must return a Receipt"),
+    "a send that never ends, of a canceled call": State(canceled_send),
+    "a tool of ten minutes that is canceled": State(canceled_tool),
+    "a flood": State(flood, agents=64, then=end_flood),
+    "a disk that hangs": State(hung_disk, agents=300, code=1),
+    "a disk that answers late": State(hung_disk, agents=300, then=heal),
+    "a step of a session that has ended": State(ended_session, code=1),
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+async def test_sigterm_ends_the_process_in_time_and_loses_and_repeats_no_recorded_call(
+    tmp_path: Path, name: str
+) -> None:
+    state = STATES[name]
+    async with scene(tmp_path) as made:
+        environment = odd_links.install(tmp_path) | await shim.preload(tmp_path) | shim.hang_while(tmp_path / "hang")
+        long = {"type": "python", "call": f"{odd_links.__name__}:wait_ten_minutes", "timeout": "15m", "deadline": "20m"}
+        made.configure(
+            {
+                "tools": {"long": {"description": "Takes ten minutes."}},
+                "runtimes": {"finn": {"adapter": "odd-huma", "agent_id": odd_links.ODD}},
+                "executors": {"cards": {"idempotent": False}, "long": long},
+                "routes": [{"match": {"tool": "long"}, "to": "long"}, {"match": {"tool": "*"}, "to": "cards"}],
+                "limits": {"drain": f"{_DRAIN:g}s"},
+            }
+        )
+        agents = [made.huma.agent(odd_links.ODD if not number else f"a{number}") for number in range(state.agents)]
+        stage = Stage(made, agents, tmp_path / "hang")
+        async with stage.serve(environment):
+            await state.enter(stage)
+            began = monotonic()
+            stage.served.process.send_signal(signal.SIGTERM)
+            await state.then(stage)
+            code = await stage.served.ended()
+            assert monotonic() - began < _STOP + _BUSY
+            said = stage.served.log.read_text()
+            assert code == state.code, said[-3000:]
+            assert [line for line in said.splitlines() if "Traceback" in line and state.fault not in line] == []
+        stage.hang.unlink(missing_ok=True)
+        odd_links.send(tmp_path, "as usual")
+        async with stage.serve(environment):
+            await until(lambda: _none_open(stage))
+            await until(lambda: _has_all_results(stage))
+            assert await stage.served.stop() == 0
+            assert "Traceback" not in stage.served.log.read_text()
+        keys = Counter(asked.key for asked in made.hooks.of("free")) + Counter(odd_links.started(tmp_path))
+        assert set(keys.values()) <= {1}
+        assert not any(agent.violations for agent in agents)
+
+
+async def _none_open(stage: Stage) -> bool:
+    return not (await stage.get("/v1/calls", state=_OPEN))["data"]
+
+
+async def _has_all_results(stage: Stage) -> bool:
+    """Whether each recorded call has one outcome, and its agent has heard it or withdrawn the call."""
+    calls, missing = {call.call_id: call for call in stage.calls}, list[str]()
+    for session_id in stage.ids.values():
+        events = await stage.events(session_id)
+        assert [one["sequence"] for one in events] == list(range(1, len(events) + 1))
+        kinds = Counter(one["event"]["kind"] for one in events)
+        assert kinds["tool.requested"] == kinds["tool.finished"]
+        recorded = [one["event"]["native_call_id"] for one in events if one["event"]["kind"] == "tool.requested"]
+        missing += [one for one in recorded if one in calls and not (calls[one].results or calls[one].cancel_asked)]
+    return not missing
