@@ -1,11 +1,13 @@
 """SIGTERM in a state that is hard to leave: the process exits in time, and the next one ends each recorded call."""
 
 import asyncio
+import os
 import signal
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -14,11 +16,17 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.events import CallProgressed, Envelope, SessionId
+from gateway.runtime.system_clock import SystemClock, SystemIds
+from gateway.store.postgres import PostgresEngine
+from gateway.store.step import Step
 from gateway.testing.runtimes.huma.agent import SimAgent
 from gateway.testing.runtimes.huma.calls import SimCall
+from tests.engines.postgres_server import OwnServer, reach, start_own_server
 from tests.faults import shim
 from tests.scenarios import odd_links
 from tests.scenarios.environment import API_KEY, Scene, plain_http, scene, until
+from tests.scenarios.hooks import Gate, success
 from tests.scenarios.served import START, Served, serving
 
 pytestmark = pytest.mark.slow
@@ -28,7 +36,11 @@ _STOP = _DRAIN + 7.0
 """Seconds after SIGTERM in which a process exits."""
 _BUSY = 10.0
 """Further seconds for a busy machine."""
+_LEASE = 3.0
+_SCHEMA = "sigterm"
 _OPEN = "held,queued,dispatched,accepted"
+_LANE = "SELECT pid FROM pg_stat_activity WHERE query LIKE 'WITH %' LIMIT 1"
+"""Finds a connection that writes steps."""
 
 
 @dataclass
@@ -42,6 +54,9 @@ class Stage:
     calls: list[SimCall] = field(default_factory=list[SimCall])
     ids: dict[str, str] = field(default_factory=dict[str, str])
     flooding: Awaitable[Any] | None = None
+    server: OwnServer | None = None
+    stopped: int | None = None
+    """The process of the server that stands still."""
     _served: Served | None = None
     _http: httpx.AsyncClient | None = None
 
@@ -82,6 +97,15 @@ class Stage:
     async def events(self, session_id: str) -> list[Any]:
         """Read the history of a session."""
         return (await self.get(f"/v1/sessions/{session_id}/events", after=0, limit=1000))["data"]
+
+    def repair(self) -> None:
+        """Let disk, links and server work as usual again."""
+        self.hang.unlink(missing_ok=True)
+        odd_links.send(self.scene.folder, "as usual")
+        if self.stopped is not None:
+            os.kill(self.stopped, signal.SIGCONT)
+        if self.server is not None:
+            self.server.thaw()
 
     async def has_received(self, frames: int) -> bool:
         """Whether the process has read so many frames of the agents."""
@@ -158,6 +182,55 @@ async def ended_session(stage: Stage) -> None:
     stage.scene.configure({"runtimes": runtimes})
 
 
+async def frozen_server(stage: Stage) -> None:
+    assert stage.server is not None
+    stage.server.freeze()
+    await stage.ask()
+    await until(lambda: stage.has_received(len(stage.agents)))
+
+
+async def frozen_lane(stage: Stage) -> None:
+    assert stage.server is not None
+    await stage.ask()
+    await asyncio.gather(*(call.result(START) for call in stage.calls))
+    connection = await reach(stage.server.dsn)
+    stage.stopped = await connection.fetchval(_LANE)
+    await connection.close()
+    assert stage.stopped is not None
+    os.kill(stage.stopped, signal.SIGSTOP)
+    await stage.ask()
+    # The sessions of the other lane go on.
+    await until(lambda: _has_some_results(stage))
+
+
+async def _has_some_results(stage: Stage) -> bool:
+    return 0 < sum(bool(call.results) for call in stage.calls[len(stage.agents) :]) < len(stage.agents)
+
+
+async def lost_lease(stage: Stage, *, foreign_write: bool) -> None:
+    assert stage.server is not None
+    gate = Gate()
+    stage.scene.hooks.scripts["free"] = gate.answering(success())
+    await stage.ask()
+    await stage.scene.hooks.wait_for(len(stage.agents))
+    os.kill(stage.served.process.pid, signal.SIGSTOP)
+    # The lease ends meanwhile.
+    await asyncio.sleep(1.5 * _LEASE)
+    if foreign_write:
+        clock = SystemClock()
+        async with PostgresEngine(stage.server.dsn, clock, schema=_SCHEMA) as engine:
+            session_id = SessionId(stage.ids[odd_links.ODD])
+            event = CallProgressed(native_call_id="another", call_id="another", data={})
+            at = datetime.now(UTC)
+            written = Envelope(SystemIds(clock).event_id(), session_id, 0, at, "to_runtime", event, synthetic=True)
+            await engine.commit(Step(session_id, (written,)))
+    gate.open()
+
+
+async def go_on(stage: Stage) -> None:
+    os.kill(stage.served.process.pid, signal.SIGCONT)
+
+
 async def heal(stage: Stage) -> None:
     """Let the disk answer while the process waits for it."""
     await stage.served.wait_log("draining")
@@ -177,6 +250,7 @@ class State:
     code: int = 0
     then: Callable[[Stage], Awaitable[None]] = nothing
     """What happens after the signal."""
+    postgres: bool = False
     fault: str = "no fault"
     """The exception that the state consists of."""
 
@@ -191,6 +265,12 @@ STATES: Mapping[str, State] = {
     "a disk that hangs": State(hung_disk, agents=300, code=1),
     "a disk that answers late": State(hung_disk, agents=300, then=heal),
     "a step of a session that has ended": State(ended_session, code=1),
+    "a database that does not answer": State(frozen_server, postgres=True, code=1),
+    "a lane that stands still": State(frozen_lane, postgres=True, code=1),
+    "a lease that has ended": State(partial(lost_lease, foreign_write=False), then=go_on, postgres=True),
+    "a lease that has ended before a foreign write": State(
+        partial(lost_lease, foreign_write=True), then=go_on, postgres=True
+    ),
 }
 
 
@@ -199,7 +279,9 @@ async def test_sigterm_ends_the_process_in_time_and_loses_and_repeats_no_recorde
     tmp_path: Path, name: str
 ) -> None:
     state = STATES[name]
-    async with scene(tmp_path) as made:
+    async with AsyncExitStack() as stack:
+        made = await stack.enter_async_context(scene(tmp_path))
+        server = stack.enter_context(start_own_server()) if state.postgres else None
         environment = odd_links.install(tmp_path) | await shim.preload(tmp_path) | shim.hang_while(tmp_path / "hang")
         long = {"type": "python", "call": f"{odd_links.__name__}:wait_ten_minutes", "timeout": "15m", "deadline": "20m"}
         made.configure(
@@ -211,8 +293,11 @@ async def test_sigterm_ends_the_process_in_time_and_loses_and_repeats_no_recorde
                 "limits": {"drain": f"{_DRAIN:g}s"},
             }
         )
+        if server is not None:
+            made.configure({"engine": {"type": "postgres", "path": None, "dsn": server.dsn, "schema": _SCHEMA}})
+            made.configure({"instance": {"lease": f"{_LEASE:g}s"}})
         agents = [made.huma.agent(odd_links.ODD if not number else f"a{number}") for number in range(state.agents)]
-        stage = Stage(made, agents, tmp_path / "hang")
+        stage = Stage(made, agents, tmp_path / "hang", server=server)
         async with stage.serve(environment):
             await state.enter(stage)
             began = monotonic()
@@ -223,8 +308,7 @@ async def test_sigterm_ends_the_process_in_time_and_loses_and_repeats_no_recorde
             said = stage.served.log.read_text()
             assert code == state.code, said[-3000:]
             assert [line for line in said.splitlines() if "Traceback" in line and state.fault not in line] == []
-        stage.hang.unlink(missing_ok=True)
-        odd_links.send(tmp_path, "as usual")
+        stage.repair()
         async with stage.serve(environment):
             await until(lambda: _none_open(stage))
             await until(lambda: _has_all_results(stage))
