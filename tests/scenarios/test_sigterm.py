@@ -44,7 +44,7 @@ _LANE = "SELECT pid FROM pg_stat_activity WHERE query LIKE 'WITH %' LIMIT 1"
 
 
 @dataclass
-class Stage:
+class Setup:
     """A gateway process between agents and a backend."""
 
     scene: Scene
@@ -114,50 +114,50 @@ class Stage:
         return sum(float(line.rpartition(" ")[2]) for line in read) >= frames
 
 
-async def failing_decision(stage: Stage) -> None:
-    await stage.agents[0].call("free", {"poison": 1})
-    await stage.ask()
-    await stage.served.wait_log("the gateway failed on it")
+async def failing_decision(setup: Setup) -> None:
+    await setup.agents[0].call("free", {"poison": 1})
+    await setup.ask()
+    await setup.served.wait_log("the gateway failed on it")
 
 
-async def bad_send(stage: Stage, how: odd_links.How) -> None:
-    odd_links.send(stage.scene.folder, how)
-    await stage.ask()
-    await stage.served.wait_log("the send of an odd link" if how == "raises" else "must return a Receipt")
+async def bad_send(setup: Setup, how: odd_links.How) -> None:
+    odd_links.send(setup.scene.folder, how)
+    await setup.ask()
+    await setup.served.wait_log("the send of an odd link" if how == "raises" else "must return a Receipt")
 
 
-async def canceled_send(stage: Stage) -> None:
-    odd_links.send(stage.scene.folder, "never ends")
-    await stage.ask()
-    await until(lambda: _has_event(stage, "tool.finished"))
-    await stage.agents[0].cancel(stage.calls[0])
-    await until(lambda: _has_event(stage, "tool.canceled"))
+async def canceled_send(setup: Setup) -> None:
+    odd_links.send(setup.scene.folder, "never ends")
+    await setup.ask()
+    await until(lambda: _has_event(setup, "tool.finished"))
+    await setup.agents[0].cancel(setup.calls[0])
+    await until(lambda: _has_event(setup, "tool.canceled"))
 
 
-async def _has_event(stage: Stage, kind: str) -> bool:
-    return any(one["event"]["kind"] == kind for one in await stage.events(stage.ids[odd_links.ODD]))
+async def _has_event(setup: Setup, kind: str) -> bool:
+    return any(one["event"]["kind"] == kind for one in await setup.events(setup.ids[odd_links.ODD]))
 
 
-async def canceled_tool(stage: Stage) -> None:
-    await stage.ask("long")
-    await until(lambda: _has_started(stage))
-    for agent, call in list(zip(stage.agents, stage.calls, strict=True))[::2]:
+async def canceled_tool(setup: Setup) -> None:
+    await setup.ask("long")
+    await until(lambda: _has_started(setup))
+    for agent, call in list(zip(setup.agents, setup.calls, strict=True))[::2]:
         await agent.cancel(call)
 
 
-async def _has_started(stage: Stage) -> bool:
-    return len(odd_links.started(stage.scene.folder)) == len(stage.agents)
+async def _has_started(setup: Setup) -> bool:
+    return len(odd_links.started(setup.scene.folder)) == len(setup.agents)
 
 
-async def flood(stage: Stage) -> None:
-    stage.flooding = asyncio.gather(*map(_flood, stage.agents))
-    await stage.ask()
-    await until(lambda: stage.has_received(1_000))
+async def flood(setup: Setup) -> None:
+    setup.flooding = asyncio.gather(*map(_flood, setup.agents))
+    await setup.ask()
+    await until(lambda: setup.has_received(1_000))
 
 
-async def end_flood(stage: Stage) -> None:
-    assert stage.flooding is not None
-    await stage.flooding
+async def end_flood(setup: Setup) -> None:
+    assert setup.flooding is not None
+    await setup.flooding
 
 
 async def _flood(agent: SimAgent) -> None:
@@ -166,60 +166,60 @@ async def _flood(agent: SimAgent) -> None:
         await agent.emit("event", {**message, "message": "news", "messageIndex": 0, "messageCount": 1})
 
 
-async def hung_disk(stage: Stage) -> None:
-    stage.hang.touch()
-    await stage.ask()
-    await stage.ask()
-    await until(lambda: stage.has_received(2 * len(stage.agents)))
+async def hung_disk(setup: Setup) -> None:
+    setup.hang.touch()
+    await setup.ask()
+    await setup.ask()
+    await until(lambda: setup.has_received(2 * len(setup.agents)))
 
 
-async def ended_session(stage: Stage) -> None:
-    await hung_disk(stage)
-    runtimes = stage.scene.settings["runtimes"]
-    stage.scene.configure({"runtimes": {"finn": None}})
-    stage.served.process.send_signal(signal.SIGHUP)
-    await stage.served.wait_log("unrecorded frames dropped")
-    stage.scene.configure({"runtimes": runtimes})
+async def ended_session(setup: Setup) -> None:
+    await hung_disk(setup)
+    runtimes = setup.scene.settings["runtimes"]
+    setup.scene.configure({"runtimes": {"finn": None}})
+    setup.served.process.send_signal(signal.SIGHUP)
+    await setup.served.wait_log("unrecorded frames dropped")
+    setup.scene.configure({"runtimes": runtimes})
 
 
-async def frozen_server(stage: Stage) -> None:
-    assert stage.server is not None
-    stage.server.freeze()
-    await stage.ask()
-    await until(lambda: stage.has_received(len(stage.agents)))
+async def frozen_server(setup: Setup) -> None:
+    assert setup.server is not None
+    setup.server.freeze()
+    await setup.ask()
+    await until(lambda: setup.has_received(len(setup.agents)))
 
 
-async def frozen_lane(stage: Stage) -> None:
-    assert stage.server is not None
-    await stage.ask()
-    await asyncio.gather(*(call.result(START) for call in stage.calls))
-    connection = await reach(stage.server.dsn)
-    stage.stopped = await connection.fetchval(_LANE)
+async def frozen_lane(setup: Setup) -> None:
+    assert setup.server is not None
+    await setup.ask()
+    await asyncio.gather(*(call.result(START) for call in setup.calls))
+    connection = await reach(setup.server.dsn)
+    setup.stopped = await connection.fetchval(_LANE)
     await connection.close()
-    assert stage.stopped is not None
-    os.kill(stage.stopped, signal.SIGSTOP)
-    await stage.ask()
+    assert setup.stopped is not None
+    os.kill(setup.stopped, signal.SIGSTOP)
+    await setup.ask()
     # The sessions of the other lane go on.
-    await until(lambda: _has_some_results(stage))
+    await until(lambda: _has_some_results(setup))
 
 
-async def _has_some_results(stage: Stage) -> bool:
-    return 0 < sum(bool(call.results) for call in stage.calls[len(stage.agents) :]) < len(stage.agents)
+async def _has_some_results(setup: Setup) -> bool:
+    return 0 < sum(bool(call.results) for call in setup.calls[len(setup.agents) :]) < len(setup.agents)
 
 
-async def lost_lease(stage: Stage, *, foreign_write: bool) -> None:
-    assert stage.server is not None
+async def lost_lease(setup: Setup, *, foreign_write: bool) -> None:
+    assert setup.server is not None
     gate = Gate()
-    stage.scene.hooks.scripts["free"] = gate.answering(success())
-    await stage.ask()
-    await stage.scene.hooks.wait_for(len(stage.agents))
-    os.kill(stage.served.process.pid, signal.SIGSTOP)
+    setup.scene.hooks.scripts["free"] = gate.answering(success())
+    await setup.ask()
+    await setup.scene.hooks.wait_for(len(setup.agents))
+    os.kill(setup.served.process.pid, signal.SIGSTOP)
     # The lease ends meanwhile.
     await asyncio.sleep(1.5 * _LEASE)
     if foreign_write:
         clock = SystemClock()
-        async with PostgresEngine(stage.server.dsn, clock, schema=_SCHEMA) as engine:
-            session_id = SessionId(stage.ids[odd_links.ODD])
+        async with PostgresEngine(setup.server.dsn, clock, schema=_SCHEMA) as engine:
+            session_id = SessionId(setup.ids[odd_links.ODD])
             event = CallProgressed(native_call_id="another", call_id="another", data={})
             at = datetime.now(UTC)
             written = Envelope(SystemIds(clock).event_id(), session_id, 0, at, "to_runtime", event, synthetic=True)
@@ -227,17 +227,17 @@ async def lost_lease(stage: Stage, *, foreign_write: bool) -> None:
     gate.open()
 
 
-async def go_on(stage: Stage) -> None:
-    os.kill(stage.served.process.pid, signal.SIGCONT)
+async def go_on(setup: Setup) -> None:
+    os.kill(setup.served.process.pid, signal.SIGCONT)
 
 
-async def heal(stage: Stage) -> None:
+async def heal(setup: Setup) -> None:
     """Let the disk answer while the process waits for it."""
-    await stage.served.wait_log("draining")
-    stage.hang.unlink()
+    await setup.served.wait_log("draining")
+    setup.hang.unlink()
 
 
-async def nothing(_: Stage) -> None:
+async def nothing(_: Setup) -> None:
     return
 
 
@@ -245,10 +245,10 @@ async def nothing(_: Stage) -> None:
 class State:
     """A state at the signal."""
 
-    enter: Callable[[Stage], Awaitable[None]]
+    enter: Callable[[Setup], Awaitable[None]]
     agents: int = 8
     code: int = 0
-    then: Callable[[Stage], Awaitable[None]] = nothing
+    then: Callable[[Setup], Awaitable[None]] = nothing
     """What happens after the signal."""
     postgres: bool = False
     fault: str = "no fault"
@@ -297,37 +297,37 @@ async def test_sigterm_ends_the_process_in_time_and_loses_and_repeats_no_recorde
             made.configure({"engine": {"type": "postgres", "path": None, "dsn": server.dsn, "schema": _SCHEMA}})
             made.configure({"instance": {"lease": f"{_LEASE:g}s"}})
         agents = [made.huma.agent(odd_links.ODD if not number else f"a{number}") for number in range(state.agents)]
-        stage = Stage(made, agents, tmp_path / "hang", server=server)
-        async with stage.serve(environment):
-            await state.enter(stage)
+        setup = Setup(made, agents, tmp_path / "hang", server=server)
+        async with setup.serve(environment):
+            await state.enter(setup)
             began = monotonic()
-            stage.served.process.send_signal(signal.SIGTERM)
-            await state.then(stage)
-            code = await stage.served.ended()
+            setup.served.process.send_signal(signal.SIGTERM)
+            await state.then(setup)
+            code = await setup.served.ended()
             assert monotonic() - began < _STOP + _BUSY
-            said = stage.served.log.read_text()
+            said = setup.served.log.read_text()
             assert code == state.code, said[-3000:]
             assert [line for line in said.splitlines() if "Traceback" in line and state.fault not in line] == []
-        stage.repair()
-        async with stage.serve(environment):
-            await until(lambda: _none_open(stage))
-            await until(lambda: _has_all_results(stage))
-            assert await stage.served.stop() == 0
-            assert "Traceback" not in stage.served.log.read_text()
+        setup.repair()
+        async with setup.serve(environment):
+            await until(lambda: _none_open(setup))
+            await until(lambda: _has_all_results(setup))
+            assert await setup.served.stop() == 0
+            assert "Traceback" not in setup.served.log.read_text()
         keys = Counter(asked.key for asked in made.hooks.of("free")) + Counter(odd_links.started(tmp_path))
         assert set(keys.values()) <= {1}
         assert not any(agent.violations for agent in agents)
 
 
-async def _none_open(stage: Stage) -> bool:
-    return not (await stage.get("/v1/calls", state=_OPEN))["data"]
+async def _none_open(setup: Setup) -> bool:
+    return not (await setup.get("/v1/calls", state=_OPEN))["data"]
 
 
-async def _has_all_results(stage: Stage) -> bool:
+async def _has_all_results(setup: Setup) -> bool:
     """Whether each recorded call has one outcome, and its agent has heard it or withdrawn the call."""
-    calls, missing = {call.call_id: call for call in stage.calls}, list[str]()
-    for session_id in stage.ids.values():
-        events = await stage.events(session_id)
+    calls, missing = {call.call_id: call for call in setup.calls}, list[str]()
+    for session_id in setup.ids.values():
+        events = await setup.events(session_id)
         assert [one["sequence"] for one in events] == list(range(1, len(events) + 1))
         kinds = Counter(one["event"]["kind"] for one in events)
         assert kinds["tool.requested"] == kinds["tool.finished"]
