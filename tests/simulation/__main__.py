@@ -1,16 +1,13 @@
 """Run seeds: `python -m tests.simulation --seed 7`."""
 
 import argparse
-import gc
 import os
 import secrets
 import sys
-import time
-import traceback
 
 from tests.simulation.release import release
-from tests.simulation.shrink import shrink
-from tests.simulation.world import Story, WorldFault, run
+from tests.simulation.shrink import cpu, shrink
+from tests.simulation.world import Story, WorldFault, prepare, run
 
 _SHOWN = 30
 """Lines that are printed of a log, and of the story of the first seed that fails."""
@@ -36,13 +33,11 @@ def main() -> int:
     given = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":
         parser.error("set PYTHONHASHSEED=0, so that a seed tells the same story again")
-    # The coroutines of killed processes are collected after their world, and may fail then.
-    sys.unraisablehook = lambda _: None
+    prepare()
     try:
         return _replay(parser, given) if given.seed is not None else _search(given)
     except WorldFault as exc:
         say(f"the world is wrong, and the run says nothing about the gateway: {exc}")
-        traceback.print_exception(exc)
         return 2
 
 
@@ -52,8 +47,6 @@ def _replay(parser: argparse.ArgumentParser, given: argparse.Namespace) -> int:
         parser.error(f"{given.seed!r} is not a seed: write a number, or NUMBER@RELEASE")
     if told_by and told_by != release():
         say(f"seed {number} is of another release ({told_by}, and this is {release()}): it tells another story here")
-    # A run depends on nothing before it, except on modules that are imported for the first time.
-    run(0, 10)
     story = run(int(number), given.steps)
     if given.shrink and story.broken:
         kept, story = shrink(int(number), given.steps, story, say)
@@ -72,12 +65,8 @@ def _search(given: argparse.Namespace) -> int:
     if given.minutes is not None:
         given.first, given.seconds = secrets.randbelow(10**9), given.minutes * 60
         say(f"fresh seeds from {given.first}@{release()}, for {given.minutes:g} minutes of CPU")
-    # The first run imports everything; later ones need not look at it again.
-    run(given.first, 10)
-    gc.collect()
-    gc.freeze()
-    began, done, failed = time.process_time(), 0, 0
-    while done < given.count if given.seconds is None else time.process_time() - began < given.seconds:
+    began, done, failed = cpu(), 0, 0
+    while done < given.count if given.seconds is None else cpu() - began < given.seconds:
         seed = given.first + done
         story = run(seed, given.steps)
         done += 1
@@ -86,13 +75,13 @@ def _search(given: argparse.Namespace) -> int:
             told = "the seed tells two stories"
         if told:
             failed += 1
-            say(f"seed {seed}@{release()}, {time.process_time() - began:.1f} s: {told}")
+            say(f"seed {seed}@{release()}, {cpu() - began:.1f} s: {told}")
             if failed == 1:
                 say("\n".join(story.lines[-_SHOWN:]))
                 _show_log(story)
             if given.until_broken:
                 return 1
-    seconds = time.process_time() - began
+    seconds = cpu() - began
     speed = done * given.steps / seconds * 60
     say(f"{done} seeds from {given.first}, {speed:,.0f} steps a minute of CPU, {failed} failed")
     return 1 if failed else 0

@@ -70,6 +70,8 @@ async def check_end(world: "World") -> None:
     until, quiet, idle = world.loop.now + _HEALING, 0, dict[str, int]()
     while world.loop.now < until and quiet < _QUIET:
         await asyncio.sleep(5)
+        if world.fault is not None:
+            return
         world.start()
         up = all(instance.up for instance in world.instances)
         quiet = quiet + 1 if up and not any(unfinished(world)) else 0
