@@ -24,8 +24,7 @@ from gateway.executors.port import (
     Uncertain,
     outcome_from,
 )
-from gateway.executors.webhook.answers import clean, failure, unreadable
-from gateway.executors.webhook.json_body import read_json
+from gateway.executors.webhook.answers import clean, failure, read_json, unreadable
 from gateway.guard import Tasks, spawn
 from gateway.log_limit import limited
 from gateway.settings.functions import find_function, takes_report

@@ -1,6 +1,6 @@
 """Counts and logs recorded events, after their effects have started; also counts new calls."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from logging import INFO, WARNING
 
@@ -11,7 +11,7 @@ from gateway.core.state import SessionView
 from gateway.events import ApprovalGiven, CallId, Envelope, OutcomeKind
 from gateway.log_limit import limited
 from gateway.runtime.metrics import ApprovalResult, Metrics
-from gateway.store.call import Approve, CallChange, Open, Settle
+from gateway.store.call import Approve, Open, Settle
 from gateway.store.rows import SessionRow
 from gateway.store.step import Step
 
@@ -44,16 +44,11 @@ def warn_unserved(runtime: str, *, sessions: int, calls: int) -> None:
         _log.warning(text, runtime=runtime, sessions=sessions, calls=calls, fix=fix)
 
 
-def note_opened(changes: Iterable[CallChange], metrics: Metrics) -> None:
-    """Count the calls that a step has opened."""
-    for change in changes:
+def note_calls(step: Step, before: SessionView, metrics: Metrics, *, now: datetime) -> None:
+    """Count the calls that a step has opened, and those that it holds no more."""
+    for change in step.calls:
         if isinstance(change, Open):
             metrics.activity.started(change.call.created_at)
-
-
-def note_answered(step: Step, before: SessionView, metrics: Metrics, *, now: datetime) -> None:
-    """Count the calls that a step holds no more."""
-    for change in step.calls:
         call = before.calls.get(change.call_id)
         if call is None or call.state != "held" or not isinstance(change, Approve | Settle):
             continue

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gateway.store.port import Engine
 from gateway.store.sqlite import SqliteEngine
-from gateway.store.sqlite.statements import TAIL
+from gateway.store.sqlite.store import TAIL
 from gateway.store.step import Step
 from gateway.testing.conformance.engine import EngineSuite
 from gateway.testing.conformance.engine_order import read_on

@@ -8,7 +8,7 @@ from pydantic import SecretStr
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 from gateway.errors import OperatorError
-from gateway.executors.webhook.signing import Signer
+from gateway.executors.webhook.request import Signer
 
 NEW = "whsec_" + base64.b64encode(b"new secret, 32 bytes of it here!").decode()
 OLD = "whsec_" + base64.b64encode(b"old secret, 32 bytes of it here!").decode()

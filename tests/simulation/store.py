@@ -11,8 +11,7 @@ from gateway.errors import EngineUnavailable
 from gateway.store.port import Settled
 from gateway.store.sqlite import SqliteEngine
 from gateway.store.sqlite.file_guard import FileGuard
-from gateway.store.sqlite.job_thread import JobThread
-from gateway.store.sqlite.jobs import Job, Verdict
+from gateway.store.sqlite.jobs import Job, JobThread, Verdict
 from gateway.store.sqlite.tuning import SqliteTuning
 from gateway.store.sqlite.writer import Writer
 from gateway.store.step import Step

@@ -9,7 +9,7 @@ import orjson
 import pytest
 from hypothesis import example, given, strategies as st
 
-from gateway.executors.webhook.json_body import read_json
+from gateway.executors.webhook.answers import read_json
 from gateway.http.body import parse_json
 from gateway.http.errors import Refused
 from gateway.links import json as link_json

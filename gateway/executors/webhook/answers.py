@@ -23,9 +23,8 @@ from gateway.executors.port import (
     Uncertain,
     outcome_from,
 )
-from gateway.executors.webhook.json_body import read_json
 from gateway.executors.webhook.reader import AddressForbidden, ConnectionBroken, Exchange, HttpAnswer, NotSent, Unread
-from gateway.strict_json import without_mark
+from gateway.strict_json import Unreadable, read_and_write, without_mark
 from gateway.visible import show_hidden
 
 MAX_RETRY_AFTER = timedelta(hours=1)
@@ -36,6 +35,14 @@ MAX_BODY = 2 * 1024
 Received = Answered | Replied | Accepted | NotProcessed | Uncertain
 """The answers that a response can be."""
 
+_UNREADABLE = {
+    "members": "with {}",
+    "syntax": "that is not JSON",
+    "depth": "{}",
+    "integer": "with a whole number beyond 64 bits",
+    "memory": "that {}",
+}
+"""What an unreadable body is, to complete "a body"."""
 _SECONDS = re.compile(r"[0-9]+")
 _MEDIA_TYPE = re.compile(r"[a-z0-9.+-]{1,40}/[a-z0-9.+-]{1,40}")
 
@@ -125,6 +132,18 @@ def refusal(text: str) -> Answered:
 def unreadable(text: str) -> Uncertain:
     """Return the answer of an executor that may have done the work and sent no readable outcome."""
     return Uncertain(text, by_choice=True, refused=True)
+
+
+def read_json(body: bytes) -> tuple[Any, bytes | None]:
+    """Parse the JSON of a peer strictly; return the value and its compact JSON, as `read_and_write` does.
+
+    Raises:
+        ValueError: with a text that completes "a body ..." and never quotes the body.
+    """
+    try:
+        return read_and_write(body)
+    except Unreadable as exc:
+        raise ValueError(_UNREADABLE[exc.fault].format(exc)) from exc
 
 
 def name_status(status: int) -> str:

@@ -40,7 +40,7 @@ from gateway.guard import FAULTS, guard, guard_call, is_fault
 from gateway.runtime import signals as s
 from gateway.runtime.feeds.feed import Feed
 from gateway.runtime.lease import Permit
-from gateway.runtime.observe import excerpt, label_session, note_answered, note_opened
+from gateway.runtime.observe import excerpt, label_session, note_calls
 from gateway.runtime.session.decide import Decider, SignalBatch
 from gateway.runtime.session.due import DueTimer
 from gateway.runtime.session.effects import EffectRunner
@@ -338,7 +338,7 @@ class Actor:
                 self._replayed.remove(known)
                 return SignalBatch(signals, alone=True, times=known[1])
         # First, because the batch may request a delivered outcome again.
-        marks = self.sender.take_marks()
+        marks = self.sender.outbox.take_marks()
         return SignalBatch([*marks, *signals] if marks else signals)
 
     def _make_step(self, batch: SignalBatch) -> Step | None:
@@ -440,8 +440,7 @@ class Actor:
         if not isinstance(result, Exception):
             batch.committed, batch.written = result, "yes"
             self._shared.metrics.commit(self._shared.clock.monotonic() - batch.since)
-            note_opened(batch.step.calls, self._shared.metrics)
-            note_answered(batch.step, self.view, self._shared.metrics, now=self._shared.clock.now())
+            note_calls(batch.step, self.view, self._shared.metrics, now=self._shared.clock.now())
             return
         if isinstance(result, Stale | EngineUnavailable):
             self._undo(batch)

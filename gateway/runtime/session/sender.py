@@ -90,13 +90,9 @@ class Sender:
         """Note rows with a recorded fate."""
         self._freed = self.outbox.done(sequences) or self._freed
 
-    def take_marks(self) -> Sequence[Signal]:
-        """Take the delivery marks that piggyback on the current step."""
-        return self.outbox.take_marks() if self.outbox.marks else ()
-
     def post_marks(self) -> None:
         """Request a step for delivery marks that found no other step."""
-        self._post_all(self.take_marks())
+        self._post_all(self.outbox.take_marks())
 
     def plan_attempts(self, builder: StepBuilder) -> Attempts | None:
         """Return the attempts of a step; None if it has none."""

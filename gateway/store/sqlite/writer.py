@@ -24,11 +24,11 @@ from gateway.store.port import Report, Settled, report_nothing
 from gateway.store.records import EventRecord, micros
 from gateway.store.settling import Result, encode, into, offer, report, report_soon
 from gateway.store.sqlite.file_guard import FileGuard
-from gateway.store.sqlite.job_thread import JobThread
 from gateway.store.sqlite.jobs import (
     WAITING_BYTES,
     How,
     Job,
+    JobThread,
     StepJob,
     Task,
     Turn,
