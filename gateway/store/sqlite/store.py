@@ -268,7 +268,7 @@ def _write_rows(
         connection.execute(_KEEP_ANSWER, (*answer, writes.now))
     for session_id, kept in writes.snapshots.items():
         connection.execute(_KEEP_SNAPSHOT, (keys[session_id], kept.snapshot))
-    cursors, moved, turned = writes.cursors, list[_Row](), list[Row]()
+    cursors, moved, turned = writes.cursors, list[_Row](), list[_Row]()
     for name, head in writes.heads.items():
         known = before.get(name)
         if known is None or known.state != head.state:
