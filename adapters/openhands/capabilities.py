@@ -29,8 +29,6 @@ CAPABILITIES = Capabilities(
     echoes=True,
     approvals="by_state",
     delegates=True,
-    # OH44: these wait for a confirmation without their own `confirmation_state`.
-    silent_gates=frozenset({"edit", "read", "browse_interactive"}),
     # OH40: a message to a loading agent is acknowledged and never worked on.
     starts_deaf=True,
     creates_sessions=True,
@@ -38,6 +36,5 @@ CAPABILITIES = Capabilities(
     reports_mcp_calls=True,
     # Its client gives up after 30 s and ignores a longer `timeout`.
     mcp_hold=timedelta(seconds=25),
-    mcp_session_header="X-OpenHands-ServerConversation-ID",
     limits={"message_bytes": wire.MESSAGE_BYTES, "arguments_depth": MAX_DEPTH},
 )

@@ -118,6 +118,11 @@ class OpenHandsOptions(RuntimeOptions):
         return self.creates or self.shares_tools
 
     @property
+    def mcp_session_header(self) -> str:
+        """The header in which OpenHands names the conversation."""
+        return "X-OpenHands-ServerConversation-ID"
+
+    @property
     def shares_tools(self) -> bool:
         """Whether the server's settings contain our MCP server."""
         return self.tools == "settings"

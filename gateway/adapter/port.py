@@ -117,12 +117,9 @@ class Capabilities:
     delegates: bool = False
     """States between `thread.sent` and `thread.received` belong to a delegate and end no turn."""
     approvals: Literal["none", "by_id", "by_state", "by_group"] = "none"
-    """The subject of an approval: the question with its id, the newest action that can wait for the runtime's state, or
-    all open actions before that state. A group is allowed or denied as one; new work waits until then."""
-    silent_gates: frozenset[str] = frozenset()
-    """With approvals by state: tools that may wait for one although their request does not show it."""
-    abandons_actions: bool = False
-    """The runtime reports no end of an action that was open at its error; such an action ends as unknown."""
+    """The subject of an approval: the question with its id, the newest action that follows the runtime's state by its
+    `native_sequence` or has `needs_approval`, or all open actions before that state. A group is allowed or denied as
+    one; new work waits until then."""
     reports_mcp_calls: bool = False
     """Calls of MCP tools appear as the runtime's actions; one that calls a tool of ours is linked to the call.
 
@@ -133,16 +130,12 @@ class Capabilities:
 
     Requires `resumes` and `echoes`: the next process sends the work held by an ended one, unless an echo exists.
     """
-    starts_at_message: bool = False
-    """The agent of a new native session starts, and lists its tools, at its first message."""
     creates_sessions: bool = False
     takes_tools: Literal["none", "create", "agent", "mcp"] = "none"
     """The source of tools: none, the order of `create`, the agent's own settings (its owner declares them), or the MCP
     server that `create` names."""
     mcp_hold: timedelta | None = None
     """Minimum time that its MCP client waits for a response; None if it honors the timeout of `McpEndpoint`."""
-    mcp_session_header: str | None = None
-    """The header in which its MCP client may name the native session."""
     linked: bool = True
     """The gateway connects to the runtime. If false, its clients connect to us and `connector` is never called."""
     limits: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -255,6 +248,11 @@ class RuntimeOptions(BaseModel):
     @property
     def mcp_base(self) -> str | None:
         """The gateway's address for the runtime, if it differs from `public_url`."""
+        return None
+
+    @property
+    def mcp_session_header(self) -> str | None:
+        """The header in which the MCP client of its agents may name the native session."""
         return None
 
     @property

@@ -204,10 +204,9 @@ def _moved(builder: StepBuilder, draft: Draft, event: SessionMoved) -> None:
     if event.state == "awaiting_approval" and builder.runtime.capabilities.approvals == "by_group":
         waiting = tuple(action.native_call_id for action in builder.memory.open_actions())
         event = event.model_copy(update={"waiting_for": event.waiting_for or waiting})
-    abandoned = builder.memory.open_actions() if event.state == "error" else ()
+    abandoned = builder.memory.open_actions() if draft.abandons_actions else ()
     builder.apply(event, "from_runtime", draft=draft)
-    if abandoned and builder.runtime.capabilities.abandons_actions:
-        end_abandoned(builder, abandoned)
+    end_abandoned(builder, abandoned)
     if not ends or not builder.live or (builder.memory.delegates and builder.memory.delegating):
         return
     for call in [call for call in builder.calls.values() if call.is_the_runtimes]:

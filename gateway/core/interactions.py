@@ -261,8 +261,8 @@ def derive_approval(builder: StepBuilder) -> None:
     """Open the approval of a runtime that asks by its state, if its subject is not yet asked about.
 
     `by_state`, the subject is the newest action that can wait for one: the state may arrive before its action, while an
-    older action still runs. An action that should be marked as waiting and is not is never selected. `by_group`, it is
-    all actions that the state names: of several, the approval shows each one in its arguments, and no tool.
+    older action still runs. An action without a number in the runtime's own order must say that it waits. `by_group`,
+    it is all actions that the state names: of several, the approval shows each one in its arguments, and no tool.
     """
     memory, able = builder.memory, builder.runtime.capabilities
     if memory.state != "awaiting_approval":
@@ -270,7 +270,7 @@ def derive_approval(builder: StepBuilder) -> None:
     if able.approvals == "by_group":
         held = memory.held_actions()
     else:
-        pending = memory.gated_action(able.silent_gates)
+        pending = memory.gated_action()
         held = () if pending is None else (pending,)
     if not held or any(a.event.id == held[0].native_call_id for a in memory.asked):
         return

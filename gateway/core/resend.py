@@ -218,7 +218,7 @@ def _is_awaited(event: ApprovalGiven, memory: Remembered, capabilities: Capabili
         return waits and memory.gate is not None and event.native_call_id in memory.gate.actions
     if capabilities.approvals != "by_state":
         return True
-    pending = memory.gated_action(capabilities.silent_gates, decided=True)
+    pending = memory.gated_action(decided=True)
     return waits and pending is not None and pending.native_call_id == event.native_call_id
 
 

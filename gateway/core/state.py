@@ -1,6 +1,6 @@
 """The inputs of decisions about a session: memory, open calls, start state and live state. Pure."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import field
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -261,12 +261,13 @@ class Remembered:
                 found = found or action
         return found
 
-    def gated_action(self, silent_gates: Collection[str], *, decided: bool = False) -> Action | None:
+    def gated_action(self, *, decided: bool = False) -> Action | None:
         """Find the action that the runtime's state is about, or one that was `decided` already.
 
-        That is the newest of those that can wait for an approval, or none: an older one never waits again.
+        That is the newest action whose request says that it waits, or whose number shows whether it follows the state;
+        or none: an older one never waits again.
         """
-        action = next((a for a in reversed(self.actions) if a.gated or a.tool in silent_gates), None)
+        action = next((a for a in reversed(self.actions) if a.gated or a.number is not None), None)
         if action is None or action.superseded or (action.decided and not decided):
             return None
         return action if self.can_concern(action, self.gate) else None

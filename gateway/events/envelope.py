@@ -46,6 +46,8 @@ class Draft:
     """Shown to followers only: never numbered, stored or routed."""
     echo: bool = False
     """Whether the frame may be our own message."""
+    abandons_actions: bool = False
+    """Whether the runtime reports no end of an action that is open at this state; it ends as unknown."""
     written: bytes | None = field(default=None, compare=False, repr=False)
     """The arguments or the result as compact JSON, if parsed strictly."""
     native: bytes | None = field(default=None, compare=False, repr=False)

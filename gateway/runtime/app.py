@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 import structlog
 
-from gateway.adapter.port import Adapter, Capabilities
+from gateway.adapter.port import Adapter, Capabilities, RuntimeOptions
 from gateway.clock import Clock, Ids
 from gateway.errors import Conflict, Gone, Truncated
 from gateway.events import FINISHING_KINDS, Envelope, Event, SessionId
@@ -410,6 +410,14 @@ class Gateway:
             NotFound: no such runtime is configured.
         """
         return self._sessions.runtime(runtime).adapter.capabilities
+
+    def options(self, runtime: str) -> RuntimeOptions:
+        """Return the options of a connected runtime.
+
+        Raises:
+            NotFound: no such runtime is configured.
+        """
+        return self._sessions.runtime(runtime).options
 
     def _signal(self, session_id: SessionId, signal: Signal) -> None:
         self._sessions.signal(session_id, signal)

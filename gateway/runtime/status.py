@@ -27,8 +27,8 @@ _UNCONNECTED = "not connected yet; connecting is retried, and the log has the re
 
 
 def _is_unstarted(one: Actor) -> bool:
-    """Return whether the agent of a session lists its tools only at a first message, which it has not had."""
-    return one.runtime.capabilities.starts_at_message and not one.view.memory.has_worked
+    """Return whether the agent of a session gets tools and has not started, perhaps because it had no message yet."""
+    return one.runtime.options.takes_mcp and not one.view.memory.has_worked
 
 
 class Status:
@@ -61,8 +61,7 @@ class Status:
     async def sessions_without_tools(self, only: Collection[SessionId] = ()) -> Mapping[str, Mapping[SessionId, str]]:
         """Return the owned sessions whose agents have not listed the tools in time, by runtime, with the reasons.
 
-        An agent that starts at its first message is not late before it. `only` are the sessions to consider, by default
-        all.
+        An agent that has not started is not late. `only` are the sessions to consider, by default all.
         """
         found: dict[str, dict[SessionId, str]] = {}
         for name, runtime in list(self._sessions.runtimes.items()):

@@ -187,7 +187,7 @@ class LinkStatus:
     since: datetime
     reason: str | None = None
     is_unstarted: bool = False
-    """Whether its agent lists the tools only at a first message, which it has not had."""
+    """Whether its agent gets tools and has not started."""
 
 
 @dataclass(frozen=True, slots=True)

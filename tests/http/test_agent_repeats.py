@@ -100,7 +100,7 @@ def texts(result: dict[str, Any]) -> list[str]:
 @asynccontextmanager
 async def agent_of(kind: str, over: dict[str, Any] | None = None) -> AsyncGenerator[Agent]:
     options = SharingOptions if kind == "shared" else ToldOptions
-    able = replace(Rooms.capabilities, takes_tools="mcp", mcp_session_header=NAMED)
+    able = replace(Rooms.capabilities, takes_tools="mcp")
     configuration = merge({**TOOLS, "desks": DESKS}, over or {})
     async with (
         environment_of(configuration, runtime=Rooms(options=options, capabilities=able)) as environment,

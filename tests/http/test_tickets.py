@@ -15,7 +15,7 @@ from gateway.adapter.port import Order
 from gateway.cli.commands import app
 from gateway.cli.doctor_gateway import check_links
 from gateway.errors import LinkLost, LinkRefused
-from gateway.events import CallId, SessionId
+from gateway.events import CallId, SessionId, SessionMoved
 from tests.engines.postgres_server import temporary_schema
 from tests.http.conftest import bearer, plain_client, serving
 from tests.http.environment import Environment, Options, Rooms, environment_of, until
@@ -42,9 +42,13 @@ class ToldOptions(Options):
     def mcp_base(self) -> str | None:
         return self.at
 
+    @property
+    def mcp_session_header(self) -> str:
+        return NAMED
+
 
 def rooms() -> Rooms:
-    able = replace(Rooms.capabilities, takes_tools="mcp", mcp_hold=HOLD, mcp_session_header=NAMED)
+    able = replace(Rooms.capabilities, takes_tools="mcp", mcp_hold=HOLD)
     return Rooms(options=ToldOptions, capabilities=able)
 
 
@@ -292,14 +296,18 @@ async def test_who_has_not_asked_for_the_list_in_time_is_shown(
     async def links() -> list[dict[str, Any]]:
         return [link for one in (await wire.get("/v1/runtimes")).json()["data"] for link in one["links"]]
 
-    async def lacking() -> dict[str, bool]:
+    async def lacking() -> dict[str, bool | None]:
         return {link["session_id"]: link["lacks_tools"] for link in await links()}
 
     async def reasons() -> dict[str, str | None]:
         return {link["session_id"]: link["lacks_tools_reason"] for link in await links()}
 
-    assert await lacking() == {session_id: False, attached: False}
+    assert await lacking() == {session_id: None, attached: None}
     await age(environment, session_id)
+    assert await lacking() == {session_id: None, attached: None}
+    for room, session in (("made-1", session_id), ("agent-8", attached)):
+        environment.runtime.say(SessionMoved(state="idle"), room=room)
+        await environment.recorded(session, "session.moved")
     assert await lacking() == {session_id: True, attached: False}
     env = {"DRAGOMAN_URL": str(wire.base_url), "DRAGOMAN_KEY": "all-of-it"}
     warnings = [one.text for one in await asyncio.to_thread(lambda: list(check_links(env))) if one.state == "warning"]

@@ -23,12 +23,8 @@ CAPABILITIES = Capabilities(
     resumes=True,
     echoes=True,
     approvals="by_group",
-    # OV18: creation starts nothing.
-    starts_at_message=True,
     creates_sessions=True,
     takes_tools="mcp",
-    # OV40, OV56: after a crash the server reports the end of the first open action at most.
-    abandons_actions=True,
     reports_mcp_calls=True,
     # OV49: its client gives up after 300 s, and reports nothing.
     mcp_hold=timedelta(seconds=280),

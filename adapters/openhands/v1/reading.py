@@ -105,7 +105,9 @@ def _state_update(event: dict[str, Any]) -> tuple[Draft, ...]:
     match native.key, native.value:
         case wire.EXECUTION_STATUS, str(status):
             moved, losses = _moved(status, "/value")
-            return (stored(native, moved, losses + unknown_of(native)),)
+            draft = stored(native, moved, losses + unknown_of(native))
+            # OV40, OV56: after a crash the server reports the end of the first open action at most.
+            return (replace(draft, abandons_actions=moved.state == "error"),)
         case wire.EXECUTION_STATUS, other:
             raise MalformedFrame(f"expected a string, got {json_type(other)}", path="/value")
         case wire.FULL_STATE, {"execution_status": str(status)}:

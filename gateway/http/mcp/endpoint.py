@@ -85,7 +85,7 @@ class McpHandler:
         ticket = await self._admit(admitting, request, receive, send)
         if ticket is None:
             return
-        header = self._gateway.capabilities(ticket.runtime).mcp_session_header
+        header = self._gateway.options(ticket.runtime).mcp_session_header
         named = None if header is None else request.headers.get(header)
         session = await self._gateway.opening.of_ticket(ticket, named)
         if session is None:
@@ -97,7 +97,7 @@ class McpHandler:
         admitting = self._admit_shared(request, runtime)
         if await self._admit(admitting, request, receive, send) is None:
             return
-        header = self._gateway.capabilities(runtime).mcp_session_header
+        header = self._gateway.options(runtime).mcp_session_header
         named = "" if header is None else request.headers.get(header, "")
         session = await self._gateway.opening.of_runtime(runtime, named) if named else None
         if session is None:

@@ -1,6 +1,7 @@
 """What the core makes of recorded OpenHands conversations: echoes, approvals by state, delegates, history."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from gateway.core import inbound, interactions, lifecycle
 from gateway.core.effects import Ask
 from gateway.core.routing import Route
 from gateway.core.session import StepBuilder
+from gateway.core.state import Action, Gate, Remembered
 from gateway.errors import Conflict, Inexpressible
 from gateway.events import (
     ActionOrdered,
@@ -169,6 +171,22 @@ def test_only_the_newest_question_by_state_waits():
     _hear(harness, _run(3, "rm -r x", correlation="c1", confirmation="awaiting_confirmation"))
     assert [asked.event.id for asked in harness.view.memory.asked] == ["3"]
     assert sorted(change.state for change in harness.step.interactions) == ["moot", "waiting"]
+
+
+@pytest.mark.requirement("OH44")
+@pytest.mark.parametrize("tool", ["edit", "read", "browse_interactive", "call_tool_mcp"])
+def test_an_action_that_follows_the_state_is_asked_about_although_it_does_not_say_that_it_waits(tool: str):
+    harness = Harness(OPENHANDS)
+    _hear(harness, _state(1, "awaiting_user_confirmation"), {**_edit(2, correlation="c0"), "action": tool})
+    assert [asked.event.id for asked in harness.view.memory.asked] == ["2"]
+
+
+def test_without_numbers_only_an_action_that_says_that_it_waits_is_asked_about():
+    gate = Gate(2)
+    actions = Action("a", None, "edit", {}, 3), Action("b", None, "edit", {}, 4)
+    assert Remembered(state="awaiting_approval", gate=gate, actions=actions).gated_action() is None
+    said = (replace(actions[0], gated=True), actions[1])
+    assert Remembered(state="awaiting_approval", gate=gate, actions=said).gated_action() == said[0]
 
 
 @pytest.mark.requirement("OH44")
