@@ -65,6 +65,7 @@ def approvals(
 _CSV = (
     "asked_at", "interaction_id", "session_id", "call_id", "tool", "arguments", "rule", "binding", "state", "decision",
     "answered_by", "answered_at", "reason", "changed_to", "allowed",
+    "unheard_since",
 )  # fmt: skip
 
 
@@ -85,6 +86,7 @@ def _csv_cells(row: "ApprovalRecord") -> Sequence[str]:
         row.reason or "",
         "" if row.changed_to is None else json.dumps(row.changed_to, ensure_ascii=False),
         row.allowed or "",
+        "" if row.unheard_since is None else row.unheard_since.isoformat(),
     )
 
 
@@ -97,6 +99,7 @@ def _in_spreadsheet(cell: str) -> str:
 def _cells(row: "ApprovalRecord") -> Sequence[Cell]:
     answered = "" if row.answered_at is None else row.answered_at.isoformat()
     decision = row.decision or row.state
+    unheard = "" if row.unheard_since is None else row.unheard_since.isoformat()
     return (
         Cell(row.asked_at.isoformat(), age_of(row.asked_at)),
         Cell(row.tool, style="bold"),
@@ -106,6 +109,7 @@ def _cells(row: "ApprovalRecord") -> Sequence[Cell]:
         Cell(row.rule or ""),
         Cell(answered, "" if row.answered_at is None else age_of(row.answered_at)),
         Cell(row.interaction_id),
+        Cell(unheard, "" if row.unheard_since is None else age_of(row.unheard_since)),
         Cell(row.reason or ("" if row.changed_to is None else f"changed to {compact(row.changed_to, _LONGEST)}")),
     )
 
@@ -120,6 +124,7 @@ _APPROVALS = RowTable(
         Column("rule", spare=2),
         Column("answered", spare=3),
         Column("id", spare=4),
+        Column("unheard", spare=5),
         Column("why", apart=True),
     ),
     _cells,

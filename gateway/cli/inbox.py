@@ -206,7 +206,9 @@ class WaitingQuestion:
         if self.is_held:
             asked = "" if self.row.asked_at is None else f"  asked {age_of(self.row.asked_at)}"
             again = f"  {asked_again(self.row.asked_before)}" if self.row.asked_before else ""
-            held = Text(f"    held by {clean(self.row.rule or '?', 80)}{asked}", "dim")
+            unheard = self.row.unheard_since
+            listens = "" if unheard is None else f"  its caller last waited {age_of(unheard)}"
+            held = Text(f"    held by {clean(self.row.rule or '?', 80)}{asked}{listens}", "dim")
             out.say(Text.assemble(held, (again, "yellow"), (f"\n    {self.bound}", "dim")))
 
     @property

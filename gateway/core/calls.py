@@ -12,6 +12,7 @@ from gateway.core.holding import end_question, refuse_held, review, with_notice
 from gateway.core.nulls import Fitted
 from gateway.core.session import TURN, USUAL_RETRY, Policy, RetryPolicy, RuntimeContext, StepBuilder, send
 from gateway.core.trace_context import attempt_context
+from gateway.core.unheard import note_unheard
 from gateway.errors import CannotExpress, Conflict, Overloaded, TooLarge
 from gateway.events import (
     CallId,
@@ -455,6 +456,8 @@ def settle(
         synthetic=answered.synthetic,
     ).sequence
     index = len(builder.events) - 1
+    if call.unheard_since is not None:
+        note_unheard(builder, call, told, sequence)
     builder.change_call(
         Settle(
             call.call_id,

@@ -148,6 +148,7 @@ def born_held(builder: StepBuilder, call: Call, ruling: Ruling) -> Call:
         held_at=hold.held_at,
         deadline_at=hold.deadline_at,
         arguments_sequence=hold.arguments_sequence,
+        unheard_since=hold.held_at if call.answer_to == "caller" else None,
     )
 
 

@@ -21,6 +21,7 @@ from gateway.core.interactions import expire
 from gateway.core.routing import Ruling
 from gateway.core.session import USUAL_RETRY, Priority, RetryPolicy, RuntimeContext, StepBuilder, send
 from gateway.core.state import Remembered, SessionView, overdue_at
+from gateway.core.telling import tell, told_at
 from gateway.events import (
     DeliverySettled,
     Envelope,
@@ -124,6 +125,8 @@ def tick(builder: StepBuilder) -> None:
             send_again(builder, call)
     if runtime.policy.approvals.remind:
         remind(builder)
+    if builder.unheard:
+        tell(builder)
     for waiting in builder.memory.confirmations:
         if waiting.posted_at + runtime.options.confirm_timeout <= now:
             waited = runtime.options.confirm_timeout.total_seconds()
@@ -149,6 +152,8 @@ def next_due(runtime: RuntimeContext, view: SessionView) -> datetime | None:
         times += [
             at for one in view.calls.values() for at in reminders_of(runtime.policy.approvals, one, view.reminded_at)
         ]
+    if view.unheard:
+        times += [told_at(runtime.policy.approvals, one) for one in view.unheard.values()]
     if memory.confirmations:
         times += [waiting.posted_at + options.confirm_timeout for waiting in memory.confirmations]
     if memory.asked:

@@ -35,7 +35,7 @@ def post(builder: StepBuilder, event: Event, *, by: str) -> int:
             case MessageConfirmed():
                 return confirmed_by_client(builder, event)
             case TurnInterrupted():
-                sequence = _pass_on(builder, event, lane="urgent")
+                sequence = pass_on(builder, event, lane="urgent")
                 native = event.kind in builder.runtime.capabilities.accepts
                 for call in [c for c in builder.calls.values() if c.redrive_of is None or c.state == "held"]:
                     reason = event.reason or "The turn was interrupted."
@@ -45,28 +45,36 @@ def post(builder: StepBuilder, event: Event, *, by: str) -> int:
             case ApprovalGiven() | QuestionAnswered() | SecretSupplied():
                 return give(builder, event, by=by)
             case MessagePosted() | ContextUpdated(wakes_agent=True):
-                return _pass_on(builder, event, lane="new_work")
+                return pass_on(builder, event, lane="new_work")
             case _:
-                return _pass_on(builder, event, lane="turn")
+                return pass_on(builder, event, lane="turn")
     except CannotExpress as exc:
         raise Inexpressible(exc.reason, path=exc.path) from exc
 
 
-def _pass_on(builder: StepBuilder, event: Event, *, lane: Lane) -> int:
+def pass_on(
+    builder: StepBuilder, event: Event, *, lane: Lane, caused_by: int | None = None, synthetic: bool = False
+) -> int:
+    """Record and send an event, adapted to the runtime; return its sequence.
+
+    Raises:
+        CannotExpress: this runtime has no equivalent.
+    """
     adapted = adapt(event, builder.memory, builder.runtime.capabilities, history=builder.runtime.options.history_key)
     if isinstance(adapted.event, TurnSteered):
         # A hint is for the running turn, so it must not wait for its end.
         lane = "turn"
     if adapted.holds:
-        builder.apply(event, "to_runtime", losses=adapted.losses)
+        builder.apply(event, "to_runtime", caused_by=caused_by, losses=adapted.losses, synthetic=synthetic)
         return builder.last_sequence
     if getattr(adapted.event, "wakes_agent", False):
         begin_turn(builder)
     if adapted.event.kind == event.kind:
-        return send(builder, adapted.event, Priority(lane), caused_by=None, losses=adapted.losses)
+        priority = Priority(lane)
+        return send(builder, adapted.event, priority, caused_by=caused_by, losses=adapted.losses, synthetic=synthetic)
     apart = isinstance(event, ContextUpdated) and isinstance(adapted.event, MessagePosted) and event.message is not None
     held = tuple(loss for loss in adapted.losses if loss.note == HELD)
-    builder.apply(event, "to_runtime", losses=held)
+    builder.apply(event, "to_runtime", caused_by=caused_by, losses=held, synthetic=synthetic)
     sequence = builder.last_sequence
     if adapted.first is not None:
         send(builder, adapted.first, TURN, caused_by=sequence, synthetic=True)

@@ -84,6 +84,10 @@ class Approvals:
     """The destinations that get notices."""
     remind: tuple[timedelta, ...] = ()
     """When the notice about a call is repeated, counted from the time at which it was held."""
+    tell: bool = True
+    """Whether a conversation is told of an outcome that its agent has not received."""
+    tell_after: timedelta = timedelta(minutes=2)
+    """How long after the end of the call the agent may fetch it before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +177,7 @@ class StepBuilder:
         self.base = view
         self.memory = view.memory
         self.calls = dict(view.calls)
+        self.unheard = dict(view.unheard)
         self.last_sequence = view.last_sequence
         self.touched_at = view.touched_at
         self.reminded_at = view.reminded_at
@@ -365,6 +370,7 @@ class StepBuilder:
             self.live,
             self.start,
             self.reminded_at,
+            self.unheard,
         )
 
     def step(self, *, fence: int, snapshot: bytes | None = None) -> Step:

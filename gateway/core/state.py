@@ -158,6 +158,17 @@ class Hosted:
 
 
 @frozen
+class Unheard:
+    """An ended call that was held, and whose caller has not received the outcome."""
+
+    call: Call
+    text: str
+    """What has happened, of bounded length."""
+    is_whole: bool
+    """Whether that is all of the outcome."""
+
+
+@frozen
 class StatePosition:
     """The position of a state in the runtime's own order."""
 
@@ -425,6 +436,8 @@ class SessionView:
     """Whether the runtime has started, as reported over this link; not recorded."""
     reminded_at: datetime | None = None
     """When the last reminders of held calls were due; not recorded, so that a new owner repeats the last ones."""
+    unheard: Mapping[CallId, Unheard] = field(default_factory=dict[CallId, Unheard])
+    """The newest ended calls that the conversation may be told of."""
     is_unsaved: bool = False
     """Whether loading it folded more than one page of events behind its snapshot."""
 

@@ -6,7 +6,7 @@ from urllib.parse import quote
 import orjson
 from starlette.responses import Response
 
-from gateway.core.callers import CallRequest
+from gateway.core.callers import CallRequest, is_own
 from gateway.errors import Elsewhere
 from gateway.events import CallId, SessionId
 from gateway.events.frozen import replace
@@ -35,6 +35,14 @@ def span_of(request: ApiRequest) -> str | None:
     """Return the span of the caller's request at the instance that has forwarded it."""
     span = request.headers.get(_SPAN, "")
     return span if is_forwarded(request) and _PLAIN_SPAN.fullmatch(span) else None
+
+
+async def note_shown(request: ApiRequest, call: Call, caller: Caller, *, waited: float) -> None:
+    """Record that the caller of a held call is shown its outcome, or has waited for it so many seconds."""
+    if not is_own(call, caller.name) or (call.is_open and not waited):
+        return
+    gateway = request.api_state.gateway
+    await gateway.calls.note_listened(call, until=gateway.clock.now() if call.is_open else None)
 
 
 async def open_call(request: ApiRequest, session_id: SessionId, asked: CallRequest, caller: Caller) -> Call | Response:

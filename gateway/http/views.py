@@ -96,6 +96,7 @@ def show_interaction(row: InteractionRow, asked: Envelope) -> dict[str, Any]:
         rule_sha=None if held is None else held.rule_sha,
         binding=binding,
         asked_before=None if row.call_id is None else row.asked_before,
+        unheard_since=row.unheard_since,
     )
 
 

@@ -258,7 +258,7 @@ class Gateway:
                 tasks=self._tasks,
                 local_url=parts.local_url,
                 file=parts.file,
-                reread_within=tuning.reread,
+                tuning=tuning,
             ),
         )
         self.dead_letters = DeadLetters(

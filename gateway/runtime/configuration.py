@@ -27,6 +27,7 @@ from gateway.runtime.metrics import Metrics
 from gateway.runtime.policy import changed_paths, declared_tools, policy_of
 from gateway.runtime.session.registry import Sessions
 from gateway.runtime.session.runtimes import AdapterFailed, Runtimes
+from gateway.runtime.tuning import Tuning
 from gateway.runtime.views import Reloaded
 from gateway.settings.model import Settings
 from gateway.settings.place import Finding, Place, report
@@ -58,8 +59,7 @@ class Configured:
     """The base of callback URLs without a `public_url`."""
     file: Path | None
     """The configuration file, for errors; None if the configuration is not from a file."""
-    reread_within: float
-    """Seconds that reading the file may take."""
+    tuning: Tuning
 
 
 class Configuration:
@@ -68,7 +68,7 @@ class Configuration:
     def __init__(self, settings: Settings, reread: Callable[[], Settings], parts: Configured) -> None:
         """Prepare; `reread` reads the file again and raises InvalidConfiguration."""
         self.settings = settings
-        self.policy = policy_of(settings)
+        self.policy = policy_of(settings, parts.tuning)
         self._reread = reread
         self._parts = parts
         self._reloading = asyncio.Lock()
@@ -186,7 +186,7 @@ class Configuration:
     async def _read(self) -> Settings:
         """Read the file in a thread: it may be long, and a disk may hang."""
         try:
-            return await in_thread("reload", self._reread_checked, within=self._parts.reread_within, what="reading it")
+            return await in_thread("reload", self._reread_checked, within=self._parts.tuning.reread, what="reading it")
         except TimeoutError as exc:
             fault = Problem(path="", message=f"{exc}; does a disk or a folder of secrets hang?")
             raise InvalidConfiguration(str(self._parts.file or "configuration"), (fault,)) from exc
@@ -275,7 +275,7 @@ class Configuration:
             InvalidConfiguration: an executor or destination rejected its settings; nothing was changed.
         """
         parts = self._parts
-        policy, rules, limits = policy_of(settings), breaker_rules(settings), executor_limits(settings)
+        policy, rules, limits = policy_of(settings, parts.tuning), breaker_rules(settings), executor_limits(settings)
         await parts.backends.configure(settings)
         parts.scanner.configure(settings.executors)
         parts.breakers.configure(rules, settings.executors)

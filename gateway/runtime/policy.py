@@ -6,13 +6,14 @@ from typing import Any, cast
 from gateway.adapter.port import Tool
 from gateway.core.arguments import ArgumentValidator
 from gateway.core.session import Approvals, Policy, RetryPolicy
+from gateway.runtime.tuning import Tuning
 from gateway.settings.model import DestinationSpec, ExecutorSpec, PythonSpec, Settings, StaticSpec, WebhookSpec
 from gateway.settings.routing import addresses_of, routes_of
 
 _MARGIN = timedelta(seconds=20)
 
 
-def policy_of(settings: Settings) -> Policy:
+def policy_of(settings: Settings, tuning: Tuning | None = None) -> Policy:
     """Return the policy of decisions."""
     keeping = [name for name, spec in settings.tools.items() if spec.nulls == "keep"]
     validator = ArgumentValidator({tool.name: tool for tool in declared_tools(settings)}, keeping_nulls=keeping)
@@ -29,6 +30,8 @@ def policy_of(settings: Settings) -> Policy:
             while_held=settings.approvals.while_held,
             notify=tuple(one.to for one in settings.approvals.notify),
             remind=settings.approvals.remind,
+            tell=settings.approvals.tell,
+            tell_after=(tuning or Tuning()).tell_after,
         ),
         open_calls=settings.limits.open_calls,
         open_bytes=int(settings.limits.open_bytes),

@@ -58,6 +58,8 @@ class Tuning:
     """The interval of progress notifications to a caller that requested progress, if its call reports none."""
     late: timedelta = timedelta(minutes=10)
     """How long the callback addresses of a call respond after its end."""
+    tell_after: timedelta = timedelta(minutes=2)
+    """How long after the end of a held call its agent may fetch the outcome, before the conversation is told."""
     snapshot_every: int = 500
     snapshot_bytes: int = 4 * 1024 * 1024
     """The number of events, or of their bytes, between snapshots of a session's memory."""

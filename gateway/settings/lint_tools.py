@@ -5,11 +5,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gateway.core.arguments import problems_in_schema
+from gateway.core.unheard import GET_RESULT
 from gateway.settings.model import UNDECLARED, Settings
 from gateway.settings.place import Finding, Place
 
-GET_RESULT = "get_result"
-"""The built-in tool with which MCP clients wait for a call."""
 _POINTER = re.compile(r": at (?P<pointer>/\S*): ")
 
 

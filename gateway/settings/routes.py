@@ -129,6 +129,9 @@ class ApprovalsSpec(Section):
     """When the notice is sent again while nobody has answered, counted from the time at which the call was held."""
     links: bool = False
     """Whether notices contain a link, which answers without a key, instead of the address of the inbox."""
+    tell: bool = True
+    """Whether the conversation is told, once and as a message, of an outcome that an agent has not fetched with
+    get_result within two minutes after the end of its call."""
     while_held: Literal["deliver", "queue"] = "deliver"
     """What happens to messages that would wake the agent while a call of its session waits: deliver sends them, queue
     keeps them until the call has been answered."""

@@ -22,6 +22,10 @@ GATEWAY = "gateway"
 """The origin adapter of the questions about held calls, and of their answers."""
 
 
+MOST_UNHEARD = 100
+"""The newest outcomes of a session that nobody has received and that the conversation may be told."""
+
+
 @frozen
 class Call:
     """A host call from its request to the end; bodies are in the events it points to."""
@@ -74,6 +78,9 @@ class Call:
     """The event with its arguments: what a person was asked last, or has allowed; None: its request."""
     approved_sha: str | None = None
     """The fingerprint of the arguments that a person has allowed; `args_sha` stays that of the request."""
+    unheard_since: datetime | None = None
+    """When the caller of a held call last waited for its outcome, which it has not received; None if it has, if the
+    outcome was told to the conversation, and of all other calls."""
     arguments: Mapping[str, Any] | None = field(default=None, compare=False)
     """The arguments of an open call; None in lists, and if the request is unreadable. Not a column."""
     size: int = field(default=0, compare=False)
@@ -272,6 +279,15 @@ class CameLate:
 
 
 @frozen
+class Listened:
+    """The caller of a held call has waited for its outcome; of many that received it, one succeeds."""
+
+    call_id: CallId
+    until: datetime | None = None
+    """The end of its wait without the outcome; None: it has received the outcome, or is told of it."""
+
+
+@frozen
 class Progressed:
     """A progress report of an executor; `size` counts towards the limit of one call."""
 
@@ -283,6 +299,7 @@ class Progressed:
 
 CallChange = (
     CameLate
+    | Listened
     | Progressed
     | Open
     | Hold
@@ -296,7 +313,9 @@ CallChange = (
     | Dismissed
 )
 
-Signal = Literal["hold", "approve", "claim", "accept", "requeue", "cancel", "progress", "settle", "clear", "late"]
+Signal = Literal[
+    "hold", "approve", "claim", "accept", "requeue", "cancel", "progress", "settle", "clear", "late", "listen"
+]
 
 _SIGNALS: Mapping[type[CallChange], Signal] = {
     Hold: "hold",
@@ -310,6 +329,7 @@ _SIGNALS: Mapping[type[CallChange], Signal] = {
     Redriven: "clear",
     Dismissed: "clear",
     CameLate: "late",
+    Listened: "listen",
 }
 
 BORN: frozenset[CallState] = frozenset({"held", "queued", "dispatched"})
@@ -328,6 +348,7 @@ TRANSITIONS: Mapping[str, Mapping[Signal, frozenset[CallState]]] = {
     "held": {
         "hold": frozenset({"held"}),
         "approve": frozenset({"queued"}),
+        "listen": frozenset({"held"}),
         "settle": _ENDS,
     },
     "queued": {
@@ -335,6 +356,7 @@ TRANSITIONS: Mapping[str, Mapping[Signal, frozenset[CallState]]] = {
         "claim": frozenset({"dispatched"}),
         "cancel": frozenset({"queued"}),
         "progress": frozenset({"queued"}),
+        "listen": frozenset({"queued"}),
         "settle": _ENDS,
     },
     "dispatched": {
@@ -342,6 +364,7 @@ TRANSITIONS: Mapping[str, Mapping[Signal, frozenset[CallState]]] = {
         "requeue": frozenset({"queued"}),
         "cancel": frozenset({"dispatched"}),
         "progress": frozenset({"dispatched"}),
+        "listen": frozenset({"dispatched"}),
         "settle": _ENDS,
     },
     "accepted": {
@@ -349,14 +372,19 @@ TRANSITIONS: Mapping[str, Mapping[Signal, frozenset[CallState]]] = {
         "accept": frozenset({"accepted"}),
         "cancel": frozenset({"accepted"}),
         "progress": frozenset({"accepted"}),
+        "listen": frozenset({"accepted"}),
         "settle": _ENDS,
     },
-    "succeeded": {"clear": frozenset({"succeeded"}), "late": frozenset({"succeeded"})},
-    "failed": {"clear": frozenset({"failed"}), "late": frozenset({"failed"})},
+    "succeeded": {
+        "clear": frozenset({"succeeded"}),
+        "late": frozenset({"succeeded"}),
+        "listen": frozenset({"succeeded"}),
+    },
+    "failed": {"clear": frozenset({"failed"}), "late": frozenset({"failed"}), "listen": frozenset({"failed"})},
     "canceled": {"clear": frozenset({"canceled"}), "late": frozenset({"canceled"})},
-    "expired": {"clear": frozenset({"expired"}), "late": frozenset({"expired"})},
+    "expired": {"clear": frozenset({"expired"}), "late": frozenset({"expired"}), "listen": frozenset({"expired"})},
 }
-"""The state machine: allowed changes by state. A settled call only changes when an operator dismisses it.
+"""The state machine: allowed changes by state. A settled call keeps its outcome, whatever comes later.
 
 Only a call that was never sent can be held. A held one succeeds only by an outcome that another client gave.
 The core and the stores change a call only through `changed`.
@@ -394,6 +422,8 @@ def changed(call: Call | None, change: CallChange, *, now: datetime, numbers: Se
             unknown=change.unknown,
             error=change.error,
             finished_at=now,
+            # Whoever canceled it does not wait for its outcome.
+            unheard_since=None if after == "canceled" else call.unheard_since,
             dead=change.dead,
             attempts=_attempts_after(call, change, now),
         )
@@ -429,14 +459,25 @@ def changed(call: Call | None, change: CallChange, *, now: datetime, numbers: Se
         case Progressed():
             due_at = change.due_at or call.due_at
             return replace(call, state=after, progressed=call.progressed + change.size, due_at=due_at)
+        case CameLate() | Redriven() | Dismissed() | Listened():
+            return _noted(call, change)
+
+
+def _noted(call: Call, change: CameLate | Redriven | Dismissed | Listened) -> Call:
+    """Return a call after a change that leaves its state as it is, and of which one of many succeeds."""
+    match change:
         case CameLate():
             if call.late:
                 raise Stale(f"a late outcome of call {call.call_id!r} is on record already")
-            return replace(call, state=after, late=True)
+            return replace(call, late=True)
+        case Listened():
+            if call.unheard_since is None or (change.until is None and call.finished_at is None):
+                raise Stale(f"the outcome of call {call.call_id!r} does not wait to be received")
+            return replace(call, unheard_since=change.until)
         case Redriven() | Dismissed():
             if not call.dead:
                 raise Stale(f"call {call.call_id!r} waits for no operator")
-            return replace(call, state=after, dead=False)
+            return replace(call, dead=False)
 
 
 def _asked_about(call: Call, change: Hold | Approve, after: CallState) -> Call:
@@ -456,7 +497,8 @@ def _asked_about(call: Call, change: Hold | Approve, after: CallState) -> Call:
     )
     if isinstance(change, Approve):
         return replace(call, approved_sha=change.approved_sha)
-    return replace(call, rule=change.rule, place=change.place, held_at=change.held_at)
+    unheard = call.unheard_since or (change.held_at if call.answer_to == "caller" else None)
+    return replace(call, rule=change.rule, place=change.place, held_at=change.held_at, unheard_since=unheard)
 
 
 def _attempts_after(call: Call, change: Accept | Requeue | Settle, now: datetime) -> str | None:

@@ -52,18 +52,18 @@ CALL_COLUMNS = (
     "call_id", "session_id", "runtime", "native_call_id", "n", "tool", "args_sha", "state", "attempt", "created_at",
     "deadline_at", "request_seq", "executor", "key", "due_at", "canceling_until", "outcome_seq", "outcome_sha",
     "unknown", "error", "redrive_of", "deliver", "finished_at", "dead", "late", "progressed", "attempts", "trace",
-    "rule", "place", "binding", "held_at", "arguments_seq", "approved_sha",
+    "rule", "place", "binding", "held_at", "arguments_seq", "approved_sha", "unheard_since",
 )  # fmt: skip
 """The columns of a call, in the order of its members."""
 CALL_MOVE_COLUMNS = (
     "state", "attempt", "deadline_at", "due_at", "canceling_until", "outcome_seq", "outcome_sha", "unknown", "error",
     "finished_at", "dead", "late", "progressed", "attempts", "executor", "rule", "place", "binding", "held_at",
-    "arguments_seq", "approved_sha", "call_id",
+    "arguments_seq", "approved_sha", "unheard_since", "call_id",
 )  # fmt: skip
 """The columns that a change of a call writes, then its key, in the order of the UPDATE."""
 _CALL_TIMES = [
     CALL_COLUMNS.index(name)
-    for name in ("created_at", "deadline_at", "due_at", "canceling_until", "finished_at", "held_at")
+    for name in ("created_at", "deadline_at", "due_at", "canceling_until", "finished_at", "held_at", "unheard_since")
 ]
 _CALL_TRUTHS = [CALL_COLUMNS.index(name) for name in ("unknown", "deliver", "dead", "late")]
 
@@ -185,6 +185,7 @@ def call_row(call: Call) -> tuple[int | str | None, ...]:
         None if call.held_at is None else micros(call.held_at),
         call.arguments_sequence,
         call.approved_sha,
+        None if call.unheard_since is None else micros(call.unheard_since),
     )
 
 
@@ -212,6 +213,7 @@ def call_move_row(call: Call) -> tuple[int | str | None, ...]:
         None if call.held_at is None else micros(call.held_at),
         call.arguments_sequence,
         call.approved_sha,
+        None if call.unheard_since is None else micros(call.unheard_since),
         call.call_id,
     )
 

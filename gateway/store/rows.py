@@ -105,6 +105,8 @@ class InteractionRow:
     """The held call that it is about; None for a question of the runtime."""
     asked_before: int = 0
     """How many equal calls were canceled while they were held, within ten minutes before this one. Not a column."""
+    unheard_since: datetime | None = None
+    """As of its call. Not a column."""
 
 
 Position = tuple[int, int, int]

@@ -341,7 +341,7 @@ BY_HTTP = {
 BY_STREAM = {"end": "/v1/events/stream", "read_all": "/v1/events/stream?after=0"}
 
 
-BEHIND = {"open_calls": "commit", "owner": "commit", "snapshot": "commit", "note": "next_send_due"}
+BEHIND = dict.fromkeys(("open_calls", "owner", "snapshot", "unheard_calls"), "commit") | {"note": "next_send_due"}
 """What is asked where a part begins again, and what makes it: a session, or for the last a destination."""
 
 
@@ -380,7 +380,7 @@ async def _drive(one: Host, method: str) -> None:
             call = await one.call_of(asked)
             await one.http.post(f"/v1/calls/{call['call_id']}/outcome", json={"outcome": "success"})
             one.finn.say(ToolRequested(native_call_id=asked, tool="echo", arguments={"n": -1}))
-        case "open_calls" | "owner" | "note" | "snapshot":
+        case "open_calls" | "owner" | "note" | "snapshot" | "unheard_calls":
             await _begin_again(one, method)
         case "regain":
             one.traps.set("engine.beat", 1_000)

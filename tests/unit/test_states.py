@@ -7,7 +7,7 @@ from gateway.store.call import OPEN_STATES
 from gateway.store.postgres import tables as postgres
 from gateway.store.sqlite import schema as sqlite
 
-INDEXED = ("OPEN_CALL", "PENDING", "DEAD_SEND", "WAITING")
+INDEXED = ("OPEN_CALL", "PENDING", "DEAD_SEND", "WAITING", "UNHEARD")
 
 
 @pytest.mark.parametrize("migrations", [sqlite.MIGRATIONS, postgres.MIGRATIONS], ids=["sqlite", "postgres"])

@@ -18,7 +18,8 @@ def call(**over: Any) -> dict[str, Any]:
     """Return a call that its executor accepted after a second."""
     attempt = {"n": 1, "started_at": at(0), "ended_at": at(1), "status": 202, "reason": None, "unsure": False}
     return {
-        "tool": "deal", "state": "accepted", "unknown": False, "dead": False, "error": None, "executor": "cards",
+        "tool": "deal", "state": "accepted", "unknown": False, "dead": False, "unheard_since": None, "error": None,
+        "executor": "cards",
         "created_at": at(0), "deadline_at": at(600), "finished_at": None, "canceling_until": None, "due_at": None,
         "attempt": 1, "idempotency_key": "k", "answer_to": "runtime", "outcome_sequence": None, "events": [],
         "request_sequence": 1, "redrive_of": None,

@@ -15,6 +15,7 @@ from gateway.adapter.port import Tool
 from gateway.core.arguments import ArgumentValidator
 from gateway.core.callers import CallRequest, id_of, is_own
 from gateway.core.trace_context import TraceContext, read_traceparent
+from gateway.core.unheard import GET_RESULT
 from gateway.errors import Draining, EngineUnavailable, InvalidRequest, NotFound, UnknownTool
 from gateway.events import CallId, SessionId
 from gateway.guard import Tasks, spawn
@@ -27,7 +28,6 @@ from gateway.http.route import ApiRequest
 from gateway.runtime.app import Gateway
 from gateway.runtime.calls.tickets import Ticket
 from gateway.runtime.views import CalledSession
-from gateway.settings.lint_tools import GET_RESULT
 from gateway.store.call import Call
 
 KEY = "dragoman/key"
@@ -70,6 +70,8 @@ class Exchange:
     """Whether the response contains the outcome of the call."""
     replayed: bool = False
     """Whether the call ended before the request, and its caller did not receive the outcome."""
+    waits: bool = False
+    """Whether the request waits for the end of the call, or left without the outcome."""
     answered: bool = False
     """Whether the complete response was passed to the open connection."""
     refusal: Draining | None = None
@@ -179,19 +181,27 @@ class Exchange:
             await asyncio.wait({self._opening})
 
     async def note_received(self) -> None:
-        """Record that an agent received an outcome, so that its next equal call runs."""
+        """Record that the caller has the outcome: its conversation is not told, and an agent's next equal call runs."""
         call = self.own_call
-        if call is not None and self.ended and not self.replayed:
-            try:
-                await self.gateway.deduplicator.note_received(call)
-            except EngineUnavailable as exc:
-                # The agent's next equal call may get this outcome once more.
-                log.warning("receipt of an outcome not recorded", call_id=call.call_id, reason=str(exc))
+        if call is None or not self.ended:
+            return
+        self.waits = False
+        await self.gateway.calls.note_listened(call, until=None)
+        if self.replayed:
+            return
+        try:
+            await self.gateway.deduplicator.note_received(call)
+        except EngineUnavailable as exc:
+            # The agent's next equal call may get this outcome once more.
+            log.warning("receipt of an outcome not recorded", call_id=call.call_id, reason=str(exc))
 
     async def leave(self) -> None:
         """Stop listening to the call."""
         if self._listens_to is not None:
             await self.gateway.deduplicator.stop_listening(self._listens_to)
+        call = self.own_call
+        if call is not None and self.waits:
+            await self.gateway.calls.note_listened(call, until=self.gateway.clock.now())
 
     async def _take(self, tool: str, arguments: dict[str, Any], protocol: str) -> Call:
         if not self.session.on_record:

@@ -5,9 +5,9 @@ from typing import Any
 import mcp_types as types
 from mcp_types.version import is_version_at_least
 
+from gateway.core.unheard import GET_RESULT, named_of
 from gateway.events import ContextUpdate, ToolFinished
 from gateway.http.reply import dump
-from gateway.settings.lint_tools import GET_RESULT
 from gateway.store.call import Call
 
 LARGEST = 1024**2
@@ -54,11 +54,9 @@ def mark_replayed(result: types.CallToolResult, call: Call) -> types.CallToolRes
 
 def unfinished(call: Call) -> types.CallToolResult:
     """Return the text that tells the client how to wait for an open call."""
-    named = dump({"call_id": call.call_id}).decode()
     state = "Waits for a person's approval" if call.state == "held" else "Not finished"
-    return types.CallToolResult(
-        content=[_text(f"{state}. Call {GET_RESULT} with {named} to wait; do not call {call.tool} again.")]
-    )
+    how = f"Call {GET_RESULT} with {named_of(call.call_id)} to wait; do not call {call.tool} again."
+    return types.CallToolResult(content=[_text(f"{state}. {how}")])
 
 
 def gone(call: Call) -> types.CallToolResult:

@@ -12,6 +12,7 @@ from mcp.shared.exceptions import MCPError
 from sse_starlette.sse import AppStatus
 from starlette.types import Receive, Scope, Send
 
+from gateway.core.unheard import GET_RESULT
 from gateway.errors import DragomanError, Draining, Overloaded, UnknownTool
 from gateway.events import CallProgressed
 from gateway.guard import FAULTS
@@ -21,7 +22,6 @@ from gateway.http.mcp.results import gone, mark_replayed, refused, to_tool_resul
 from gateway.http.mcp.tracing import RequestTrace
 from gateway.http.reply import dump
 from gateway.runtime.app import Gateway
-from gateway.settings.lint_tools import GET_RESULT
 from gateway.traces.names import TOOL_ERROR
 
 Context = ServerRequestContext[Any, Any]
@@ -136,7 +136,7 @@ class McpServer:
 
         if call.state == "held" and exchange.tells_held:
             return unfinished(call)
-        report = tell if exchange.streamed else None
+        report, exchange.waits = tell if exchange.streamed else None, call.is_open
         call, finished = await callers.outcome(call, exchange.hold.total_seconds(), report)
         if finished is not None:
             exchange.ended = True

@@ -9,7 +9,7 @@ from gateway.core.callers import CallRequest
 from gateway.core.trace_context import read_traceparent
 from gateway.errors import InvalidRequest
 from gateway.http.body import refuse_two_keys
-from gateway.http.calling import open_call, protocol_of, span_of
+from gateway.http.calling import note_shown, open_call, protocol_of, span_of
 from gateway.http.forward import TRACEPARENT, TRACESTATE
 from gateway.http.openapi import problems
 from gateway.http.reply import Reply
@@ -84,6 +84,7 @@ async def call_tool(
         return call
     call = await gateway.callers.wait(call.call_id, query.wait)
     finished = await gateway.callers.finished(call)
+    await note_shown(request, call, caller, waited=query.wait)
     shown = show_called(call, None if finished is None else finished.as_outcome())
     if call.is_open:
         return Reply(shown, 202, {"location": f"/v1/calls/{call.call_id}"})

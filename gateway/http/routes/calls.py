@@ -12,6 +12,7 @@ from gateway.core.callers import BY_ITS_CALLER
 from gateway.errors import CallOver, InvalidRequest, NotFound, Unconfigured
 from gateway.executors.port import Answered, OutcomeForm, outcome_from
 from gateway.http.auth import CALLBACK, Caller
+from gateway.http.calling import note_shown
 from gateway.http.errors import Refused
 from gateway.http.openapi import problems
 from gateway.http.positions import write_in_list
@@ -53,14 +54,22 @@ async def list_calls(gateway: GatewayDep, query: Annotated[CallsQuery, Query()])
     response_description="The call with its history.",
     responses=problems("not-found", "overloaded"),
 )
-async def get_call(gateway: GatewayDep, call_id: CallPath, query: Annotated[WaitQuery, Query()]) -> Response:
+async def get_call(
+    request: ApiRequest,
+    gateway: GatewayDep,
+    caller: CallerDep,
+    call_id: CallPath,
+    query: Annotated[WaitQuery, Query()],
+) -> Response:
     """Get a call with its history.
 
     Returns the call, all its events from the request on, its attempts at the executor, and the deliveries of its
     outcome. With `wait`, responds when the call ends or after that many seconds.
     """
     await gateway.callers.wait(call_id, query.wait)
-    return Reply(show_history(await gateway.calls.history(call_id)))
+    history = await gateway.calls.history(call_id)
+    await note_shown(request, history.row, caller, waited=query.wait)
+    return Reply(show_history(history))
 
 
 @router.post(

@@ -130,11 +130,13 @@ def _outcome(call: Mapping[str, Any], now: datetime) -> str:
 def _received(call: Mapping[str, Any]) -> str:
     who = "the agent" if call["answer_to"] == "runtime" else "the caller"
     if call["state"] in OPEN:
-        return f"{who} is waiting for it"
+        return "nobody waits for the outcome now" if call["unheard_since"] else f"{who} is waiting for it"
     if call["answer_to"] == "none":
         return "the outcome was not sent to the agent, because an operator redrove the call without delivery"
     sent = next((one for one in call["deliveries"] if one["target"] == "runtime"), None)
     match sent:
+        case None if call["unheard_since"]:
+            return "its caller has not heard the outcome"
         case None if call["answer_to"] == "caller":
             return "its caller reads the outcome here"
         case None:

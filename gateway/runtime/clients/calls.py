@@ -1,10 +1,13 @@
 """Operations on calls for clients: queries, outcomes, progress, cancels and redrives."""
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
+import structlog
+
 from gateway.core.calls import outcome_fingerprint
-from gateway.errors import CallOver, Conflict, TooLarge
+from gateway.errors import CallOver, Conflict, EngineUnavailable, Stale, TooLarge
 from gateway.events import CallId
 from gateway.executors.port import Answered
 from gateway.runtime.calls.callbacks import Callbacks
@@ -15,8 +18,11 @@ from gateway.runtime.services import Services
 from gateway.runtime.session.registry import Sessions, reply_slot
 from gateway.runtime.signals import CancelOrdered, OutcomeGiven, OutcomeLate, ProgressGiven
 from gateway.runtime.views import CallHistory
-from gateway.store.call import Call
+from gateway.store.call import Call, Listened
 from gateway.store.rows import CallFilter, Page
+from gateway.store.step import Step
+
+log = structlog.get_logger(__name__)
 
 
 class Calls:
@@ -92,6 +98,19 @@ class Calls:
         if largest is not None and size > largest:
             raise TooLarge(f"the body has {size} bytes; its executor's `max_response` allows {largest}")
         return row
+
+    async def note_listened(self, call: Call, *, until: datetime | None) -> None:
+        """Record that the caller of a held call has waited for the outcome: `until` when, or None if it received it."""
+        if call.unheard_since is None:
+            return
+        try:
+            # Not by the owner of the session, which may be another instance.
+            await self._engine.commit(Step(call.session_id, calls=(Listened(call.call_id, until),)))
+        except Stale:
+            pass
+        except EngineUnavailable as exc:
+            # The conversation may be told of an outcome that its agent has.
+            log.warning("wait for an outcome not recorded", call_id=call.call_id, reason=str(exc))
 
     async def progress(self, call_id: CallId, data: dict[str, Any], *, size: int = 0) -> None:
         """Record progress of a call.

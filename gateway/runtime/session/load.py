@@ -12,7 +12,8 @@ from gateway.core.lifecycle import UNREADABLE
 from gateway.core.nulls import sent_arguments
 from gateway.core.session import RuntimeContext
 from gateway.core.snapshots import from_snapshot
-from gateway.core.state import SessionView
+from gateway.core.state import SessionView, Unheard
+from gateway.core.unheard import unheard_of
 from gateway.errors import MalformedFrame, NotFound, Truncated
 from gateway.events import (
     ApprovalAsked,
@@ -71,6 +72,7 @@ async def load_view(engine: Engine, session_id: SessionId) -> SessionView:
             break
         after, is_unsaved = page[-1].sequence, True
     opened = [await _open_call(engine, row, call) for call in await engine.open_calls(session_id)]
+    unheard = [await _unheard(engine, call) for call in await engine.unheard_calls(session_id)]
     return SessionView(
         session_id=session_id,
         runtime=row.runtime,
@@ -80,6 +82,7 @@ async def load_view(engine: Engine, session_id: SessionId) -> SessionView:
         last_sequence=row.last_sequence,
         cursor=row.cursor,
         listed=row.state,
+        unheard={one.call.call_id: one for one in reversed(unheard)},
         is_unsaved=is_unsaved,
     )
 
@@ -225,6 +228,16 @@ async def _open_call(engine: Engine, session: SessionRow, call: Call) -> Call:
         return replace(call, origin=origin)
     # The request is erased, damaged, or of an unknown kind; the call still ends.
     return call
+
+
+async def _unheard(engine: Engine, call: Call) -> Unheard:
+    sequence = call.outcome_sequence
+    try:
+        found = () if sequence is None else await engine.read(call.session_id, after=sequence - 1, limit=1)
+    except Truncated:
+        found = ()
+    event = found[0].event if found else None
+    return unheard_of(call, event if isinstance(event, ToolFinished) else None)
 
 
 async def has_something_to_say(engine: Engine, session_id: SessionId) -> bool:

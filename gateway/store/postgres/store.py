@@ -65,7 +65,7 @@ _INTEGERS = frozenset(
     {
         "seq", "recorded_at", "n", "attempt", "created_at", "deadline_at", "request_seq", "due_at", "canceling_until",
         "outcome_seq", "unknown", "deliver", "finished_at", "dead", "late", "progressed", "last_seq", "size",
-        "expires_at", "held_at", "arguments_seq",
+        "expires_at", "held_at", "arguments_seq", "unheard_since",
     }
 )  # fmt: skip
 

@@ -194,6 +194,13 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         # The time of the newest event in the backup that was restored.
         "ALTER TABLE @generation ADD COLUMN backup_at bigint",
     ),
+    (
+        "ALTER TABLE @calls ADD COLUMN unheard_since bigint",
+        """
+        CREATE INDEX calls_unheard ON @calls (session_id, id)
+        WHERE unheard_since IS NOT NULL AND finished_at IS NOT NULL
+        """,
+    ),
 )
 
 NEWEST = FIRST + len(MIGRATIONS) - 1

@@ -126,6 +126,9 @@ class AnswersQuestions(ABC):
     async def open_calls(self, session_id: SessionId) -> Sequence[Call]:
         return await self._answer(calls.open_calls(session_id))
 
+    async def unheard_calls(self, session_id: SessionId) -> Sequence[Call]:
+        return await self._answer(calls.unheard_calls(session_id))
+
     async def count_open_calls(self) -> Mapping[str, int]:
         return await self._answer(calls.count_open_calls())
 

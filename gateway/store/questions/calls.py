@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from gateway.events import CallId, SessionId
-from gateway.store.call import OPEN_STATES, Call
+from gateway.store.call import MOST_UNHEARD, OPEN_STATES, Call
 from gateway.store.encoding import read_cursor, read_part
 from gateway.store.questions.listed import OPEN_CALLS
 from gateway.store.questions.question import (
@@ -33,7 +33,7 @@ from gateway.store.questions.question import (
 )
 from gateway.store.records import CALL_COLUMNS, call_from, micros
 from gateway.store.rows import CallFilter, Page, Rows
-from gateway.store.states import OPEN_CALL, PENDING
+from gateway.store.states import OPEN_CALL, PENDING, UNHEARD
 
 _CALL = columns(CALL_COLUMNS, "calls")
 _LIST = f"SELECT {_CALL}, id FROM @calls"
@@ -45,6 +45,9 @@ SELECT {_CALL} FROM @calls
 WHERE session_id = @key($1) AND native_call_id = $2 AND n > 0 AND redrive_of IS NULL ORDER BY n DESC LIMIT 1
 """
 _OPEN = f"SELECT {_CALL}, id FROM @calls WHERE session_id = @key($1) AND {OPEN_CALL} ORDER BY id"
+_UNHEARD = f"""
+SELECT {_CALL}, id FROM @calls WHERE session_id = @key($1) AND {UNHEARD} ORDER BY id DESC LIMIT {MOST_UNHEARD}
+"""
 _COUNT_OPEN = f"SELECT runtime, count(*) FROM @calls WHERE {OPEN_CALL} GROUP BY runtime"
 _LONGEST_READ = 16 * 1024
 """The maximum length of a request in bytes that a list reads, since SQLite reads all of a column for any part of it."""
@@ -89,6 +92,10 @@ def latest_reuse(session_id: SessionId, native_call_id: str) -> Question[Call | 
 
 def open_calls(session_id: SessionId) -> Question[list[Call]]:
     return _of_open(each(_OPEN, (session_id,), call_from))
+
+
+def unheard_calls(session_id: SessionId) -> Question[list[Call]]:
+    return each(_UNHEARD, (session_id,), call_from)
 
 
 def _of_open(question: Question[T]) -> Question[T]:

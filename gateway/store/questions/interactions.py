@@ -6,7 +6,15 @@ from gateway.events import Envelope, InteractionId, SessionId
 from gateway.events.frozen import replace
 from gateway.store.encoding import decode_envelope, read_cursor
 from gateway.store.questions.question import Listing, Question, Row, Where, columns, last, one, page_of
-from gateway.store.records import EventRecord, InteractionRecord, interaction_row, micros, moment, whole_micros
+from gateway.store.records import (
+    EventRecord,
+    InteractionRecord,
+    interaction_row,
+    micros,
+    moment,
+    moment_or_none,
+    whole_micros,
+)
 from gateway.store.rows import InteractionRow, Page, StoredAnswer
 from gateway.store.states import MOOT_HELD, WAITING
 from gateway.store.step import InteractionState
@@ -25,12 +33,16 @@ _ASKED_BEFORE = f"""(
     WHERE c.state = 'canceled' AND c.args_sha = h.args_sha
         AND c.finished_at BETWEEN h.created_at - {whole_micros(timedelta(minutes=10))} AND h.created_at
 ) AS asked_before"""
+_UNHEARD = "(SELECT c.unheard_since FROM @calls c WHERE c.call_id = interactions.call_id) AS unheard_since"
 _LIST = f"SELECT {_INTERACTION}, id FROM @interactions"
 _LIST_ASKED = f"""
-SELECT {_INTERACTION}, {_EVENT}, {_ASKED_BEFORE}, interactions.id FROM @interactions LEFT JOIN @events e ON {_OF_EVENT}
+SELECT {_INTERACTION}, {_EVENT}, {_ASKED_BEFORE}, {_UNHEARD}, interactions.id
+FROM @interactions LEFT JOIN @events e ON {_OF_EVENT}
 """
-_LIST_HELD = f"SELECT {_INTERACTION}, {_EVENT}, interactions.id FROM @interactions JOIN @events e ON {_OF_EVENT}"
-_BY_ID = f"SELECT {_INTERACTION}, {_ASKED_BEFORE} FROM @interactions WHERE interaction_id = $1"
+_LIST_HELD = f"""
+SELECT {_INTERACTION}, {_EVENT}, {_UNHEARD}, interactions.id FROM @interactions JOIN @events e ON {_OF_EVENT}
+"""
+_BY_ID = f"SELECT {_INTERACTION}, {_ASKED_BEFORE}, {_UNHEARD} FROM @interactions WHERE interaction_id = $1"
 _COUNT_WAITING = f"SELECT count(*) FROM (SELECT 1 FROM @interactions WHERE {WAITING} LIMIT $1) AS c"
 _ANSWER = """
 SELECT request_sha, response, expires_at FROM @idempotency WHERE scope = $1 AND key = $2 AND expires_at > $3
@@ -86,21 +98,26 @@ def count_waiting(most: int) -> Question[int]:
 
 
 def interaction(interaction_id: InteractionId) -> Question[InteractionRow | None]:
-    return one(_BY_ID, (interaction_id,), lambda row: replace(_interaction(row), asked_before=row[-1]))
+    return one(_BY_ID, (interaction_id,), lambda row: _completed(row, *row[-2:]))
 
 
 def _interaction(row: Row) -> InteractionRow:
     return interaction_row(InteractionRecord._make(row[: len(InteractionRecord._fields)]))
 
 
+def _completed(row: Row, asked_before: int, unheard_since: int | None) -> InteractionRow:
+    return replace(_interaction(row), asked_before=asked_before, unheard_since=moment_or_none(unheard_since))
+
+
 def _asked(row: Row) -> tuple[InteractionRow, Envelope | None]:
-    record = row[len(InteractionRecord._fields) : -2]
-    found = replace(_interaction(row), asked_before=row[-2])
+    record = row[len(InteractionRecord._fields) : -3]
+    found = _completed(row, *row[-3:-1])
     return found, None if record[0] is None else decode_envelope(EventRecord._make(record))
 
 
 def _held(row: Row) -> tuple[InteractionRow, Envelope]:
-    return _interaction(row), decode_envelope(EventRecord._make(row[len(InteractionRecord._fields) : -1]))
+    record = row[len(InteractionRecord._fields) : -2]
+    return _completed(row, 0, row[-2]), decode_envelope(EventRecord._make(record))
 
 
 def answer(key: str, scope: str, now: int) -> Question[StoredAnswer | None]:

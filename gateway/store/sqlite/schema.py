@@ -230,6 +230,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         # The time of the newest event in the backup that was restored.
         "ALTER TABLE generation ADD COLUMN backup_at INTEGER",
     ),
+    (
+        "ALTER TABLE calls ADD COLUMN unheard_since INTEGER",
+        "CREATE INDEX calls_unheard ON calls (session_id) WHERE unheard_since IS NOT NULL AND finished_at IS NOT NULL",
+    ),
 )
 
 NEWEST = FIRST + len(MIGRATIONS) - 1

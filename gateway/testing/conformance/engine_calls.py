@@ -14,6 +14,7 @@ from gateway.events.response import Response
 from gateway.store.attempts import CallAttempt
 from gateway.store.call import (
     BORN,
+    MOST_UNHEARD,
     TRANSITIONS,
     Accept,
     Approve,
@@ -24,6 +25,7 @@ from gateway.store.call import (
     Claim,
     Dismissed,
     Hold,
+    Listened,
     MarkCanceling,
     Progressed,
     Redriven,
@@ -61,6 +63,7 @@ _HELD: Mapping[str, Any] = {
     "place": "routes[2]",
     "binding": "b" * 64,
     "held_at": START,
+    "unheard_since": START,
 }
 _HOLD = Hold(
     CallId("call-1"), "cards", "s" * 64, "routes[3]", "c" * 64, START + SECOND, START + DAY, 2, {"rank": "7"}, 12
@@ -81,6 +84,8 @@ _CHANGES: tuple[CallChange, ...] = (
     Redriven(CallId("call-1")),
     Dismissed(CallId("call-1")),
     CameLate(CallId("call-1")),
+    Listened(CallId("call-1")),
+    Listened(CallId("call-1"), START),
 )
 _ENDED: tuple[CallState, ...] = ("succeeded", "failed", "canceled", "expired")
 _WAYS: Mapping[CallState, tuple[tuple[CallChange, ...], ...]] = {
@@ -255,6 +260,41 @@ class CallSuite:
         await engine.commit(Step(ALICE, calls=(Requeue(CallId("call-1"), START, "HTTP 503"),)))
         with pytest.raises(Stale):
             await engine.commit(Step(ALICE, calls=(_HOLD,)))
+
+    async def test_an_outcome_waits_until_it_is_received_once(self, engine: Engine) -> None:
+        await open_session(engine)
+        held = call(**_HELD, deliver=False)
+        await engine.commit(Step(ALICE, (asked(),), calls=(held,)))
+        assert await engine.unheard_calls(ALICE) == []
+        with pytest.raises(Stale):
+            await engine.commit(Step(ALICE, calls=(Listened(CallId("call-1")),)))
+        await engine.commit(Step(ALICE, calls=(Listened(CallId("call-1"), START + SECOND),)))
+        await engine.commit(Step(ALICE, (answered(),), calls=(settled(state="failed"),)))
+        row = await self._row(engine)
+        assert (row.unheard_since, await engine.unheard_calls(ALICE)) == (START + SECOND, [row])
+        assert await engine.unheard_calls(BOB) == []
+        steps = [Step(ALICE, (said(str(n)),), calls=(Listened(CallId("call-1")),)) for n in range(5)]
+        results = await asyncio.gather(*map(engine.commit, steps), return_exceptions=True)
+        assert sorted(isinstance(one, Stale) for one in results) == [False, True, True, True, True]
+        assert (await self._row(engine)).unheard_since is None
+        assert await engine.unheard_calls(ALICE) == []
+
+    async def test_a_canceled_call_and_one_that_was_never_held_wait_for_nobody(self, engine: Engine) -> None:
+        await open_session(engine)
+        await engine.commit(Step(ALICE, (asked(),), calls=(call("held", **_HELD),)))
+        await open_call(engine, call_id="other")
+        ends = (settled("held", state="canceled"), settled("other"))
+        await engine.commit(Step(ALICE, (answered(),), calls=ends))
+        assert await engine.unheard_calls(ALICE) == []
+
+    async def test_the_newest_outcomes_that_wait_come_first_and_are_limited(self, engine: Engine) -> None:
+        await open_session(engine)
+        names = [f"call-{number}" for number in range(MOST_UNHEARD + 2)]
+        for name in names:
+            await engine.commit(Step(ALICE, (asked(),), calls=(call(name, **_HELD),)))
+            await engine.commit(Step(ALICE, (answered(),), calls=(settled(name, state="failed"),)))
+        found = [row.call_id for row in await engine.unheard_calls(ALICE)]
+        assert found == list(reversed(names))[:MOST_UNHEARD]
 
     async def _row(self, engine: Engine) -> Call:
         """Return the call without its attempts, which have a test of their own."""

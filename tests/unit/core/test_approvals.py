@@ -166,8 +166,8 @@ def test_a_repeat_of_a_held_call_asks_nobody_again() -> None:
 # Every signal --------------------------------------------------------------------------------------------------
 
 
-def test_the_table_has_three_signals_for_held_calls() -> None:
-    assert set(TRANSITIONS["held"]) == {"hold", "approve", "settle"}
+def test_the_table_has_four_signals_for_held_calls() -> None:
+    assert set(TRANSITIONS["held"]) == {"hold", "approve", "settle", "listen"}
 
 
 def _elsewhere(builder: StepBuilder, call: Call) -> None:

@@ -39,6 +39,8 @@ class Interaction(Shape):
     """The number of equal calls of the session that were canceled while they were held, within the ten minutes before
     this held call, among the last hundred that ended without an answer; null for a question of the runtime, and in the
     response to an answer."""
+    unheard_since: datetime | None = None
+    """As of the held call; null in the response to an answer."""
 
 
 class AnsweredInteraction(Interaction):
@@ -81,3 +83,5 @@ class ApprovalRecord(Shape):
     """The allowed arguments, if the person has changed them."""
     allowed: str | None
     """The binding of the allowed call."""
+    unheard_since: datetime | None
+    """As of the call."""

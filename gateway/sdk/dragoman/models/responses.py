@@ -297,6 +297,9 @@ class Call(Shape):
     """The recipient of the outcome."""
     dead: bool
     """Whether the call is a dead letter."""
+    unheard_since: datetime | None
+    """For a held call from outside: when its caller last waited for the outcome, which it has not received. Null if it
+    has, if the conversation was told, and for other calls."""
 
 
 class ListedCall(Call):
