@@ -212,6 +212,7 @@ async def _look(pid: int, file: Path, *, seconds: float, cores: frozenset[int]) 
             said, _ = await process.communicate()
     except TimeoutError:
         process.kill()
+        await process.wait()
         said = b"it came to no end"
     if process.returncode:
         raise BenchProblem(f"py-spy could not look at process {pid}: {said.decode(errors='replace')[-500:]}")

@@ -5,9 +5,12 @@ What the executor read is compared with `approval.given`, whose binding is compu
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from random import Random
+from signal import SIGKILL
 from typing import Any
 
 import httpx
@@ -27,6 +30,8 @@ from tests.simulation.approvals import binding_of
 pytestmark = pytest.mark.faults
 
 TOOL = "pay"
+KILLS = 6
+"""How often a replica is killed while people answer."""
 QUESTION = pytest.mark.fault(
     "SIGKILL around the question about a held call", simulated="held-call-is-queued-at-a-start"
 )
@@ -269,3 +274,91 @@ async def test_new_routes_decide_about_what_was_asked_before(tmp_path: Path, sto
         assert await scene.allow(again) is not None
         await call.result()
         await scene.as_allowed(call)
+
+
+class NightScene(HeldScene):
+    """A scene with two replicas, of which any may die, and people who answer at either."""
+
+    counts_repeats = False
+    reasons = rf"{HeldScene.reasons}|a person denied it"
+
+    async def answer(self, replicas: Sequence[Instance], chance: Random) -> None:
+        """Answer whatever waits, at any replica, until canceled."""
+        while True:
+            at = chance.choice(replicas)
+            try:
+                response = await at.http.get("/v1/interactions", params={"state": "waiting"})
+                waiting: list[dict[str, Any]] = response.json()["data"] if response.status_code == 200 else []
+                for asked in waiting:
+                    answer = await at.http.post(
+                        f"/v1/interactions/{asked['interaction_id']}/answer", json=_any_answer(asked, chance)
+                    )
+                    assert answer.status_code in {200, 409, 503}, answer.text
+            except httpx.TransportError:
+                pass  # The replica has just died.
+            # People read before they answer.
+            await asyncio.sleep(chance.uniform(0.02, 0.2))
+
+    async def judge_answers(self) -> Counter[str]:
+        """Hold each request and each outcome against the approvals; return the calls by what became of them."""
+        await self.settled()
+        await self.keep_approvals()
+        rows = {row["call_id"]: row for row in await self.rows("/v1/calls")}
+        given = {one["call_id"]: one for one in self.given}
+        assert len(given) == len(self.given), "a call was answered twice"
+        assert given.keys() == rows.keys()
+        wanted = {call.call_id: call.arguments for call in self.calls}
+        for call_id, answer in given.items():
+            native = rows[call_id]["native_call_id"]
+            if answer["decision"] == "allow" and answer["arguments"] != wanted[native]:
+                self.changed[native] = answer["arguments"]
+        sent = [one.content for one in self.backend.seen if one.kind == "tool.requested"]
+        observed().held(sum(not _allows(given[one["call_id"]], one) for one in sent))
+        assert observed().unapproved == 0, (sent, self.given)
+        await self.verify(strictly=False)
+        return Counter(
+            "changed" if rows[call_id]["native_call_id"] in self.changed else answer["decision"]
+            for call_id, answer in given.items()
+        )
+
+
+def _any_answer(asked: Mapping[str, Any], chance: Random) -> dict[str, Any]:
+    decision = chance.choice(["allow", "change", "deny"])
+    if decision == "deny":
+        return {"decision": "deny", "reason": "Not today."}
+    changes = (
+        {"arguments": {**asked["event"]["arguments"], "n": chance.randrange(10**6)}} if decision == "change" else {}
+    )
+    return {"decision": "allow", "binding": asked["binding"], **changes}
+
+
+@pytest.mark.fault("SIGKILL of either replica, again and again, while two people answer", on="replicas")
+async def test_two_people_answer_while_replicas_die(tmp_path: Path) -> None:
+    chance = Random(43)
+    async with NightScene(tmp_path, store="postgres") as scene:
+        await scene.run()
+        other = await scene.another("other")
+        other.fork()
+        await until(other.ready, within=PATIENCE)
+        replicas = [scene.gateway, other]
+        async with asyncio.TaskGroup() as group:
+            people = [group.create_task(scene.answer(replicas, chance)) for _ in range(2)]
+            for _ in range(KILLS):
+                await scene.agent.wait_connected(PATIENCE)
+                for _ in range(4):
+                    await scene.call(TOOL)
+                if chance.random() < 0.5:
+                    scene.backend.close("tools")
+                # The kill falls before, between or after the questions, the answers, the requests and the outcomes.
+                await asyncio.sleep(chance.uniform(0, 0.6))
+                dying = chance.choice(replicas)
+                dying.signal(SIGKILL)
+                await dying.died()
+                scene.backend.open()
+                dying.fork()
+                await until(dying.ready, within=PATIENCE)
+            await scene.settled()
+            for person in people:
+                person.cancel()
+        ends = await scene.judge_answers()
+        assert ends.keys() == {"allow", "changed", "deny"}
