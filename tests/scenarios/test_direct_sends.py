@@ -12,6 +12,7 @@ from gateway.adapter.port import Frame, Receipt
 from gateway.errors import LinkLost
 from gateway.events import SessionMoved, ToolCanceled, ToolRequested
 from gateway.runtime.tuning import Tuning
+from tests.pace import PATIENCE
 from tests.scenarios.plain_runtime import PlainRuntime, plain_gateway
 
 SENDER = "dragoman-outbox"
@@ -87,7 +88,7 @@ async def test_whatever_a_send_returns_or_raises_at_once_holds_up_no_later_one(
         for text in ("first", "second"):
             await running.post(path, message(text), status=202)
         expected = ["first", "second"] if first == "delivered" else ["second"]
-        await runtime.change.until(lambda: runtime.texts == expected or None, 10, what=str)
+        await runtime.change.until(lambda: runtime.texts == expected or None, PATIENCE, what=str)
     if way == "receipt":
         assert SENDER not in runtime.senders
 
@@ -100,7 +101,7 @@ async def test_no_event_leaves_while_an_earlier_send_waits(tmp_path: Path) -> No
             await running.post(path, message(text), status=202)
         assert len(runtime.senders) == 1
         runtime.released.set()
-        await runtime.change.until(lambda: runtime.texts == ["first", "second", "third"] or None, 10, what=str)
+        await runtime.change.until(lambda: runtime.texts == ["first", "second", "third"] or None, PATIENCE, what=str)
 
 
 async def test_a_session_goes_on_deciding_while_its_link_is_congested(tmp_path: Path) -> None:
@@ -119,7 +120,7 @@ async def test_a_session_goes_on_deciding_while_its_link_is_congested(tmp_path: 
         await running.wait_events("tool.finished", native_call_id="b")
         assert (len(runtime.senders), runtime.results) == (1, [])
         runtime.released.set()
-        await runtime.change.until(lambda: runtime.results == ["a", "b"] or None, 10, what=str)
+        await runtime.change.until(lambda: runtime.results == ["a", "b"] or None, PATIENCE, what=str)
 
 
 INTERRUPT = {"kind": "turn.interrupted"}
@@ -138,10 +139,10 @@ async def test_an_interrupt_of_a_running_turn_leaves_beside_a_send_that_waits(tm
         for text in ("first", "second"):
             await running.post(path, message(text), status=202)
         await running.post(path, INTERRUPT, status=202)
-        await runtime.change.until(lambda: interrupts(runtime) == 1 or None, 10, what=str)
+        await runtime.change.until(lambda: interrupts(runtime) == 1 or None, PATIENCE, what=str)
         assert runtime.texts == []
         runtime.released.set()
-        await runtime.change.until(lambda: runtime.texts == ["first", "second"] or None, 10, what=str)
+        await runtime.change.until(lambda: runtime.texts == ["first", "second"] or None, PATIENCE, what=str)
     assert interrupts(runtime) == 1
 
 
@@ -153,12 +154,12 @@ async def test_a_second_interrupt_waits_for_the_first_and_its_failure_ends_the_l
         runtime.say(SessionMoved(state="running"))
         await running.wait_events("session.moved", state="running")
         await running.post(path, message("first"), status=202)
-        await runtime.change.until(lambda: len(runtime.senders) == 1 or None, 10, what=str)
+        await runtime.change.until(lambda: len(runtime.senders) == 1 or None, PATIENCE, what=str)
         runtime.way = way
         for _ in range(2):
             await running.post(path, INTERRUPT, status=202)
         runtime.released.set()
-        await runtime.change.until(lambda: interrupts(runtime) == 2 or None, 10, what=str)
+        await runtime.change.until(lambda: interrupts(runtime) == 2 or None, PATIENCE, what=str)
 
 
 @pytest.mark.parametrize("first", ["its response", "its turn"])
@@ -172,8 +173,8 @@ async def test_an_interrupt_waits_for_the_message_that_begins_its_turn(tmp_path:
         assert len(runtime.senders) == 1
         if first == "its turn":
             runtime.say(SessionMoved(state="running"))
-            await runtime.change.until(lambda: interrupts(runtime) == 1 or None, 10, what=str)
+            await runtime.change.until(lambda: interrupts(runtime) == 1 or None, PATIENCE, what=str)
         runtime.released.set()
-        await runtime.change.until(lambda: len(runtime.heard) == 2 or None, 10, what=str)
+        await runtime.change.until(lambda: len(runtime.heard) == 2 or None, PATIENCE, what=str)
         kinds = ["message.posted", "turn.interrupted"]
         assert [one["kind"] for one in runtime.heard] == (kinds if first == "its response" else kinds[::-1])

@@ -23,6 +23,7 @@ from gateway.events import (
 from gateway.testing.conformance.executor import make_request
 from tests.executors.peers import serve
 from tests.executors.test_webhook import answer_success, make_executor
+from tests.pace import PATIENCE
 from tests.scenarios.hooks import SECRET, Asked, Hooks, Said
 from tests.scenarios.plain_runtime import plain_gateway
 from tests.webhook_models import MODELS, check_headers, check_webhook, name_webhook
@@ -85,7 +86,9 @@ async def test_what_is_sent_of_every_type_is_as_it_is_described(tmp_path: Path) 
             def all_came() -> bool | None:
                 return {name_webhook(one.body) for one in hooks.asked} == set(MODELS) or None
 
-            await hooks.change.until(all_came, 5, what=lambda: str({name_webhook(one.body) for one in hooks.asked}))
+            await hooks.change.until(
+                all_came, PATIENCE, what=lambda: str({name_webhook(one.body) for one in hooks.asked})
+            )
         assert {check_webhook(one.body) for one in hooks.asked} == set(MODELS)
         for one in hooks.asked:
             check_headers(name_webhook(one.body), one.headers)
