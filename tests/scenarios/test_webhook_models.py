@@ -65,7 +65,7 @@ async def test_what_is_sent_of_every_type_is_as_it_is_described(tmp_path: Path) 
                 {"match": {"event": "approval.asked"}, "to": "backend"},
                 {"match": {"event": "question.asked"}, "to": "backend"},
             ],
-            "approvals": {"notify": "log", "remind": "300ms", "timeout": "1s"},
+            "approvals": {"notify": "log", "remind": "2s", "timeout": "4s"},
         }
         async with plain_gateway(tmp_path, settings=configured) as (_, runtime):
             runtime.say(ToolRequested(native_call_id="quick", tool="quick", arguments={"rank": "7"}))
