@@ -1,4 +1,4 @@
-"""Properties of the core: whatever order things happen in, calls end once and memory can be replayed."""
+"""Properties of the core: in any order of signals, calls end once and memory can be replayed."""
 
 from typing import Any
 
@@ -74,7 +74,7 @@ def _move(harness: Harness, move: tuple[str, Any, Any]) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(MOVES, max_size=30), st.sampled_from([HUMA_0_1, HUMA_0_2]), st.integers(0, 3))
-def test_whatever_happens_each_call_gets_one_outcome_and_memory_can_be_replayed(
+def test_each_call_gets_one_outcome_and_memory_can_be_replayed(
     moves: list[tuple[str, Any, Any]], adapter: Any, slots: int
 ):
     harness = Harness(adapter, slots=slots)
@@ -94,7 +94,7 @@ def test_whatever_happens_each_call_gets_one_outcome_and_memory_can_be_replayed(
         outcomes += settled
         assert not set(settled) & set(harness.view.calls)
         assert before - set(harness.view.calls) <= set(settled)
-    # Time settles what is left: nothing hangs for ever.
+    # Time settles all open calls: none hangs.
     harness.wait(100_000)
     assert not harness.view.calls
     memory = Remembered()

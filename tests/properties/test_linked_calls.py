@@ -1,4 +1,4 @@
-"""Properties of linking: in whatever order actions and calls come, each pair is found once, and nothing else is one."""
+"""Properties of linking: in any order of actions and calls, each pair is found once, and no other is."""
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -19,7 +19,7 @@ RANKS = ["7", "K"]
 
 @dataclass
 class Use:
-    """What happens of one use of a tool; what its runtime tells of it, and its call, come in any order."""
+    """One use of a tool; the runtime's events and the call come in any order."""
 
     tool: str
     rank: str
@@ -38,7 +38,7 @@ class Use:
             self.left = [move for move in self.left if move != "ends"]
 
     def may(self) -> list[str]:
-        """Say what can come next: an action's end comes behind it, and behind its call, which was made before."""
+        """List the possible next events: the end of an action follows the action and its call."""
         done = {"acts": self.number is not None, "asks": self.call_id is not None or not self.here}
         return [
             move
@@ -52,7 +52,7 @@ class Use:
 
 
 class World:
-    """An agent with several uses of tools under way, and what surrounds it."""
+    """An agent with several uses of tools in progress, and its environment."""
 
     def __init__(self, uses: list[Use]) -> None:
         self.agent = Agent()
@@ -63,7 +63,7 @@ class World:
         self.uses = uses
 
     def move(self, choice: int, surroundings: str, uses: list[Use] | None = None) -> bool:
-        """Let something happen; False where nothing is left to."""
+        """Make the next move; return False if there is none."""
         can = [(use, move) for use in uses or self.uses for move in use.may()]
         if not can:
             return False
@@ -134,11 +134,11 @@ def test_each_action_is_one_call_at_most_and_the_other_way_round(uses: list[Use]
 
 @settings(max_examples=200, deadline=None)
 @given(USES.map(lambda uses: [use for use in uses if use.here]), MOVES)
-def test_where_all_are_made_here_and_differ_each_finds_its_own(uses: list[Use], moves: list[tuple[int, str]]) -> None:
+def test_different_calls_of_one_agent_find_their_own_actions(uses: list[Use], moves: list[tuple[int, str]]) -> None:
     apart = list({(use.tool, use.rank): use for use in uses}.values())
     agent = play(apart, moves).agent
     assert sorted(agent.links) == sorted((str(use.number), str(use.call_id)) for use in apart)
-    # What is counted is each call, once.
+    # Each call counts once.
     ends = [one for one in agent.journal if isinstance(one.event, ToolFinished) and one.linked_to is None]
     assert sorted(one.event.call_id or "" for one in ends if isinstance(one.event, ToolFinished)) == sorted(
         str(use.call_id) for use in apart
@@ -166,7 +166,7 @@ def test_of_uses_one_after_the_other_those_made_here_find_their_own_and_the_othe
 
 @settings(max_examples=200, deadline=None)
 @given(USES, MOVES)
-def test_a_link_stands_behind_what_it_links_and_before_the_actions_end(
+def test_a_link_follows_both_of_its_events_and_precedes_the_end_of_the_action(
     uses: list[Use], moves: list[tuple[int, str]]
 ) -> None:
     journal = play(uses, moves).agent.journal

@@ -1,4 +1,4 @@
-"""Each accepted message is delivered, or its send was on record, whatever happens; and none is delivered twice."""
+"""Each accepted message is delivered, or its send is on record; and none is delivered twice."""
 
 import asyncio
 from collections import Counter
@@ -35,7 +35,7 @@ from tests.scenarios.fleet import condition
 from tests.scenarios.plain_runtime import PlainRuntime
 
 Way = Literal["taken", "busy", "unsent", "broken", "silent"]
-"""What a send does: it is delivered, put off, refused before the first byte, cut off behind it, or never answered."""
+"""The result of a send: delivered, postponed, refused before the first byte, cut off after it, or no response."""
 
 ANSWERS = Capabilities(
     accepts=frozenset({"message.posted", "turn.interrupted"}),
@@ -49,7 +49,7 @@ SILENT = changed(ANSWERS, delivery="silence", one_message_per_turn=False)
 
 
 class Peer(PlainRuntime):
-    """A runtime whose link and turn a test moves; what it takes is in `texts`."""
+    """A runtime with a link and a turn that a test moves; `texts` has its messages."""
 
     def __init__(self, capabilities: Capabilities) -> None:
         super().__init__(capabilities=capabilities)
@@ -58,7 +58,7 @@ class Peer(PlainRuntime):
         self.commits_take = 0.0
         """Seconds before the store begins a commit."""
         self.texts: list[tuple[str, object]] = []
-        """What was heard, and from which process."""
+        """The received texts, each with its process."""
         self.running = False
         self.alive: set[object] = set()
         self.lost = asyncio.Event()
@@ -240,7 +240,7 @@ class World:
         self.posted = 0
         self.accepted: set[str] = set()
         self.at_risk: set[str] = set()
-        """Messages whose send was on record as started when their process ended."""
+        """Messages with a recorded start of their send at the end of their process."""
 
     @property
     def postgres(self) -> bool:
@@ -277,7 +277,7 @@ class World:
             except (Elsewhere, NotFound, Conflict):
                 continue
             except DragomanError:
-                # Nobody knows whether it is on record; what is there is held to the promise too.
+                # It may be on record; if it is, the promise holds for it too.
                 return
             self.accepted |= {event.content[0].text for event in events if isinstance(event.content[0], Text)}
             return
@@ -290,7 +290,7 @@ class World:
         """Let everything that is under way end, as far as it does."""
         for _ in range(20):
             await asyncio.sleep(0)
-        # Timers of a few milliseconds are due then; nothing is asserted about what has not come by now.
+        # Timers of a few milliseconds are due then; nothing is asserted about later messages.
         await asyncio.sleep(0.005)
 
     async def rows(self, engine: Any = None) -> list[tuple[str, Send]]:
@@ -309,7 +309,7 @@ class World:
         return found
 
     async def note_attempts(self, *, orderly: bool = False) -> None:
-        """Remember the messages whose send is on record as started; behind an orderly stop all of them were heard."""
+        """Remember the messages with a recorded start of their send; after an orderly stop all are delivered."""
         if self.processes:
             rows = await self.rows()
         else:
@@ -353,7 +353,7 @@ class World:
                 assert row.state == "unknown", (text, row)
                 assert text in self.at_risk, (text, row)
             by = Counter(process for one, process in self.peer.texts if one == text)
-            # The same words again, where the link was lost before silence had confirmed them.
+            # The same text again, if the link was lost before silence had confirmed it.
             assert len(by) <= 1, (text, row, self.peer.texts)
             assert silent or heard[text] <= 1, (text, row, self.peer.texts)
         assert self.accepted <= {text for text, _ in rows}
@@ -522,7 +522,7 @@ async def fate(world: World) -> str:
     return await until(look)
 
 
-async def test_a_message_whose_response_a_reload_cuts_off_is_unknown(tmp_path: Path) -> None:
+async def test_a_message_without_its_response_after_a_reload_is_unknown(tmp_path: Path) -> None:
     world = World(tmp_path, ANSWERS, None)
     await world.start()
     world.peer.way = "silent"

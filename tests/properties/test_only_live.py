@@ -1,4 +1,4 @@
-"""What is only live is shown without a step just as a step would have shown it, whatever came before."""
+"""A live frame without a step is shown exactly as by a step, after any history."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ HEARD = st.one_of(
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(HEARD, max_size=12), st.sampled_from([HERM, HUMA_0_2, OPENHANDS]))
-def test_what_is_only_live_is_shown_as_a_step_would_have_shown_it(heard: list[Frame], adapter: Any):
+def test_a_live_frame_is_shown_as_by_a_step(heard: list[Frame], adapter: Any):
     harness = Harness(adapter)
     for frame in heard:
         before = harness.view

@@ -1,4 +1,4 @@
-"""Every page of the UI opens, whatever agents, backends, clients and operators did before."""
+"""Every page of the UI opens after any history of agents, backends, clients and operators."""
 
 import asyncio
 import re
@@ -78,7 +78,7 @@ Move = Event | tuple[str, Any]
 
 @settings(max_examples=25)
 @given(st.lists(SAID | ASKED, max_size=12))
-def test_every_page_opens_whatever_happened(moves: list[Move]) -> None:
+def test_every_page_opens_after_any_history(moves: list[Move]) -> None:
     asyncio.run(_run(moves))
 
 

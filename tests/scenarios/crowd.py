@@ -25,7 +25,7 @@ Results = Sequence[tuple[Step, Committed | Exception]]
 
 @dataclass
 class AgentLink:
-    """The link of one session, and what its agent heard."""
+    """The link of one session, and the frames of its agent."""
 
     crowd: "CrowdRuntime"
     receiver: Receiver
@@ -103,13 +103,13 @@ class HeldEngine(SqliteEngine):
         self.offered = 0
         """The highest number of steps of one submission."""
         self.linked: set[SessionId] = set()
-        """The sessions whose link is on record as up."""
+        """The sessions with a recorded link."""
         self._waiting: list[tuple[Settled, Results]] = []
 
     def submit(self, steps: Sequence[Step], settled: Settled) -> int:
         self.offered = max(self.offered, len(steps))
         room = len(steps) if self.most is None else max(0, self.most - self.in_store)
-        # No step is submitted where there is no room, as an engine does that is full.
+        # A full store gets no step, like a full engine.
         accepted = super().submit(steps[:room], partial(self._pass_on, settled)) if room else 0
         self.in_store += accepted
         self.highest = max(self.highest, self.in_store)

@@ -199,7 +199,7 @@ async def frozen_lane(setup: Setup) -> None:
     assert setup.stopped is not None
     os.kill(setup.stopped, signal.SIGSTOP)
     await setup.ask()
-    # The sessions of the other lane go on.
+    # The sessions of the other lane continue.
     await until(lambda: _has_some_results(setup))
 
 
@@ -249,7 +249,7 @@ class State:
     agents: int = 8
     code: int = 0
     then: Callable[[Setup], Awaitable[None]] = nothing
-    """What happens after the signal."""
+    """The events after the signal."""
     postgres: bool = False
     fault: str = "no fault"
     """The exception that the state consists of."""

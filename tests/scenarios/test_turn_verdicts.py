@@ -1,4 +1,4 @@
-"""What happens to a session between its decision, the report of the store, and the effects."""
+"""A session between its decision, the report of the store, and the effects."""
 
 import asyncio
 import json
@@ -120,7 +120,7 @@ async def test_a_verdict_for_a_session_that_has_ended_has_no_effects(tmp_path: P
             await reloading
         assert long_tools.started == []
         assert [(one.running, one.waiting) for one in running.gateway.status.activity().executors] == [(0, 0)]
-        # Whoever has the session next finds the step in the store.
+        # The next owner of the session finds the step in the store.
         now[:] = [with_runtime]
         await running.gateway.reload()
         await runtime.wait(lambda: all(runtime.results_of(name) == ["call"] for name in ids), "results")

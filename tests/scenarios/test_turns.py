@@ -1,4 +1,4 @@
-"""Many sessions in one turn of the loop: the fault of one session and a full store concern nobody else."""
+"""Many sessions in one turn of the loop: the fault of one concerns no other, and a full store loses no step."""
 
 import asyncio
 import gc
@@ -71,7 +71,7 @@ async def test_a_decision_that_fails_for_one_of_256_sessions_concerns_no_other(t
         for name in ids:
             runtime.says(name, text("before"))
             if name == bad:
-                # No hash can be made of such a number.
+                # This number has no hash.
                 runtime.asks(name, "huge", n=2**70)
             else:
                 runtime.says(name, text("after"))
@@ -186,7 +186,7 @@ async def _count_messages(running: Running, ids: Sequence[SessionId], count: int
 
 
 class EagerRuntime(CrowdRuntime):
-    """A runtime whose agents ask again as soon as they have a result."""
+    """A runtime with agents that ask again at each result."""
 
     eager = True
 
@@ -198,7 +198,7 @@ class EagerRuntime(CrowdRuntime):
         return receipt
 
 
-async def test_a_session_with_2000_signals_goes_on_beside_sessions_that_never_pause(tmp_path: Path) -> None:
+async def test_a_session_with_2000_signals_continues_beside_sessions_that_never_pause(tmp_path: Path) -> None:
     async with crowd(tmp_path, 65, runtime=EagerRuntime(), settings=STATIC) as (running, runtime, _, ids):
         *eager, flooded = ids
         for name in eager:
@@ -221,7 +221,7 @@ async def test_10_000_sessions_that_are_ready_at_once_do_not_hold_up_the_health_
             async with polling(running.url) as waits:
                 for name in ids:
                     runtime.asks(name, "call")
-                # What the agents say arrives in one turn of the loop here, which no runtime can do.
+                # Here all frames arrive in one turn of the loop, as with no real runtime.
                 waits.clear()
                 await until(lambda: _count_results(runtime, len(ids)))
             assert len(waits) > 10

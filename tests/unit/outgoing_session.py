@@ -31,7 +31,7 @@ WINDOW = 2.0
 
 
 class Session:
-    """An outbox without its I/O; what was said to the inbox is in `posted`."""
+    """An outbox without its I/O; `posted` has the signals to the inbox."""
 
     def __init__(self, adapter: Adapter = HUMA_0_2, **able: Any) -> None:
         harness = Harness(adapter)
@@ -98,7 +98,7 @@ class Session:
         return item
 
     def leaves(self, result: Receipt | Exception | None = None) -> int:
-        """Send what is next."""
+        """Send the next event."""
         item, silent = self.taken(), self.runtime.capabilities.delivery == "silence"
         meaning = read_result(result or Receipt("sent"), silent=silent)
         self.tell(self.out.note_result(item, meaning, now=self.now))

@@ -55,7 +55,7 @@ async def test_a_session_is_told_when_something_is_due_and_not_before():
     assert CLOCK.now() >= session.at
 
 
-async def test_what_is_put_off_meanwhile_rings_once_and_only_when_it_is_due():
+async def test_a_postponed_review_rings_once_at_its_new_time():
     session = Session(Reviews())
     session.timer.set()
     session.at = CLOCK.now() + timedelta(seconds=0.05)
@@ -66,7 +66,7 @@ async def test_what_is_put_off_meanwhile_rings_once_and_only_when_it_is_due():
     assert CLOCK.now() >= session.at
 
 
-async def test_what_is_due_earlier_by_now_rings_earlier():
+async def test_a_review_that_is_due_earlier_rings_earlier():
     session = Session(Reviews())
     session.at = CLOCK.now() + timedelta(hours=1)
     session.timer.set()
@@ -74,7 +74,7 @@ async def test_what_is_due_earlier_by_now_rings_earlier():
     assert await session.ticks() == [Tick()]
 
 
-async def test_what_is_no_longer_due_rings_no_more():
+async def test_a_review_that_is_no_longer_due_does_not_ring():
     reviews = Reviews()
     session, other = Session(reviews), Session(reviews)
     session.at = CLOCK.now() + timedelta(seconds=0.02)
@@ -85,7 +85,7 @@ async def test_what_is_no_longer_due_rings_no_more():
     assert session.inbox.empty
 
 
-async def test_a_session_that_cannot_say_what_is_due_costs_no_other_its_timer():
+async def test_a_session_with_a_failing_review_costs_no_other_its_timer():
     def fails() -> datetime:
         raise RuntimeError("nobody foresaw this")
 

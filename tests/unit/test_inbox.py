@@ -35,7 +35,7 @@ class _Filled:
         self.times += 1
 
 
-async def test_where_nothing_is_sent_again_all_small_frames_get_in_and_the_late_ones_are_marked():
+async def test_without_resumption_all_small_frames_are_taken_and_the_late_ones_marked():
     filled = _Filled(resumes=False)
     batch = filled.inbox.take(100, size=1_000_000)
     assert [signal.overloaded for signal in batch if isinstance(signal, FrameArrived)] == [False] * 10 + [True] * 10
@@ -43,7 +43,7 @@ async def test_where_nothing_is_sent_again_all_small_frames_get_in_and_the_late_
     assert filled.inbox.bytes == 0
 
 
-async def test_where_a_link_resumes_a_full_inbox_costs_the_link_and_takes_no_later_frame_from_it():
+async def test_with_resumption_a_full_inbox_drops_the_link_and_takes_no_later_frame():
     filled = _Filled(resumes=True)
     batch = filled.inbox.take(100, size=1_000_000)
     assert [signal.cursor for signal in batch if isinstance(signal, FrameArrived)] == [str(n) for n in range(10)]
@@ -86,7 +86,7 @@ async def test_a_link_is_made_again_only_once_the_session_has_got_through_half_o
         await waiting
 
 
-async def test_small_frames_far_past_the_bound_cost_the_link_and_what_is_in_stays():
+async def test_small_frames_far_past_the_bound_drop_the_link_and_queued_ones_stay():
     filled = _Filled(resumes=False, size=10_000_000)
     for number in range(HARD_FRAMES + 5):
         filled.inbox.put_frame(Frame("event", {"n": number}), None)

@@ -1,4 +1,4 @@
-"""What leaves a session next, and what it means how that went: the tables of `Outbox`, line by line."""
+"""The next send of a session, and the meaning of its result: the tables of `Outbox`, line by line."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -38,7 +38,7 @@ def repeats(session: Session, count: int = 1) -> None:
         session.leaves()
 
 
-# What comes next -----------------------------------------------------------------------------------------
+# The next step -----------------------------------------------------------------------------------------
 
 
 def too_much(session: Session) -> None:
@@ -89,19 +89,21 @@ def more(session: Session) -> None:
 @pytest.mark.parametrize(
     ("before", "then"),
     [
-        pytest.param(too_much, "idle", id="too much is on its way without a word"),
+        pytest.param(too_much, "idle", id="too many sends without a confirmation"),
         pytest.param(portion, "prove", id="a portion of repeats is on its way"),
-        pytest.param(unread, "read", id="what is pending was not read"),
-        pytest.param(outdated, "read", id="what was planned no longer fits"),
-        pytest.param(late, Delivered((1,), RUNTIME, "moot", OVERDUE, overdue=True), id="its runtime waits no longer"),
-        pytest.param(unmarked, "attempt", id="something may leave whose attempt is not on record"),
+        pytest.param(unread, "read", id="the pending rows were not read"),
+        pytest.param(outdated, "read", id="the plan is outdated"),
+        pytest.param(
+            late, Delivered((1,), RUNTIME, "moot", OVERDUE, overdue=True), id="its runtime has stopped waiting"
+        ),
+        pytest.param(unmarked, "attempt", id="something without a recorded attempt may leave"),
         pytest.param(free, 7, id="something may leave"),
         pytest.param(more, "read", id="nothing here, and the ledger keeps more"),
         pytest.param(Session.up, "idle", id="nothing"),
         pytest.param(repeats, "prove", id="nothing but repeats on their way"),
     ],
 )
-def test_what_comes_next(before: Callable[[Session], object], then: Any) -> None:
+def test_the_next_step_of_an_outbox(before: Callable[[Session], object], then: Any) -> None:
     session = Session()
     before(session)
     found = session.next()
@@ -127,7 +129,7 @@ def test_a_message_that_began_no_turn_holds_up_nothing(result: Any) -> None:
     assert (session.leaves(result), session.leaves()) == (1, 2)
 
 
-# What came of it -----------------------------------------------------------------------------------------
+# The results -----------------------------------------------------------------------------------------
 
 UNKNOWN = Meaning("answered", "unknown", "the runtime did not confirm it")
 
@@ -148,11 +150,11 @@ UNKNOWN = Meaning("answered", "unknown", "the runtime did not confirm it")
     ],
     ids=lambda one: repr(one) if isinstance(one, Exception) else getattr(one, "state", None) or "",
 )
-def test_what_a_send_means(result: Any, silence: Meaning, answer: Meaning | None) -> None:
+def test_the_meaning_of_each_send_result(result: Any, silence: Meaning, answer: Meaning | None) -> None:
     assert (read_result(result, silent=True), read_result(result, silent=False)) == (silence, answer or silence)
 
 
-def test_what_was_busy_is_offered_again_and_what_met_its_fate_is_not() -> None:
+def test_a_busy_send_is_offered_again_and_a_settled_one_is_not() -> None:
     session = Session(delivery="answer")
     session.up()
     session.add(1, 2)
@@ -164,7 +166,7 @@ def test_what_was_busy_is_offered_again_and_what_met_its_fate_is_not() -> None:
     ]
 
 
-def test_what_may_have_left_without_its_answer_is_unknown_unless_somebody_asks_for_it_again() -> None:
+def test_a_send_without_its_answer_is_unknown_unless_it_is_requested_again() -> None:
     session = Session(OPENHANDS, delivery="answer", starts_deaf=False)
     session.up()
     session.add(1, lane="new_work")
@@ -181,7 +183,7 @@ def test_what_may_have_left_without_its_answer_is_unknown_unless_somebody_asks_f
 @pytest.mark.parametrize(
     ("delivery", "fates"), [("response", [((1,), "unknown")]), ("ack", [((1,), "unknown")]), ("silence", [])]
 )
-def test_a_message_whose_send_its_link_interrupts_is_unknown_unless_silence_means_delivery(
+def test_an_interrupted_send_of_a_message_is_unknown_unless_silence_means_delivery(
     delivery: Any, fates: list[Any]
 ) -> None:
     session = Session(HUMA_0_1, delivery=delivery)
@@ -238,7 +240,7 @@ def test_until_a_fate_is_committed_no_page_of_another_link_has_its_event(settle:
     assert session.next() == "idle"
 
 
-def test_the_third_time_that_an_event_makes_a_link_fail_it_is_put_aside() -> None:
+def test_an_event_that_fails_three_links_is_quarantined() -> None:
     session = Session()
     for _ in range(2):
         assert session.out.link_failed([4], "it failed") == []
@@ -259,10 +261,10 @@ def test_the_page_has_the_table_of_the_states_of_a_row() -> None:
     }
 
 
-# What silence means --------------------------------------------------------------------------------------
+# Silence --------------------------------------------------------------------------------------
 
 
-def test_what_nobody_says_anything_against_is_delivered_when_its_window_is_over() -> None:
+def test_a_send_without_an_objection_is_delivered_after_its_window() -> None:
     session = Session()
     session.up()
     session.add(1)
@@ -276,7 +278,7 @@ def test_what_nobody_says_anything_against_is_delivered_when_its_window_is_over(
     assert not session.out.sent
 
 
-def test_of_a_crowd_the_older_half_is_delivered_as_soon_as_it_has_surely_come() -> None:
+def test_the_older_half_of_a_crowd_is_delivered_at_the_first_proof() -> None:
     session = Session()
     session.up()
     for number in range(CROWD - 1):
@@ -291,7 +293,7 @@ def test_of_a_crowd_the_older_half_is_delivered_as_soon_as_it_has_surely_come() 
     session.add(CROWD)
     session.now = 1.0
     session.leaves()
-    # What has left since the link was asked is not proven by its answer, however much has left behind it.
+    # The answer of the link does not prove sends after the query, however many follow.
     [early] = session.out.confirm(asked_at=10 / CROWD)
     assert early == Delivered(tuple(range(11)), RUNTIME, "delivered")
     assert not session.out.is_crowded
@@ -318,14 +320,14 @@ def test_that_an_outcome_is_delivered_is_a_mark_and_until_it_is_on_record_no_pag
     assert session.next() == "idle"
     assert session.out.take_marks() == (Delivered((1, 2), RUNTIME, "delivered"),)
     assert (session.out.take_marks(), session.next()) == ((), "idle")
-    # Its row is pending again, for whoever asked for it.
+    # Its row is pending again, because it was requested.
     session.out.done([1, 2])
     session.out.reread()
     session.read(row(2))
     assert session.leaves() == 2
 
 
-def test_an_outcome_that_is_asked_for_again_is_said_again_although_it_was_believed_to_be_delivered() -> None:
+def test_a_requested_outcome_is_sent_again_even_after_its_delivery() -> None:
     session = Session()
     session.up()
     session.out.add(outcome(1), now=0.0)
@@ -338,7 +340,7 @@ def test_an_outcome_that_is_asked_for_again_is_said_again_although_it_was_believ
     assert session.leaves() == 1
 
 
-def test_repeats_have_a_step_of_their_own_lest_a_gateway_that_keeps_dying_says_them_for_ever() -> None:
+def test_repeats_are_recorded_at_once_so_a_crash_loop_does_not_send_them_forever() -> None:
     session = Session()
     session.up(row(1))
     session.out.link_down()
@@ -365,7 +367,7 @@ def test_repeats_leave_in_portions_each_of_them_believed_as_soon_as_it_has_come(
     assert (session.next(), session.out.repeats) == ("prove", True)
     [delivered] = session.out.confirm(asked_at=session.now)
     assert isinstance(delivered, Delivered)
-    # Only what is on record is not said again by whoever comes after a crash.
+    # After a crash the next process repeats all sends without a record.
     assert session.next() == "prove"
     assert session.out.done(delivered.sequences)
     assert session.leaves() == BATCH + 1
@@ -374,7 +376,7 @@ def test_repeats_leave_in_portions_each_of_them_believed_as_soon_as_it_has_come(
 # The ledger ----------------------------------------------------------------------------------------------
 
 
-def test_without_a_link_the_ledger_alone_keeps_what_waits_and_a_page_brings_it_once() -> None:
+def test_without_a_link_only_the_ledger_keeps_events_and_a_page_brings_each_once() -> None:
     session = Session()
     session.add(1, 2, lane="new_work")
     assert (session.out.waiting, session.out.new_work, session.out.lanes.count) == (2, 2, 0)
@@ -404,7 +406,7 @@ def test_a_page_brings_nothing_of_a_step_that_is_not_applied_yet() -> None:
     assert (session.leaves(), session.next()) == (session.view.last_sequence + 1, "idle")
 
 
-def test_a_page_that_could_not_be_read_is_read_again_for_whoever_had_asked() -> None:
+def test_an_unreadable_page_is_read_again_and_keeps_the_requests() -> None:
     session = Session()
     session.up()
     session.add(1)

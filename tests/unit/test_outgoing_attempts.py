@@ -57,7 +57,7 @@ def test_messages_that_waited_for_a_link_get_their_attempts_in_one_step_before_t
     assert [session.leaves() for _ in range(3)] == [1, 2, 3]
 
 
-def test_where_each_send_is_answered_only_the_next_message_gets_its_attempt() -> None:
+def test_a_protocol_with_answers_records_the_attempt_of_the_next_message_only() -> None:
     session = Session(HUMA_0_1, delivery="ack")
     session.up(said(1), said(2))
     for sequence in (1, 2):
@@ -109,7 +109,7 @@ def test_an_attempt_that_is_being_taken_back_does_not_leave_meanwhile() -> None:
     assert session.next() == "attempt"
 
 
-def test_a_message_whose_send_broke_off_keeps_its_attempt_and_is_unknown() -> None:
+def test_a_message_with_an_interrupted_send_keeps_its_attempt_and_is_unknown() -> None:
     session = Session(HUMA_0_1, delivery="ack")
     session.up()
     session.step(message(1))

@@ -41,7 +41,7 @@ ROUTES = (Route(tool="ask_*", to="cards"), Route(tool="slow_*", to="once"))
 
 
 class Harness:
-    """One session and its runtime context; `steps` and `effects` are what the last decision led to."""
+    """One session and its runtime context; `steps` and `effects` are those of the last decision."""
 
     def __init__(
         self,
@@ -84,13 +84,13 @@ class Harness:
         self.listed = begin
         """The state that lists show."""
         self.missing: str | None = None
-        """What a call is told instead of waiting, while its executor is not there."""
+        """The refusal of a call while its executor is unreachable."""
         self._minted = 0
 
     # Moves -----------------------------------------------------------------------------------------------
 
     def decide(self, move: Callable[[StepBuilder], Any]) -> Any:
-        """Carry one decision out; returns what it answers."""
+        """Carry out one decision; return its answer."""
         builder = StepBuilder(
             self.view,
             now=self.now,

@@ -1,4 +1,4 @@
-"""Calls that wait for a person: how they are held, what ends them, who may allow them, and what then leaves."""
+"""Calls that wait for a person: the question, its end, the right to allow, and the request after it."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -87,7 +87,7 @@ def state_of_question(harness: Harness) -> list[tuple[str, str | None]]:
     return [(change.state, change.answered_by) for change in harness.step.interactions]
 
 
-def test_a_call_whose_route_asks_a_person_is_held_in_the_step_that_records_it() -> None:
+def test_a_call_with_approval_is_held_in_the_step_that_records_it() -> None:
     harness = held(slots=1)
     assert harness.kinds == ["session.moved", "tool.requested", "approval.asked"]
     call = only(harness)
@@ -156,7 +156,7 @@ def test_faults_schema_and_limits_come_before_a_person_is_asked() -> None:
     assert "overloaded" in harness.sent[0]["error"]
 
 
-def test_a_repeat_of_a_held_call_asks_nobody_again() -> None:
+def test_a_repeat_of_a_held_call_opens_no_second_question() -> None:
     harness = held()
     harness.call()
     assert harness.kinds == []
@@ -236,7 +236,7 @@ def test_the_agent_and_an_interrupt_end_a_held_call() -> None:
 @pytest.mark.parametrize(
     ("own", "said"), [(None, "15 minutes"), (timedelta(hours=1), "1 hour"), (timedelta(seconds=90), "90 seconds")]
 )
-def test_a_call_that_nobody_allows_in_time_was_not_made(own: timedelta | None, said: str) -> None:
+def test_a_held_call_without_an_answer_in_time_was_not_made(own: timedelta | None, said: str) -> None:
     harness = held(replace(GATED, approve=Approval(timeout=own)))
     wait = own or timedelta(minutes=15)
     assert lifecycle.next_due(harness.runtime, harness.view) == START + wait
@@ -268,7 +268,7 @@ def test_a_duration_is_written_in_its_largest_whole_unit() -> None:
 # Answers -------------------------------------------------------------------------------------------------------
 
 
-def test_an_allowed_call_leaves_once_with_what_was_allowed() -> None:
+def test_an_allowed_call_leaves_once_with_the_allowed_arguments() -> None:
     harness = held()
     call = only(harness)
     harness.wait(300)
@@ -381,7 +381,7 @@ def test_changed_arguments_follow_their_own_route() -> None:
     assert harness.dispatched[0].edited
 
 
-def test_an_answer_needs_the_binding_of_what_is_asked_now() -> None:
+def test_an_answer_needs_the_binding_of_the_current_question() -> None:
     harness = held()
     call = only(harness)
     with pytest.raises(BindingRequired):
@@ -402,7 +402,7 @@ def test_how_often_a_person_is_asked_is_written_as_an_ordinal(before: int, text:
     assert asked_again(before) == f"asked again, {text} time"
 
 
-def test_nobody_answers_their_own_call_or_against_the_rule() -> None:
+def test_an_answer_to_ones_own_call_or_against_the_rule_is_refused() -> None:
     by = ("lead", "executor policy", "executor cards", "executor alias")
     harness = Harness(routes=(replace(GATED, approve=Approval(by=by)),))
     at = {"cards": "webhook http://a/", "alias": "webhook http://a/", "policy": "webhook http://b/"}
@@ -422,7 +422,7 @@ def test_nobody_answers_their_own_call_or_against_the_rule() -> None:
 # The configuration changes ----------------------------------------------------------------------------------------
 
 
-def test_at_the_allow_the_routes_are_asked_again() -> None:
+def test_an_allow_checks_the_current_routes() -> None:
     harness = held()
     reload(harness, GATED, Route(tool="ask_*", deny="Not today."))
     allow(harness)
@@ -522,7 +522,7 @@ def _redrive(harness: Harness, row: Call, arguments: Any) -> Any:
     return harness.decide(lambda builder: redriving.redrive(builder, row, request, new_key=False, deliver=True))
 
 
-def test_a_redrive_is_held_again_and_starts_from_what_was_allowed() -> None:
+def test_a_redrive_is_held_again_and_starts_from_the_allowed_arguments() -> None:
     harness = held()
     allow(harness, KINGS)
     leave(harness)
@@ -593,7 +593,7 @@ def test_a_call_that_was_held_in_a_backup_is_asked_about_again() -> None:
     (asked,) = harness.step.events
     assert isinstance(asked.event, ApprovalAsked)
     assert asked.event.warning == warning
-    # A later start of the restored store asks nobody again.
+    # A later start of the restored store opens no second question.
     restore(harness, up_to=first.arguments_sequence)
     assert harness.kinds == []
     allow(harness)
@@ -601,7 +601,7 @@ def test_a_call_that_was_held_in_a_backup_is_asked_about_again() -> None:
     assert [dispatched.arguments for dispatched in harness.dispatched] == [GOOD]
 
 
-def test_a_restored_call_whose_route_asks_nobody_any_more_is_asked_about_too() -> None:
+def test_a_restored_call_is_held_even_if_its_route_needs_no_approval_any_more() -> None:
     harness = held()
     reload(harness, OPEN)
     restore(harness)

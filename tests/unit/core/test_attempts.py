@@ -1,4 +1,4 @@
-"""The attempts of a call: recorded where the row changes anyway, bounded, and derived where nothing was written."""
+"""The attempts of a call: recorded with other changes of the row, bounded, and derived if nothing was written."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -73,7 +73,7 @@ def test_an_attempt_under_way_has_no_end() -> None:
     assert attempts_of(after(WAITED, [Claim(ID, 1)])) == (CallAttempt(1, START + SECOND),)
 
 
-def test_what_ends_a_waiting_call_ends_no_attempt_again() -> None:
+def test_the_end_of_a_waiting_call_ends_no_attempt_again() -> None:
     again = Requeue(ID, START + 9 * SECOND, "executor answered 503", response=Response(503))
     tried = after(LEFT_AT_ONCE, [again])
     assert attempts_of(after(tried, [settle(error="the deadline has passed")])) == attempts_of(tried)
@@ -105,7 +105,7 @@ def test_a_reason_is_cut_and_can_be_stored() -> None:
     assert attempt.reason == "?" + "x" * (LONGEST_REASON - 1)
 
 
-def test_of_a_call_of_an_older_release_only_what_is_certain_is_shown() -> None:
+def test_a_call_of_an_older_release_shows_only_certain_attempts() -> None:
     third = replace(LEFT_AT_ONCE, attempt=3)
     assert attempts_of(third) == ()
     assert after(third, [Requeue(ID, START, "no")]).attempts is None

@@ -1,4 +1,4 @@
-"""What a person allows is hashed in one way: the gateway and both programs of the API's page agree."""
+"""The binding of an approval: the gateway and both programs of the API's page compute the same hash."""
 
 import subprocess
 from collections.abc import Callable
@@ -93,7 +93,7 @@ def test_each_part_changes_the_binding(part: str) -> None:
     assert _bind({"amount": 1}) != _bind({"amount": 1}, **{part: "another"})
 
 
-def test_an_approval_of_the_runtime_is_bound_to_what_was_asked() -> None:
+def test_an_approval_of_the_runtime_is_bound_to_its_question() -> None:
     asked = {"id": "a-1", "tool": "bash", "arguments": {"command": "rm -rf \u202e/"}, "scopes": ["once"]}
     text = orjson.dumps({"interaction_id": "int_1", "session_id": "s_1", "call_id": None, "event": asked}).decode()
     binding = asked_binding_of(session="s_1", interaction="int_1", asked=asked)

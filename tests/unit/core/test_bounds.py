@@ -1,4 +1,4 @@
-"""What a session remembers is bounded by count and bytes, and nothing that waits is forgotten without an answer."""
+"""The memory of a session is bounded by count and bytes, and nothing that waits is forgotten without an answer."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -124,7 +124,7 @@ def test_words_without_an_echo_and_held_contexts_are_bounded_by_bytes():
     assert sum(len(line) for line in memory.history) <= HISTORY_BYTES
 
 
-def test_weights_grow_with_whatever_a_value_holds():
+def test_weights_grow_with_the_content_of_a_value():
     assert weight("x" * 1_000) >= 1_000
     assert weight({"a": ["x" * 1_000] * 3}) >= 3_000
     assert weight("\N{PLAYING CARD ACE OF SPADES}" * 1_000) >= 4_000
@@ -132,7 +132,7 @@ def test_weights_grow_with_whatever_a_value_holds():
     assert weight(MessagePosted(content=(Text(text="x" * 5_000),))) >= 5_000
     assert weight([[0]] * 1_000) > 10 * weight([0])
     many = {"cards": [{"id": number, "at": {"x": 1.5}, "names": ["seven", "7"]} for number in range(1_000)]}
-    # Each card is weighed alone, as one of many, and beside what is no JSON.
+    # Each card is weighed alone, as one of many, and beside a value that is no JSON.
     exact = sum(weight(card) for card in many["cards"])
     for value in (many, {"cards": [*many["cards"], b""]}):
         assert exact / 2 < weight(value) < exact * 2

@@ -1,4 +1,4 @@
-"""Calls from outside: nothing of them is part of a memory, and what they ask for is looked at once."""
+"""Calls from outside: no memory contains them, and their request is checked once."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,7 +23,7 @@ NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
     [ToolRequested(native_call_id="caller:a:k", tool="t"), ToolFinished(native_call_id="c", outcome="success")],
     ids=lambda event: event.kind,
 )
-def test_what_callers_do_is_no_activity_of_the_runtime(event: Event) -> None:
+def test_calls_from_outside_are_no_activity_of_the_runtime(event: Event) -> None:
     known = Remembered(running=True, active_at=NOW)
     direction = "from_runtime" if event.kind == "tool.requested" else "to_runtime"
     origin = Origin(CALLER, "dragoman/1")
@@ -31,7 +31,7 @@ def test_what_callers_do_is_no_activity_of_the_runtime(event: Event) -> None:
     assert fold(known, recorded) == known
 
 
-def test_what_is_asked_from_outside_is_checked_once() -> None:
+def test_a_call_from_outside_is_checked_once() -> None:
     harness, checked = Harness(), list[tuple[str, Mapping[str, Any]]]()
 
     def fit(tool: str, arguments: Mapping[str, Any]) -> Fitted:

@@ -1,4 +1,4 @@
-"""What the core makes of tool calls: routing, refusals, outcomes, repeats, retries, deadlines."""
+"""Tool calls in the core: routing, refusals, outcomes, repeats, retries, deadlines."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -125,7 +125,7 @@ def test_a_declared_tool_without_a_route_is_answered_as_not_available():
     assert harness.sent[0]["error"] == "The tool 'lonely' is not available here."
 
 
-def test_an_unrouted_call_is_left_to_another_client_where_so_configured():
+def test_an_unrouted_call_can_be_left_to_another_client():
     harness = Harness(unrouted="ignore")
     harness.call(tool="fly")
     assert harness.kinds == ["tool.requested"]
@@ -199,7 +199,7 @@ def _ended(harness: Harness) -> Call:
     )
 
 
-def test_a_settled_call_asked_again_gets_its_stored_outcome_again():
+def test_a_repeat_of_a_settled_call_gets_its_stored_outcome():
     harness = Harness()
     harness.call()
     sha = next(iter(harness.view.calls.values())).args_sha
@@ -236,7 +236,7 @@ def test_a_call_without_a_free_slot_is_queued_and_claimed_later():
 
 
 @pytest.mark.parametrize("answer", [NeverSent("no connection"), NotProcessed("busy", timedelta(seconds=1))])
-def test_what_was_certainly_not_done_is_tried_again_for_every_executor(answer: NeverSent | NotProcessed):
+def test_an_attempt_that_certainly_did_nothing_is_retried_for_every_executor(answer: NeverSent | NotProcessed):
     harness = Harness()
     harness.call(tool="slow_thing", arguments={})
     harness.answer(answer)
@@ -245,7 +245,7 @@ def test_what_was_certainly_not_done_is_tried_again_for_every_executor(answer: N
     assert harness.sent == []
 
 
-def test_what_may_have_been_done_is_tried_again_only_where_that_does_no_harm():
+def test_an_uncertain_attempt_is_retried_only_for_idempotent_executors():
     harness = Harness()
     harness.call()
     harness.answer(Uncertain("the connection broke"))
@@ -263,7 +263,7 @@ def test_attempts_end_and_the_last_reason_is_told():
     harness.decide(lambda builder: calls.claim(builder, harness.id_of("tc-1")))
     harness.answer(Uncertain("no answer"), attempt=2)
     assert harness.sent[0]["error"] == "outcome unknown: no answer (after 2 attempts)"
-    # It is over by itself, and so is one with an answer.
+    # It ends without an answer, as with one.
     assert harness.released == []
     harness.call("tc-2")
     harness.answer(DONE, native="tc-2")
@@ -295,7 +295,7 @@ def test_a_waiting_call_is_not_sent_behind_its_deadline():
 
 
 @pytest.mark.parametrize("idempotent", [False, True])
-def test_only_what_is_not_tried_again_says_so_after_a_restart(idempotent: bool):
+def test_after_a_restart_only_calls_without_a_retry_say_so(idempotent: bool):
     policy = RetryPolicy(idempotent=idempotent, attempts=8)
     harness = Harness(executors={"cards": policy})
     harness.call()
@@ -420,7 +420,7 @@ def test_huma_0_1_is_told_as_much_of_a_longer_result_as_the_wire_takes(result: s
 
 
 @pytest.mark.requirement("A11")
-def test_a_result_of_emoji_is_cut_by_what_the_runtime_counts():
+def test_a_result_of_emoji_is_cut_by_the_units_of_the_runtime():
     harness = Harness()
     harness.call()
     harness.answer(Answered(Outcome(outcome="success", result="\U0001f600" * 40_000)))
@@ -466,7 +466,7 @@ def forget_executors(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("state", ["queued", "dispatched"])
-def test_a_call_whose_executor_is_gone_ends_on_restart_and_says_whether_it_may_have_run(state: str):
+def test_a_call_of_a_removed_executor_ends_on_restart_and_says_if_it_may_have_run(state: str):
     harness = Harness(slots=0 if state == "queued" else 1)
     harness.call()
     forget_executors(harness)
@@ -477,7 +477,7 @@ def test_a_call_whose_executor_is_gone_ends_on_restart_and_says_whether_it_may_h
     assert harness.sent[0]["error"].endswith(f"executor 'cards' is no longer configured; {what}")
 
 
-def test_a_queued_call_whose_executor_is_gone_stays_unknown_where_an_earlier_attempt_may_have_run():
+def test_a_queued_call_of_a_removed_executor_is_unknown_after_an_uncertain_attempt():
     harness = Harness()
     harness.call()
     harness.answer(Uncertain("the connection was lost"))
@@ -528,7 +528,7 @@ def test_a_202_of_an_executor_that_is_gone_meanwhile_is_waited_for():
     assert harness.sent == []
 
 
-def test_a_call_whose_executor_is_not_there_fails_at_once_and_waits_for_an_operator():
+def test_a_call_of_an_unreachable_executor_fails_at_once_and_waits_for_an_operator():
     harness = Harness()
     harness.slots, harness.missing = 0, "'cards' has been unreachable since 12:00:00 UTC (no connection)"
     harness.call()
@@ -564,7 +564,7 @@ def test_an_outcome_that_an_earlier_attempt_made_unsure_stays_unknown():
 
 
 @pytest.mark.parametrize("state", ["queued", "dispatched"])
-def test_a_call_whose_request_cannot_be_read_is_not_carried_out_as_another(state: str):
+def test_a_call_with_an_unreadable_request_does_not_run_with_other_arguments(state: str):
     harness = Harness()
     harness.slots = 0 if state == "queued" else 1
     harness.call()

@@ -1,4 +1,4 @@
-"""Who may give a call up, and what everybody is told then."""
+"""Cancels of calls: by the agent, a client or an operator, and the messages to the others."""
 
 import pytest
 
@@ -52,7 +52,7 @@ def test_a_withdrawn_call_that_has_not_left_is_answered_and_no_executor_told():
 
 
 @pytest.mark.requirement("A2")
-def test_a_cancel_is_matched_by_its_id_whatever_name_it_carries():
+def test_a_cancel_is_matched_by_its_id_and_not_by_its_name():
     harness = Harness()
     harness.call()
     harness.cancel(toolName="another")
@@ -118,7 +118,7 @@ def test_an_operator_gives_the_executor_a_grace_and_the_first_answer_wins():
     assert harness.sent[0]["outcome"] == "success"
 
 
-def test_an_operators_cancel_ends_the_call_when_the_grace_is_over():
+def test_an_operators_cancel_ends_the_call_after_the_grace():
     harness = Harness()
     harness.call()
     harness.decide(lambda builder: calls.cancel(builder, harness.id_of("tc-1"), reason="stuck"))

@@ -1,4 +1,4 @@
-"""What becomes of outbound events when a link comes back."""
+"""Outbound events on a new link."""
 
 from datetime import timedelta
 from typing import Any
@@ -75,7 +75,7 @@ def _wakes(*, attempt: int = 0, lost: frozenset[int] = frozenset(), working: boo
     return event.wakes_agent
 
 
-def test_a_waking_context_said_again_does_not_wake_an_agent_that_waits_for_calls():
+def test_a_repeated_waking_context_does_not_wake_an_agent_that_waits_for_calls():
     assert not _wakes(attempt=1, working=True)
     assert not _wakes(lost=frozenset({4}), working=True)
     assert _wakes(attempt=1, working=False)
@@ -105,7 +105,7 @@ def test_the_time_of_a_confirmation_runs_from_its_message():
         assert plan.fate == fate
 
 
-def test_what_an_earlier_process_may_have_said_is_not_said_twice_but_listed():
+def test_an_event_that_an_earlier_process_may_have_sent_is_listed_and_not_sent_again():
     hello = MessagePosted(content=(Text(text="hi"),))
     assert _fates([_row(5, hello, attempt=1)], unsure_up_to=5, adapter=HUMA_0_1) == ["unknown"]
     assert _fates([_row(5, hello, attempt=0)], unsure_up_to=5, adapter=HUMA_0_1) == ["send"]

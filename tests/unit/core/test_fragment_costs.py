@@ -1,4 +1,4 @@
-"""What a route that looks at arguments costs each call of its tool."""
+"""The cost of a route with arguments for each call of its tool."""
 
 import timeit
 from typing import Any

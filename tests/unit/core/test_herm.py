@@ -1,4 +1,4 @@
-"""What the core makes of Herm: one message a turn, questions by id, catch-up, cut-off texts, secrets."""
+"""Herm in the core: one message a turn, questions by id, catch-up, cut-off texts, secrets."""
 
 from typing import Any
 
@@ -78,7 +78,7 @@ def test_a_custom_tool_is_executed_and_its_updates_lead_the_result():
 
 
 @pytest.mark.requirement("H56")
-def test_a_turn_that_waits_for_us_ends_nothing_and_one_that_ends_settles_what_is_open():
+def test_only_the_end_of_a_turn_settles_its_open_calls():
     herm = Herm()
     herm.hear("session.status_running")
     herm.wants("c1")
@@ -98,7 +98,7 @@ def test_the_same_event_twice_is_recorded_once():
     assert herm.harness.step.events == ()
 
 
-def test_history_is_recorded_and_only_what_is_still_open_is_acted_on():
+def test_history_is_recorded_and_only_open_calls_run():
     herm = Herm(routes=(Route(tool="ask_*", to="cards"), Route(event="question.asked", to="chat")))
     herm.harness.decide(inbound.connecting)
     herm.wants("done")
@@ -220,7 +220,7 @@ def test_a_question_is_answered_by_its_interaction_and_an_empty_answer_is_kept()
     assert (change.state, change.answered_by) == ("answered", "me")
 
 
-def test_questions_nobody_answers_are_denied_and_skipped_in_time():
+def test_questions_without_an_answer_are_denied_or_skipped_in_time():
     herm = Herm()
     _approvals(herm)
     herm.hear("agent.clarify_request", request_id="q1", question="Which?", choices=None)
@@ -272,7 +272,7 @@ def test_of_a_long_text_that_was_cut_off_the_end_is_kept():
     assert cut.content[0].model_dump()["text"] == "".join(pieces)[-65_536:]
 
 
-def test_a_whole_text_replaces_what_was_streamed():
+def test_a_whole_text_replaces_the_streamed_one():
     herm = Herm()
     herm.hear("agent.message", content=[{"type": "text", "text": "Hel"}], delta=True)
     herm.hear("agent.message", content=[{"type": "text", "text": "Hello"}], delta=False)
@@ -280,7 +280,7 @@ def test_a_whole_text_replaces_what_was_streamed():
     assert [event.complete for event in herm.recorded if isinstance(event, MessagePosted)] == [True]
 
 
-def test_what_herm_runs_itself_is_recorded_and_not_executed():
+def test_herms_own_actions_are_recorded_and_not_executed():
     herm = Herm()
     herm.hear("agent.tool_use", id="t1", tool="terminal", input={"command": "ls"}, status="running")
     herm.hear(

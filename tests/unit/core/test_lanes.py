@@ -1,4 +1,4 @@
-"""What leaves next, and what a fresh link is told where each context replaces the one before."""
+"""The order of sends, and the first events on a new link if each context replaces the last one."""
 
 from dataclasses import replace
 from typing import Any, get_args
@@ -43,7 +43,7 @@ def test_each_event_leaves_once_by_lane_or_by_place_and_never_behind_a_later_one
         return (PLACES.index(item.place) if in_order else LANES.index(item.lane), item.sequence)
 
     assert _all_of(lanes, held) == sorted((one for one in items if one.sequence not in held), key=rank)
-    # What had to wait is all still there.
+    # All waiting events are still queued.
     assert _all_of(lanes) == sorted((one for one in items if one.sequence in held), key=rank)
     assert not lanes.count
 
@@ -129,7 +129,7 @@ def test_while_a_link_stands_nothing_is_left_out_and_nothing_changes_its_place()
     ]
 
 
-def test_what_says_the_newest_state_already_is_left_as_it_is() -> None:
+def test_an_event_with_the_newest_state_is_not_changed() -> None:
     said = _row(3, replace_context(NEWEST)).envelope
     item = Transmit(3, "turn", "context.updated", (), state=said)
     assert renew(item, MEMORY, HUMA_0_2.codec(), "conversationHistory") is item

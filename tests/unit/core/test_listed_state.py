@@ -42,7 +42,7 @@ def _last_moved(harness: Harness) -> str | None:
 @pytest.mark.parametrize(
     ("adapter", "first"), [(HUMA_0_1, "idle"), (HUMA_0_2, "idle"), (OPENHANDS, "starting"), (HERM, "starting")]
 )
-def test_before_the_first_state_a_session_starts_where_its_protocol_tells_of_turns(adapter: Adapter, first: str):
+def test_before_the_first_state_a_session_is_starting_if_its_protocol_reports_turns(adapter: Adapter, first: str):
     harness = Harness(adapter)
     assert harness.listed == first
     harness.decide(lifecycle.recover)
@@ -86,7 +86,7 @@ def test_a_closed_session_is_listed_as_closed():
 
 
 @pytest.mark.requirement("OH15", "OH17")
-def test_a_state_gone_by_is_on_record_and_changes_nothing():
+def test_an_outdated_state_is_recorded_and_changes_nothing():
     harness = Harness(OPENHANDS)
     harness.receive(_state(3, "awaiting_user_input"), channel="oh_event")
     before = harness.view.memory

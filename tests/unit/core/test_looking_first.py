@@ -1,4 +1,4 @@
-"""An outcome that may have left already: is it still waited for? What a replay shows of it decides."""
+"""An outcome that may have been sent already: the replay shows if the runtime still waits for it."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,7 +25,7 @@ def asks(native: str) -> Move:
 
 
 def waits(*natives: str) -> Move:
-    """The turn waits for these, or has ended where there are none."""
+    """The turn waits for these calls, or has ended without any."""
     return lambda herm: herm.idle(*natives)
 
 
@@ -44,7 +44,7 @@ def echoes(native: str) -> Move:
 
 
 def restarts(herm: Herm) -> None:
-    """Another process goes on with what is on record, on a link that replays what was missed."""
+    """Continue in another process, on a link that replays the missed events."""
     view = herm.harness.view
     memory = from_snapshot(to_snapshot(view.last_sequence, view.memory)).memory
     herm.harness.view = replace(herm.harness.view, memory=memory)
@@ -52,7 +52,7 @@ def restarts(herm: Herm) -> None:
 
 
 def play(*moves: Move) -> tuple[Herm, list[SendChange]]:
-    """Make these moves, then catch up; returns what the replay told of sends."""
+    """Make these moves, then catch up; return the sends that the replay has shown."""
     herm, told = Herm(), list[SendChange]()
     for move in moves:
         move(herm)
@@ -98,18 +98,18 @@ def plan(herm: Herm, native: str, *, asked_again: bool = False, capabilities: An
         ((asks("a"), asks("b"), waits("a", "b"), answers("a"), restarts, runs), None),
         ((waits("a"), runs, waits(), asks("a"), answers("a"), restarts), None),
         ((asks("a"), waits("a"), answers("a"), restarts, runs, waits("a")), None),
-        # What it waited for it got, from us or from somebody else.
+        # It got its outcome, from us or from another client.
         ((asks("a"), waits("a"), answers("a"), restarts, runs), NOT_AWAITED),
         ((asks("a"), waits("a"), answers("a"), restarts, runs, waits("b")), NOT_AWAITED),
         ((asks("a"), waits("a"), answers("a"), runs, restarts), NOT_AWAITED),
         ((asks("a"), asks("b"), waits("a", "b"), answers("a"), restarts, waits("b")), NOT_AWAITED),
         ((asks("a"), answers("a"), restarts, waits("a"), runs), NOT_AWAITED),
-        # Its turn is over, whatever it was named.
+        # Its turn has ended, with or without call ids.
         ((asks("a"), answers("a"), restarts, waits()), TURN_OVER),
         ((asks("a"), waits("a"), answers("a"), restarts, runs, waits(), runs, waits("b")), TURN_OVER),
     ],
 )
-def test_an_outcome_is_sent_again_only_where_the_runtime_has_not_shown_that_it_waits_no_longer(
+def test_an_outcome_is_sent_again_unless_the_replay_shows_that_the_runtime_has_it(
     moves: tuple[Move, ...], reason: str | None
 ):
     herm, _ = play(*moves)
@@ -127,7 +127,7 @@ def test_an_answer_that_the_runtime_shows_settles_ours(moves: tuple[Move, ...], 
     assert told == [SendChange(sequence, RUNTIME, "delivered", reason=reason)]
 
 
-def test_an_answer_of_somebody_else_settles_nothing_of_ours():
+def test_an_answer_of_another_client_settles_no_outcome_of_ours():
     _, told = play(asks("a"), waits("a"), restarts, echoes("a"), echoes("a"))
     assert told == []
 
@@ -147,7 +147,7 @@ def test_an_id_that_is_used_again_is_waited_for_anew():
     assert plan(herm, "a").fate == "send"
 
 
-def test_what_is_remembered_of_calls_ends_with_their_turn():
+def test_the_memory_of_calls_ends_with_their_turn():
     herm, _ = play(asks("a"), waits("a"), answers("a"), runs)
     assert set(herm.harness.view.memory.hosted) == {"a"}
     herm.idle()

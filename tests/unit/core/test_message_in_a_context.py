@@ -33,12 +33,12 @@ def test_openhands_is_told_the_message_and_before_it_the_rest(wakes: bool):
     assert payload["args"]["content"] == 'Alice is in the den.\n{"room":"den"}\nLook!'
     assert payload["args"]["image_urls"] == [IMAGE]
     assert ("narrowed", "") in _posted(harness, sequence)
-    # What was held has been said.
+    # The held contexts are sent.
     harness.post(MessagePosted(content=(Text(text="And?"),)))
     assert harness.sent[0]["args"]["content"] == "And?"
 
 
-def test_herm_is_told_the_message_and_before_it_what_was_held_and_the_rest():
+def test_herm_gets_held_contexts_and_the_rest_before_the_message():
     harness = Harness(HERM)
     harness.post(ContextUpdated(name="door", context={"door": "open"}, description="The door opens."))
     assert harness.sent == []
@@ -48,7 +48,7 @@ def test_herm_is_told_the_message_and_before_it_what_was_held_and_the_rest():
     texts = [block["text"] for block in payload["content"]]
     assert texts[0] == 'The door opens.\nAlice is in the den.\n{"room":"den"}'
     assert texts[1] == "Look!"
-    # Each image that cannot go is a loss of its own, told to whoever posted it.
+    # Each image that cannot be sent is a loss of its own in the response.
     assert [loss for loss in _posted(harness, sequence) if loss[1].startswith("/message/content/")]
 
 
@@ -104,7 +104,7 @@ def test_a_context_that_says_nothing_else_puts_nothing_before_its_message():
         (HERM, ContextUpdated(name="x", context={"a": 1}, wakes_agent=True)),
     ],
 )
-def test_whoever_posts_is_told_what_is_lost_by_what_is_said_in_its_place(adapter: Adapter, event: Any):
+def test_the_client_sees_the_losses_of_the_form_that_is_sent_instead(adapter: Adapter, event: Any):
     harness = Harness(adapter)
     sequence = harness.post(event)
     said, _ = harness.journal[-1]

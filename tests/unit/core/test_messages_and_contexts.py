@@ -1,4 +1,4 @@
-"""Bursts and their confirmations, full contexts, hydration, turns, and what clients post."""
+"""Bursts and their confirmations, full contexts, hydration, turns, and posted events."""
 
 from datetime import timedelta
 from typing import Any
@@ -38,7 +38,7 @@ def _user(text: str) -> MessagePosted:
 
 
 @pytest.mark.requirement("N76", "N79", "A29", "N22")
-def test_a_message_nobody_routes_is_confirmed_once_with_the_full_context():
+def test_a_message_without_a_route_is_confirmed_once_with_the_full_context():
     harness = Harness()
     harness.post(ContextUpdated(name="start", context={"group": "Movie Night"}, description=""))
     harness.send("How about Inception?", index=0, count=2)
@@ -179,7 +179,7 @@ def test_the_executor_of_an_aborted_burst_still_reports_its_delivery() -> None:
     assert harness.sent[0]["data"]["success"] is True
 
 
-def test_a_client_cannot_confirm_where_something_else_does() -> None:
+def test_a_client_cannot_confirm_if_something_else_does() -> None:
     harness = Harness()
     harness.send()
     with pytest.raises(Conflict, match="`confirm: recorded`, not `client`"):
@@ -338,7 +338,7 @@ def test_the_messages_that_wait_for_a_confirmation_are_bounded_and_the_next_one_
 
 
 @pytest.mark.requirement("L9", "A29")
-def test_a_context_is_sent_as_given_with_the_conversation_added_where_it_is_missing():
+def test_a_context_is_sent_as_given_and_a_missing_conversation_is_added():
     harness = Harness()
     harness.post(_user("What movie?"))
     harness.post(ContextUpdated(name="joined", context={"group": 1}, description="Bob joined", wakes_agent=True))
@@ -434,14 +434,14 @@ def test_a_0_1_link_is_hydrated_only_by_option():
     assert harness.sent[0]["content"]["name"] == "hydration"
 
 
-def test_a_steer_is_said_in_words_with_a_loss_where_there_is_no_steer():
+def test_a_steer_becomes_a_message_with_a_loss_if_the_protocol_has_none():
     harness = Harness()
     harness.post(TurnSteered(text="Keep it short."))
     assert harness.sent[0]["description"] == "Keep it short."
     assert [loss.how for loss in harness.step.events[-1].losses] == ["narrowed"]
 
 
-def test_what_no_words_exist_for_is_refused_and_nothing_recorded():
+def test_an_event_that_the_protocol_cannot_express_is_refused_and_not_recorded():
     harness = Harness()
     with pytest.raises(Inexpressible, match=r"action\.ordered"):
         harness.post(ActionOrdered(action="run", arguments={"command": "ls"}))

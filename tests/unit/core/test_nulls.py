@@ -87,7 +87,7 @@ def test_a_null_that_an_optional_member_refuses_is_dropped(
     assert found.problem is None
     assert found.arguments == GOOD | fitted
     assert [(loss.how, loss.path) for loss in found.losses] == [("dropped", f"/arguments{path}") for path in paths]
-    # What the agent sent stays as it was.
+    # The arguments of the agent are not changed.
     assert repr(arguments) == before
     event = ToolRequested(native_call_id="n", tool="t", arguments=arguments)
     recorded = Envelope(EventId("e"), SessionId("s"), 1, START, "from_runtime", event, losses=found.losses)
@@ -118,7 +118,7 @@ def test_a_null_of_anything_else_is_refused_with_its_place(given: dict[str, Any]
     assert (found.arguments, found.losses) == (GOOD | given, ())
 
 
-def test_only_what_is_wrong_beside_the_nulls_is_told() -> None:
+def test_errors_beside_nulls_are_reported_without_the_nulls() -> None:
     found = validator().fit("t", {"rank": 7, "player": None})
     assert found.problem == "Invalid arguments for 't': at /rank: 7 is not allowed; it must be a string."
 

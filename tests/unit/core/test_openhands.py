@@ -1,4 +1,4 @@
-"""What the core makes of recorded OpenHands conversations: echoes, approvals by state, delegates, history."""
+"""Recorded OpenHands conversations in the core: echoes, approvals by state, delegates, history."""
 
 import json
 from dataclasses import replace
@@ -190,7 +190,7 @@ def test_without_numbers_only_an_action_that_says_that_it_waits_is_asked_about()
 
 
 @pytest.mark.requirement("OH44")
-def test_an_older_edit_whose_end_is_late_is_not_asked_about():
+def test_an_older_edit_with_a_late_end_raises_no_question():
     harness = Harness(OPENHANDS, routes=POLICY)
     _hear(harness, _edit(1, correlation="c0"), _state(2, "awaiting_user_confirmation"))
     assert harness.view.memory.asked == ()
@@ -202,7 +202,7 @@ def test_an_older_edit_whose_end_is_late_is_not_asked_about():
 def test_a_later_state_ends_a_question_that_an_earlier_one_asked():
     harness = Harness(OPENHANDS)
     _hear(harness, _state(1, "awaiting_user_confirmation"), _edit(2, correlation="c0"))
-    # What was between them a link did not show.
+    # The link did not show the events between them.
     _hear(harness, _state(9, "awaiting_user_confirmation"))
     assert harness.view.memory.asked == ()
     assert [change.state for change in harness.step.interactions] == ["moot"]
@@ -239,7 +239,7 @@ def test_a_confirmed_action_sent_again_supersedes_the_first_and_asks_nothing_mor
     assert again.supersedes == "2"
 
 
-def test_an_approval_nobody_waits_for_any_more_is_refused():
+def test_an_approval_of_a_question_that_has_ended_is_refused():
     harness = Harness(OPENHANDS)
     _hear(
         harness,
@@ -271,7 +271,7 @@ def test_states_between_a_delegate_and_its_answer_end_nothing():
         if payload.get("extras", {}).get("agent_state") in {"error", "stopped"}:
             assert harness.view.memory.running
         if payload.get("observation") == "delegate":
-            # The agent itself goes on without saying so, and lists show what was recorded last.
+            # The agent continues without an event, and lists show the last recorded one.
             moved = harness.journal[-1][0].event
             assert (moved.kind, moved.state, harness.listed) == ("session.moved", "running", "running")
     assert not harness.view.memory.running
@@ -279,7 +279,7 @@ def test_states_between_a_delegate_and_its_answer_end_nothing():
 
 
 @pytest.mark.requirement("OH48")
-def test_what_is_said_to_a_delegate_is_not_recorded_as_said_by_a_client():
+def test_a_message_to_a_delegate_is_not_recorded_as_one_of_a_client():
     harness = Harness(OPENHANDS)
     _hear(harness, *_lines("delegate"))
     said = [new for new, _ in harness.journal if isinstance(new.event, MessagePosted)]
@@ -287,7 +287,7 @@ def test_what_is_said_to_a_delegate_is_not_recorded_as_said_by_a_client():
     assert (task.direction, task.event.author.role) == ("from_runtime", "system")
     assert [(loss.how, loss.path) for loss in task.losses] == [("narrowed", "/source")]
     assert [text_of(new.event.content) for new in said if new.direction == "to_runtime"] == ["SCENARIO:delegate"]
-    # Whoever says the same later is a client.
+    # A later message with the same text is one of a client.
     again = next(line for line in _lines("delegate") if "TASK" in str(line.get("message")))
     _hear(harness, again | {"id": 99, "timestamp": "2026-11-20T19:59:00.000000"})
     assert harness.journal[-1][0].direction == "to_runtime"
@@ -383,8 +383,8 @@ def test_a_context_waits_for_the_next_message():
     harness = Harness(OPENHANDS)
     harness.post(ContextUpdated(name="files", context={"open": "a.py"}, description="a.py is open"))
     assert harness.sent == []
-    harness.post(MessagePosted(content=(Text(text="Mend it."),)))
-    assert harness.sent[0]["args"]["content"] == 'a.py is open\n{"open":"a.py"}\nMend it.'
+    harness.post(MessagePosted(content=(Text(text="Repair it."),)))
+    assert harness.sent[0]["args"]["content"] == 'a.py is open\n{"open":"a.py"}\nRepair it.'
     harness.post(MessagePosted(content=(Text(text="And test it."),)))
     assert harness.sent[0]["args"]["content"] == "And test it."
 

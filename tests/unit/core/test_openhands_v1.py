@@ -1,4 +1,4 @@
-"""What the core makes of OpenHands V1: approvals of a group, abandoned actions, calls of our tools, streamed text."""
+"""OpenHands V1 in the core: approvals of a group, abandoned actions, calls of our tools, streamed text."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ POLICY = (Route(event="approval.asked", to="chat"), Route(tool="ask_*", to="card
 
 
 class Conversation:
-    """A conversation whose agent acts; each event has the next sequence."""
+    """A conversation with an acting agent; each event has the next sequence."""
 
     def __init__(self, **given: Any) -> None:
         self.harness = Harness(OPENHANDS_V1, routes=POLICY, **given)

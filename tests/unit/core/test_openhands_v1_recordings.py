@@ -1,4 +1,4 @@
-"""What the core makes of the recorded conversations of OpenHands V1, and of ids that repeat."""
+"""Recorded conversations of OpenHands V1 in the core, and repeated ids."""
 
 import json
 from pathlib import Path
@@ -74,7 +74,7 @@ def conversation() -> Conversation:
 
 @pytest.mark.requirement("OV9", "OV22")
 @pytest.mark.parametrize("name", NAMES)
-def test_a_conversation_that_is_told_again_records_nothing_twice(name: str, conversation: Conversation) -> None:
+def test_a_repeated_conversation_records_nothing_twice(name: str, conversation: Conversation) -> None:
     stored = [frame for frame in frames(name) if frame["type"] == "durable"]
     conversation.hears(*stored)
     before = len(conversation.harness.journal)
@@ -110,7 +110,7 @@ def test_the_recorded_state_asks_for_the_approval_of_the_held_action() -> None:
 
 @pytest.mark.requirement("OV55", "OV51")
 @pytest.mark.parametrize("title", ["mcp__dragoman__ask_for_cards", "mcp.dragoman.ask_for_cards"])
-def test_an_acp_call_whose_arguments_come_late_is_one_call_linked_to_ours(title: str) -> None:
+def test_an_acp_call_with_late_arguments_is_one_call_linked_to_ours(title: str) -> None:
     conversation = Conversation()
     known: Any = GOOD
     if title.startswith("mcp."):

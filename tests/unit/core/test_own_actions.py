@@ -48,7 +48,7 @@ class Agent:
         return self.hears(action=action, args=args, message="I am interacting with the MCP server")
 
     def seen(self, cause: int, *, error: str | None = None, observation: str = "mcp", content: str = "{}") -> int:
-        """The runtime's link tells what came of it."""
+        """The runtime's link reports its result."""
         if error is not None:
             return self.hears(observation="error", content=error, extras={"error_id": STOPPED}, cause=cause)
         return self.hears(observation=observation, content=content, extras={"name": "n", "arguments": {}}, cause=cause)
@@ -93,7 +93,7 @@ class Agent:
 
     @property
     def own(self) -> list[str | None]:
-        """What the runtime's own requests and ends are linked to, as they were recorded."""
+        """The links of the runtime's own requests and ends, in the order of their events."""
         return [
             one.linked_to
             for one in self.journal
@@ -102,7 +102,7 @@ class Agent:
         ]
 
     def check(self) -> None:
-        """Whatever is remembered is folded from the journal, and comes back from a snapshot."""
+        """The memory is the fold of the journal, and survives a snapshot."""
         memory, view = Remembered(echoes=True, delegates=True), self.harness.view
         for one in self.journal:
             memory = fold(memory, one)
@@ -119,7 +119,7 @@ def agent() -> Agent:
 
 
 def restart(agent: Agent) -> None:
-    """Another process takes the session up from what is written."""
+    """Continue the session in another process, from the store."""
     view = agent.harness.view
     kept = from_snapshot(to_snapshot(view.last_sequence, view.memory)).memory
     agent.harness.view = replace(view, memory=kept)
@@ -192,7 +192,7 @@ def test_of_equal_ones_the_oldest_belong_together(agent: Agent, *, call_first: b
 
 
 @pytest.mark.parametrize("call_first", [False, True])
-def test_arguments_tell_apart_what_happens_side_by_side(agent: Agent, *, call_first: bool) -> None:
+def test_arguments_tell_concurrent_actions_apart(agent: Agent, *, call_first: bool) -> None:
     moves: list[Callable[[], Any]] = [
         lambda: agent.acts(GOOD),
         lambda: agent.acts(OTHER),
@@ -239,7 +239,7 @@ def test_another_tool_is_another_call(agent: Agent, name: str) -> None:
 
 
 @pytest.mark.parametrize("broken", [{"name": 7}, {"arguments": "x"}, {"name": None, "arguments": None}])
-def test_an_action_that_does_not_say_what_it_calls_is_left_alone(agent: Agent, broken: dict[str, Any]) -> None:
+def test_an_action_without_a_tool_name_is_not_linked(agent: Agent, broken: dict[str, Any]) -> None:
     args = {"name": ASK.name, "arguments": GOOD, **broken}
     number = agent.hears(action="call_tool_mcp", args=args)
     agent.asks()
@@ -260,7 +260,7 @@ def test_an_action_that_ended_without_a_call_was_not_made_here(agent: Agent) -> 
 
 
 @pytest.mark.parametrize("caller", ["backend", "tool token", "mcp client"])
-def test_only_who_came_by_the_ticket_is_the_agent(agent: Agent, caller: str) -> None:
+def test_only_a_client_with_the_ticket_is_the_agent(agent: Agent, caller: str) -> None:
     number = agent.acts()
     agent.asks(caller=caller)
     agent.seen(number)
@@ -268,7 +268,7 @@ def test_only_who_came_by_the_ticket_is_the_agent(agent: Agent, caller: str) -> 
     assert agent.harness.view.memory.unlinked == ()
 
 
-def test_where_a_protocol_has_no_such_action_nothing_is_remembered_of_calls() -> None:
+def test_a_protocol_without_such_actions_keeps_no_memory_of_calls() -> None:
     agent = Agent(HERM)
     agent.asks()
     assert agent.harness.view.memory.unlinked == ()
@@ -285,7 +285,7 @@ def test_a_call_that_no_action_tells_of_is_given_up_after_a_while_on_a_link_that
     assert agent.links == []
 
 
-def test_what_history_tells_is_linked_however_long_ago_it_was(agent: Agent) -> None:
+def test_actions_of_the_history_are_linked_at_any_age(agent: Agent) -> None:
     call_id = agent.asks()
     agent.answers(call_id)
     agent.harness.decide(inbound.connecting)
@@ -308,10 +308,10 @@ def test_only_so_many_of_either_are_kept(agent: Agent) -> None:
     agent.check()
 
 
-# What the agent gives up -----------------------------------------------------------------------------------
+# Abandoned actions -----------------------------------------------------------------------------------
 
 
-def test_what_an_agent_gives_up_ends_the_call_and_tells_the_executor(agent: Agent) -> None:
+def test_an_action_that_the_agent_abandons_ends_its_call_and_cancels_at_the_executor(agent: Agent) -> None:
     number = agent.acts()
     call_id = agent.asks()
     agent.seen(number, error="The agent was stopped.")
@@ -332,7 +332,7 @@ def test_an_action_that_fails_ends_no_call(agent: Agent) -> None:
     assert list(agent.harness.view.calls) == [call_id]
 
 
-def test_what_an_agent_gives_up_ends_no_call_that_began_before_with_other_arguments(agent: Agent) -> None:
+def test_an_abandoned_action_ends_no_earlier_call_with_other_arguments(agent: Agent) -> None:
     before = agent.asks(OTHER, key="before")
     number = agent.acts()
     agent.seen(number, error="The agent was stopped.")
@@ -343,7 +343,7 @@ def test_what_an_agent_gives_up_ends_no_call_that_began_before_with_other_argume
     assert (agent.links, list(agent.harness.view.calls)) == ([(str(number), since)], [before])
 
 
-def test_what_history_shows_as_given_up_ends_its_call_at_once_because_memory_may_not_keep_the_action(
+def test_an_action_that_the_history_shows_as_abandoned_ends_its_call_at_once(
     agent: Agent,
 ) -> None:
     number = agent.acts()
@@ -366,7 +366,7 @@ def test_a_call_of_an_action_that_was_given_up_before_is_not_begun(agent: Agent)
     agent.check()
 
 
-def test_once_the_agent_goes_on_its_calls_are_no_longer_those_that_it_gave_up(agent: Agent) -> None:
+def test_calls_after_the_agent_continues_are_not_the_abandoned_ones(agent: Agent) -> None:
     number = agent.acts()
     agent.state("stopped")
     agent.seen(number, error="The agent was stopped.")
@@ -397,7 +397,7 @@ def test_a_call_that_comes_behind_the_end_of_its_turn_is_still_its_actions(agent
     assert list(agent.harness.view.calls) == [call_id]
 
 
-# Who says so -----------------------------------------------------------------------------------------------
+# Links in frames -----------------------------------------------------------------------------------------------
 
 
 def test_progress_that_pretends_to_be_a_link_is_progress(agent: Agent) -> None:
@@ -411,7 +411,7 @@ def test_progress_that_pretends_to_be_a_link_is_progress(agent: Agent) -> None:
     agent.check()
 
 
-def test_a_link_that_a_peer_says_is_believed_by_nobody(agent: Agent) -> None:
+def test_a_link_in_the_frame_of_a_peer_is_ignored(agent: Agent) -> None:
     agent.acts()
     before = agent.harness.view.memory
     said = CallLinked(native_call_id="11", tool=ASK.name, call_id="c")
@@ -439,7 +439,7 @@ def copies(agent: Agent) -> list[tuple[int, Any]]:
     return [(first + send.event_index, send.due_at) for send in agent.harness.step.sends]
 
 
-def test_a_linked_action_is_copied_to_nobody(copied: Agent) -> None:
+def test_a_linked_action_is_not_copied(copied: Agent) -> None:
     number = copied.acts()
     assert copies(copied) == [(1, copied.harness.now + HOLD)]
     call_id = copied.asks()
@@ -451,7 +451,7 @@ def test_a_linked_action_is_copied_to_nobody(copied: Agent) -> None:
     assert copies(copied) == []
 
 
-def test_an_action_whose_call_began_before_is_copied_to_nobody(copied: Agent) -> None:
+def test_an_action_with_an_earlier_call_is_not_copied(copied: Agent) -> None:
     copied.asks()
     copied.acts()
     assert copies(copied) == []
@@ -473,6 +473,6 @@ def test_copies_that_may_have_left_are_not_called_back(copied: Agent) -> None:
     assert copied.harness.step.send_changes == ()
 
 
-def test_an_action_that_surely_calls_no_tool_of_ours_is_copied_at_once(copied: Agent) -> None:
+def test_an_action_of_a_foreign_tool_is_copied_at_once(copied: Agent) -> None:
     copied.acts(name="another")
     assert copies(copied) == [(1, None)]

@@ -26,7 +26,7 @@ Event = dict[str, Any]
 
 
 class Reader:
-    """A gateway's session, link after link; keeps what it has put before people."""
+    """A gateway's session, link after link, and its questions to people."""
 
     def __init__(self, harness: Harness, view: SessionView, highest: int | None = None) -> None:
         self.shown: list[str] = []
@@ -66,7 +66,7 @@ class Reader:
 
     @property
     def asked(self) -> list[str]:
-        """What waits for a person now."""
+        """The current questions."""
         return [asked.event.id for asked in self.harness.view.memory.asked]
 
     def _saw(self, events: list[Event]) -> None:
@@ -79,14 +79,14 @@ class Reader:
 
 
 def recorded(name: str) -> list[Event]:
-    """What the server of a recorded conversation held."""
+    """The questions of a recorded conversation's server."""
     lines = [json.loads(line) for line in (CAPTURES / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
     found = {line["id"]: line for line in lines if "timestamp" in line}
     return [found[number] for number in sorted(found)]
 
 
 class Nobody:
-    """A wire that nobody listens to."""
+    """A wire without listeners."""
 
     async def broadcast(self, conversation_id: str, payload: Any) -> None: ...
     async def broadcast_text(self, conversation_id: str, packet: str) -> None: ...
@@ -155,7 +155,7 @@ SCRIPTS: tuple[Script, ...] = (
 
 
 async def played(script: Script) -> list[Event]:
-    """What the server of a simulated conversation holds."""
+    """The questions of a simulated conversation's server."""
     talk = SimConversation("c", Nobody(), Manners())
     talk.begin()
     await talk.warm_up()
@@ -164,7 +164,7 @@ async def played(script: Script) -> list[Event]:
 
 
 def waits(stored: list[Event]) -> list[str]:
-    """Say by the native events alone what waits: the newest action behind the state that says that one does."""
+    """Find the waiting action by the native events alone: the newest one behind the state for a waiting action."""
     states = [event for event in stored if event.get("observation") == "agent_state_changed"]
     if not states or states[-1]["extras"]["agent_state"] != "awaiting_user_confirmation":
         return []
@@ -194,7 +194,7 @@ def hold_all_readings_to_one_question(stored: list[Event]) -> list[str]:
             late = Reader(harness, begin)
             late.link(held, sorts=sorts)
             assert (late.asked, late.shown) == (wanted, wanted), told
-        # Where nothing waits, now and then is enough: all pairs take long.
+        # If nothing waits, a sample is enough: all pairs take long.
         for view, highest in first_parts[:-1] if wanted or length % 5 == 0 else ():
             second = Reader(harness, view, highest)
             second.link(held)

@@ -1,4 +1,4 @@
-"""What a step builder's `record` changes for whoever goes on with the builder: the number, the memory, no more."""
+"""The changes by `record` of a step builder: its number and its memory, nothing else."""
 
 from copy import copy
 from dataclasses import replace
@@ -76,7 +76,7 @@ def test_record_moves_the_number_and_the_memory_and_nothing_else(event: Event) -
     harness.decide(move)
 
 
-def test_whoever_goes_back_to_a_mark_finds_all_as_it_was() -> None:
+def test_going_back_to_a_mark_restores_everything() -> None:
     harness = Harness(routes=(*ROUTES, Route(event="*", copy_to=("log",))))
     harness.call("tc-1")
     harness.call("tc-2")

@@ -1,4 +1,4 @@
-"""What is sent again, for each kind that each protocol accepts (gateway/core/README.md#replays)."""
+"""Repeated sends, for each kind that each protocol accepts (gateway/core/README.md#replays)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -38,8 +38,8 @@ from tests.unit.core.harness import HERM, HUMA_0_1, HUMA_0_2, OPENHANDS, START, 
 
 Fate = Literal["send", "moot", "unknown", "dead"]
 Circumstance = Literal["crash", "cut", "silence", "waited"]
-"""The process that may have sent it died; its send broke off where an answer was to come; the link was lost while
-silence was to confirm it; it has certainly not left yet."""
+"""The process of a possible send died; the send was interrupted before its response; the link was lost before silence
+had confirmed the send; the send has certainly not started."""
 
 PAGE = Path(__file__).parents[3] / "gateway/core/README.md"
 
@@ -56,7 +56,7 @@ NO_ACK = "OpenHands: an acknowledgement. Without one the delivery is unknown"
 SETTLED = "404, 409 and 410 mean that the call is already settled"
 
 PLACE = 7
-"""The sequence of what is planned; newer contexts stand behind it where there are any."""
+"""The sequence of the planned event; newer contexts follow it."""
 ALLOW = ApprovalGiven(id="a", decision="allow", native_call_id="a")
 WAITS = Remembered(state="awaiting_approval", actions=(Action("a", None, "run", {}, 1, gated=True, decided=True),))
 MOVED_ON = replace(WAITS, state="running")
@@ -94,12 +94,12 @@ class Row:
 
 
 def _silent(crash: Fate, silence: Fate = "send", waited: Fate = "send") -> dict[Circumstance, Fate]:
-    """Say fates where silence means delivery: a send there is over at once, so none breaks off."""
+    """List fates if silence means delivery: such a send ends at once, so none is interrupted."""
     return {"crash": crash, "silence": silence, "waited": waited}
 
 
 def _answered(crash: Fate, cut: Fate, waited: Fate = "send") -> dict[Circumstance, Fate]:
-    """Say fates where each send is answered."""
+    """List fates if each send has a response."""
     return {"crash": crash, "cut": cut, "waited": waited}
 
 
@@ -194,7 +194,7 @@ def _plan(row: Row, when: Circumstance, *, working: bool = False, attempt: int |
 def test_each_row_meets_the_fate_that_the_page_gives_it(row: Row, when: Circumstance, fate: Fate) -> None:
     plan = _plan(row, when)
     assert plan.fate == fate, row.says
-    # What is sent again is the same to the last member; what is not says why.
+    # A repeated send is equal in each member; the others have a reason.
     assert plan.row.envelope.event == row.event
     assert (plan.reason is None) == (fate == "send")
     assert plan.overdue == (plan.reason == OVERDUE)
@@ -204,13 +204,13 @@ MARKED = [row for row in TABLE if needs_attempt(row.event, row.adapter.capabilit
 
 
 @pytest.mark.parametrize("row", MARKED, ids=[f"{row.adapter.name}-{row.name}" for row in MARKED])
-def test_an_event_whose_send_had_not_started_is_sent_after_a_restart(row: Row) -> None:
+def test_an_event_without_a_started_send_is_sent_after_a_restart(row: Row) -> None:
     plan = _plan(row, "crash", working=True, attempt=0)
     assert (plan.fate, plan.repeats) == (row.fates["waited"], False)
     assert plan.row.envelope.event == row.event
 
 
-def test_what_the_rows_say_stands_on_the_page() -> None:
+def test_the_page_contains_the_rows() -> None:
     page = " ".join(PAGE.read_text(encoding="utf-8").partition("\n## Deliveries\n")[2].split())
     assert {said for row in TABLE for said in row.says if said not in page} == set()
 
@@ -234,7 +234,7 @@ def test_a_wake_that_may_have_come_is_said_softly_to_an_agent_that_waits_for_cal
     assert plan.row.envelope.event == WAKING.model_copy(update={"wakes_agent": when == "waited"})
 
 
-# Where the runtime can be asked: a replay comes before the plan -------------------------------------------
+# Runtimes with a replay, which comes before the plan -------------------------------------------
 
 
 def _openhands(harness: Harness, payload: Any) -> None:
@@ -260,9 +260,7 @@ def _herm(harness: Harness, payload: Any) -> None:
         pytest.param(HERM, _herm, TurnInterrupted(), id="herm-interrupt"),
     ],
 )
-def test_an_echo_in_the_replay_after_a_crash_settles_what_would_be_unknown(
-    adapter: Adapter, echo: Any, event: Event
-) -> None:
+def test_an_echo_in_the_replay_after_a_crash_settles_an_unknown_send(adapter: Adapter, echo: Any, event: Event) -> None:
     harness = Harness(adapter)
     sequence = harness.post(event)
     [payload] = harness.sent

@@ -57,7 +57,7 @@ def test_arguments_that_no_route_of_the_tool_takes_are_told_from_a_tool_without_
     assert rule(Routes(()), "fly") is None
 
 
-def test_a_denial_whose_arguments_do_not_fit_gives_the_tool_no_route():
+def test_a_denial_of_other_arguments_gives_the_tool_no_route():
     assert rule(Routes((Route(tool="*", arguments=SMALL, deny="no"),), "ignore"), "fly") is None
 
 

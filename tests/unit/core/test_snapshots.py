@@ -42,7 +42,7 @@ def test_snapshots_of_earlier_releases_are_read() -> None:
         assert from_snapshot(json.dumps(told).encode()) == (100, MEMORY)
 
 
-def test_what_cannot_be_read_at_all_is_folded_from_the_first_event() -> None:
+def test_an_unreadable_snapshot_is_replaced_by_the_fold_of_all_events() -> None:
     state = b'{"sequence":1,"memory":{"state":{}}}'
     for damaged in (b"", b"\xff", b"{}", b"[]", b"7", b'{"sequence":"x","memory":{}}', state, b"[" * 100_000):
         assert from_snapshot(damaged) == (0, Remembered())

@@ -1,4 +1,4 @@
-"""What a link has told of a runtime's start, and when new work need wait no longer."""
+"""The start of a runtime as its link shows it, and the end of the wait of new work."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ def test_any_state_but_starting_says_that_the_runtime_listens(harness: Harness, 
     assert _hear(harness, _state(3, state)) == "ready"
 
 
-def test_a_repeat_of_what_an_earlier_link_brought_counts_and_a_state_gone_by_does_not(harness: Harness):
+def test_a_repeated_state_counts_on_a_new_link_and_an_outdated_one_does_not(harness: Harness):
     _hear(harness, _state(0, "loading"), _state(3, "awaiting_user_input"))
     harness.decide(inbound.connecting)
     assert harness.view.start == Start()
@@ -56,7 +56,7 @@ def test_a_repeat_of_what_an_earlier_link_brought_counts_and_a_state_gone_by_doe
     assert _hear(harness, _state(7, "loading")) == "starting"
 
 
-def test_a_state_gone_by_does_not_count_on_a_link_that_was_shown_no_newer_one(harness: Harness):
+def test_an_outdated_state_does_not_count_even_if_this_link_has_shown_no_newer_one(harness: Harness):
     _hear(harness, _state(0, "loading"), _state(3, "awaiting_user_input"))
     harness.decide(inbound.connecting)
     _linked(harness, is_starting=False)
@@ -73,7 +73,9 @@ def test_a_runtime_that_begins_anew_makes_the_states_before_it_count_for_nothing
 
 
 @pytest.mark.parametrize(("is_starting", "state"), [(None, "unknown"), (False, "ready"), (True, "starting")])
-def test_what_the_link_finds_out_counts_where_nothing_was_told(harness: Harness, is_starting: bool | None, state: str):
+def test_the_state_that_a_link_finds_counts_if_the_runtime_reports_none(
+    harness: Harness, is_starting: bool | None, state: str
+):
     _linked(harness, is_starting=is_starting)
     assert harness.view.start.state == state
 

@@ -1,4 +1,4 @@
-"""Which events the gateway has made itself, and which somebody has said to it: a runtime, a client, a backend."""
+"""Events of the gateway itself, and those of a runtime, a client or a backend."""
 
 from collections.abc import Callable
 
@@ -102,7 +102,7 @@ def new_link(harness: Harness) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_what_the_gateway_makes_itself_is_marked_and_nothing_else(
+def test_only_events_of_the_gateway_itself_are_marked_as_synthetic(
     happens: Callable[[Harness], None], expected: dict[str, bool]
 ) -> None:
     harness = Harness(routes=ROUTES if happens is unrouted_message else (*ROUTES, CHAT))

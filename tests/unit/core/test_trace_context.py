@@ -1,4 +1,4 @@
-"""Trace contexts: what a caller may send, what is derived, and which place each span has."""
+"""Trace contexts: of callers, derived ones, and the parent of each span."""
 
 from datetime import UTC, datetime
 
