@@ -328,7 +328,7 @@ class Gateway:
         Queued and accepted calls and waiting messages are recorded and continue with the next process. If another
         instance is alive, it takes over each session that has nothing in flight.
         """
-        if self.draining.begun.is_set():
+        if self.draining.begun.happened:
             return
         self.draining.begun.set()
         self._slots.pause()
@@ -398,7 +398,7 @@ class Gateway:
         return settings
 
     def _refuse_while_draining(self) -> None:
-        if self.draining.begun.is_set():
+        if self.draining.begun.happened:
             raise Conflict("the gateway is stopping; the next process reads the configuration when it starts")
 
     # Sessions --------------------------------------------------------------------------------------------
@@ -425,7 +425,7 @@ class Gateway:
     def _may_start(self, session_id: SessionId) -> bool:
         """Whether this process may start work for a session: it owns it, and does not stop."""
         actor = self._sessions.owned(session_id)
-        return actor is not None and actor.permit.holds and not self.draining.begun.is_set()
+        return actor is not None and actor.permit.holds and not self.draining.begun.happened
 
     async def session(self, session_id: SessionId) -> SessionRow:
         return await self._sessions.session(session_id)

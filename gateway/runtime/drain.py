@@ -31,7 +31,7 @@ class Drain:
         Raises:
             Draining: the stop has begun.
         """
-        if self.begun.is_set():
+        if self.begun.happened:
             raise Draining("the gateway is stopping and accepts no new work; try again in a few seconds")
 
 

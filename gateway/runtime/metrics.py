@@ -12,8 +12,7 @@ from typing import Literal, get_args
 from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, disable_created_metrics, generate_latest
 
 from gateway.events import OutcomeKind
-from gateway.runtime.activity import Activity
-from gateway.runtime.counters import Buckets, Counter, ExternalCounter
+from gateway.runtime.counters import Activity, Buckets, Counter, ExternalCounter
 from gateway.runtime.log_queue import DROPPED
 from gateway.runtime.views import ConditionKind
 from gateway.settings.model import UNDECLARED as OTHER

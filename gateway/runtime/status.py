@@ -176,7 +176,7 @@ class Status:
             engine = "ok" if health.writable else health.detail or "takes no writes"
         except EngineUnavailable as exc:
             engine = str(exc)
-        process = "draining" if self._drain.begun.is_set() else "ok"
+        process = "draining" if self._drain.begun.happened else "ok"
         checks = {"engine": engine, "configuration": "ok", "process": process}
         if self._keeper.shared:
             checks["lease"] = "ok" if self._keeper.lease is not None else "no valid lease, so all sessions are paused"

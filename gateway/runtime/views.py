@@ -9,7 +9,7 @@ from gateway.adapter.port import Capabilities
 from gateway.events import Envelope, Gap, Live, Missed, SessionId
 from gateway.events.frozen import replace
 from gateway.events.weight import weight
-from gateway.runtime.activity import Minute
+from gateway.runtime.counters import Minute
 from gateway.store.call import Call
 from gateway.store.rows import InteractionRow, Position, Send, SessionName
 

@@ -31,20 +31,16 @@ class Wakeup:
 
 
 class Ending(Wakeup):
-    """A wake-up that happens once and stays set."""
+    """A wake-up that happens once; later waiters see that it has `happened`."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._over = False
+        self.happened = False
 
     def set(self) -> None:
-        """Set it, and wake all waiters."""
-        self._over = True
+        """Let it happen, and wake all waiters."""
+        self.happened = True
         self.wake()
-
-    def is_set(self) -> bool:
-        """Whether it is set."""
-        return self._over
 
 
 class Waits:

@@ -69,7 +69,7 @@ async def draining(
 
 
 async def _begun(environment: Environment) -> bool | None:
-    return environment.gateway.draining.begun.is_set() or None
+    return environment.gateway.draining.begun.happened or None
 
 
 class Late(Attempt):

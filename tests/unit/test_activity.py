@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from gateway.runtime.activity import MINUTES, Activity
+from gateway.runtime.counters import MINUTES, Activity
 
 START = datetime(2026, 11, 20, 12, 0, 30, tzinfo=UTC)
 

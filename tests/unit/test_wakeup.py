@@ -30,11 +30,11 @@ async def test_any_of_several_wakeups_is_enough_and_none_is_waited_for_afterward
     wakeup, ending = Wakeup(), Ending()
     waiting = asyncio.create_task(wait_any(wakeup, ending, within=LONG))
     await asyncio.sleep(0)
-    assert not ending.is_set()
+    assert not ending.happened
     ending.set()
     async with asyncio.timeout(PATIENCE):
         assert await waiting is True
-    assert ending.is_set()
+    assert ending.happened
     assert not wakeup.waiting
     assert not ending.waiting
 

@@ -215,7 +215,9 @@ class HttpClient:
         if not whole or not self._open:
             transport.abort()
             return
-        seconds = min(self._idle_seconds, reuse_seconds(wire.reader.keep_alive))
+        seconds, hints = self._idle_seconds, wire.reader.keep_alive
+        if hints:
+            seconds = min(seconds, reuse_seconds(hints))
         if not seconds:
             transport.close()
             return

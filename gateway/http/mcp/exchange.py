@@ -144,7 +144,7 @@ class Exchange:
 
         async def noting(message: Message) -> None:
             nonlocal start
-            if message["type"] == "http.response.start" and self.gateway.draining.begun.is_set():
+            if message["type"] == "http.response.start" and self.gateway.draining.begun.happened:
                 # The first chunk follows the decision whether the gateway still accepts the call.
                 start = message
                 return

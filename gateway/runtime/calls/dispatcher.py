@@ -174,7 +174,7 @@ class Dispatcher:
             self._finish(session, call, epoch, answer, "never_sent", is_evidence=False)
             return
         # The stop may have begun while the step was being committed.
-        if self._draining.is_set():
+        if self._draining.happened:
             self._finish(session, call, epoch, WITHHELD, "never_sent", is_evidence=False)
             return
         executor, policy = found

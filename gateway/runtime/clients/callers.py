@@ -159,7 +159,7 @@ class Callers:
         Returns None if the journal must be read: the call has ended already, or the session was released.
         """
         with actor.feed.watching(call.call_id) as watch:
-            while call.call_id in actor.view.calls and not actor.feed.closed and not self._drain.over.is_set():
+            while call.call_id in actor.view.calls and not actor.feed.closed and not self._drain.over.happened:
                 woke = await wait_any(watch, self._drain.over, within=self._beat / 2)
                 if watch.outcome is not None:
                     return watch.outcome

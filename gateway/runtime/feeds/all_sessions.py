@@ -164,7 +164,7 @@ class AllSessionsFeed:
                         finally:
                             self._room.leave_shared(some)
                 elif not (missed or is_behind):
-                    if ended.is_set():
+                    if ended.happened:
                         return
                     if not await self._log.wait(place, waiting):
                         yield Passed(last) if last > sent else Heartbeat(self._held_back)

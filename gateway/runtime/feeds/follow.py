@@ -118,7 +118,7 @@ async def follow(
             async for item in news:
                 last = _place_of(item, last)
                 yield item
-        if ended.is_set():
+        if ended.happened:
             return
 
 
@@ -159,7 +159,7 @@ async def _from_feed(
                     missed = True
                     continue
             elif not (missed or is_behind):
-                if feed.closed or ended.is_set():
+                if feed.closed or ended.happened:
                     return
                 if not await feed.wait(place, waiting):
                     yield Heartbeat()

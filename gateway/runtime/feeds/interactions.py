@@ -77,7 +77,7 @@ class InteractionFeed:
 
     async def wait(self, place: int, *, ended: Ending, within: float) -> bool:
         """Wait for changes after a place, or for the end; return False after `within` seconds."""
-        return self._count > place or ended.is_set() or await wait_any(self._wakeup, ended, within=within)
+        return self._count > place or ended.happened or await wait_any(self._wakeup, ended, within=within)
 
 
 async def show(engine: Engine, row: InteractionRow) -> InteractionShown | None:
@@ -97,7 +97,7 @@ async def follow_interactions(
     listed: dict[InteractionId, InteractionRow] = {}
     """The waiting interactions as shown; a recent one may also be among the changes."""
     try:
-        while not ended.is_set():
+        while not ended.happened:
             if missed:
                 async for waiting in _waiting(engine):
                     listed[waiting.row.interaction_id] = waiting.row

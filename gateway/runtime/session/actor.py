@@ -301,7 +301,6 @@ class Actor:
             batch = self._batch = self._batch or self._take()
             if batch is None:
                 self.state, self.reason = "idle", None
-                self.inbox.done()
                 return None
             if not batch.signals:
                 self._batch = None

@@ -113,7 +113,7 @@ class Opening:
         """
         if ticket.session_id is not None:
             return await self.find(ticket.session_id)
-        if native_id is None or self._drain.begun.is_set():
+        if native_id is None or self._drain.begun.happened:
             return None
         row, _ = await self._runtimes.open(ticket.runtime, native_id, labels=dict(ticket.labels), ticket=ticket)
         return _called(row)

@@ -454,7 +454,7 @@ class Autostarts:
         name = runtime.name
         attempts, longest, logged = 0, self._shared.tuning.autostart_longest, set[str]()
         try:
-            while not self._drain.begun.is_set():
+            while not self._drain.begun.happened:
                 try:
                     if await self._is_done(runtime):
                         return

@@ -190,7 +190,7 @@ class Sender:
     @property
     def _ends(self) -> bool:
         """Whether the process is about to end and could cut off a send between its attempt and its first byte."""
-        return self._shared.drain.over.is_set()
+        return self._shared.drain.over.happened
 
     def _start(self) -> None:
         """Send what may leave now; a task waits if the link, the ledger or the lease requires it."""
@@ -398,14 +398,11 @@ class Sender:
             self._ripening.cancel()
             self._ripening = None
         self.post_marks()
-        if self._link is not None and self.outbox.sent:
-            self._prove(self._link)
-
-    def _prove(self, link: Link) -> None:
-        """Ask the link whether everything sent so far has arrived."""
+        if self._link is None or not self.outbox.sent:
+            return
         asked_at = self._shared.clock.monotonic()
         try:
-            answer = link.prove()
+            answer = self._link.prove()
         except Exception as exc:  # noqa: BLE001 - an exception of an adapter ends its link
             self._doubt(exc, asked_at)
         else:
