@@ -76,13 +76,18 @@ async def decide(world: "World") -> None:
 async def allow_all(world: "World") -> None:
     """Allow everything that waits, from now on."""
     while True:
-        for interaction, call_id in world.read(_WAITING):
-            if interaction not in world.people.asked:
-                world.people.asked[interaction] = None
-                for name in APPROVERS:
-                    answer = Answer(name, interaction, call_id, {"decision": "allow"})
-                    world.loop.create_task(_treat(world, Random(0), answer, "allow", hesitates=False))
+        allow_waiting(world)
         await asyncio.sleep(1)
+
+
+def allow_waiting(world: "World") -> None:
+    """Allow at once everything that waits, unless somebody does it already."""
+    for interaction, call_id in world.read(_WAITING):
+        if interaction not in world.people.asked:
+            world.people.asked[interaction] = None
+            for name in APPROVERS:
+                answer = Answer(name, interaction, call_id, {"decision": "allow"})
+                world.loop.create_task(_treat(world, Random(0), answer, "allow", hesitates=False))
 
 
 async def _treat(world: "World", random: Random, answer: Answer, manner: str, *, hesitates: bool = True) -> None:

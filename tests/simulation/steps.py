@@ -9,9 +9,10 @@ from gateway.store.sqlite import backup
 from gateway.store.sqlite.lock import SIDES, before_restore
 from tests.simulation.clients import Writer
 from tests.simulation.instance import Exchange
-from tests.simulation.people import decide, key_of
+from tests.simulation.people import allow_waiting, decide, key_of
 from tests.simulation.policy import APPROVERS, TOOLS, against
 from tests.simulation.store_server import RemoteEngine
+from tests.simulation.watch import holders
 
 if TYPE_CHECKING:
     from tests.simulation.huma import HumaServer
@@ -337,6 +338,33 @@ async def late_store(world: "World") -> None:
         await asyncio.sleep(seconds / 8)
 
 
+async def hold_store(world: "World") -> None:
+    """What the holder of a session asks its store arrives after its lease has ended, while its agent calls."""
+    name = world.random.choice(("old", "new"))
+    holder = (holders(world) or {}).get(name)
+    engine = next((one.engine for one in world.instances if one.process is holder), None)
+    if not isinstance(engine, RemoteEngine):
+        return
+    seconds = world.lease * (1 + 2 * world.random.random())
+    world.tell(f"what the holder of {name} asks the store takes {seconds:.1f} s")
+    engine.held_until = world.loop.now + seconds
+    world.disturb(seconds + world.lease)
+    world.delay(seconds + world.lease)
+    for _ in range(world.random.choice((1, 4))):
+        await call(world)
+        await asyncio.sleep(0.1 * world.lease * world.random.random())
+
+
+async def crowd(world: "World") -> None:
+    """Held calls are allowed at once, and their routes change while some of them wait for a slot."""
+    for _ in range(world.random.choice((0, 3))):
+        await call(world)
+        await asyncio.sleep(0.1)
+    allow_waiting(world)
+    await asyncio.sleep(world.random.choice((0.3, 1.0, 3.0)) * world.random.random())
+    await surprise(world)
+
+
 async def pause(world: "World") -> None:
     """SIGSTOP."""
     instance = world.random.choice(world.instances)
@@ -401,17 +429,21 @@ async def wait(world: "World") -> None:
 STEPS: dict[Callable[["World"], Awaitable[None]], float] = {
     call: 60, repeat: 4, cancel: 6, talk: 8, garbage: 3, post: 8, follow: 6, order_cancel: 3,
     cut: 3, silence: 1, leave: 1, outage: 2, partition: 2,
-    bad_disk: 3, slow_disk: 1, slow_store: 4, late_store: 2, pause: 1, kill: 2, drain: 1, reload: 1,
+    bad_disk: 3, slow_disk: 1, pause: 1, kill: 2, drain: 1, reload: 1,
     back_up: 2, restore_copy: 1, wait: 10,
 }  # fmt: skip
 """The steps with their weights."""
 QUIET_STEPS: dict[Callable[["World"], Awaitable[None]], float] = {
     call: 30, wait: 10, repeat: 2, cancel: 4, talk: 4, post: 4, follow: 4, order_cancel: 14,
     cut: 0.5, silence: 1, leave: 0.5, outage: 3, partition: 0.3,
-    slow_store: 3, late_store: 2, pause: 0.3, kill: 0.6, drain: 0.5, reload: 0.5,
+    pause: 0.3, kill: 0.6, drain: 0.5, reload: 0.5,
 }  # fmt: skip
 """Those of a world with little traffic."""
-GATED_STEPS: dict[Callable[["World"], Awaitable[None]], float] = {decide: 25, redrive: 2, reload: 2, surprise: 15}
+REPLICA_STEPS: dict[Callable[["World"], Awaitable[None]], float] = {slow_store: 4, late_store: 2, hold_store: 4}
+"""Those of a world of replicas."""
+GATED_STEPS: dict[Callable[["World"], Awaitable[None]], float] = {
+    decide: 25, redrive: 2, reload: 2, surprise: 15, crowd: 6,
+}  # fmt: skip
 """Those of a world in which people are asked, beside or instead of the others."""
 RESTORING_STEPS: dict[Callable[["World"], Awaitable[None]], float] = {back_up: 6, restore_copy: 3}
 """Those of some of these worlds."""

@@ -75,6 +75,8 @@ class RemoteEngine:
         """The longest time that a request, and its answer, take besides."""
         self.late = 0.0
         """The time after which each answer arrives; requests do not take longer."""
+        self.held_until = 0.0
+        """Until when no request arrives."""
         self._missed: dict[Heard, None] = {}
 
     async def __aenter__(self) -> Self:
@@ -121,7 +123,7 @@ class RemoteEngine:
         net = self._server.net
         acts()
         until = net.loop.now + _PATIENCE
-        await asyncio.sleep(self._delay())
+        await asyncio.sleep(max(0.0, self.held_until - net.loop.now) + self._delay())
         while self.is_away:
             if net.loop.now >= until:
                 raise EngineUnavailable("the database server is unreachable (simulated)")

@@ -34,7 +34,15 @@ from tests.simulation.network import NetLoop
 from tests.simulation.people import People, allow_all, keys
 from tests.simulation.policy import TOOLS, Policies, draw, ungated
 from tests.simulation.promises import check_end
-from tests.simulation.steps import API_KEY, GATED_STEPS, QUIET_STEPS, RESTORING_STEPS, STEPS, USUAL
+from tests.simulation.steps import (
+    API_KEY,
+    GATED_STEPS,
+    QUIET_STEPS,
+    REPLICA_STEPS,
+    RESTORING_STEPS,
+    STEPS,
+    USUAL,
+)
 from tests.simulation.store import Disk
 from tests.simulation.store_server import RemoteEngine, StoreServer
 from tests.simulation.watch import Watch, holders
@@ -156,6 +164,8 @@ class World:
         }
         if self.is_gated:
             self.weights |= GATED_STEPS | (RESTORING_STEPS if random.random() < _RESTORING else {})
+        if self.store is not None:
+            self.weights |= {step: weight * random.choice((0, 1, 3)) for step, weight in REPLICA_STEPS.items()}
         self.pace = random.choice((1, 1, 5))
         self.longest_pause = random.choice((1, 3, 8))
         self.number = 0
@@ -325,7 +335,7 @@ class World:
         self.net.heal()
         for instance in self.instances:
             if isinstance(instance.engine, RemoteEngine):
-                instance.engine.slow = instance.engine.late = 0.0
+                instance.engine.slow = instance.engine.late = instance.engine.held_until = 0.0
                 instance.engine.reach()
             process = instance.process
             if process is not None:
