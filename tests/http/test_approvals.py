@@ -169,6 +169,26 @@ async def test_who_made_a_call_does_not_allow_it(
     assert done.json()["outcome"]["result"] == "done"
 
 
+async def test_an_outcome_is_not_heard_until_its_caller_reads_it(
+    api: httpx.AsyncClient, environment: Environment, session_id: str
+) -> None:
+    body = {"tool": "refund", "arguments": {"amount": 1}}
+    made = await api.post(f"/v1/sessions/{session_id}/calls", json=body, headers=MAKER)
+    assert made.status_code == 202
+    path, row = f"/v1/calls/{made.json()['call_id']}", await shown(api)
+    assert row["unheard_since"] == made.json()["unheard_since"] is not None
+    await api.get(path, params={"wait": "0.05s"}, headers=MAKER)
+    waited = (await shown(api))["unheard_since"]
+    assert waited > row["unheard_since"]
+    assert (await answer(api, row, LEAD, decision="deny")).status_code == 200
+    for _ in range(2):
+        # Somebody else's look is not that of its caller.
+        assert (await api.get(path, headers=LEAD)).json()["unheard_since"] == waited
+    assert (await api.get(path, headers=MAKER)).json()["outcome"]["outcome"] == "failure"
+    (record,) = (await api.get("/v1/approvals")).json()["data"]
+    assert (record["decision"], record["unheard_since"]) == ("deny", None)
+
+
 async def test_a_rule_may_name_who_answers(api: httpx.AsyncClient, environment: Environment, session_id: str) -> None:
     await hold(environment, "wire")
     row = await shown(api)

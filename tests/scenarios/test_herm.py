@@ -89,6 +89,20 @@ async def test_calls_of_one_pause_are_answered_each_when_it_is_ready(environment
     ]  # fmt: skip
 
 
+async def test_new_work_waits_while_a_call_is_held(environment: HermEnvironment) -> None:
+    environment.configure({"routes": [{"match": {"tool": "ask"}, "to": "cards", "approve": True}]})
+    async with environment.running() as gateway:
+        call = environment.agent.call("ask", GOOD)
+        (question,) = await questions(gateway)
+        await send(gateway, message("Still there?"))
+        denied = {"decision": "deny"}
+        await gateway.gateway.interactions.answer(question["interaction_id"], denied, by="lead")
+        assert "a person denied it" in str(await call.answered())
+        assert posted(environment, "user.message") == []
+        environment.agent.end_turn()
+        assert "Still there?" in str(await condition(lambda: posted(environment, "user.message")))
+
+
 async def test_an_interrupt_ends_open_calls_and_posts_nothing_for_them(environment: HermEnvironment) -> None:
     gate = Gate()
     environment.hooks.scripts["ask"] = gate.answering(success("too late"))

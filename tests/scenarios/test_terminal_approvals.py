@@ -59,6 +59,19 @@ async def test_a_held_call_is_shown_whole_and_allowed_at_a_prompt(plain: Plain) 
     assert (record["decision"], record["allowed"]) == ("allow", row["binding"])
 
 
+async def test_what_nobody_has_heard_is_listed(plain: Plain) -> None:
+    running, _ = plain
+    body = {"tool": "refund", "arguments": {"amount": 1}}
+    path = f"/v1/sessions/{await running.session()}/calls"
+    call_id = (await running.post(path, body, status=202))["call_id"]
+    (row,) = (await running.get("/v1/interactions"))["data"]
+    async with screen(running, "inbox") as shown:
+        await shown.shows("its caller last waited")
+    assert (await dragoman(running, "approvals")).out.rstrip("\n").split("\t")[8] == row["unheard_since"]
+    await running.post(f"/v1/calls/{call_id}/cancel", {}, status=202)
+    assert (await dragoman(running, "approvals")).out.rstrip("\n").split("\t")[8] == ""
+
+
 async def test_a_call_that_is_asked_again_says_so(plain: Plain) -> None:
     running, runtime = plain
     first = await held(plain, amount=1)

@@ -1,6 +1,7 @@
 """The outcome of a held call that its agent does not fetch: the conversation is told once, as a message."""
 
 import asyncio
+import json
 import signal
 import sqlite3
 from collections.abc import AsyncIterator
@@ -14,6 +15,7 @@ import pytest
 
 from gateway.testing.runtimes.openhands.progress import Manners
 from gateway.testing.runtimes.openhands.server import SimConversation
+from gateway.testing.runtimes.openhands_v1.server import AgentServer
 from tests.ports import free_port
 from tests.scenarios.environment import API_KEY, Running, until
 from tests.scenarios.fleet import OpenHandsEnvironment, answer, openhands_environment, questions
@@ -192,6 +194,28 @@ async def test_a_wait_without_the_outcome_counts_from_its_end(environment: OpenH
         await until(later)
         (row,) = await questions(gateway)
         assert row["unheard_since"] == await unheard(gateway, call_id)
+
+
+async def test_a_conversation_of_openhands_v1_is_told_too(environment: OpenHandsEnvironment) -> None:
+    async with AgentServer(session_api_key="key") as server:
+        llm = {"model": "openai/gpt-4o", "api_key": "sk"}
+        options = {"adapter": "openhands-v1", "url": server.url, "session_api_key": "key", "autostart": True}
+        agent = {"conversation": {"agent": {"kind": "openhands", "llm": llm}}}
+        environment.configure({"runtimes": {"work": None, "v1": {**options, **agent}}})
+        environment.runtime = "v1"
+        async with environment.running() as gateway:
+            [work] = server.conversations.values()
+            await work.agent_calls("free", {})
+            (question,) = await questions(gateway)
+            await answer(gateway, question, {"decision": "deny", "reason": "Not today."})
+            await until(lambda: heard(gateway, question["call_id"]))
+
+            async def look() -> list[str]:
+                return [text for event in work.events if SAID in (text := json.dumps(event))]
+
+            (message,) = await until(look)
+            assert "a person denied it: Not today." in message
+        assert server.violations == []
 
 
 # Over the end of a process, and at several instances ---------------------------------------------------------

@@ -20,6 +20,7 @@ SCOPES = ["read", "answer", "approve", "operate"]
 KEYS = [
     {"name": "lead", "key": "lead-key", "scopes": SCOPES},
     {"name": "viewer", "key": "view-key", "scopes": SCOPES[:2]},
+    {"name": "maker", "key": "maker-key", "scopes": ["read", "drive"]},
 ]
 
 
@@ -60,6 +61,24 @@ async def test_the_inbox_allows_what_it_shows(environment: Environment, browser:
     sent = await browser.send(action, allow)
     assert sent.status_code == 303, sent.text
     await environment.call("c-1", "succeeded")
+
+
+async def test_pages_show_what_nobody_has_heard(environment: Environment, browser: Browser, url: str) -> None:
+    session_id = await environment.attach()
+    async with httpx.AsyncClient(base_url=url, headers=bearer("maker-key"), verify=False) as maker:  # noqa: S501
+        body = {"tool": "refund", "arguments": {"amount": 1}}
+        call_id = (await maker.post(f"/v1/sessions/{session_id}/calls", json=body)).json()["call_id"]
+        text, action, (_, deny) = await forms(browser)
+        assert "its caller last waited" in text
+        assert "nobody waits for the outcome now" in (await browser.open(f"/ui/calls/{call_id}")).text
+        assert (await browser.send(action, deny)).status_code == 303
+        page = (await browser.open(f"/ui/calls/{call_id}")).text
+        assert "its caller has not heard the outcome" in page
+        assert "Not heard, last waited" in page
+        assert "not heard" in (await browser.open("/ui/calls")).text
+        await maker.get(f"/v1/calls/{call_id}")
+        assert "not heard" not in (await browser.open("/ui/calls")).text
+        assert "not heard" not in (await browser.open(f"/ui/calls/{call_id}")).text
 
 
 async def test_the_inbox_denies_with_a_reason(environment: Environment, browser: Browser) -> None:
