@@ -79,6 +79,7 @@ class Setup:
             for agent in self.agents:
                 body = {"runtime": "finn", "native_id": agent.agent_id}
                 answer = await self._http.post("/v1/sessions", json=body)
+                assert answer.is_success, answer.text
                 self.ids[agent.agent_id] = answer.json()["session_id"]
             for agent, count in zip(self.agents, before, strict=True):
                 await agent.wait_connections(count + 1, START)
