@@ -77,13 +77,16 @@ class Setup:
             self._http.base_url, self._http.headers = self.served.url, {"authorization": f"Bearer {API_KEY}"}
             await until(self.served.ready, within=START)
             for agent in self.agents:
-                body = {"runtime": "finn", "native_id": agent.agent_id}
-                answer = await self._http.post("/v1/sessions", json=body)
-                assert answer.is_success, answer.text
-                self.ids[agent.agent_id] = answer.json()["session_id"]
+                self.ids[agent.agent_id] = await until(partial(self._open, agent), within=START)
             for agent, count in zip(self.agents, before, strict=True):
                 await agent.wait_connections(count + 1, START)
             yield
+
+    async def _open(self, agent: SimAgent) -> str | None:
+        """Open the session of an agent; None if the gateway asks to try again, as on a busy machine."""
+        answer = await self.http.post("/v1/sessions", json={"runtime": "finn", "native_id": agent.agent_id})
+        assert answer.is_success or answer.status_code == 503, answer.text
+        return answer.json().get("session_id")
 
     async def ask(self, tool: str = "free", **arguments: Any) -> None:
         """Let each agent call a tool."""
