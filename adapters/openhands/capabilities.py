@@ -29,8 +29,6 @@ CAPABILITIES = Capabilities(
     echoes=True,
     approvals="by_state",
     delegates=True,
-    # OH40: a message to a loading agent is acknowledged and never worked on.
-    starts_deaf=True,
     creates_sessions=True,
     takes_tools="mcp",
     reports_mcp_calls=True,

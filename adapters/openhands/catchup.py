@@ -105,7 +105,7 @@ class Tracker:
             return
         self.frame(Frame(wire.EVENTS, event))
 
-    def caught_up(self, *, starting: bool | None = None) -> None:
+    def caught_up(self, *, starting: bool | None = False) -> None:
         """Pass on all buffered events and mark the end of the replay."""
         while self._held:
             self._pass_first()

@@ -125,11 +125,6 @@ class Capabilities:
 
     Requires an `McpCallCodec`.
     """
-    starts_deaf: bool = False
-    """A runtime in state `starting` accepts new work but never does it, so the gateway holds the work until then.
-
-    Requires `resumes` and `echoes`: the next process sends the work held by an ended one, unless an echo exists.
-    """
     creates_sessions: bool = False
     takes_tools: Literal["none", "create", "agent", "mcp"] = "none"
     """The source of tools: none, the order of `create`, the agent's own settings (its owner declares them), or the MCP
@@ -187,7 +182,7 @@ class RuntimeOptions(BaseModel):
     connect_timeout: Duration = Field(default=timedelta(seconds=10), description="Time limit for a connection attempt.")
     start_wait: Duration = Field(
         default=timedelta(seconds=60),
-        description="Time that messages and orders wait for a starting runtime that would ignore them (OpenHands);"
+        description="Time that messages and orders wait for a runtime that is starting and might ignore them;"
         " afterwards they are sent anyway.",
     )
 
@@ -348,11 +343,12 @@ class Receiver(Protocol):
         """Receive one frame, in wire order; `cursor` is the place to resume after it."""
         ...
 
-    def caught_up(self, *, starting: bool | None = None) -> None:
+    def caught_up(self, *, starting: bool | None = False) -> None:
         """Mark the end of the replay after a connect; required for protocols that resume.
 
-        Until then frames are recorded and not acted on, without a time limit. `starting` is the result of a status
-        query: True if the runtime is starting and the replayed states are older.
+        Until then frames are recorded and not acted on, without a time limit. `starting` is True if the runtime
+        is starting and the replayed states are older, and None if that is unknown and its next state tells. A starting
+        runtime gets no new work before it has started.
         """
         ...
 

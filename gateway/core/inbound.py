@@ -75,6 +75,8 @@ from gateway.store.step import RUNTIME, SendChange
 
 _EXCERPT = 500
 _OUTSIDE = f"{CALLER}:"
+_STARTS = frozenset({"session.moved", "fault.reported"})
+"""What shows whether a runtime has started."""
 HAS_ANSWER = "the runtime's history has an answer to this call"
 
 
@@ -104,7 +106,7 @@ def _with_frame(builder: StepBuilder, frame: Frame, drafts: tuple[Draft, ...]) -
 
 
 def _draft(builder: StepBuilder, draft: Draft, *, overloaded: bool) -> None:
-    if builder.runtime.capabilities.starts_deaf and not _is_outdated(builder, draft):
+    if draft.event.kind in _STARTS and not _is_outdated(builder, draft):
         builder.start = observe_start(builder.start, draft, builder.now)
     if draft.native_id is not None and builder.has_taken(draft.native_id):
         return
@@ -252,7 +254,7 @@ def open_wanted(builder: StepBuilder, requests: Sequence[tuple[int, ToolRequeste
 def connecting(builder: StepBuilder) -> None:
     """Prepare for a new link; if it replays history, nothing is acted on before it has caught up."""
     builder.live = not builder.runtime.capabilities.resumes
-    builder.partial, builder.start = Streamed(), Start()
+    builder.partial, builder.start = Streamed(), Start() if builder.live else Start("unknown")
 
 
 def _requested(

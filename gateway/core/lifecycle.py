@@ -132,7 +132,7 @@ def tick(builder: StepBuilder) -> None:
             waited = runtime.options.confirm_timeout.total_seconds()
             confirm(builder, waiting, failure(f"delivery not known: nothing confirmed it within {waited:g} s"))
     expire(builder)
-    overdue = overdue_at(builder.start, runtime.options.start_wait) if runtime.capabilities.starts_deaf else None
+    overdue = overdue_at(builder.start, runtime.options.start_wait)
     if overdue is not None and overdue <= now:
         builder.start = replace(builder.start, state="overdue")
     due = _turn_end_due(runtime, builder.view) if runtime.capabilities.turns == "inferred" else None
@@ -158,7 +158,7 @@ def next_due(runtime: RuntimeContext, view: SessionView) -> datetime | None:
         times += [waiting.posted_at + options.confirm_timeout for waiting in memory.confirmations]
     if memory.asked:
         times += [asked.asked_at + runtime.policy.interaction_timeout for asked in memory.asked]
-    if able.starts_deaf and (overdue := overdue_at(view.start, options.start_wait)) is not None:
+    if (overdue := overdue_at(view.start, options.start_wait)) is not None:
         times.append(overdue)
     if able.turns == "inferred" and (ends := _turn_end_due(runtime, view)) is not None:
         times.append(ends)

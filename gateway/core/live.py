@@ -27,8 +27,6 @@ def only_live(
 
     Return None if the frame needs a step.
     """
-    if runtime.capabilities.starts_deaf:
-        return None
     try:
         drafts = runtime.codec.decode(frame)
     except MalformedFrame:

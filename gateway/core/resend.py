@@ -49,9 +49,9 @@ class Plan:
     """Whether an earlier process may have sent it."""
 
 
-def is_held(item: Transmit, start: Start, capabilities: Capabilities) -> bool:
-    """Return whether an event starts or feeds work and would be lost because the runtime is still starting."""
-    return capabilities.starts_deaf and start.waits and _is_work(item)
+def is_held(item: Transmit, start: Start) -> bool:
+    """Return whether an event starts or feeds work and might be lost because the runtime is still starting."""
+    return start.waits and _is_work(item)
 
 
 def waits_for_approval(item: Transmit, lanes: Iterable[Transmit], view: SessionView, runtime: RuntimeContext) -> bool:

@@ -328,7 +328,7 @@ class Remembered:
 class Start:
     """The start state of a runtime, as reported over the current link."""
 
-    state: Literal["unknown", "starting", "overdue", "ready"] = "unknown"
+    state: Literal["unknown", "starting", "overdue", "ready"] = "ready"
     since: datetime | None = None
     """Since when new work may have to wait; None while no link stands."""
     newest: int = -1

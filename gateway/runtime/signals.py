@@ -43,7 +43,7 @@ class Connecting:
 class CaughtUp:
     """The replay has ended; later frames are live."""
 
-    starting: bool | None = None
+    starting: bool | None = False
     """Whether the runtime is still starting; None if the link has not queried it."""
 
 

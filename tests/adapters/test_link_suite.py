@@ -66,7 +66,7 @@ class Passing:
     def frame(self, frame: Frame, cursor: str | None = None) -> None:
         self.receiver.frame(frame, cursor)
 
-    def caught_up(self, *, starting: bool | None = None) -> None:
+    def caught_up(self, *, starting: bool | None = False) -> None:
         self.receiver.caught_up(starting=starting)
 
 
@@ -79,7 +79,7 @@ class WithoutHistory(Passing):
         if self.is_live:
             super().frame(frame, cursor)
 
-    def caught_up(self, *, starting: bool | None = None) -> None:
+    def caught_up(self, *, starting: bool | None = False) -> None:
         self.is_live = True
         super().caught_up(starting=starting)
 
@@ -91,7 +91,7 @@ class HistoryAfterwards(Passing):
         super().__init__(receiver)
         receiver.caught_up()
 
-    def caught_up(self, *, starting: bool | None = None) -> None:
+    def caught_up(self, *, starting: bool | None = False) -> None:
         pass
 
 

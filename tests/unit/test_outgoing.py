@@ -167,7 +167,7 @@ def test_a_busy_send_is_offered_again_and_a_settled_one_is_not() -> None:
 
 
 def test_a_send_without_its_answer_is_unknown_unless_it_is_requested_again() -> None:
-    session = Session(OPENHANDS, delivery="answer", starts_deaf=False)
+    session = Session(OPENHANDS, delivery="answer")
     session.up()
     session.add(1, lane="new_work")
     session.leaves(LinkLost("gone"))
@@ -421,7 +421,7 @@ def test_an_unreadable_page_is_read_again_and_keeps_the_requests() -> None:
 
 
 def test_an_event_that_is_asked_for_again_is_sent_although_the_link_of_its_query_is_lost() -> None:
-    session = Session(OPENHANDS, delivery="response", starts_deaf=False)
+    session = Session(OPENHANDS, delivery="response")
     session.up()
     session.add(1, lane="new_work")
     session.leaves(LinkLost("gone"))

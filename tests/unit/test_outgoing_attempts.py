@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.adapter.port import Receipt
+from gateway.core.state import Start
 from gateway.errors import LinkLost
 from gateway.runtime.session.outbox import MOST_QUEUED, Attempts
 from tests.unit.core.harness import HUMA_0_1
@@ -25,7 +26,9 @@ def test_a_message_that_can_be_sent_gets_its_attempt_in_the_step_that_records_it
 
 @pytest.mark.parametrize("why", ["no link", "not read yet", "a send is under way", "ledger", "starts", "in the step"])
 def test_a_message_that_must_wait_gets_no_attempt(why: str) -> None:
-    session = Session(starts_deaf=why == "starts")
+    session = Session()
+    if why == "starts":
+        session.view = replace(session.view, start=Start("starting"))
     if why in {"a send is under way", "ledger", "starts", "in the step"}:
         session.up()
     elif why == "not read yet":

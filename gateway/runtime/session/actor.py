@@ -186,7 +186,7 @@ class Actor:
                 self.inbox.put(signal)
         return len(fresh)
 
-    def caught_up(self, *, starting: bool | None = None) -> None:
+    def caught_up(self, *, starting: bool | None = False) -> None:
         """Note the end of a replay, unless frames of it were refused."""
         self.replaying = False
         if not self.inbox.shut:

@@ -346,14 +346,13 @@ class Outbox:
         return len(self.sent) >= MOST_UNCONFIRMED or self.retransmits >= BATCH
 
     def _leaves_now(self, view: SessionView, item: Transmit, *, waits: bool) -> bool:
-        able = self.runtime.capabilities
-        if item.lane == "turn" and item.kind == "tool.finished" and not able.starts_deaf:
+        if item.lane == "turn" and item.kind == "tool.finished":
             return True  # The usual case: nothing delays the event.
         if waits and item.lane == "new_work":
             return False
-        if not may_leave(item, view.memory, able) or waits_for_approval(item, self.lanes, view, self.runtime):
+        if is_held(item, view.start) or waits_for_approval(item, self.lanes, view, self.runtime):
             return False
-        return not (able.starts_deaf and is_held(item, view.start, able))
+        return may_leave(item, view.memory, self.runtime.capabilities)
 
     def in_newest_form(self, item: Transmit, view: SessionView) -> Transmit:
         """Update the state in an event if the runtime already has a newer one.

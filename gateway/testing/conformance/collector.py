@@ -31,7 +31,7 @@ class Collector:
         self.cursors.append(cursor)
         self._changed.set()
 
-    def caught_up(self, *, starting: bool | None = None) -> None:
+    def caught_up(self, *, starting: bool | None = False) -> None:
         self.is_caught_up, self.is_starting = True, starting
         self.times_caught_up += 1
         self.before_caught_up = list(self.frames)

@@ -18,7 +18,7 @@ class RecordingBackend(Collector):
         super().__init__()
         self.before: int | None = None
 
-    def caught_up(self, *, starting: bool | None = None) -> None:
+    def caught_up(self, *, starting: bool | None = False) -> None:
         assert self.before is None, "a link catches up once"
         self.before = len(self.frames)
         super().caught_up(starting=starting)

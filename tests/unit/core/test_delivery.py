@@ -140,10 +140,8 @@ def test_an_attempt_that_this_process_has_put_on_record_is_unknown_only_if_its_s
 )
 def test_new_work_is_held_in_whichever_lane_while_a_runtime_starts(lane: Lane, kind: str, held: bool):
     item = Transmit(5, lane, kind, ())
-    deaf = OPENHANDS.capabilities
-    assert [is_held(item, Start(state=state), deaf) for state in ("unknown", "starting")] == [held] * 2
-    assert [is_held(item, Start(state=state), deaf) for state in ("ready", "overdue")] == [False] * 2
-    assert not is_held(item, Start(), HUMA_0_2.capabilities)
+    assert [is_held(item, Start(state=state)) for state in ("unknown", "starting")] == [held] * 2
+    assert [is_held(item, Start(state=state)) for state in ("ready", "overdue")] == [False] * 2
 
 
 def test_a_confirmation_leaves_only_while_its_runtime_waits():

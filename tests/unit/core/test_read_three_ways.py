@@ -40,7 +40,7 @@ class Reader:
         self.harness.receive(frame.payload, channel=frame.channel)
         self._note()
 
-    def caught_up(self, *, starting: bool | None = None) -> None:
+    def caught_up(self, *, starting: bool | None = False) -> None:
         self.harness.catch_up(is_starting=starting)
         self._note()
 

@@ -7,7 +7,7 @@ import pytest
 from gateway.core import inbound, lifecycle
 from gateway.core.state import Start
 from gateway.events import DeliverySettled, LinkChanged, MessagePosted, Text
-from tests.unit.core.harness import HERM, OPENHANDS, START, Harness
+from tests.unit.core.harness import HERM, HUMA_0_2, OPENHANDS, START, Harness
 
 
 def _state(number: int, state: str) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def test_any_state_but_starting_says_that_the_runtime_listens(harness: Harness, 
 def test_a_repeated_state_counts_on_a_new_link_and_an_outdated_one_does_not(harness: Harness):
     _hear(harness, _state(0, "loading"), _state(3, "awaiting_user_input"))
     harness.decide(inbound.connecting)
-    assert harness.view.start == Start()
+    assert harness.view.start == Start("unknown")
     recorded = len(harness.journal)
     assert _hear(harness, _state(3, "awaiting_user_input")) == "ready"
     assert _hear(harness, _state(0, "loading")) == "ready"
@@ -106,10 +106,16 @@ def test_an_error_of_the_session_ends_the_wait_and_one_of_its_history_does_not(h
     assert _hear(harness, {"error": True, "message": "Failed to create agent session: RetryError"}) == "overdue"
 
 
-def test_of_a_runtime_that_hears_while_it_starts_nothing_is_remembered_or_said():
+def test_a_runtime_without_history_listens_from_the_start():
+    harness = Harness(HUMA_0_2)
+    harness.decide(inbound.connecting)
+    assert harness.view.start.state == "ready"
+
+
+def test_of_a_runtime_that_reports_no_start_nothing_is_remembered_or_said():
     harness = Harness(HERM)
     harness.decide(inbound.connecting)
-    _linked(harness)
+    _linked(harness, is_starting=False)
     harness.wait(61)
     sequence = harness.post(MessagePosted(content=(Text(text="hello"),)))
     echo = {"type": "user.message", "id": "evt_1", "content": [{"type": "text", "text": "hello"}]}
