@@ -98,6 +98,8 @@ class Backend:
         if repeats:
             self._manners |= {"accept": 30.0, "fail": 10.0}
         self.work: dict[str, Work] = {}
+        self.messages: list[tuple[str, str]] = []
+        """The key of each message that arrived, and the executor that it was sent to."""
         self.canceled: dict[str, None] = {}
         self.kind = False
         """Whether it answers everything at once, as at the end of a run."""
@@ -122,6 +124,8 @@ class Backend:
                 self._stop(content["data"]["call_id"])
                 conn.respond(204)
             else:
+                if content["type"] == "message.posted":
+                    self.messages.append((headers["webhook-id"], url.rpartition("/")[2]))
                 # A message is sometimes confirmed when its agent hardly waits any more.
                 seconds = 0.0 if self.kind else self._random.choice((0.0, 0.1, 5.0, 25.0)) * self._random.random()
                 self._net.call_at(self._net.loop.now + seconds, lambda: conn.respond(200, b'{"outcome":"success"}'))

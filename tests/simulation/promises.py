@@ -97,6 +97,7 @@ async def check_end(world: "World") -> None:
         cancels,
         agents,
         messages,
+        deliveries,
         order,
         followers,
         writers,
@@ -380,6 +381,18 @@ def messages(world: "World") -> Iterator[Broken]:
         # A 0.2.0 agent gets a message again in the next context.
         if server.agent.dialect == "0.1" and any(one != found[0] for one in found):
             yield 3, f"{event.runtime}: the message {text!r} arrived again, of another process or with other bytes"
+
+
+def deliveries(world: "World") -> Iterator[Broken]:
+    """3: an executor gets a message of an agent under one key, and once if it may not be repeated."""
+    if world.forgotten:
+        return  # A restored database may have forgotten a message, or that it was delivered.
+    recorded = {event.event_id for event in journal(world) if event.kind == "message.posted"}
+    for (key, executor), times in Counter(world.backend.messages).items():
+        if key not in recorded:
+            yield 3, f"{executor} got a message under the key {key}, which no message has"
+        if executor == "once" and times > 1:
+            yield 3, f"{executor} got the message {key} {times} times"
 
 
 def _text_of(event: Event) -> str:

@@ -107,6 +107,8 @@ class World:
         """The most and the fewest that any configuration of the run allows."""
         self.deadline = random.choice((5, 30, 120))
         self.attempt_limit, self.silence = random.choice(_TIMINGS)
+        self.messages_to = random.choice(("again", "once"))
+        """The executor of the agents' messages."""
         self.grace = random.choice((3, 10))
         """Seconds in which the answer to a canceled call still counts."""
         self.accepted_deadline = random.choice((20, 60))
@@ -233,7 +235,7 @@ class World:
                     name: {**executor, "url": f"http://127.0.0.1:{_BACKEND}/{name}", "idempotent": name != "once"}
                     for name in ("again", "spare", "once")
                 },
-                "routes": [*self.routes, {"match": {"event": "message.posted"}, "to": "again"}],
+                "routes": [*self.routes, {"match": {"event": "message.posted"}, "to": self.messages_to}],
                 "runtimes": runtimes,
             }
         )
