@@ -80,14 +80,15 @@ async def allow_all(world: "World") -> None:
         await asyncio.sleep(1)
 
 
-def allow_waiting(world: "World") -> None:
-    """Allow at once everything that waits, unless somebody does it already."""
+def allow_waiting(world: "World", manner: str = "allow") -> None:
+    """Allow at once everything that waits, unless somebody does it already; with `edit`, change the arguments."""
     for interaction, call_id in world.read(_WAITING):
         if interaction not in world.people.asked:
             world.people.asked[interaction] = None
             for name in APPROVERS:
                 answer = Answer(name, interaction, call_id, {"decision": "allow"})
-                world.loop.create_task(_treat(world, Random(0), answer, "allow", hesitates=False))
+                random = Random(interaction)
+                world.loop.create_task(_treat(world, random, answer, manner, hesitates=False))
 
 
 async def _treat(world: "World", random: Random, answer: Answer, manner: str, *, hesitates: bool = True) -> None:

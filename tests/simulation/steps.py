@@ -360,7 +360,7 @@ async def crowd(world: "World") -> None:
     for _ in range(world.random.choice((0, 3))):
         await call(world)
         await asyncio.sleep(0.1)
-    allow_waiting(world)
+    allow_waiting(world, world.random.choice(("allow", "edit")))
     await asyncio.sleep(world.random.choice((0.3, 1.0, 3.0)) * world.random.random())
     await surprise(world)
 
