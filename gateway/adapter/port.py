@@ -109,13 +109,16 @@ class Capabilities:
     answers_cancel: bool = False
     """The runtime expects a canceled outcome in response to its cancel."""
     one_message_per_turn: bool = False
-    """New work waits until the turn has ended."""
+    """New work waits until the turn has ended. The core orders the work of all clients by it, which no codec sees."""
     resumes: bool = False
     """A reconnect replays the missed messages, followed by a `caught_up`."""
     echoes: bool = False
     """The runtime sends our own messages back with a native id."""
     delegates: bool = False
-    """States between `thread.sent` and `thread.received` belong to a delegate and end no turn."""
+    """States between `thread.sent` and `thread.received` belong to a delegate and end no turn.
+
+    A codec decodes one state at a time and cannot tell whose it is. `session.opened` records the ability.
+    """
     approvals: Literal["none", "by_id", "by_state", "by_group"] = "none"
     """The subject of an approval: the question with its id, the newest action that follows the runtime's state by its
     `native_sequence` or has `needs_approval`, or all open actions before that state. A group is allowed or denied as
