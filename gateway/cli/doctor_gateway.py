@@ -66,6 +66,11 @@ def _describe_links(runtimes: "Sequence[Runtime]", url: str) -> Iterator[Check]:
         yield Check("note", f"{name} is {link.state}{why}")
     if len(waiting) > _MOST_LINKS:
         yield Check("note", f"and {len(waiting) - _MOST_LINKS} more", "GET /v1/runtimes lists all")
+    blocked = [(name, link.waits_for[0]) for name, link in links if link.waits_for]
+    for name, question in blocked[:_MOST_LINKS]:
+        yield Check(
+            "note", f"messages to {name} wait for the approval {clean(question)}", "answer it: `dragoman inbox`"
+        )
     if unstarted := [name for name, link in links if link.lacks_tools is None]:
         more = f" and {len(unstarted) - 1} more" if len(unstarted) > 1 else ""
         yield Check("note", f"the tools of {unstarted[0]}{more} are not known before the first message")

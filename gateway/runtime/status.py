@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from gateway.adapter.port import Adapter, ToolRegistry
+from gateway.core.holding import question_of
 from gateway.errors import EngineUnavailable
-from gateway.events import SessionId
+from gateway.events import InteractionId, SessionId
 from gateway.guard import FAULTS
 from gateway.runtime.calls.offered import OfferedTool
 from gateway.runtime.observe import label_session
@@ -29,6 +30,15 @@ _UNCONNECTED = "not connected yet; connecting is retried, and the log has the re
 def _is_unstarted(one: Actor) -> bool:
     """Return whether the agent of a session gets tools and has not started, perhaps because it had no message yet."""
     return one.runtime.options.takes_mcp and not one.view.memory.has_worked
+
+
+def _blocking(one: Actor) -> tuple[InteractionId, ...]:
+    """Return the approvals before whose end no message is sent to an agent; none if no message waits."""
+    view, runtime = one.view, one.runtime
+    turn_waits = runtime.capabilities.one_message_per_turn and view.memory.running
+    if not one.sender.outbox.new_work or not (turn_waits or runtime.while_held == "queue"):
+        return ()
+    return tuple(question_of(call) for call in view.calls.values() if call.state == "held" and call.is_the_runtimes)
 
 
 class Status:
@@ -103,6 +113,7 @@ class Status:
                     since=c.link.since,
                     reason=c.link.reason,
                     is_unstarted=_is_unstarted(c),
+                    waits_for=_blocking(c),
                 )
                 for c in self._owned(name, only)
                 if c.link is not None and (not troubled or c.link.state in TROUBLED)

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Literal, Protocol
 
 from gateway.adapter.port import Capabilities
-from gateway.events import Envelope, Gap, Live, Missed, SessionId
+from gateway.events import Envelope, Gap, InteractionId, Live, Missed, SessionId
 from gateway.events.frozen import replace
 from gateway.events.weight import weight
 from gateway.runtime.counters import Minute
@@ -188,6 +188,8 @@ class LinkStatus:
     reason: str | None = None
     is_unstarted: bool = False
     """Whether its agent gets tools and has not started."""
+    waits_for: tuple[InteractionId, ...] = ()
+    """The approvals before whose end no message is sent to the agent."""
 
 
 @dataclass(frozen=True, slots=True)

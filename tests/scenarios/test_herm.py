@@ -11,7 +11,7 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
 from gateway.testing.runtimes.herm.server import HermServer, Manners
-from tests.scenarios.environment import GOOD
+from tests.scenarios.environment import GOOD, Running
 from tests.scenarios.fleet import (
     HERM_KEY,
     HermEnvironment,
@@ -94,13 +94,22 @@ async def test_new_work_waits_while_a_call_is_held(environment: HermEnvironment)
     async with environment.running() as gateway:
         call = environment.agent.call("ask", GOOD)
         (question,) = await questions(gateway)
+        assert await blocking(gateway) == []
         await send(gateway, message("Still there?"))
+        assert await blocking(gateway) == [question["interaction_id"]]
         denied = {"decision": "deny"}
         await gateway.gateway.interactions.answer(question["interaction_id"], denied, by="lead")
         assert "a person denied it" in str(await call.answered())
         assert posted(environment, "user.message") == []
         environment.agent.end_turn()
         assert "Still there?" in str(await condition(lambda: posted(environment, "user.message")))
+        assert await blocking(gateway) == []
+
+
+async def blocking(gateway: Running) -> list[str]:
+    """Return the approvals that messages to the agent wait for."""
+    (runtime,) = (await gateway.get("/v1/runtimes"))["data"]
+    return [question for link in runtime["links"] for question in link["waits_for"]]
 
 
 async def test_an_interrupt_ends_open_calls_and_posts_nothing_for_them(environment: HermEnvironment) -> None:

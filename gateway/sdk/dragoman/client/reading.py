@@ -16,12 +16,12 @@ Model = TypeVar("Model", bound=BaseModel)
 
 _NOT_IN_0_2_0: Mapping[type[BaseModel], Mapping[str, Any]] = {
     # Release 0.2.0 has no calls from outside.
-    Call: {"answer_to": "runtime", "trace_id": None, "started_at": None},
+    Call: {"answer_to": "runtime", "trace_id": None, "started_at": None, "unheard_since": None},
     CallWithOutcome: {"outcome": None},
     CallWithStory: {"attempts": []},
     AnsweredInteraction: {"losses": []},
     Runtime: {"reason": None, "autostart": None},
-    Link: {"lacks_tools": False, "lacks_tools_reason": None},
+    Link: {"lacks_tools": False, "lacks_tools_reason": None, "waits_for": []},
 }
 """Members that release 0.2.0 does not send, with their values for it."""
 

@@ -492,6 +492,8 @@ class Link(Shape):
     """
     lacks_tools_reason: str | None
     """The reason and the fix; null if no tools are missing."""
+    waits_for: list[str]
+    """The approvals of held calls before whose end no message is sent to the agent; empty if no message waits."""
 
 
 class FailingAutostart(Shape):
