@@ -11,11 +11,13 @@ from gateway.core.calls import fingerprint, settle
 from gateway.core.effects import Queue
 from gateway.core.holding import (
     BY_GATEWAY,
+    EXECUTOR,
     ask_again,
     end_question,
     no_longer_routed,
     not_made,
     question_of,
+    refused_answerer,
     ruling_of,
 )
 from gateway.core.routing import Ruling
@@ -25,19 +27,16 @@ from gateway.errors import (
     BindingRequired,
     Conflict,
     Denied,
+    Forbidden,
     InvalidRequest,
-    NotApprover,
-    OwnCall,
     TooLarge,
 )
-from gateway.events import ApprovalGiven, CallId, InteractionId
+from gateway.events import ApprovalGiven, CallId, CallProgressed, InteractionId
 from gateway.events.frozen import frozen, replace
 from gateway.events.weight import weight
-from gateway.executors.port import Answered
-from gateway.store.call import CALLER, Approve, Call
+from gateway.executors.port import Answer, Answered, Replied
+from gateway.store.call import Approve, Call
 
-EXECUTOR = "executor"
-"""The first word of an executor that answers, before its name."""
 MOST_REASON = 2_000
 """Characters of the reason of a denial."""
 
@@ -57,8 +56,29 @@ def held_call(builder: StepBuilder, interaction: InteractionId) -> Call | None:
     return next((c for c in builder.calls.values() if c.state == "held" and question_of(c) == interaction), None)
 
 
+def asked_about(builder: StepBuilder, sequence: int) -> Call | None:
+    """Return the held call that an event asks about."""
+    held = (call for call in builder.calls.values() if call.state == "held")
+    return next((call for call in held if call.arguments_sequence == sequence), None)
+
+
+def replied(builder: StepBuilder, call: Call, reply: Answer, *, executor: str) -> None:
+    """Apply an executor's reply to the question about a held call; an empty or refused one leaves it to people."""
+    if not isinstance(reply, Replied) or not reply.reply:
+        return
+    by = f"{EXECUTOR} {executor}"
+    try:
+        if "arguments" in reply.reply:
+            raise InvalidRequest("an executor does not change the arguments")
+        answer(builder, call, reply.reply, by=by)
+    except (InvalidRequest, Conflict, Forbidden) as exc:
+        data = {"refused_answer": str(exc), "by": by}
+        refused = CallProgressed(native_call_id=call.native_call_id, call_id=call.call_id, data=data)
+        builder.apply(refused, "to_runtime", origin=BY_GATEWAY, caused_by=call.arguments_sequence, synthetic=True)
+
+
 def answer(builder: StepBuilder, call: Call, body: Mapping[str, Any], *, by: str) -> int:
-    """Apply a person's answer to the question about a held call; return the sequence of the event that follows.
+    """Apply an answer to the question about a held call; return the sequence of the event that follows.
 
     It is `{"decision": "allow", "binding", "arguments"}` or `{"decision": "deny", "reason"}`.
 
@@ -138,7 +158,8 @@ def deny(builder: StepBuilder, call_id: CallId, reason: str | None, *, by: str) 
         by=by,
     )
     sequence = builder.apply(given, "to_runtime", origin=BY_GATEWAY, caused_by=call.arguments_sequence).sequence
-    text = f"The call was not made: a person denied it{f': {reason}' if reason else '.'}"
+    who = "the backend" if by.startswith(f"{EXECUTOR} ") else "a person"
+    text = f"The call was not made: {who} denied it{f': {reason}' if reason else '.'}"
     end_question(builder, call, "answered", by=by)
     settle(builder, call, not_made(text))
     return sequence
@@ -155,16 +176,9 @@ def _waiting(builder: StepBuilder, call_id: CallId) -> Call:
 
 def _check_answerer(builder: StepBuilder, call: Call, found: Ruling | Answered | None, by: str) -> None:
     """Check that the answerer neither made the call nor would run it, and is named if the rule names somebody."""
-    if call.native_call_id.startswith(f"{CALLER}:{by}:"):
-        raise OwnCall(f"{by!r} has made this call; somebody else must answer")
-    ruling = found if isinstance(found, Ruling) else None
-    executors = {call.executor, None if ruling is None else ruling.executor} - {None}
-    addresses = builder.runtime.policy.addresses
-    own = executors | {name for name, at in addresses.items() if at in {addresses.get(one or "") for one in executors}}
-    if by in {f"{EXECUTOR} {name}" for name in own}:
-        raise OwnCall(f"{by} would run this call; somebody else must answer")
-    if ruling is not None and ruling.approve is not None and ruling.approve.by and by not in ruling.approve.by:
-        raise NotApprover(f"the rule {call.place} names who may answer: {', '.join(ruling.approve.by)}")
+    refusal = refused_answerer(builder, call, found if isinstance(found, Ruling) else None, by)
+    if refusal is not None:
+        raise refusal
 
 
 def _change(builder: StepBuilder, call: Call, arguments: Mapping[str, Any] | None) -> _Changed:

@@ -7,17 +7,20 @@ from typing import Any
 import orjson
 
 from gateway.core.binding import binding_of
+from gateway.core.effects import Ask, ask_data
 from gateway.core.routing import Ruling, Unfitting
 from gateway.core.session import Approvals, StepBuilder
-from gateway.errors import CallHeld
+from gateway.errors import CallHeld, NotApprover, OwnCall
 from gateway.events import ApprovalAsked, InteractionId, Origin, Outcome, interaction_id as name_interaction
 from gateway.events.frozen import frozen, replace
 from gateway.executors.port import Answered
-from gateway.store.call import GATEWAY, Call, Hold
+from gateway.store.call import CALLER, GATEWAY, Call, Hold
 from gateway.store.step import Enqueue, InteractionChange, InteractionState, SendChange
 
 BY_GATEWAY = Origin(GATEWAY, "dragoman/1")
 """The origin of the question about a held call and of its answer: no memory of a runtime contains them."""
+EXECUTOR = "executor"
+"""The first word of an executor that answers, before its name."""
 _MOST_SHOWN = 2_000
 """Characters of changed arguments that the agent is shown."""
 _UNITS = (
@@ -92,18 +95,8 @@ def ask_about(builder: StepBuilder, call: Call, ruling: Ruling, warning: str | N
     session, arguments = builder.base.session_id, call.arguments or {}
     place, timeout = f"routes[{ruling.index}]", given_time or builder.runtime.policy.approvals.timeout
     binding = binding_of(session=session, call=call.call_id, tool=call.tool, arguments=arguments, rule=ruling.rule)
-    asked = ApprovalAsked(
-        id=call.call_id,
-        native_call_id=call.native_call_id,
-        tool=call.tool,
-        arguments=dict(arguments),
-        call_id=call.call_id,
-        rule=place,
-        rule_sha=ruling.rule,
-        binding=binding,
-        edited=call.edited or None,
-        warning=warning,
-    )
+    held = replace(call, rule=ruling.rule, place=place, binding=binding, warned=warning is not None)
+    asked = _question(held, warning)
     sequence = builder.apply(
         asked, "from_runtime", origin=BY_GATEWAY, caused_by=call.request_sequence, synthetic=True
     ).sequence
@@ -132,7 +125,57 @@ def ask_about(builder: StepBuilder, call: Call, ruling: Ruling, warning: str | N
             call_id=call.call_id,
         )
     )
+    ask_executor(builder, replace(held, deadline_at=hold.deadline_at, arguments_sequence=sequence), ruling)
     return hold
+
+
+def _question(call: Call, warning: str | None = None) -> ApprovalAsked:
+    """Return the question about a held call."""
+    return ApprovalAsked(
+        id=call.call_id,
+        native_call_id=call.native_call_id,
+        tool=call.tool,
+        arguments=dict(call.arguments or {}),
+        call_id=call.call_id,
+        rule=call.place,
+        rule_sha=call.rule,
+        binding=call.binding,
+        edited=call.edited or None,
+        warning=warning,
+    )
+
+
+def ask_executor(builder: StepBuilder, call: Call, ruling: Ruling) -> None:
+    """Send the question about a held call to the executor of a route with `held`, if it may answer.
+
+    After a restart it gets the question again, under the same key. A question with a warning is for people.
+    """
+    runtime, labels = builder.runtime, builder.memory.labels
+    route = runtime.policy.routes.executor_for(
+        runtime=runtime.name, kind="approval.asked", tool=call.tool, labels=labels, held=True
+    )
+    if route is None or call.warned:
+        return
+    if refused_answerer(builder, call, ruling, f"{EXECUTOR} {route.executor}") is not None:
+        return
+    asked, interaction, until = _question(call), question_of(call), call.deadline_at
+    data = ask_data(builder.base, asked, protocol=runtime.protocol, labels=labels, deadline_at=until)
+    data["interaction_id"] = interaction
+    builder.effects.append(Ask(call.arguments_sequence or 0, interaction, asked.kind, route.executor, data, until))
+
+
+def refused_answerer(builder: StepBuilder, call: Call, ruling: Ruling | None, by: str) -> OwnCall | NotApprover | None:
+    """Return why somebody may not answer: they made the call, would run it, or the rule names others."""
+    if call.native_call_id.startswith(f"{CALLER}:{by}:"):
+        return OwnCall(f"{by!r} has made this call; somebody else must answer")
+    executors = {call.executor, None if ruling is None else ruling.executor} - {None}
+    addresses = builder.runtime.policy.addresses
+    own = executors | {name for name, at in addresses.items() if at in {addresses.get(one or "") for one in executors}}
+    if by in {f"{EXECUTOR} {name}" for name in own}:
+        return OwnCall(f"{by} would run this call; somebody else must answer")
+    if ruling is not None and ruling.approve is not None and ruling.approve.by and by not in ruling.approve.by:
+        return NotApprover(f"the rule {call.place} names who may answer: {', '.join(ruling.approve.by)}")
+    return None
 
 
 def born_held(builder: StepBuilder, call: Call, ruling: Ruling) -> Call:

@@ -10,6 +10,7 @@ from gateway.core.effects import Queue, Transmit
 from gateway.core.holding import (
     Restored,
     ask_again,
+    ask_executor,
     end_question,
     no_longer_routed,
     out_of_time,
@@ -195,8 +196,11 @@ def recover(builder: StepBuilder, messages: Sequence[Envelope] = (), restored: R
         unknown = call.unknown or call.state == "dispatched"
         if call.state == "held" and call.arguments is not None:
             # A person may still allow it, and the routes are asked again then.
+            found = ruling_of(builder, call.tool, call.arguments)
             if restored is not None and (call.arguments_sequence or 0) <= restored.up_to:
-                _ask_after_restore(builder, call, restored)
+                _ask_after_restore(builder, call, found, restored)
+            elif isinstance(found, Ruling) and found.rule == call.rule:
+                ask_executor(builder, call, found)
             continue
         if call.arguments is None:
             settle(builder, call, failure(UNREADABLE, unknown=unknown), ended_as="dead")
@@ -211,8 +215,7 @@ def recover(builder: StepBuilder, messages: Sequence[Envelope] = (), restored: R
         recover_message(builder, waiting, posted.get(waiting.sequence))
 
 
-def _ask_after_restore(builder: StepBuilder, call: Call, restored: Restored) -> None:
-    found = ruling_of(builder, call.tool, call.arguments or {})
+def _ask_after_restore(builder: StepBuilder, call: Call, found: Ruling | Answered | None, restored: Restored) -> None:
     if isinstance(found, Ruling):
         ask_again(builder, call, found, warning=restored.warning)
     else:

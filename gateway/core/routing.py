@@ -42,6 +42,8 @@ class Route:
     """Whether the destinations also get live events."""
     undeclared: bool = False
     """Whether an executor also gets tools that match only by a glob and are not declared."""
+    held: bool = False
+    """Whether the executor also answers the approvals of held calls."""
     arguments: Fragment | None = None
     """The arguments of the calls that it matches; None: any."""
     approve: Approval | None = None
@@ -107,12 +109,15 @@ class Routes:
     """The configured tools. If there are any, a glob leads no other tool to an executor."""
 
     def executor_for(
-        self, *, runtime: str, kind: str, tool: str | None = None, labels: Mapping[str, str]
+        self, *, runtime: str, kind: str, tool: str | None = None, labels: Mapping[str, str], held: bool = False
     ) -> Matched | None:
-        """Find the executor: the first matching rule with `to`, for any arguments of a call."""
+        """Find the executor: the first matching rule with `to`, for any arguments of a call.
+
+        With `held`, that of the question about a held call.
+        """
         unknown = kind == CALL and bool(self.declared) and tool not in self.declared
         for route, found in self._answering:
-            if unknown and not _leads_undeclared(route, tool):
+            if (unknown and not _leads_undeclared(route, tool)) or (held and not route.held):
                 continue
             if route.matches(runtime=runtime, kind=kind, tool=tool, labels=labels):
                 return found

@@ -110,6 +110,8 @@ class ExecutorReplied:
 
     sequence: int
     answer: Answer
+    executor: str = ""
+    """Who replied."""
 
 
 @frozen

@@ -5,12 +5,14 @@ from fnmatch import fnmatchcase
 
 from gateway.addresses import is_loopback
 from gateway.core.arguments import problems_in_schema
+from gateway.core.holding import EXECUTOR
 from gateway.core.routing import CALL
 from gateway.settings.covering import covers, has_wildcard, is_wider, may_overlap
 from gateway.settings.lint_fragments import lint_fragment
 from gateway.settings.model import Settings
 from gateway.settings.place import Finding, Place, suggest
 from gateway.settings.routes import ApproveSpec, RouteSpec
+from gateway.settings.routing import addresses_of
 
 
 def lint_policy(settings: Settings) -> Iterator[Finding]:
@@ -30,7 +32,24 @@ def lint_policy(settings: Settings) -> Iterator[Finding]:
         yield from _unreached(settings, index, route)
         yield from _leaks(settings, index, route)
         yield from _own_actions(settings, route, place)
+        yield from _answering(settings, route, place)
     yield from _notices(settings)
+
+
+def _answering(settings: Settings, route: RouteSpec, place: Place) -> Iterator[Finding]:
+    """Check a route whose executor answers the approvals of held calls."""
+    if not route.held:
+        return
+    if route.match.event != "approval.asked" or route.to is None:
+        text = "only about approvals; add `match.event: approval.asked` and `to`, or remove this"
+        yield Finding((*place, "held"), text)
+        return
+    addresses = addresses_of(settings)
+    for index, gated in enumerate(settings.routes):
+        at = None if gated.to is None else addresses.get(gated.to)
+        if gated.approve is not None and (gated.to == route.to or (at is not None and at == addresses.get(route.to))):
+            text = f"this executor runs the calls that routes[{index}] holds, so it is not asked about them"
+            yield _warn((*place, "to"), text)
 
 
 def _combination(route: RouteSpec, place: Place) -> Iterator[Finding]:
@@ -53,19 +72,23 @@ def _combination(route: RouteSpec, place: Place) -> Iterator[Finding]:
 
 def _approvers(settings: Settings, approve: ApproveSpec, place: Place) -> Iterator[Finding]:
     keys = {key.name: key for key in settings.api.keys}
+    by_executor = {f"{EXECUTOR} {route.to}" for route in settings.routes if route.held}
     able = {name for name, key in keys.items() if "approve" in key.scopes}
     by_link = {f"link {one.to}" for one in settings.approvals.notify} if settings.approvals.links else set[str]()
     if not keys:
         text = "without `api.keys`, everybody who reaches the loopback address may allow calls; add keys"
         yield _warn(place, text)
-    elif not able | by_link:
+    elif not able | by_link | by_executor:
         yield _warn(place, "no API key has the scope `approve`, so nobody can allow a call; add it to a key")
     if "by" in approve.model_fields_set and not approve.by:
         yield Finding((*place, "by"), "names nobody; list the names of API keys, or remove this")
     for name in approve.by:
-        if name in by_link:
+        if name in by_link or name in by_executor:
             continue
-        if name.startswith("link "):
+        if name.startswith(f"{EXECUTOR} "):
+            text = f"no route with `held: true` leads to {name!r}; add one for approval.asked"
+            yield Finding((*place, "by"), text)
+        elif name.startswith("link "):
             text = f"{name!r} is no link; set `approvals.links`, and name the destination in `approvals.notify`"
             yield Finding((*place, "by"), text)
         elif name not in keys:

@@ -144,7 +144,7 @@ def takes_calls(route: RouteSpec, tool: str) -> bool:
 
 
 def _hides(above: RouteSpec, below: RouteSpec) -> bool:
-    return above.to is not None and covers(above, below)
+    return above.to is not None and covers(above, below) and (above.held or not below.held)
 
 
 def _any(names: Iterable[str], pattern: str) -> bool:

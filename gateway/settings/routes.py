@@ -82,6 +82,8 @@ class RouteSpec(Section):
     """The destinations that get a copy; one name or a list."""
     live: bool = False
     """Whether `copy_to` also sends matching live events, such as `typing.changed`: once, without retries."""
+    held: bool = False
+    """Whether `to` also answers the approvals of held calls; only with `event: approval.asked`."""
     undeclared: bool = False
     """Whether a glob also routes tools that are missing from a non-empty `tools`."""
 

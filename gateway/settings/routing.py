@@ -22,6 +22,7 @@ def routes_of(settings: Settings) -> Routes:
             copy_to=route.copy_to,
             live=route.live,
             undeclared=route.undeclared,
+            held=route.held,
             arguments=None if route.match.arguments is None else Fragment(route.match.arguments),
             approve=None if route.approve is None else Approval(by=route.approve.by, timeout=route.approve.timeout),
             deny=route.deny,

@@ -91,6 +91,8 @@ class Call:
     """The arguments as compact JSON, if their reader wrote them. Not a column."""
     edited: bool = field(default=False, compare=False)
     """Whether a person has changed the arguments. Not a column."""
+    warned: bool = field(default=False, compare=False)
+    """Whether the question about it has a warning, so that only people answer it. Not a column."""
     waits: bool = field(default=False, compare=False)
     """Whether an accepted call waits for a slot to be sent again; an answer ends that. Not a column."""
 

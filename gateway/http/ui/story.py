@@ -246,6 +246,9 @@ def _steps_of(envelope: Mapping[str, Any], call: Mapping[str, Any]) -> list[Stor
                     at, "agent", "Cancel requested", event.get("reason") or "", toward="gateway", sequence=sequence
                 )
             ]
+        case "call.progressed" if "refused_answer" in (note := _note_of(envelope)):
+            title = f"The answer of {note['by']} does not count"
+            return [StoryStep(at, "gateway", title, str(note["refused_answer"]), "waiting", sequence=sequence)]
         case "call.progressed" if note := _note_of(envelope):
             other, by = note.get("redriven_as"), note.get("dismissed_by")
             title = f"Redriven as call {other}" if other else f"Dismissed by {by}"

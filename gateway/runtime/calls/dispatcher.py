@@ -374,7 +374,7 @@ class Dispatcher:
 
     async def _ask_until_deadline(self, session: SessionId, effect: Ask) -> None:
         answer = await self._ask(session, effect)
-        self._signal(session, ExecutorReplied(effect.sequence, answer))
+        self._signal(session, ExecutorReplied(effect.sequence, answer, effect.executor))
 
     async def _await_copy(self, session: SessionId, effect: AwaitCopy) -> None:
         # Another instance may deliver the copy, and this one may restart meanwhile: only the ledger knows.

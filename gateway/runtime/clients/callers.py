@@ -8,7 +8,7 @@ from contextlib import aclosing, contextmanager
 from gateway.clock import Ids
 from gateway.core.callers import CallRequest, id_of, same_call
 from gateway.errors import EngineUnavailable, Overloaded
-from gateway.events import CallId, CallProgressed, SessionId, ToolFinished
+from gateway.events import CallId, CallProgressed, Envelope, SessionId, ToolFinished
 from gateway.runtime.drain import Drain
 from gateway.runtime.session.actor import Actor
 from gateway.runtime.session.registry import Sessions, reply_slot
@@ -141,11 +141,14 @@ class Callers:
                 if isinstance(item, Heartbeat) and not (await self._sessions.call(call.call_id)).is_open:
                     # Without a lease this instance receives no news; another instance ended the call.
                     return None
-                events = [one.event for one in item.items] if isinstance(item, News) else []
-                for event in events:
+                for one in item.items if isinstance(item, News) else ():
+                    event = one.event
                     if isinstance(event, ToolFinished) and event.call_id == call.call_id:
                         return event
-                    if tell is not None and isinstance(event, CallProgressed) and event.call_id == call.call_id:
+                    # The gateway's own notes about the call are for operators.
+                    if tell is None or (isinstance(one, Envelope) and one.synthetic):
+                        continue
+                    if isinstance(event, CallProgressed) and event.call_id == call.call_id:
                         await tell(event)
                         told_at = loop.time()
                 if tell is not None and loop.time() - told_at >= self._beat * _NEARLY:

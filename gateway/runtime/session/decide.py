@@ -149,9 +149,12 @@ def _about_work(builder: StepBuilder, signal: s.SlotFree | s.TurnedAway | s.Exec
             return calls.claim(builder, call_id)
         case s.TurnedAway(call_id, reason):
             calls.turn_away(builder, call_id, reason)
-        case s.ExecutorReplied(sequence, answer):
+        case s.ExecutorReplied(sequence, answer, executor):
             asked = next((a for a in builder.memory.asked if a.sequence == sequence), None)
-            if asked is None:
+            held = approvals.asked_about(builder, sequence)
+            if held is not None:
+                approvals.replied(builder, held, answer, executor=executor)
+            elif asked is None:
                 confirmations.replied(builder, sequence, answer)
             else:
                 interactions.replied(builder, asked, answer)

@@ -221,10 +221,14 @@ async def _open_call(engine: Engine, session: SessionRow, call: Call) -> Call:
         if call.arguments_sequence is None:
             arguments = sent_arguments(found[0], request)
             return replace(call, arguments=arguments, size=weight(request.arguments), origin=origin)
-        approved = approved_arguments(await engine.read(session.session_id, after=call.arguments_sequence - 1, limit=1))
+        asked = await engine.read(session.session_id, after=call.arguments_sequence - 1, limit=1)
+        approved = approved_arguments(asked)
         if approved is not None:
             arguments, edited = approved
-            return replace(call, arguments=arguments, size=weight(arguments), origin=origin, edited=edited)
+            warned = isinstance(event := asked[0].event, ApprovalAsked) and event.warning is not None
+            return replace(
+                call, arguments=arguments, size=weight(arguments), origin=origin, edited=edited, warned=warned
+            )
         return replace(call, origin=origin)
     # The request is erased, damaged, or of an unknown kind; the call still ends.
     return call

@@ -73,6 +73,12 @@ def test_the_policy_of_the_page_is_not_doubted(complaints: Complain) -> None:
          "routes[0].approve.by: no API key is called 'led'; did you mean 'lead'?"),
         ("{match: {tool: refund}, to: billing, approve: {by: [app]}}",
          "routes[0].approve.by: the key 'app' lacks the scope `approve`; add it, or name another key"),
+        ("{match: {tool: refund}, to: billing, approve: {by: executor billing}}",
+         "routes[0].approve.by: no route with `held: true` leads to 'executor billing'; add one for approval.asked"),
+        ("{match: {event: approval.asked}, copy_to: log, held: true}",
+         "routes[0].held: only about approvals; add `match.event: approval.asked` and `to`, or remove this"),
+        ('{match: {event: "approval.*"}, to: billing, held: true}',
+         "routes[0].held: only about approvals; add `match.event: approval.asked` and `to`, or remove this"),
         ("{match: {tool: refund}, to: billing, approve: 5}",
          "routes[0].approve: 5 is not valid here; this must be a mapping (lines of `key: value`)"),
         ('{match: {tool: refund}, deny: ""}',
@@ -365,3 +371,24 @@ def test_executors_with_one_address_are_one_program_whatever_their_login() -> No
     found = addresses_of(Settings.model_validate({"executors": executors}))
     assert found["billing"] == found["alias"] != found["other"]
     assert "fixed" not in found
+
+
+HELD = "{match: {event: approval.asked}, to: policy, held: true}"
+
+
+def with_policy(path: str, *given: str) -> str:
+    policy = f'  policy: {{type: webhook, url: "http://billing/{path}", secret: c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0}}\n'
+    return routes(*given).replace("executors:\n", f"executors:\n{policy}")
+
+
+def test_an_executor_that_answers_needs_no_key(complaints: Complain) -> None:
+    gate = "{match: {tool: refund}, to: billing, approve: {by: executor policy}}"
+    other = "{match: {event: approval.asked}, to: billing}"
+    text = with_policy("policy", gate, other, HELD).replace("scopes: [approve]", "scopes: [read]")
+    assert complaints(text) == []
+
+
+def test_an_executor_does_not_answer_for_calls_that_it_runs(complaints: Complain) -> None:
+    warned = "routes[1].to: this executor runs the calls that routes[0] holds, so it is not asked about them"
+    assert [line.partition("warning: ")[2] for line in complaints(with_policy("x", REST, HELD))] == [warned]
+    assert complaints(with_policy("policy", REST, HELD)) == []

@@ -277,6 +277,8 @@ class ApprovalReply(WebhookModel):
     """The validity of the decision."""
     reason: str | None = None
     """The reason of the decision, for the agent."""
+    binding: str | None = None
+    """The binding of the event, required to allow a held call."""
 
 
 class QuestionReply(WebhookModel):
