@@ -9,7 +9,7 @@ import pytest
 from gateway.http.ui.story import tell
 from gateway.testing.runtimes.huma.calls import SimCall
 from gateway.testing.runtimes.huma.rules import ResultFrame
-from tests.scenarios.environment import Running, Scene, until
+from tests.scenarios.environment import GOOD, Running, Scene, until
 from tests.scenarios.hooks import SECRET, Asked, Said
 from tests.scenarios.notified import GIVEN, notify
 
@@ -149,7 +149,7 @@ async def test_who_may_not_answer_is_not_asked(
         await gated.agent.call("free", GIVEN)
         await waits(gateway)
         # A call behind it has passed the same executors.
-        await (await gated.agent.call("deal", {})).result()
+        await (await gated.agent.call("ask_for_cards", GOOD)).result()
         assert gated.hooks.of(QUESTION) == []
         assert gated.hooks.of("free") == []
 
@@ -193,6 +193,6 @@ async def test_a_person_may_answer_before_the_executor(gated: Scene) -> None:
         await gateway.post(f"/v1/interactions/{question['interaction_id']}/answer", {"decision": "deny"}, status=200)
         assert "a person denied it" in str((await ended(call)).error)
         answers.set()
-        await (await gated.agent.call("deal", {})).result()
+        await (await gated.agent.call("ask_for_cards", GOOD)).result()
         assert len(await gateway.events(kind="approval.given")) == 1
         assert gated.hooks.of("free") == []
