@@ -22,7 +22,7 @@ from gateway.core.interactions import expire
 from gateway.core.routing import Ruling
 from gateway.core.session import USUAL_RETRY, Priority, RetryPolicy, RuntimeContext, StepBuilder, send
 from gateway.core.state import Remembered, SessionView, overdue_at
-from gateway.core.telling import tell, told_at
+from gateway.core.telling import tell, tell_due
 from gateway.events import (
     DeliverySettled,
     Envelope,
@@ -154,7 +154,7 @@ def next_due(runtime: RuntimeContext, view: SessionView) -> datetime | None:
             at for one in view.calls.values() for at in reminders_of(runtime.policy.approvals, one, view.reminded_at)
         ]
     if view.unheard:
-        times += [told_at(runtime.policy.approvals, one) for one in view.unheard.values()]
+        times += [tell_due(runtime.policy.approvals, one) for one in view.unheard.values()]
     if memory.confirmations:
         times += [waiting.posted_at + options.confirm_timeout for waiting in memory.confirmations]
     if memory.asked:

@@ -17,16 +17,16 @@ from gateway.events import Author, MessagePosted, Text
 from gateway.store.call import Listened
 
 
-def told_at(approvals: Approvals, one: Unheard) -> datetime:
-    """Return when a conversation is told of an outcome that nobody has received."""
+def tell_due(approvals: Approvals, one: Unheard) -> datetime:
+    """Return the time at which a conversation is told of an unreceived outcome."""
     return (one.call.finished_at or one.call.created_at) + approvals.tell_after
 
 
 def tell(builder: StepBuilder) -> None:
     """Tell the conversation of the outcomes that are due, in the order of their ends; only those of its agent."""
     approvals = builder.runtime.policy.approvals
-    due = [one for one in builder.unheard.values() if told_at(approvals, one) <= builder.now]
-    for one in sorted(due, key=lambda one: told_at(approvals, one)):
+    due = [one for one in builder.unheard.values() if tell_due(approvals, one) <= builder.now]
+    for one in sorted(due, key=lambda one: tell_due(approvals, one)):
         del builder.unheard[one.call.call_id]
         if approvals.tell and is_own(one.call, TICKET):
             _tell(builder, one)

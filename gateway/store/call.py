@@ -23,7 +23,7 @@ GATEWAY = "gateway"
 
 
 MOST_UNHEARD = 100
-"""The newest outcomes of a session that nobody has received and that the conversation may be told."""
+"""The number of unreceived outcomes that a conversation may be told; only the newest count."""
 
 
 @frozen
@@ -424,7 +424,7 @@ def changed(call: Call | None, change: CallChange, *, now: datetime, numbers: Se
             unknown=change.unknown,
             error=change.error,
             finished_at=now,
-            # Whoever canceled it does not wait for its outcome.
+            # A canceled call has no listener.
             unheard_since=None if after == "canceled" else call.unheard_since,
             dead=change.dead,
             attempts=_attempts_after(call, change, now),

@@ -211,7 +211,7 @@ class Ledger(Protocol):
 
     async def open_calls(self, session_id: SessionId) -> Sequence[Call]: ...
     async def unheard_calls(self, session_id: SessionId) -> Sequence[Call]:
-        """List the ended calls whose outcome nobody has received, newest first, at most `MOST_UNHEARD`."""
+        """List the ended calls with unreceived outcomes, newest first, at most `MOST_UNHEARD`."""
         ...
 
     async def count_open_calls(self) -> Mapping[str, int]:
