@@ -107,6 +107,8 @@ class Backend:
         """Takes each request, the process that sent it, and the stamp of the network on its last byte."""
         self.on_progress: Callable[[Request], None] = _ignore
         """Posts a report of progress."""
+        self.on_accept: Callable[[Request], None] = _ignore
+        """Takes each request that was accepted."""
         self.on_answer: Callable[[Request, str], None] = _ignore
         """Takes each request whose outcome was written to an open connection, and the kind of the outcome."""
         self.start()
@@ -156,6 +158,7 @@ class Backend:
             case "accept" | "late":
                 if request.manner == "accept":
                     conn.respond(202)
+                    self.on_accept(request)
                     self._report(request, self._random.choice((0, 0, 1, 6)))
                 # After no response the work goes on, too.
                 self._promise(request, work, self._later())

@@ -155,6 +155,19 @@ class Watch:
                 3, f"the {kind} that answered attempt {request.attempt} of {call_id} does not count: it is {state}"
             )
 
+    def accepted(self, request: "Request") -> None:
+        """The backend accepts a call; if it says nothing more, the call is sent again."""
+        world = self._world
+        world.net.call_at(world.loop.now + world.silence + 2 * LATE, partial(self._check_repeat, request))
+
+    def _check_repeat(self, request: "Request") -> None:
+        """An accepted call is not due for long; one that waits for a slot is due later, again and again."""
+        world = self._world
+        late = int((EPOCH + world.loop.now - LATE) * 1_000_000)
+        query = "SELECT 1 FROM calls WHERE call_id = ? AND state = 'accepted' AND due_at < ?"
+        if not self._excused(request.at) and world.read(query, request.data["call_id"], late):
+            world.fail(10, f"call {request.data['call_id']} was accepted, is silent and is not sent again")
+
     def canceled(self, call_id: str) -> None:
         """An operator's cancel is on record."""
         world = self._world

@@ -135,7 +135,7 @@ class World:
         )
         self.watch = Watch(self)
         self.backend.on_request, self.backend.on_answer = self.watch.request, self.watch.answer
-        self.backend.on_progress = self._report
+        self.backend.on_progress, self.backend.on_accept = self._report, self.watch.accepted
         self.callbacks: list[Callback] = []
         self.disk = Disk()
         path = folder / "0.db"
