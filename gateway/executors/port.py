@@ -66,10 +66,10 @@ class Request:
     tracestate: str | None = None
     """The `tracestate` of the caller's trace context."""
     may_start: Callable[[], bool] = field(default=_always, compare=False, repr=False)
-    """Whether the work may start now; an executor that has waited asks again right before it starts.
+    """Whether the work may start now; an executor that waits asks several times a second, and right before it starts.
 
     False once the gateway stops or no longer owns the session: another process may run the call. The answer is then
-    `WITHHELD`.
+    `WITHHELD`; without an answer before the process ends, the attempt counts as perhaps sent.
     """
 
 

@@ -253,3 +253,30 @@ async def test_after_its_wait_a_request_that_may_not_start_any_more_is_not_sent(
         before = len(peer.seen)
         assert await post(client) == b"ok"
         assert (before, len(peer.seen)) == ((1, 2) if first is not None else (0, 1))
+
+
+@pytest.mark.parametrize("behind", ["another exchange", "the handshake"])
+async def test_a_request_that_may_not_start_any_more_waits_for_no_connection(behind: str) -> None:
+    may = True
+
+    async def swallow(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+        while await reader.read(1_000):
+            reached.set()
+
+    reached = asyncio.Event()
+    async with listen(swallow) as peer:
+        # The peer does not speak TLS, so a handshake stays open.
+        url = peer.url if behind == "another exchange" else peer.url.replace("http:", "https:")
+        async with HttpClient(url, concurrency=1, max_response=100) as client:
+            first = asyncio.ensure_future(ask(client, HANG)) if behind == "another exchange" else None
+            waiting = asyncio.ensure_future(
+                client.post(REQUEST, within=LONG, read=lambda exchange: exchange, may_start=lambda: may)
+            )
+            async with asyncio.timeout(PATIENCE):
+                await reached.wait()
+            may = False
+            async with asyncio.timeout(LONG.total_seconds() / 2):
+                assert await waiting == NotSent("the request may not start any more", withheld=True)
+            if first is not None:
+                assert not first.done()
+                first.cancel()

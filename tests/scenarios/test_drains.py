@@ -130,6 +130,39 @@ async def test_held_requests_are_answered_when_the_drain_times_out(environment: 
         assert "Traceback" not in said
 
 
+async def test_a_call_whose_request_waits_for_a_connection_at_the_end_runs_in_the_next_process(newer: Scene) -> None:
+    routes = [{"match": {"event": "message.posted"}, "to": "cards"}, {"match": {"tool": "*"}, "to": "cards"}]
+    newer.configure(
+        {
+            "limits": {"drain": "2s"},
+            "routes": routes,
+            "executors": {"cards": {"concurrency": 1, "idempotent": False, "timeout": f"{LONG:g}s"}},
+        }
+    )
+    # A message has no slot of the executor, but its request has the only connection.
+    newer.hooks.scripts["message.posted"] = Gate().answering(Response())
+    async with serving(newer) as served:
+        await until(served.ready, within=START)
+        await newer.agent.wait_connections(1, START)
+        saying = asyncio.create_task(newer.agent.say(["Hello"]))
+        await newer.hooks.wait_for(name="message.posted")
+        call = await newer.agent.call("free", GOOD)
+        async with client(served.url) as http:
+
+            async def dispatched() -> bool:
+                return bool((await http.get("/v1/calls", params={"state": "dispatched"})).json()["data"])
+
+            await until(dispatched)
+        assert await served.stop() == 0
+    assert newer.hooks.of("free") == []
+    newer.hooks.scripts["message.posted"] = Response()
+    async with serving(newer) as served:
+        await call.result()
+        assert call.reading is not None
+        assert call.reading.outcome == "success"
+        await saying
+
+
 @pytest.mark.slow
 async def test_a_replica_releases_a_session_as_soon_as_its_last_attempt_has_ended(newer: Scene) -> None:
     newer.configure({"limits": {"drain": f"{LONG:g}s"}})

@@ -14,7 +14,8 @@ import select
 import socket
 import ssl
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import cache
 from math import inf
@@ -43,6 +44,8 @@ _SWEEP_EARLY = 0.05
 _TICK = 0.001
 # RFC 8305, 5: the delay before the next address of a name is tried in parallel.
 _NEXT_ADDRESS = 0.25
+_LOOK_AGAIN = 0.2
+"""Seconds between two looks whether a request that waits for a connection may still start."""
 
 
 T = TypeVar("T")
@@ -50,6 +53,40 @@ T = TypeVar("T")
 
 class _Closed(OSError):
     """The client's context is not open."""
+
+
+class _Withheld(OSError):
+    """The request may not start any more."""
+
+
+@asynccontextmanager
+async def _while_allowed(until: float, may_start: Callable[[], bool] | None) -> AsyncGenerator[None]:
+    """Limit the time in which a request waits for a connection.
+
+    Raises:
+        TimeoutError: `until` has passed; _Withheld: the request may not start any more.
+    """
+    loop = asyncio.get_running_loop()
+    timer: asyncio.TimerHandle | None = None
+
+    def look() -> None:
+        nonlocal timer
+        if may_start is not None:
+            timer = loop.call_later(_LOOK_AGAIN, guard_call("http client", look))
+            if not may_start():
+                limit.reschedule(loop.time())
+
+    try:
+        async with asyncio.timeout_at(until) as limit:
+            look()
+            yield
+    except TimeoutError:
+        if may_start is not None and not may_start():
+            raise _Withheld from None
+        raise
+    finally:
+        if timer is not None:
+            timer.cancel()
 
 
 class HttpClient:
@@ -127,8 +164,8 @@ class HttpClient:
     ) -> Awaitable[T]:
         """Send one request and `read` its result within the time limit; canceling it closes its connection.
 
-        With an idle connection, the request is sent before this returns, and the result is a future. After a wait for a
-        connection, the request is sent only if it still `may_start`.
+        With an idle connection, the request is sent before this returns, and the result is a future. A request that
+        waits for a connection is withheld as soon as it no longer `may_start`.
         """
         if self._free_slots and self._idle:
             now = self._loop.time()
@@ -143,16 +180,18 @@ class HttpClient:
     ) -> T:
         until = asyncio.get_running_loop().time() + within.total_seconds()
         try:
-            await self._take_slot(until)
-        except TimeoutError as exc:
+            async with _while_allowed(until, may_start):
+                await self._take_slot()
+        except OSError as exc:
             return read(self._explain_unsent(exc, within))
         try:
             if not self._open:
                 raise _Closed
-            wire = self._take(self._loop.time()) or await self._connect(until)
+            async with _while_allowed(until, may_start):
+                wire = self._take(self._loop.time()) or await self._connect(until)
             if may_start is not None and not may_start():
                 self.put_back(wire)
-                return read(NotSent("the request may not start any more", withheld=True))
+                return read(self._explain_unsent(_Withheld(), within))
             pending = wire.ask(request, within, until, read)
         # uvloop reports some failed connections as a RuntimeError; a host label of over 63 letters is a UnicodeError.
         except (OSError, RuntimeError, UnicodeError) as exc:
@@ -166,20 +205,15 @@ class HttpClient:
         # The end of the exchange releases the slot.
         return await pending
 
-    async def _take_slot(self, until: float) -> None:
-        """Wait for a slot.
-
-        Raises:
-            TimeoutError: no slot was free in time.
-        """
+    async def _take_slot(self) -> None:
+        """Wait for a slot."""
         if self._free_slots:
             self._free_slots -= 1
             return
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         try:
-            async with asyncio.timeout_at(until):
-                await turn
+            await turn
         except BaseException:
             if turn.done() and not turn.cancelled():
                 self._release_slot()
@@ -295,6 +329,8 @@ class HttpClient:
         match exc:
             case _Closed():
                 return NotSent("the client is closed", withheld=True)
+            case _Withheld():
+                return NotSent("the request may not start any more", withheld=True)
             case AddressRefused():
                 limited(_log.error, "address refused", per=self.host, host=self.host)
                 return AddressForbidden("its address is forbidden (link-local, a metadata service or similar)")
