@@ -46,7 +46,7 @@ def with_entry(entries: Mapping[str, SizedEntry], native: str, entry: SizedEntry
     return kept
 
 
-def has_room(entries: Mapping[str, SizedEntry], native: str, most: int) -> bool:
+def fits(entries: Mapping[str, SizedEntry], native: str, most: int) -> bool:
     """Return whether an entry of the size of its id fits without dropping another one."""
     return native in entries or (len(entries) < most and Bounded(entries).size + len(native) <= KEPT_BYTES)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from gateway.core.bounds import LINE, has_room, newest, with_entry, with_held, with_line, without
+from gateway.core.bounds import LINE, fits, newest, with_entry, with_held, with_line, without
 from gateway.core.state import (
     HELD,
     MOST_ASKED,
@@ -223,7 +223,7 @@ def _requested(memory: Remembered, recorded: Envelope, event: ToolRequested) -> 
     if origin is not None and origin.native_id is not None:
         native = event.native_call_id
         hosted = Hosted(native, size=len(native))
-        if has_room(memory.wanted, native, MOST_WANTED):
+        if fits(memory.wanted, native, MOST_WANTED):
             # The core opens a call for each one that does not fit.
             wanted = PendingHostCall(recorded.sequence, len(native))
             changes["wanted"] = with_entry(memory.wanted, native, wanted, MOST_WANTED)

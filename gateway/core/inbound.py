@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.adapter.port import Frame
-from gateway.core.bounds import has_room
+from gateway.core.bounds import fits
 from gateway.core.calls import (
     OVERLOADED,
     cancellation,
@@ -146,7 +146,7 @@ def _task(draft: Draft, event: MessagePosted) -> Draft:
 def _place(builder: StepBuilder, draft: Draft, *, overloaded: bool) -> None:
     """Decide about a draft by its kind."""
     match draft.event:
-        case ToolRequested(runs_in="host", native_call_id=native) if builder.live or not has_room(
+        case ToolRequested(runs_in="host", native_call_id=native) if builder.live or not fits(
             builder.memory.wanted, native, MOST_WANTED
         ):
             _requested(builder, draft.event, draft=draft, overloaded=overloaded or not builder.live)

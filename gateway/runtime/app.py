@@ -45,9 +45,9 @@ from gateway.runtime.delivery.notices import Notices
 from gateway.runtime.drain import Drain, InFlight, describe
 from gateway.runtime.feeds.all_sessions import EVERY_SESSION, AllSessionsFeed
 from gateway.runtime.feeds.follow import PAGES, JournalReader, follow
+from gateway.runtime.feeds.follower_budget import FollowerBudget
 from gateway.runtime.feeds.interactions import InteractionFeed
 from gateway.runtime.feeds.linked import with_links
-from gateway.runtime.feeds.room import Room
 from gateway.runtime.lease import LeaseKeeper
 from gateway.runtime.maintenance import Maintenance
 from gateway.runtime.metrics import Metrics
@@ -137,8 +137,8 @@ class Gateway:
         self._engine = parts.engine
         self.draining = Drain()
         """The progress of this gateway's stop."""
-        room = Room()
-        self._history = JournalReader(parts.engine, asyncio.Semaphore(PAGES), room)
+        budget = FollowerBudget()
+        self._history = JournalReader(parts.engine, asyncio.Semaphore(PAGES), budget)
         engine, clock, ids, metrics, tuning = parts.engine, parts.clock, parts.ids, parts.metrics, parts.tuning
         self._tasks = Tasks()
         services = Services(engine, clock, ids, metrics, tuning, ids.jitter, self._tasks, self.draining, parts.traces)
@@ -155,7 +155,7 @@ class Gateway:
             engine,
             self._tasks,
             tuning,
-            room,
+            budget,
             metrics,
             ask_others=lambda: self._notifications.tell("follow", [EVERY_SESSION]),
         )

@@ -207,7 +207,7 @@ async def test_what_reading_an_answer_raises_is_its_askers_alone() -> None:
         assert peer.connections == 1
 
 
-async def test_room_given_to_who_leaves_the_line_goes_to_the_next() -> None:
+async def test_a_slot_given_to_a_canceled_request_goes_to_the_next() -> None:
     async with serve(answer_ok) as peer, client_of(peer) as client:
         assert await post(client) == b"ok"
 

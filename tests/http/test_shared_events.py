@@ -9,7 +9,7 @@ import pytest
 from gateway.events import Envelope, SessionId
 from gateway.http.routes.all_events import _encoded  # pyright: ignore[reportPrivateUsage] - the pieces of a stream
 from gateway.runtime.feeds.follow import JournalReader
-from gateway.runtime.feeds.room import Room
+from gateway.runtime.feeds.follower_budget import FollowerBudget
 from gateway.runtime.system_clock import SystemClock
 from gateway.runtime.views import News, Selected, SessionEvent, SessionItem
 from gateway.store.rows import SessionName
@@ -62,7 +62,7 @@ async def engine() -> AsyncGenerator[TemporaryEngine]:
 
 
 async def test_a_reader_waits_without_its_large_event_while_others_hold_the_room(engine: TemporaryEngine) -> None:
-    reader = JournalReader(engine, asyncio.Semaphore(4), Room(5 * len(LARGE)))
+    reader = JournalReader(engine, asyncio.Semaphore(4), FollowerBudget(5 * len(LARGE)))
     slow, other, last = (reader.read(SessionId(ALICE), 1) for _ in range(3))
     assert (await take(slow), await take(other)) == ([2], [2])
     waits = asyncio.ensure_future(take(last))
@@ -81,11 +81,11 @@ async def test_a_reader_waits_without_its_large_event_while_others_hold_the_room
 
 async def test_shared_news_take_room_once_until_the_last_follower_goes_on() -> None:
     first, second = News([said(LARGE)]), News([said(LARGE)])
-    room = Room(3 * len(LARGE))
-    assert [room.shares(first) for _ in range(FOLLOWERS)] == [True] * FOLLOWERS
-    assert not room.shares(second)
+    budget = FollowerBudget(3 * len(LARGE))
+    assert [budget.shares(first) for _ in range(FOLLOWERS)] == [True] * FOLLOWERS
+    assert not budget.shares(second)
     for _ in range(FOLLOWERS - 1):
-        room.leave_shared(first)
-    assert not room.shares(second)
-    room.leave_shared(first)
-    assert room.shares(second)
+        budget.leave_shared(first)
+    assert not budget.shares(second)
+    budget.leave_shared(first)
+    assert budget.shares(second)

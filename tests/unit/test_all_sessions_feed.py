@@ -10,7 +10,7 @@ from gateway.errors import EngineUnavailable
 from gateway.events import Envelope, Live, Missed, TypingChanged
 from gateway.guard import Tasks
 from gateway.runtime.feeds.all_sessions import AllSessionsFeed
-from gateway.runtime.feeds.room import Room
+from gateway.runtime.feeds.follower_budget import FollowerBudget
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.tuning import Tuning
 from gateway.runtime.views import Heartbeat, Passed, Selected, SessionItem
@@ -52,12 +52,12 @@ async def engine() -> AsyncIterator[Counted]:
 @pytest.fixture
 async def feed(engine: Counted) -> AsyncIterator[AllSessionsFeed]:
     async with Tasks() as tasks:
-        yield feed_of(engine, tasks, Room())
+        yield feed_of(engine, tasks, FollowerBudget())
 
 
-def feed_of(engine: Counted, tasks: Tasks, room: Room) -> AllSessionsFeed:
+def feed_of(engine: Counted, tasks: Tasks, budget: FollowerBudget) -> AllSessionsFeed:
     tuning = Tuning(stream_look=60, feed_look=0.02)
-    return AllSessionsFeed(engine, tasks, tuning, room, Metrics(version="0"), ask_others=lambda: None)
+    return AllSessionsFeed(engine, tasks, tuning, budget, Metrics(version="0"), ask_others=lambda: None)
 
 
 async def commit(engine: Counted, *texts: str) -> None:
@@ -196,7 +196,7 @@ async def test_a_follower_without_room_for_a_large_event_gets_it_when_another_gi
     engine: Counted,
 ) -> None:
     async with Tasks() as tasks:
-        feed = feed_of(engine, tasks, Room(3 * 200_000))
+        feed = feed_of(engine, tasks, FollowerBudget(3 * 200_000))
         slow, quick = Follower(feed), Follower(feed)
         for follower in (slow, quick):
             assert isinstance(await follower.next(), Passed)

@@ -11,8 +11,8 @@ from gateway.guard import Tasks
 from gateway.runtime.feeds.all_sessions import AllSessionsFeed
 from gateway.runtime.feeds.feed import Feed
 from gateway.runtime.feeds.follow import JournalReader, follow
+from gateway.runtime.feeds.follower_budget import FollowerBudget
 from gateway.runtime.feeds.remote_feeds import RemoteFeeds
-from gateway.runtime.feeds.room import Room
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.notifications import Notifications
 from gateway.runtime.tuning import Tuning
@@ -58,7 +58,12 @@ async def test_pages_grow_where_events_are_small_and_shrink_where_they_are_large
         async with Tasks() as tasks:
             feeds = remote_feeds(engine, lambda: None, tasks)
             items = follow(
-                JournalReader(engine, asyncio.Semaphore(), Room()), ALICE, feeds, after=0, heartbeat=5, ended=Ending()
+                JournalReader(engine, asyncio.Semaphore(), FollowerBudget()),
+                ALICE,
+                feeds,
+                after=0,
+                heartbeat=5,
+                ended=Ending(),
             )
             told = [one async for item in items if isinstance(item, News) for one in item.items]
     sequences = [one.sequence for one in told if isinstance(one, Envelope)]
@@ -138,7 +143,7 @@ async def a_followed_session(engine: Watched, length: int) -> Feed:
 
 
 def remote_feeds(engine: TemporaryEngine, here: Callable[[], Feed | None], tasks: Tasks) -> RemoteFeeds:
-    everyone = AllSessionsFeed(engine, tasks, Tuning(), Room(), Metrics(version="0"), ask_others=lambda: None)
+    everyone = AllSessionsFeed(engine, tasks, Tuning(), FollowerBudget(), Metrics(version="0"), ask_others=lambda: None)
     return RemoteFeeds(engine, lambda _: here(), Notifications(engine), tasks, Tuning(), all_sessions=everyone)
 
 
@@ -150,7 +155,12 @@ async def recorded(engine: TemporaryEngine, sequence: int, *, size: int = 0) -> 
 def follows(engine: Watched, feed: Feed, *, after: int | None, ended: Ending) -> AsyncGenerator[StreamItem]:
     feeds = remote_feeds(engine, lambda: feed, Tasks())
     return follow(
-        JournalReader(engine, asyncio.Semaphore(), Room()), ALICE, feeds, after=after, heartbeat=5, ended=ended
+        JournalReader(engine, asyncio.Semaphore(), FollowerBudget()),
+        ALICE,
+        feeds,
+        after=after,
+        heartbeat=5,
+        ended=ended,
     )
 
 
@@ -194,7 +204,7 @@ async def test_a_follower_whose_session_closes_reads_on_behind_what_it_was_told(
         engine.asked = []
         here: list[Feed] = [await a_followed_session(engine, 2)]
         feeds = remote_feeds(engine, lambda: here[0] if here else None, tasks)
-        reader = JournalReader(engine, asyncio.Semaphore(), Room())
+        reader = JournalReader(engine, asyncio.Semaphore(), FollowerBudget())
         items = follow(reader, ALICE, feeds, after=0, heartbeat=5, ended=Ending())
         assert sequences_of(await anext(items)) == [1, 2]
         await recorded(engine, 3)
@@ -208,7 +218,7 @@ async def test_a_follower_that_is_ended_does_not_look_for_its_session_again() ->
         engine.asked = []
         here, ended = [await a_followed_session(engine, 2)], Ending()
         feeds = remote_feeds(engine, here.pop, tasks)
-        reader = JournalReader(engine, asyncio.Semaphore(), Room())
+        reader = JournalReader(engine, asyncio.Semaphore(), FollowerBudget())
         items = follow(reader, ALICE, feeds, after=2, heartbeat=PATIENCE, ended=ended)
         waiting = asyncio.ensure_future(anext(items))
         await asyncio.sleep(0)
@@ -222,7 +232,7 @@ async def test_followers_of_a_session_share_the_room_of_a_large_event_and_give_i
     async with Watched(FakeClock()) as engine, Tasks() as tasks:
         engine.asked = []
         feed = await a_followed_session(engine, 2)
-        reader = JournalReader(engine, asyncio.Semaphore(), Room(3 * 200_000))
+        reader = JournalReader(engine, asyncio.Semaphore(), FollowerBudget(3 * 200_000))
         feeds = remote_feeds(engine, lambda: feed, tasks)
         slow, quick = (follow(reader, ALICE, feeds, after=2, heartbeat=PATIENCE, ended=Ending()) for _ in range(2))
         firsts = [asyncio.ensure_future(anext(items)) for items in (slow, quick)]

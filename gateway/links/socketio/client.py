@@ -328,14 +328,14 @@ class SocketLink:
             packets.append(packet)
         if self._behind or self._target.ack_timeout is not None:
             self._behind += 1
-            return self._send_behind(packets)
+            return self._send_after(packets)
         self._check_open(unsent=True)
         for place, packet in enumerate(packets, 1):
             if (rest := self._begin(packet)) is not None:
                 # A task of the link, which no cancellation of a send reaches: all writes of aiohttp share one future.
                 first = guard("link", partial(self._finish, rest), self._tasks, again=False)
                 self._behind += 1
-                return self._send_behind(packets[place:], first)
+                return self._send_after(packets[place:], first)
         self._check_open()
         return _SENT
 
@@ -343,7 +343,7 @@ class SocketLink:
         if self._closed.done():
             raise LinkLost(self._closed.result(), unsent=unsent)
 
-    async def _send_behind(self, packets: Sequence[bytes], first: "asyncio.Task[None] | None" = None) -> Receipt:
+    async def _send_after(self, packets: Sequence[bytes], first: "asyncio.Task[None] | None" = None) -> Receipt:
         """Send after earlier sends; `first` finishes an own write that waits for the peer."""
         acks: list[int] = []
         try:

@@ -16,8 +16,8 @@ from gateway.errors import EngineUnavailable
 from gateway.events import Envelope, Live, Missed, SessionId
 from gateway.events.weight import weight
 from gateway.guard import Tasks, guard
+from gateway.runtime.feeds.follower_budget import LARGE, FollowerBudget
 from gateway.runtime.feeds.log import NewsLog
-from gateway.runtime.feeds.room import LARGE, Room
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.tuning import Tuning
 from gateway.runtime.views import Heartbeat, Passed, Selected, SessionEvent, SessionItem, SessionNews
@@ -53,7 +53,7 @@ class AllSessionsFeed:
         engine: Engine,
         tasks: Tasks,
         tuning: Tuning,
-        room: Room,
+        budget: FollowerBudget,
         metrics: Metrics,
         *,
         ask_others: Callable[[], None],
@@ -64,7 +64,7 @@ class AllSessionsFeed:
         self._engine = engine
         self._tasks = tasks
         self._tuning = tuning
-        self._room = room
+        self._budget = budget
         self._metrics = metrics
         self._ask_others = ask_others
         self._log = NewsLog(SessionNews)
@@ -152,8 +152,8 @@ class AllSessionsFeed:
                                 yield item
                 if some is not None:
                     chosen = _select(some, last, which)
-                    if chosen.items and not self._room.shares(some):
-                        # Recorded events are read again when there is room.
+                    if chosen.items and not self._budget.shares(some):
+                        # Recorded events are read again when the budget allows.
                         missed = True
                         continue
                     last = last if some.last is None else max(last, some.last)
@@ -162,7 +162,7 @@ class AllSessionsFeed:
                             sent = max(sent, *(one.position or sent for one in chosen.items))
                             yield chosen
                         finally:
-                            self._room.leave_shared(some)
+                            self._budget.leave_shared(some)
                 elif not (missed or is_behind):
                     if ended.happened:
                         return
@@ -190,10 +190,10 @@ class AllSessionsFeed:
                     yield Missed(), after
                 heavy = weight(page.events[0].envelope.event) if page.events else 0
                 if heavy > LARGE and not reserved:
-                    if not self._room.takes(heavy):
+                    if not self._budget.takes(heavy):
                         # Waits without the page, and reads it again.
                         del page
-                        await self._room.enter(heavy)
+                        await self._budget.enter(heavy)
                         limit, reserved = 1, heavy
                         continue
                     reserved = heavy
@@ -204,7 +204,7 @@ class AllSessionsFeed:
                 for news in taken:
                     yield Selected(news.items), news.last or after
                 if reserved:
-                    self._room.leave(reserved)
+                    self._budget.leave(reserved)
                     reserved = 0
                 if not more:
                     yield None, after
@@ -213,7 +213,7 @@ class AllSessionsFeed:
                     yield Passed(after), after
         finally:
             if reserved:
-                self._room.leave(reserved)
+                self._budget.leave(reserved)
 
     # Reading ---------------------------------------------------------------------------------------------
 

@@ -12,9 +12,9 @@ from gateway.errors import Truncated
 from gateway.events import Envelope, Gap, SessionId
 from gateway.events.weight import weight
 from gateway.runtime.feeds.feed import Feed
+from gateway.runtime.feeds.follower_budget import LARGE, FollowerBudget
 from gateway.runtime.feeds.linked import with_links
 from gateway.runtime.feeds.remote_feeds import RemoteFeeds
-from gateway.runtime.feeds.room import LARGE, Room
 from gateway.runtime.views import Heartbeat, News, StreamItem
 from gateway.runtime.wakeup import Ending
 from gateway.store.port import Engine
@@ -31,7 +31,7 @@ class JournalReader:
     engine: Engine
     pages: asyncio.Semaphore
     """Limits the pages that are read concurrently."""
-    room: Room
+    budget: FollowerBudget
 
     async def read(self, session_id: SessionId, after: int) -> AsyncGenerator[StreamItem]:
         """Yield the events after a sequence."""
@@ -52,10 +52,10 @@ class JournalReader:
                     continue
                 heavy = weight(page[0].event) if page else 0
                 if heavy > LARGE and not reserved:
-                    if not self.room.takes(heavy):
+                    if not self.budget.takes(heavy):
                         # Waits without the page, and reads it again.
                         del page
-                        await self.room.enter(heavy)
+                        await self.budget.enter(heavy)
                         limit, reserved = 1, heavy
                         continue
                     reserved = heavy
@@ -76,14 +76,14 @@ class JournalReader:
                     if news.items:
                         yield news
                 if reserved:
-                    self.room.leave(reserved)
+                    self.budget.leave(reserved)
                     reserved = 0
                 if not more:
                     return
                 limit = max(1, min(limit * 2, count * LARGE // heavy, _LARGEST_PAGE))
         finally:
             if reserved:
-                self.room.leave(reserved)
+                self.budget.leave(reserved)
 
 
 async def follow(
@@ -148,14 +148,14 @@ async def _from_feed(
                 fresh = some if some.first is None or some.first > last else _newer_than(some, last)
                 if not fresh.items:
                     pass
-                elif history.room.shares(fresh):
+                elif history.budget.shares(fresh):
                     try:
                         last = _place_of(fresh, last)
                         yield fresh
                     finally:
-                        history.room.leave_shared(fresh)
+                        history.budget.leave_shared(fresh)
                 else:
-                    # Recorded events are read again when there is room.
+                    # Recorded events are read again when the budget allows.
                     missed = True
                     continue
             elif not (missed or is_behind):

@@ -1,4 +1,4 @@
-"""Bounds the large news that wait to be written to followers."""
+"""The bytes of large news that wait to be written to followers."""
 
 from collections import Counter
 
@@ -6,13 +6,13 @@ from gateway.runtime.views import Batch
 from gateway.store.byte_budget import ByteBudget
 
 LARGE = 128 * 1024
-"""The weight from which news need room."""
+"""The weight from which news are counted."""
 _MOST = 64 * 1024 * 1024
 _COPIES = 2
 """The event and its encoding."""
 
 
-class Room:
+class FollowerBudget:
     """Reserves bytes for large news; the followers of one feed share its news, which count once."""
 
     def __init__(self, most: int = _MOST) -> None:
@@ -20,19 +20,19 @@ class Room:
         self._followers = Counter[int]()
 
     def takes(self, weight: int) -> bool:
-        """Reserve room until `leave`; return False if the caller must `enter`, meanwhile without the news."""
+        """Reserve bytes until `leave`; return False if the caller must release the news and `enter`."""
         return self._budget.takes(weight * _COPIES)
 
     async def enter(self, weight: int) -> None:
-        """Wait for room, and reserve it until `leave`."""
+        """Wait until the bytes fit, and reserve them until `leave`."""
         await self._budget.enter(weight * _COPIES)
 
     def leave(self, weight: int) -> None:
-        """Release room."""
+        """Release bytes."""
         self._budget.leave(weight * _COPIES)
 
     def shares(self, news: Batch) -> bool:
-        """Reserve room for shared news until `leave_shared`; return False if there is none."""
+        """Reserve the bytes of shared news until `leave_shared`; return False if they do not fit."""
         if news.weight > LARGE:
             if id(news) not in self._followers and not self.takes(news.weight):
                 return False
@@ -40,7 +40,7 @@ class Room:
         return True
 
     def leave_shared(self, news: Batch) -> None:
-        """Release the room of news if no other follower needs it."""
+        """Release the bytes of news if no other follower has them to write."""
         if news.weight > LARGE:
             self._followers[id(news)] -= 1
             if not self._followers[id(news)]:
