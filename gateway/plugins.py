@@ -7,6 +7,7 @@ from importlib.metadata import EntryPoint, distributions, entry_points
 from importlib.util import find_spec
 from inspect import signature
 from pathlib import Path
+from re import search
 from typing import Any, cast
 
 from gateway.adapter.port import PORTS_VERSION, Adapter, RuntimeOptions
@@ -36,15 +37,34 @@ _SEND_ALL = (
     "`async def send_all(self, frames)` for `async def send(self, frame)` in links: it sends the frames of one event in"
     " order and returns one receipt"
 )
+_REPLACED = {
+    "abandons_actions": "set it on the draft of the state that ends open actions",
+    "confirms_messages": "return a `ConfirmationRule` with `within` from `confirmation` of the options",
+    "delegates": "return it from `delegates` of the options",
+    "hydrates": "set the default of the option `hydrate`",
+    "linked": "if False, return the clients from `mcp_clients` of the options",
+    "mcp_action": "set `reports_mcp_calls` and implement `mcp_call` in the codec",
+    "mcp_session_header": "return it from `mcp_session_header` of the options",
+    "names_awaited": "not replaced",
+    "silent_gates": "not replaced",
+    "slow_sends": "not replaced",
+    "starts_at_message": "not replaced",
+    "starts_deaf": "pass `starting=None` to `caught_up` if the link cannot tell",
+}
+"""Members that `Capabilities` had in earlier releases, and what replaces them."""
+_CAPABILITIES = "remove these members of `Capabilities`: " + ", ".join(
+    f"`{old}` ({new})" for old, new in _REPLACED.items()
+)
 _PORTS_1 = (
     f"it is written for ports 1, but this gateway has ports {PORTS_VERSION}: write "
     + ", ".join(f"`{new}` for `{old}`" for old, new in _MOVED.items())
-    + f", {_CHANGED}; and {_SEND_ALL}"
+    + f", {_CHANGED}; and {_SEND_ALL}; {_CAPABILITIES}"
 )
 _PORTS_2 = (
     f"it is written for ports 2, but this gateway has ports {PORTS_VERSION}: write {_SEND_ALL}, without `cork` and"
-    " `uncork`"
+    f" `uncork`; {_CAPABILITIES}"
 )
+_WRONG_CAPABILITIES = f"it sets capabilities that ports {PORTS_VERSION} does not have: {_CAPABILITIES}"
 _WRONG_CONNECTOR = (
     f"it declares ports {PORTS_VERSION}, but its `connector` does not accept the options alone: write {_CHANGED}"
 )
@@ -151,10 +171,15 @@ def _load(point: EntryPoint, distribution: str) -> tuple[Adapter | None, str | N
     try:
         loaded = point.load()
         fault = _fault_of(loaded, point.name)
+        if distribution not in OWN_DISTRIBUTIONS and fault is None:
+            # Ours may load modules that only a link requires.
+            _ = loaded.capabilities
     # The import runs a foreign module, which may raise anything, and the operator must see any bug of it.
     except (Exception, SystemExit) as exc:  # noqa: BLE001
         if isinstance(exc, ModuleNotFoundError) and _has_moved(exc.name or ""):
             return None, f"{_PORTS_1}; upgrade or uninstall {distribution}"
+        if _sets_removed(exc):
+            return None, f"{_WRONG_CAPABILITIES}; upgrade or uninstall {distribution}"
         reason = f"{type(exc).__name__}: {exc}".splitlines()[0][:300]
         return None, f"loading it failed with {reason}; reinstall or uninstall {distribution}"
     return (None, f"{fault}; upgrade or uninstall {distribution}") if fault else (cast("Adapter", loaded), None)
@@ -163,6 +188,12 @@ def _load(point: EntryPoint, distribution: str) -> tuple[Adapter | None, str | N
 def _has_moved(module: str) -> bool:
     # The missing module is the folder itself or, if an empty one remains, a module in it.
     return ".".join(module.split(".")[:2]) in {".".join(old.split(".")[:2]) for old in _MOVED}
+
+
+def _sets_removed(exc: BaseException) -> bool:
+    named = search(r"(?:keyword argument|no field|import name) '(\w+)'", str(exc))
+    # The value of `mcp_action` was a `McpAction`.
+    return named is not None and named[1] in {*_REPLACED, "McpAction"}
 
 
 def _fault_of(loaded: Any, name: str) -> str | None:

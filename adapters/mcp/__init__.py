@@ -15,7 +15,6 @@ _CAPABILITIES = Capabilities(
     emits=frozenset({"tool.requested", "tool.canceled"}),
     turns="inferred",
     delivery="response",
-    linked=False,
 )
 
 
@@ -37,7 +36,7 @@ class McpAdapter:
         return McpCodec()
 
     def connector(self, options: McpOptions) -> AbstractAsyncContextManager[Connector]:
-        """Never called, because the protocol is not linked."""
+        """Never called, because MCP clients connect to the gateway."""
         raise NotImplementedError("MCP clients connect to the gateway; it has nothing to connect to")
 
 

@@ -28,7 +28,6 @@ CAPABILITIES = Capabilities(
     resumes=True,
     echoes=True,
     approvals="by_state",
-    delegates=True,
     creates_sessions=True,
     takes_tools="mcp",
     reports_mcp_calls=True,

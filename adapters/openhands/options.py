@@ -133,6 +133,11 @@ class OpenHandsOptions(RuntimeOptions):
         return True
 
     @property
+    def delegates(self) -> bool:
+        """True: the states of a delegate look like the agent's own (OH48)."""
+        return True
+
+    @property
     def own_tools(self) -> frozenset[str]:
         """The functions of the agent itself."""
         return OWN_TOOLS

@@ -114,11 +114,6 @@ class Capabilities:
     """A reconnect replays the missed messages, followed by a `caught_up`."""
     echoes: bool = False
     """The runtime sends our own messages back with a native id."""
-    delegates: bool = False
-    """States between `thread.sent` and `thread.received` belong to a delegate and end no turn.
-
-    A codec decodes one state at a time and cannot tell whose it is. `session.opened` records the ability.
-    """
     approvals: Literal["none", "by_id", "by_state", "by_group"] = "none"
     """The subject of an approval: the question with its id, the newest action that follows the runtime's state by its
     `native_sequence` or has `needs_approval`, or all open actions before that state. A group is allowed or denied as
@@ -134,8 +129,6 @@ class Capabilities:
     server that `create` names."""
     mcp_hold: timedelta | None = None
     """Minimum time that its MCP client waits for a response; None if it honors the timeout of `McpEndpoint`."""
-    linked: bool = True
-    """The gateway connects to the runtime. If false, its clients connect to us and `connector` is never called."""
     limits: Mapping[str, int] = field(default_factory=dict[str, int])
     """Documented numbers of the protocol, for `GET /v1/capabilities`."""
 
@@ -239,6 +232,14 @@ class RuntimeOptions(BaseModel):
         return False
 
     @property
+    def delegates(self) -> bool:
+        """Whether states between `thread.sent` and `thread.received` are a delegate's and end no turn.
+
+        `session.opened` records it.
+        """
+        return False
+
+    @property
     def own_tools(self) -> frozenset[str]:
         """Names of the agents' own tools, which take precedence over ours."""
         return frozenset()
@@ -255,7 +256,10 @@ class RuntimeOptions(BaseModel):
 
     @property
     def mcp_clients(self) -> "tuple[McpClient, ...] | None":
-        """The clients that connect to us with a token, if the protocol is not linked."""
+        """The clients that connect to us with a token; None if the gateway connects to the runtime.
+
+        Unless it is None, `connector` is never called.
+        """
         return None
 
 

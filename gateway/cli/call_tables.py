@@ -234,5 +234,4 @@ def _decide(
 
 def _is_offered_tools(adapter: Adapter) -> bool:
     """Whether agents of a runtime call our tools over MCP, where they see the declared ones only."""
-    capabilities = adapter.capabilities
-    return not capabilities.linked or "tool.finished" not in capabilities.accepts
+    return "tool.finished" not in adapter.capabilities.accepts

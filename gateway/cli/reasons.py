@@ -100,7 +100,7 @@ def reasons_for_call(case: Case, request: ToolRequested) -> Reasons:
     reasons = Reasons()
     _add_runtime(reasons, case)
     declared = request.tool in case.policy.declared
-    linked = case.adapter.capabilities.linked
+    linked = case.options.mcp_clients is None
     if linked and (request.runs_in == "runtime" or "tool.finished" not in case.adapter.capabilities.accepts):
         if not declared or not case.options.takes_mcp or request.tool in case.options.own_tools:
             reasons.add("call", "the runtime executes its tools itself; the call is recorded, and no executor runs")

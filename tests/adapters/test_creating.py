@@ -80,3 +80,18 @@ async def test_of_huma_and_herm_no_page_reads_an_agent_s_tools() -> None:
     for suite in (TestHuma01(), TestHuma02(), TestHerm()):
         async with suite.connected() as (_, connector):
             assert await within(connector.declared("agent-9")) is None
+
+
+@pytest.mark.parametrize(
+    ("named", "value", "message"), [("delegates", True, "lacks `thread.sent`"), ("mcp_clients", (), "never calls")]
+)
+def test_the_suite_fails_where_options_and_capabilities_differ(named: str, value: Any, message: str) -> None:
+    class Wrong(TestHuma02):
+        def options(self, url: str) -> Any:
+            options = super().options(url)
+            kind: Any = options.__class__
+            changed: Any = type("Changed", (kind,), {named: property(lambda _: value)})
+            return changed.model_validate(options.model_dump())
+
+    with pytest.raises(AssertionError, match=message):
+        Wrong().test_the_options_fit_the_capabilities()

@@ -271,7 +271,6 @@ async def test_a_desk_has_no_link_that_could_be_down(
     able = {one["runtime"]: one for one in (await wire.get("/v1/capabilities")).json()["data"]}["desk"]
     assert able["capabilities"]["accepts"] == []
     assert sorted(able["capabilities"]["emits"]) == ["tool.canceled", "tool.requested"]
-    assert able["capabilities"]["linked"] is False
     assert set(able["takes"].values()) == {None}
     ready = (await wire.get("/readyz")).json()
     assert (ready["ready"], ready["sessions"]) == (True, 1)

@@ -298,7 +298,7 @@ class Runtimes:
             native_id=native_id,
             labels=labels,
             echoes=runtime.adapter.capabilities.echoes,
-            delegates=runtime.adapter.capabilities.delegates,
+            delegates=runtime.options.delegates,
         )
         row, new = await self._shared.engine.open_session(
             NewSession(
@@ -411,9 +411,10 @@ async def _open_connector(
     """
     try:
         async with asyncio.timeout(options.connect_timeout.total_seconds()):
-            capabilities = adapter.capabilities
-            connector = await stack.enter_async_context(adapter.connector(options)) if capabilities.linked else None
-            return connector, capabilities, adapter.codec(options)
+            # The clients of the other runtimes connect to the gateway.
+            connects = options.mcp_clients is None
+            connector = await stack.enter_async_context(adapter.connector(options)) if connects else None
+            return connector, adapter.capabilities, adapter.codec(options)
     except BaseException as exc:
         if not is_fault(exc) or isinstance(exc, OperatorError):
             raise

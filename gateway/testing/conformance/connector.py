@@ -69,6 +69,16 @@ class ConnectorSuite:
         finally:
             await runner.cleanup()
 
+    def test_the_options_fit_the_capabilities(self) -> None:
+        options, able = self.options("http://127.0.0.1:1"), self.adapter.capabilities
+        assert options.mcp_clients is None, (
+            "`mcp_clients` of the options is not None, so that the gateway never calls `connector`: return None"
+        )
+        assert not options.delegates or {"thread.sent", "thread.received"} <= able.emits, (
+            "`delegates` of the options is True, and `emits` lacks `thread.sent` or `thread.received`, between which"
+            " states are a delegate's: decode both kinds, or return False"
+        )
+
     async def test_each_tool_of_an_order_is_sent_or_lost(self) -> None:
         how, order = self.adapter.capabilities.takes_tools, Order(tools=_TOOLS)
         async with self.connected() as (runtime, connector):

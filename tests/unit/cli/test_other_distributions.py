@@ -1,5 +1,6 @@
 """What else pip has installed: an adapter of ports 1, and distributions that own packages named like ours."""
 
+import dataclasses
 import os
 import re
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.adapter.port import Capabilities
 from tests.venvs import pip
 
 ROOT = Path(__file__).parents[3]
@@ -34,6 +36,8 @@ class ADAPTER:
 def run(*words: str | Path, env: dict[str, str] | None = None) -> str:
     """Run a command to its end, whatever that is, and give what it printed in one line."""
     whole = {**os.environ, "COLUMNS": "400", **(env or {})}
+    if env:
+        whole["PYTHONPATH"] = os.pathsep.join((env["PYTHONPATH"], str(ROOT), str(ROOT / "gateway/sdk")))
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, cwd="/", env=whole, check=False)
     return " ".join((done.stdout + done.stderr).split())
 
@@ -77,6 +81,7 @@ def test_an_installed_adapter_of_ports_1_is_refused_with_the_lines_to_change(tmp
     assert "pigeon from dragoman-pigeon 3.1, line `pigeon = dragoman_pigeon:ADAPTER`" in told
     assert "it is written for ports 1, but this gateway has ports 3" in told
     assert "upgrade or uninstall dragoman-pigeon" in told
+    assert "`confirms_messages` (return a `ConfirmationRule` with `within` from `confirmation` of the options)" in told
     assert all(
         word in told
         for word in (
@@ -99,6 +104,48 @@ def test_an_installed_adapter_of_ports_1_is_refused_with_the_lines_to_change(tmp
     (tmp_path / "site/dragoman_pigeon.py").write_text(mended.replace("(options, tools)", "(options)"))
     told = run(sys.executable, "-m", "gateway", "doctor", env={"PYTHONPATH": str(tmp_path / "site")})
     assert "pigeon speaks pigeon/1, ports 3, from dragoman-pigeon 3.1" in told
+
+
+SETS = '    capabilities = Capabilities(accepts=frozenset(), emits=frozenset(), turns="inferred", delivery="silence"'
+REMOVED = {
+    "a member, at import": f"{SETS}, linked=False)",
+    "a member, by replace": f"{SETS})\n    capabilities = replace(capabilities, hydrates=True)",
+    "a member, when it is asked for": (
+        "    @property\n    def capabilities(self):\n"
+        '        return Capabilities(accepts=frozenset(), emits=frozenset(), turns="inferred", delivery="silence",'
+        " slow_sends=True)"
+    ),
+    "a value of a member": f"    from gateway.adapter.port import McpAction\n{SETS})",
+    "ports 2": f"{SETS})\n    ports = 2",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", REMOVED)
+def test_an_adapter_that_sets_removed_capabilities_is_refused_with_their_replacements(tmp_path: Path, how: str) -> None:
+    source = (
+        "from gateway.adapter.port import PORTS_VERSION, Capabilities, RuntimeOptions\n"
+        "from gateway.events.frozen import replace\n\n"
+        "class Pigeon:\n"
+        '    name, protocol, ports, options = "pigeon", "pigeon/1", PORTS_VERSION, RuntimeOptions\n'
+        f"{REMOVED[how]}\n"
+        "    codec = None\n\n"
+        "    @staticmethod\n    def connector(options):\n        return None\n\n"
+        "ADAPTER = Pigeon()\n"
+    )
+    entry = '[project.entry-points."dragoman.adapters"]\npigeon = "dragoman_pigeon:ADAPTER"'
+    made = project(tmp_path / "made", "dragoman-pigeon", {"dragoman_pigeon.py": source}, more=entry)
+    install(made, "--target", tmp_path / "site")
+    told = run(sys.executable, "-m", "gateway", "doctor", env={"PYTHONPATH": str(tmp_path / "site")})
+    wrong = "it is written for ports 2" if how == "ports 2" else "it sets capabilities that ports 3 does not have"
+    assert wrong in told
+    named = dict(re.findall(r"`(\w+)` \(([^)]+)\)", told.split("remove these members of `Capabilities`: ")[1]))
+    assert named["linked"] == "if False, return the clients from `mcp_clients` of the options"
+    assert named["hydrates"] == "set the default of the option `hydrate`"
+    assert named["slow_sends"] == "not replaced"
+    members = {field.name for field in dataclasses.fields(Capabilities)}
+    assert not members & named.keys()
+    assert "upgrade or uninstall dragoman-pigeon" in told
 
 
 @pytest.mark.slow

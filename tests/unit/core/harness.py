@@ -72,7 +72,7 @@ class Harness:
             ),
         )
         capabilities = adapter.capabilities
-        remembered = Remembered(echoes=capabilities.echoes, delegates=capabilities.delegates)
+        remembered = Remembered(echoes=capabilities.echoes, delegates=options.delegates)
         begin = first_state(capabilities)
         self.view = SessionView(SessionId("s"), "finn", "agent-1", memory=remembered, first_state=begin, listed=begin)
         self.now = START
