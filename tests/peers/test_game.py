@@ -7,7 +7,8 @@ import signal
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -167,12 +168,6 @@ async def test_the_game_is_played(peer: Peer) -> None:
 
 
 async def test_a_call_that_a_person_changes_and_one_that_a_person_denies(peer: Peer) -> None:
-    def named(result: str) -> dict[str, Any]:
-        assert "Waits for a person's approval. Call get_result" in result
-        found = re.search(r'{"call_id":"[^"]+"}', result)
-        assert found is not None, result
-        return json.loads(found[0])
-
     peer.configure({"routes": [{"match": {"tool": "ask"}, "to": "cards", "approve": True}]})
     peer.model.stories["Ask"] = [ASK[0], Answer(calls=(Call("get_result", named),)), ASK[1]]
     async with peer.running(linked=False) as gateway:
@@ -192,8 +187,47 @@ async def test_a_call_that_a_person_changes_and_one_that_a_person_denies(peer: P
         await all_recorded(peer, gateway, conversation_id)
 
 
+async def test_a_conversation_is_told_once_what_its_agent_did_not_wait_for(peer: Peer) -> None:
+    """A person answers after the wait of `get_result` and the turn have ended, the second time after a restart."""
+    peer.configure({"routes": [{"match": {"tool": "ask"}, "to": "cards", "approve": True}], "mcp": {"hold": "100ms"}})
+    peer.tuning = replace(peer.tuning, tell_after=timedelta(milliseconds=300))
+    for word, rank in (("Ask", "7"), ("Demand", "8")):
+        asks = [Answer(calls=(Call("ask", {**GOOD, "rank": rank}),)), Answer(calls=(Call("get_result", named),))]
+        peer.model.stories[word] = [*asks, Answer("A person decides.")]
+    peer.model.stories["has run, with this result:"] = [Answer("So it ran.")]
+    peer.model.stories["has ended without a result:"] = [Answer("So it did not run.")]
+    async with peer.running(linked=False) as gateway:
+        conversation_id = await create(gateway)
+        await tell(gateway, "Ask Victoria.")
+        await says(gateway, "A person decides.")
+        await rule(gateway, peer, decision="allow")
+        await says(gateway, "So it ran.")
+        assert [one["unheard_since"] for one in (await gateway.get("/v1/calls"))["data"]] == [None]
+        await tell(gateway, "Demand more.")
+        await says(gateway, "A person decides.", 2)
+    async with peer.running() as gateway:
+        await rule(gateway, peer, decision="deny", reason="Not today.")
+        await says(gateway, "So it did not run.")
+        await all_recorded(peer, gateway, conversation_id)
+        async with peer.server.client() as http:
+            stored = await peer.stored(http, conversation_id)
+        got = [one["llm_message"]["content"][0]["text"] for one in stored if one["kind"] == "MessageEvent"]
+        ran, denied = [text for text in got if "which has waited for a person's approval" in text]
+        assert ran.endswith('has run, with this result:\n\n{"cards":2}')
+        assert denied.endswith("The call was not made: a person denied it: Not today.")
+    assert len(peer.hooks.of("ask")) == 1
+
+
+def named(result: str) -> dict[str, Any]:
+    """Return the arguments of `get_result` that the text about a held call names."""
+    assert "Waits for a person's approval. Call get_result" in result
+    found = re.search(r'{"call_id":"[^"]+"}', result)
+    assert found is not None, result
+    return json.loads(found[0])
+
+
 async def rule(gateway: Running, peer: Peer, **body: Any) -> None:
-    """Answer the question about the only held call, once its agent waits for the result."""
+    """Answer the question about the only held call, once its agent has been told that it waits."""
     waiting = partial(gateway.get, "/v1/interactions", state="waiting")
 
     async def look() -> dict[str, Any] | None:
