@@ -7,7 +7,7 @@ beyond 64 bits, no NaN, no infinity, no lone surrogate. The size of a value is t
 import json
 import re
 from codecs import BOM_UTF8
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from math import isfinite
@@ -241,6 +241,46 @@ def _locate(value: object, path: str, forbidden: frozenset[str], max_depth: int)
         if reason is not None:
             return Fault(reason, place.write(path))
     return None
+
+
+class _Twice(dict[str, Any]):
+    """An object with a repeated member."""
+
+    name = ""
+
+
+def find_repeated(text: str | bytes) -> str | None:
+    """Return the pointer of a repeated member of a JSON text; some parsers use its first value, others its last."""
+    found: list[_Twice] = []
+
+    def take(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        members = dict(pairs)
+        if len(members) == len(pairs):
+            return members
+        seen: set[str] = set()
+        twice = _Twice(members)
+        twice.name = next(name for name, _ in pairs if name in seen or seen.add(name))
+        found.append(twice)
+        return twice
+
+    value = json.loads(text if isinstance(text, bytes) else text.removeprefix(_MARK), object_pairs_hook=take)
+    if not found:
+        return None
+    return next((pointer(place, one.name) for place, one in _objects(value, "") if isinstance(one, _Twice)), "")
+
+
+def _objects(value: Any, place: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    match value:
+        case dict():
+            members = cast("dict[str, Any]", value)
+            yield place, members
+            for name, inner in members.items():
+                yield from _objects(inner, pointer(place, name))
+        case list():
+            for index, inner in enumerate(cast("list[Any]", value)):
+                yield from _objects(inner, pointer(place, index))
+        case _:
+            pass
 
 
 def _key_fault(members: Iterable[object]) -> str | None:

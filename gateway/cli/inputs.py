@@ -41,7 +41,7 @@ def parse_object(text: str, option: str) -> dict[str, Any]:
     from gateway.http.errors import Refused
 
     try:
-        value = parse_json(text.encode(errors="surrogateescape"))
+        value = parse_json(text.encode(errors="surrogateescape"), unique=True)
     except Refused as exc:
         raise Misused(f"{option}: {exc}") from exc
     if not isinstance(value, dict):

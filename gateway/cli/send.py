@@ -164,7 +164,7 @@ def _read_events(given: str) -> list[Any]:
     from gateway.http.errors import Refused
 
     try:
-        value = parse_json(read_source(given))
+        value = parse_json(read_source(given), unique=True)
     except Refused as exc:
         raise OperatorError(f"{'stdin' if given == '-' else given}: {exc}") from exc
     events: list[Any] = cast("list[Any]", value) if isinstance(value, list) else [value]

@@ -17,7 +17,7 @@ from gateway.http.errors import Refused
 from gateway.http.requests import CALL_KEY, LONGEST_CALL_KEY, TARGET, Misplaced
 from gateway.settings.schema import Schema, find
 from gateway.settings.wording import ValidationFault, Vocabulary, restate, word
-from gateway.strict_json import Unreadable, find_fault, read_strictly
+from gateway.strict_json import Unreadable, find_fault, find_repeated, read_strictly
 
 DEPTH = 64
 """The maximum nesting depth of a body."""
@@ -45,8 +45,8 @@ class JsonRequest(Request):
 
     _value: Any = None
 
-    async def read(self, *, optional: bool) -> None:
-        """Read the body; an `optional` one may be empty.
+    async def read(self, *, optional: bool, unique: bool = False) -> None:
+        """Read the body; an `optional` one may be empty; `unique` refuses repeated members.
 
         Raises:
             Refused, TooLarge: names the error in the body.
@@ -55,7 +55,7 @@ class JsonRequest(Request):
         if optional and not raw:
             return
         check_type(self)
-        self._value = parse_json(raw)
+        self._value = parse_json(raw, unique=unique)
         if not isinstance(self._value, dict):
             raise Refused("invalid-request", f"expected a JSON object, got {_json_name(self._value)}", pointer="")
 
@@ -75,8 +75,8 @@ class JsonRequest(Request):
         return self._value
 
 
-def parse_json(raw: bytes) -> Any:
-    """Parse strictly: no NaN, no lone surrogates, no integers beyond 64 bits, bounded depth.
+def parse_json(raw: bytes, *, unique: bool = False) -> Any:
+    """Parse strictly: no NaN, no lone surrogates, no integers beyond 64 bits, bounded depth, perhaps `unique` members.
 
     Raises:
         Refused: `invalid-json`, with the place.
@@ -84,10 +84,13 @@ def parse_json(raw: bytes) -> Any:
     if not raw.strip():
         raise Refused("invalid-json", "the body is empty; expected a JSON value")
     try:
-        return read_strictly(raw, max_depth=DEPTH)
+        value = read_strictly(raw, max_depth=DEPTH)
     except Unreadable as exc:
         place = place_of_fault(raw)
         raise Refused("invalid-json", _explain(exc), **({} if place is None else {"pointer": place})) from exc
+    if unique and (twice := find_repeated(raw)) is not None:
+        raise Refused("invalid-json", f"the member {twice!r} is repeated", pointer=twice)
+    return value
 
 
 def place_of_fault(raw: bytes) -> str | None:

@@ -27,6 +27,8 @@ from gateway.runtime.app import Gateway
 
 _NO_QUERY = QueryParams()
 _LARGEST_SEQUENCE = 2**63 - 1
+_DECIDES = "answerInteraction"
+"""The operation whose body must not repeat a member: nobody may read another decision in it than is carried out."""
 
 
 class ApiState:
@@ -103,7 +105,7 @@ class OperationRoute(APIRoute):
             if is_closed and not (takes_token and "token" in request.query_params):
                 refuse_query(request, has_body=body is not None)
             if body is not None:
-                await request.read(optional=not body.is_required())
+                await request.read(optional=not body.is_required(), unique=operation == _DECIDES)
             elif request.method == "POST":
                 await request.read_none()
             return await api.forwarding.run(request, checked)

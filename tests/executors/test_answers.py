@@ -172,6 +172,12 @@ def test_a_byte_order_mark_before_an_outcome_is_skipped(body: bytes) -> None:
     assert read(received(200, MARK + b'{"decision": "deny"}'), "approval.asked") == Replied({"decision": "deny"})
 
 
+def test_a_reply_that_repeats_a_member_decides_nothing() -> None:
+    answer = read(received(200, b'{"decision": "deny", "decision": "allow"}'), "approval.asked")
+    assert isinstance(answer, Uncertain)
+    assert "that repeats a member" in answer.reason
+
+
 @pytest.mark.parametrize("body", ['{"outcome": "success"}'.encode("utf-16"), b'{"outcome": "succ', b"\x1f\x8b\x08\x00"])
 def test_a_2xx_in_another_encoding_or_cut_off_may_have_been_carried_out(body: bytes) -> None:
     answer = read(received(200, body))

@@ -24,7 +24,7 @@ from gateway.executors.port import (
     outcome_from,
 )
 from gateway.executors.webhook.reader import AddressForbidden, ConnectionBroken, Exchange, HttpAnswer, NotSent, Unread
-from gateway.strict_json import Unreadable, read_and_write, without_mark
+from gateway.strict_json import Unreadable, find_repeated, read_and_write, without_mark
 from gateway.visible import show_hidden
 
 MAX_RETRY_AFTER = timedelta(hours=1)
@@ -169,6 +169,8 @@ def _read_success(received: HttpAnswer, kind: str, *, raw: bool, hidden: Hidden)
     try:
         value, written = read_json(body)
         if not is_call:
+            if find_repeated(body) is not None:
+                raise ValueError("that repeats a member")
             return _read_reply(value, hidden=hidden)
         may_quote = hidden.may_be_in(body)
         if raw:

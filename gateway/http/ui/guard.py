@@ -41,15 +41,19 @@ async def read_form(request: Request) -> dict[str, str]:
     """Read the fields of a form.
 
     Raises:
-        TooLarge, Refused: the form has more than `LARGEST_FORM` bytes or `MOST_FIELDS` fields.
+        TooLarge, Refused: the form has more than `LARGEST_FORM` bytes or `MOST_FIELDS` fields, or repeats one.
     """
     body = await request.body()
     if len(body) > LARGEST_FORM:
         raise TooLarge(f"the form has {len(body)} bytes; at most {LARGEST_FORM} are allowed")
     try:
-        return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=MOST_FIELDS))
+        fields = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=MOST_FIELDS)
     except ValueError as exc:
         raise Refused("invalid-request", f"the form has more than {MOST_FIELDS} fields") from exc
+    form = dict(fields)
+    if len(form) < len(fields):
+        raise Refused("invalid-request", "the form repeats a field")
+    return form
 
 
 def key_of(form: Mapping[str, str]) -> str | None:

@@ -11,7 +11,7 @@ from gateway.http.ui.api import ApiProblem, path_of
 from gateway.http.ui.details import events_of
 from gateway.http.ui.lists import ROWS, sessions_of
 from gateway.http.ui.pages import FormRefused, Visit, advise, back_to, render
-from gateway.strict_json import Unreadable, read_strictly
+from gateway.strict_json import Unreadable, find_repeated, read_strictly
 
 MOST_MARKUP = 512 * 1024
 """The characters of requests in the list; behind them, a request is shown on its own page only."""
@@ -83,12 +83,18 @@ async def answer(visit: Visit) -> Response:
 
 def _read_arguments(text: str) -> Any:
     try:
-        return read_strictly(text)
+        arguments = read_strictly(text)
     except Unreadable as exc:
         cause = f": {exc.__cause__}" if exc.fault == "syntax" and exc.__cause__ is not None else ""
-        detail = f"the arguments are not JSON that the gateway accepts: {exc}{cause}"
-        problem = {"type": "/problems/invalid-json", "title": "Invalid arguments", "detail": detail}
-        raise ApiProblem(_UNREADABLE, problem) from exc
+        raise _unreadable(f"{exc}{cause}") from exc
+    if (twice := find_repeated(text)) is not None:
+        raise _unreadable(f"the member {twice!r} is repeated")
+    return arguments
+
+
+def _unreadable(reason: str) -> ApiProblem:
+    detail = f"the arguments are not JSON that the gateway accepts: {reason}"
+    return ApiProblem(_UNREADABLE, {"type": "/problems/invalid-json", "title": "Invalid arguments", "detail": detail})
 
 
 async def _refuse(visit: Visit, exc: ApiProblem) -> NoReturn:

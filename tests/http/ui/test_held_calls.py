@@ -139,6 +139,7 @@ async def test_arguments_that_are_sent_unchanged_are_no_edit(environment: Enviro
         ('{"amount": 5000}', 422, "Nobody refunds so much."),
         ('{"amount": "<much>"}', 422, "amount"),
         ('{"amount": 1', 400, "not JSON"),
+        ('{"amount": 1, "amount": 2}', 400, "is repeated"),
         ('{"amount": NaN}', 400, "not JSON"),
         ('{"amount": 18446744073709551616}', 400, "not JSON"),
         ("[1]", 400, "arguments"),

@@ -297,6 +297,7 @@ def test_a_runtime_that_is_not_there_is_an_error_with_a_suggestion(config: Path)
         ("--tool", "x", "--arguments", "[1]"),
         ("--tool", "x", "--arguments", "{"),
         ("--tool", "x", "--arguments", '{"a": NaN}'),
+        ("--tool", "x", "--arguments", '{"a": [{"b": 1, "b": 2}]}'),
         ("--tool", "x", "--label", "table"),
         ("--event", "[]"),
     ],
