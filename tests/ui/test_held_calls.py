@@ -60,8 +60,20 @@ async def test_the_pages_of_held_calls_are_accessible_and_fit(
     await hold(held, note=HOSTILE, lines=[{"card": n, "text": "x" * 90} for n in range(4)])
     for number in range(2, 4):
         await hold(held, f"c-{number}", note="twice")
+    await hold(held, "c-4", text="long words " * 400)
     page = await held.open("/ui/inbox", width=width, scheme=scheme)
     await expect(page.locator("main")).to_contain_text("2 equal calls")
+    # The short names of long arguments stay on one line.
+    assert (
+        await page.locator(".arguments th").evaluate_all(
+            """names => names.filter(name => {
+            const text = document.createRange();
+            text.selectNodeContents(name);
+            return name.innerText.length < 12 && text.getBoundingClientRect().height > 30;
+        }).map(name => name.innerText)"""
+        )
+        == []
+    )
     await fits(page, width)
     await page.click("text=Change the arguments… >> nth=0")
     await page.wait_for_url("**/ui/inbox/*")

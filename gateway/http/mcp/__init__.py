@@ -2,5 +2,5 @@
 
 Only `server` imports the MCP library, on the first request.
 
-May import `adapter`, `core`, `errors`, `events`, `guard`, `runtime`, `settings`, `store`, `strict_json`, `traces`.
+May import `adapter`, `core`, `errors`, `events`, `guard`, `runtime`, `settings`, `store`, `traces`.
 """

@@ -18,6 +18,7 @@ MOST_MARKUP = 512 * 1024
 _CONFLICT, _UNREADABLE = 409, 400
 _AT_THE_FORM = frozenset({400, 403, 413, 422})
 """The refusals of the API that are shown beside what was typed."""
+_STATES = {"expired": "expired", "moot": "was withdrawn"}
 _ANSWERS = "approval.given,question.answered,secret.supplied"
 _FIELDS = ("decision", "scope", "reason", "binding", "answer", "value")
 
@@ -102,17 +103,18 @@ async def _refuse(visit: Visit, exc: ApiProblem) -> NoReturn:
     row = await visit.api.get(path_of("v1", "interactions", visit.part("interaction_id")))
     if exc.status != _CONFLICT:
         shown = await _shown(visit, row)
-        advice = advise(exc.problem)
+        # What was typed is on the page.
+        advice = None if exc.status == _UNREADABLE else advise(exc.problem)
         raise FormRefused(
             "interaction.html", exc.status, **shown | {"refused": exc.problem, "advice": advice, "typed": visit.form}
         ) from exc
     given = await events_of(visit, row["session_id"], row["sequence"], SEARCHED, kind=_ANSWERS)
     what = f"{row['answered_by']} answered first"
     if row["answered_by"] is None:
-        what = f"the request became {row['state']}" if row["state"] != "waiting" else "the request changed"
-        what += f" ({exc.problem['detail']})"
+        what, detail = f"the request {_STATES.get(row['state'], 'changed')}", exc.problem["detail"]
+        what += f" ({detail})" * (detail != f"this question is already {row['state']}")
     raise stale(
-        "The request changed" if row["state"] == "waiting" else f"Already {row['state']}",
+        "The request changed" if row["state"] == "waiting" else f"Already {row['state'].replace('moot', 'withdrawn')}",
         what,
         [one for one in given["data"] if one["event"].get("id") == row["event"]["id"]],
         back="/ui/inbox",

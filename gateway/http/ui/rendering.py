@@ -18,6 +18,7 @@ from gateway.http.ui import lanes
 from gateway.http.ui.story import TONES, Tone
 from gateway.http.ui.text import (
     ago,
+    argument_markup,
     compact,
     describe_losses,
     drops_content,
@@ -85,6 +86,7 @@ def _environment(root: str) -> "Environment":
         "long": reveal_long,
         "plain": plain,
         "json": json_markup,
+        "argument": argument_markup,
         "compact": compact,
         "editable": editable,
         "duration": duration,

@@ -92,6 +92,20 @@ def json_markup(value: Any, losses: Sequence[Mapping[str, Any]] = (), *, whole: 
     return Markup("").join(writer.parts)
 
 
+def argument_markup(value: Any) -> Markup:
+    """Format a whole argument: a text without quotes, unless it could be taken for no text, a number, true or null."""
+    if isinstance(value, str) and value.strip() and not _is_scalar(value):
+        return reveal(value)
+    return json_markup(value, whole=True)
+
+
+def _is_scalar(text: str) -> bool:
+    try:
+        return not isinstance(json.loads(text), dict | list)
+    except (ValueError, RecursionError):
+        return False
+
+
 def _write(writer: _Writer, value: Any, pointer: str, depth: int) -> None:
     if writer.room <= 0:
         return

@@ -157,6 +157,7 @@ async def test_a_refused_edit_is_told_at_the_form_and_keeps_what_was_typed(
     assert refused.status_code == status, refused.text
     alert = refused.text.partition('role="alert"')[2].partition("</section>")[0]
     assert told in alert
+    assert "Go back" not in alert
     assert typed(refused) == text
     assert '<details class="edit" open>' in refused.text
     assert environment.backend.asked == []
@@ -181,6 +182,41 @@ async def test_an_edit_of_a_call_that_was_answered_meanwhile_keeps_what_was_type
     assert unescape(stale.text).count('{"amount": 7}') == 1
     assert (await browser.send(action, allow)).status_code == 409
     assert environment.backend.asked == []
+
+
+async def test_a_request_that_ended_while_its_page_was_open_says_how(url: str, environment: Environment) -> None:
+    await environment.attach()
+    await hold(environment)
+    async with browsing(url) as browser:
+        await browser.sign_in("lead-key")
+        action, page = await own_page(environment, browser)
+        environment.runtime.say(ToolCanceled(native_call_id="c-1"))
+        await environment.call("c-1", "canceled")
+        late = await browser.send(action, forms_in(page, action)[0])
+        assert (late.status_code, "Already withdrawn" in late.text) == (409, True)
+        assert "After you opened the page, the request was withdrawn, so nothing was done." in late.text
+        await environment.reload({"approvals": {"timeout": "1s"}})
+        environment.runtime.say(ToolRequested(native_call_id="c-2", tool="refund", arguments={"amount": 1}))
+        await environment.call("c-2", "held")
+        rows, _ = await environment.engine.interactions(Page())
+        path = f"/ui/inbox/{next(row.interaction_id for row in rows if row.state == 'waiting')}"
+        page = await browser.open(path)
+        await environment.call("c-2", "expired")
+        late = await browser.send(f"{path}/answer", forms_in(page, f"{path}/answer")[0])
+        assert (late.status_code, "Already expired" in late.text) == (409, True)
+        assert "After you opened the page, the request expired, so nothing was done." in late.text
+    assert environment.backend.asked == []
+
+
+async def test_a_text_does_not_look_like_another_value(environment: Environment, browser: Browser) -> None:
+    await environment.attach()
+    texts = {"ref": "150", "exact": "1.50", "flag": "true", "none": "null", "empty": "", "blank": " ", "quoted": '"x"'}
+    await hold(environment, amount=120, note="150 euros", script='{"a": 1}', **texts)
+    _, page = await own_page(environment, browser)
+    shown = dict(re.findall(r'<th scope="row">(\w+)</th><td>(.*?)</td>', page.text, re.DOTALL))
+    read = {name: unescape(re.sub("<[^>]*>", "", markup)) for name, markup in shown.items()}
+    plain = {"amount": "120", "note": "150 euros", "script": '{"a": 1}'}
+    assert read == plain | {name: json.dumps(text) for name, text in texts.items()}
 
 
 async def test_equal_calls_are_shown_once_and_each_is_allowed_by_its_own_binding(
