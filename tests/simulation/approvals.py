@@ -214,7 +214,8 @@ def _end(
         late = (finished - expires) / 1_000_000
         if outcome["outcome"] == "expired" and (late < 0 or state != "expired"):
             yield PROMISE, f"{call_id} expires {-late:.2f} s before its time, and its question is {state}"
-        if late > _LATE and not world.was_disturbed(_seconds(expires) - _LONG_LAG, _seconds(finished)):
+        since, until = _seconds(expires) - _LONG_LAG, _seconds(finished)
+        if late > _LATE and not (world.was_disturbed(since, until) or world.was_delayed(since, until)):
             yield 10, f"{call_id} is held for {late:.2f} s after its time"
 
 

@@ -203,6 +203,9 @@ def outcomes(world: "World") -> Iterator[Broken]:
         if call_id in world.due and state == "expired" and not _was_held(found[call_id][0]):
             yield 2, f"{native} waited while everything worked, and expired"
         last = work.requests[-1] if work is not None else None
+        if last is not None and last.manner == "refuse" and _was_accepted(work):
+            # A refused repeat leaves its accepted call as it is.
+            last = None
         if found[call_id][0].get("unknown") and last is not None and last.answered_at is not None:
             # An attempt shortly before the deadline has only the time until then.
             had_time = _seconds(deadline) - last.at > _QUICK
@@ -210,6 +213,10 @@ def outcomes(world: "World") -> Iterator[Broken]:
             if quick and not world.was_disturbed(last.at - _AROUND, last.answered_at + _AROUND):
                 error = found[call_id][0].get("error")
                 yield 5, f"{native} is unknown ({error}), and the backend answered {last.manner} to {last.attempt}"
+
+
+def _was_accepted(work: "Work | None") -> bool:
+    return work is not None and any(one.manner in {"accept", "early"} for one in work.requests)
 
 
 def _was_held(outcome: Mapping[str, Any]) -> bool:
@@ -264,8 +271,7 @@ def attempts(world: "World") -> Iterator[Broken]:
             continue
         arrived = 0 if work is None else len(work.requests)
         # Another outcome stops the request that is on its way.
-        accepted = work is not None and any(one.manner in {"accept", "early"} for one in work.requests)
-        usual = {attempt, attempt - 1} if accepted or call_id in called_back else {attempt}
+        usual = {attempt, attempt - 1} if _was_accepted(work) or call_id in called_back else {attempt}
         # A request that is given up at once, because the call has hardly any time left, may never arrive.
         given_up = 0 if written is None else sum(one.unsure and _is_short(one) for one in read_attempts(written))
         usual |= {attempt - given_up}
