@@ -130,7 +130,9 @@ class Metrics:
         self._losses = Counter(
             "dragoman_losses", "Parts that a translation could not express.", ("adapter", "how"), registry=here
         )
-        self._repeats = Counter("dragoman_repeats", "Frames sent again after a crash or a lost link.", registry=here)
+        self._repeats = Counter(
+            "dragoman_repeats", "Events sent again, after a crash or a lost link or on request.", registry=here
+        )
         self._copies_lost = Counter(
             "dragoman_copies_lost", "Undelivered copies that retention removed.",
             ("destination",), registry=here,
@@ -264,7 +266,7 @@ class Metrics:
         self._late.add()
 
     def repeated(self) -> None:
-        """Count a frame that is sent a second time."""
+        """Count an event that is sent again."""
         self._repeats.add()
 
     def frame(self, runtime: str, direction: FrameDirection) -> None:

@@ -132,6 +132,32 @@ async def test_work_wakes_an_openhands_link_that_is_asleep(tmp_path: Path, how: 
             await is_up_soon(gateway)
 
 
+async def test_an_expired_question_shortens_one_wait_of_a_link_whose_server_is_away(tmp_path: Path) -> None:
+    tried: list[float] = []
+
+    async def refuse(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tried.append(time.monotonic())
+        writer.close()
+
+    async with openhands_environment(tmp_path) as openhands:
+        openhands.tuning = Tuning(link_first=LONG, link_longest=LONG, link_refused=LONG)
+        openhands.configure({"limits": {"interaction_timeout": "2s"}})
+        async with openhands.running() as gateway:
+            await gateway.wait_events("session.moved", state="awaiting_input")
+            gated = asyncio.create_task(openhands.agent.agent_runs("rm a", "", gated=True))
+            await questions(gateway)
+            gated.cancel()
+            port = httpx.URL(openhands.server.url).port
+            await openhands.server.stop()
+            await gateway.wait_link("down")
+            async with await asyncio.start_server(refuse, "127.0.0.1", port):
+                # The link asks by REST whether it is needed, and gets no answer.
+                await condition(lambda: tried or None)
+                # Without a back-off, the next attempts come after one second each.
+                await asyncio.sleep(5)
+    assert tried[-1] - tried[0] < 1
+
+
 def _posting(event: dict[str, Any]) -> Callable[[Running], Awaitable[object]]:
     return lambda gateway: send(gateway, event)
 

@@ -1,8 +1,8 @@
 """Runs attempts at executors, and turns every end of an attempt into a signal.
 
-The core decides about retries (core.calls.judge). An attempt is the future that the executor returned, or a task around
-its coroutine. Both report from their done-callback, so an attempt also reports if it is canceled before its first step
-or fails with a gateway fault.
+The core decides about retries of calls (core.calls.judge); a question is retried here, in its own task. An attempt is
+the future that the executor returned, or a task around its coroutine. Both report from their done-callback, so an
+attempt also reports if it is canceled before its first step or fails with a gateway fault.
 """
 
 import asyncio
@@ -67,8 +67,8 @@ _COPY_LOOK, _LONGEST_COPY_LOOK = 0.05, 1.0
 _NAME = 64
 """Characters of a member's name that are logged."""
 
-_FAILED = frozenset({"refused", "not_processed", "uncertain"})
-"""The results that use up an attempt."""
+_WARNED = frozenset({"refused", "not_processed", "uncertain"})
+"""The results that are logged as warnings."""
 _ATTEMPTS: Mapping[AttemptResult, str] = {
     "accepted": "attempt accepted",
     "refused": "attempt refused",
@@ -130,11 +130,6 @@ class Dispatcher:
         """Cancel all attempts; the next process continues the calls."""
         for session in list(self._attempts):
             self._break_off(*self._attempts[session].values())
-
-    @property
-    def in_flight(self) -> int:
-        """The number of attempts on the wire, for calls and for routed events."""
-        return sum(len(of_session) for of_session in self._attempts.values()) + self._asking.total()
 
     def busy(self, session: SessionId) -> bool:
         """Whether an attempt for a session is on the wire."""
@@ -301,7 +296,7 @@ class Dispatcher:
         if result != "answered":
             reason = answer.outcome.error if isinstance(answer, Answered) else getattr(answer, "reason", None)
             log.log(
-                WARNING if result in _FAILED else INFO,
+                WARNING if result in _WARNED else INFO,
                 _ATTEMPTS[result],
                 reason=reason,
                 call_id=call.call_id,

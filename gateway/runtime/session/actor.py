@@ -9,13 +9,13 @@ before its commit. Signals that arrive meanwhile form the next batch, so a busy 
 | ready | a turn decides the next batch |
 | committing | the store has written the step, or refused it |
 | acting | a turn performs the effects |
-| suspended | it has read the store, its lease is valid again, or the store may respond again |
+| suspended | it has read the store, its lease is valid again, or a pause after a failed commit ends |
 | ended | for ever: it was closed, has failed, or belongs to another instance or a new object |
 
 | a step fails with | reaction |
 |---|---|
 | `Repeated` | it is decided again without the recorded events |
-| `Stale` | the session is read again, and its signals are decided one by one |
+| `Stale` | the session is read again, and its signals are decided one by one; after three times with pauses |
 | `Fenced` | as `Stale` if this process has a new fence and nobody else has written; otherwise the session is released |
 | `EngineUnavailable` | the requests of clients fail; after a pause it is decided again |
 | any other exception | the session restarts from the store and decides the inputs of the step one by one |
@@ -72,7 +72,7 @@ _READ_FOR = frozenset({s.Reread, s.LinkUp, s.WantedDue})
 """Signals whose decision requires a query first."""
 
 State = Literal["idle", "ready", "committing", "acting", "suspended", "ended"]
-Reason = Literal["no lease", "reads the store", "the store is unavailable"]
+Reason = Literal["no lease", "reads the store", "the store is unavailable", "its decisions are outdated"]
 
 
 class Actor:
@@ -487,7 +487,7 @@ class Actor:
         elif batch.stale >= STALE_PATIENCE and exc is not None:
             signal = type(batch.signals[0]).__name__
             self.log.warning("decision still stale; retrying", signal=signal, reason=str(exc))
-            self._suspend("the store is unavailable", RETRY_AFTER)
+            self._suspend("its decisions are outdated", RETRY_AFTER)
             return
         self._get_ready()
 

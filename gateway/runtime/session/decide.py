@@ -5,9 +5,9 @@ A failed decision concerns only its own signal; one on which the session fails r
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 from typing import TYPE_CHECKING, Any, Literal
 
+from gateway.adapter.port import Frame
 from gateway.core import approvals, callers, calls, confirmations, inbound, interactions, lifecycle, outbound, redriving
 from gateway.core.effects import Dispatch, Transmit
 from gateway.core.session import Recorded, SlotAccess, StepBuilder
@@ -16,7 +16,7 @@ from gateway.errors import DragomanError, Fenced, Inexpressible, Overloaded
 from gateway.events import ContextUpdated, Event, FaultReported, FrameRejected, LinkChanged, MessagePosted
 from gateway.guard import FAULTS, is_fault
 from gateway.runtime import signals as s
-from gateway.runtime.observe import label_session
+from gateway.runtime.observe import excerpt, label_session
 from gateway.runtime.session.outbox import Attempts, Outbox
 from gateway.runtime.session.shared import Shared
 from gateway.runtime.signals import reply_of
@@ -33,7 +33,6 @@ Answers = list[tuple[s.Signal, Any]]
 
 MOST_WAITING = 16
 _REASON = 500
-_EXCERPT = 500
 
 
 @dataclass(slots=True, eq=False)
@@ -345,24 +344,24 @@ class Decider:
     def _decide_alone(self, builder: StepBuilder, signal: s.Signal, fault: BaseException | None) -> Any:
         """Decide one signal and undo a failed decision; `fault` is the exception of an earlier attempt."""
         outbox, jitter = self._sender.outbox, self._shared.jitter
-        for tries in count(1):
-            if fault is None:
-                mark, taken = builder.mark(), len(self._taken)
-                try:
-                    return decide(builder, signal, outbox=outbox, jitter=jitter)
-                except BaseException as exc:
-                    if not is_fault(exc):
-                        raise
-                    builder.back_to(mark)
-                    self._release_taken(taken)
-                    if tries == 1:
-                        self._note(signal, exc)
-                    fault = exc
-            if reply_of(signal) is not None or tries >= FAULTS_AN_INPUT:
-                self._record_failure(builder, signal, fault)
-                return fault
-            fault = None
-        raise AssertionError("unreachable")
+        # A client gets the error of its request at once, and may try again.
+        most = 1 if reply_of(signal) is not None else FAULTS_AN_INPUT
+        problem = fault
+        for tries in range(0 if fault is None else 1, most):
+            mark, taken = builder.mark(), len(self._taken)
+            try:
+                return decide(builder, signal, outbox=outbox, jitter=jitter)
+            except BaseException as exc:
+                if not is_fault(exc):
+                    raise
+                builder.back_to(mark)
+                self._release_taken(taken)
+                if tries == 0:
+                    self._note(signal, exc)
+                problem = exc
+        assert problem is not None
+        self._record_failure(builder, signal, problem)
+        return problem
 
     def _note(self, signal: s.Signal, exc: BaseException) -> None:
         if not isinstance(exc, DragomanError):
@@ -388,11 +387,9 @@ class Decider:
         match signal:
             case s.FrameArrived(frame, cursor):
                 builder.cursor = cursor or builder.cursor
-                excerpt = repr(frame.payload)[:_EXCERPT]
-                event = FrameRejected(channel=frame.channel[:64], reason=reason, excerpt=excerpt)
+                event = _rejected(frame, reason)
             case s.HandedOver(frame, sequence):
-                excerpt = repr(frame.payload)[:_EXCERPT]
-                event = FrameRejected(channel=frame.channel[:64], reason=reason, excerpt=excerpt)
+                event = _rejected(frame, reason)
                 builder.send_changes.append(SendChange(sequence, HANDOVER, "moot", reason=reason))
             case s.Tick() if self._actor.timer.faults > 1:
                 # One event is enough; the log and the metric count every failure.
@@ -400,3 +397,7 @@ class Decider:
             case _:
                 event = FaultReported(code=lifecycle.GATEWAY_FAULT, message=f"{type(signal).__name__}: {reason}")
         builder.apply(event, "from_runtime")
+
+
+def _rejected(frame: Frame, reason: str) -> FrameRejected:
+    return FrameRejected(channel=frame.channel[:64], reason=reason, excerpt=excerpt(frame.payload))

@@ -159,7 +159,7 @@ class Inbox:
         elif overloaded and self._is_live(frame):
             # Only the newest is published, once the queue is empty; it never displaces a call or cancel.
             self._last_live = FrameArrived(frame, cursor, 0)
-        elif self.overfull:
+        elif self._overfull:
             self._overflow("the inbox is full")
         else:
             return False
@@ -179,7 +179,7 @@ class Inbox:
         return self._shut
 
     @property
-    def overfull(self) -> bool:
+    def _overfull(self) -> bool:
         """Whether even marked frames are refused."""
         most_frames = max(self._most_frames * HARD_FACTOR, HARD_FRAMES)
         return self._frames >= most_frames or self.bytes > self._most_bytes * HARD_FACTOR
@@ -350,7 +350,7 @@ def worth_deciding(pending: PendingInputs | None, view: SessionView) -> tuple[li
     """Return the inputs that are not recorded yet, as results and frames."""
     if pending is None:
         return [], []
-    # The fence excludes all other writers but operators, whose writes are events: no new event means no step.
+    # Without a new event the step was not committed, or wrote no event and may be decided again.
     unrecorded = [*(pending.under_way if view.last_sequence == pending.sequence else ()), *pending.waiting]
     frames = [one for one in unrecorded if isinstance(one[0], FrameArrived)]
     return [one for one in unrecorded if not isinstance(one[0], FrameArrived)], frames

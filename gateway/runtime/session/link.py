@@ -50,7 +50,7 @@ class Supervisor:
         self._cut: asyncio.Future[str] | None = None
         """Completed with the reason to close the current link."""
         self._work: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Completed when an event is queued after the last attempt to connect."""
+        """Completed when an event is queued after the last wait."""
         self._wake_rest: Callable[[], None] | None = None
         actor.sender.call_when_queued(self._note_work)
         self._rest: Rest | None = None
@@ -93,6 +93,8 @@ class Supervisor:
             # One per turn of the loop, so that thousands of new links do not block other work.
             async with self._entrance:
                 await asyncio.sleep(0)
+            # Also without an attempt to connect, so that one event shortens one wait.
+            self._work = asyncio.get_running_loop().create_future()
             try:
                 if not await self._wait_until_needed():
                     continue
@@ -142,7 +144,6 @@ class Supervisor:
     async def _connect(self) -> str:
         """Open a link and keep it until it ends; return the reason."""
         self._cut = cut = asyncio.get_running_loop().create_future()
-        self._work = asyncio.get_running_loop().create_future()
         native_id = self._actor.view.native_id
         self._actor.connecting()
         connecting = self._connector.connect(native_id, self._actor, resume_after=self._actor.view.cursor)
@@ -172,7 +173,7 @@ class Supervisor:
                 raise RuntimeError("the adapter canceled wait_closed of its link")
             if lost.done():
                 return lost.result()
-            return cut.result() if cut.done() else "the session is closed"
+            return cut.result() if cut.done() else "the session has ended here"
         finally:
             if warning is not None:
                 warning.cancel()

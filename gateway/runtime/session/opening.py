@@ -41,7 +41,7 @@ class Opening:
         Returns the session, whether it is new, and the tools that the runtime got at its creation.
 
         Raises:
-            Draining: the gateway is stopping.
+            Draining: the gateway is stopping; InvalidRequest: the runtime does not create sessions; Overloaded.
         """
         self._drain.refuse_new()
         options = self._sessions.runtime(runtime).options

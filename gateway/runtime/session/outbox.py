@@ -401,7 +401,7 @@ class Outbox:
             self._rows = {}  # An emptied dict keeps its size.
         if self.attempts_due:
             self._tidy()
-        return before > 0
+        return self.retransmits < before
 
     def _uncount(self, row: Row) -> None:
         self.retransmits -= row.repeats

@@ -51,7 +51,7 @@ _NOTHING = Capabilities(accepts=frozenset(), emits=frozenset(), turns="signalled
 
 
 class Sessions:
-    """The registry of owned sessions; their tasks belong to the gateway's group."""
+    """The registry of owned sessions; the tasks of their links belong to the gateway's group."""
 
     def __init__(self, shared: Shared, limits: Limits, *, leave: Leave, started: Callable[[], None]) -> None:
         """Prepare; `started` is called when a session runs here, since frames may have been left for it."""

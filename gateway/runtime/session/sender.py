@@ -80,10 +80,10 @@ class Sender:
 
     def resend(self, sequence: int) -> None:
         """Offer a recorded event again, now or on the next link."""
-        self._shared.metrics.repeated()
         if self._on_queued is not None:
             self._on_queued()
         if self.outbox.resend(sequence):
+            self._shared.metrics.repeated()
             self.reload()
 
     def done(self, sequences: Collection[int]) -> None:
@@ -198,7 +198,10 @@ class Sender:
         if link is None:
             return
         try:
-            wait = self._overtake(link) if self._waits else self._send_until_wait(link)
+            if self._waits:
+                self._overtake(link)
+                return
+            wait = self._send_until_wait(link)
         except BaseException as exc:
             if not is_fault(exc):
                 raise
