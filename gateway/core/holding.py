@@ -9,7 +9,7 @@ import orjson
 from gateway.core.binding import binding_of
 from gateway.core.effects import Ask, ask_data
 from gateway.core.routing import Ruling, Unfitting
-from gateway.core.session import Approvals, StepBuilder
+from gateway.core.session import Approvals, Policy, StepBuilder
 from gateway.errors import CallHeld, NotApprover, OwnCall
 from gateway.events import ApprovalAsked, InteractionId, Origin, Outcome, interaction_id as name_interaction
 from gateway.events.frozen import frozen, replace
@@ -63,12 +63,14 @@ def no_route_fits(tool: str) -> str:
     return f"No route takes the tool {tool!r} with these arguments."
 
 
-def ruling_of(builder: StepBuilder, tool: str, arguments: Mapping[str, Any]) -> Ruling | Answered | None:
+def ruling_of(
+    builder: StepBuilder, tool: str, arguments: Mapping[str, Any], policy: Policy | None = None
+) -> Ruling | Answered | None:
     """Return the route that takes a call, or its failure if it is denied or no route takes these arguments.
 
-    None: no route takes the tool.
+    None: no route takes the tool. `policy` is the current one by default.
     """
-    found = builder.runtime.policy.routes.rule_for(
+    found = (policy or builder.runtime.policy).routes.rule_for(
         runtime=builder.runtime.name, tool=tool, labels=builder.memory.labels, arguments=arguments
     )
     match found:
@@ -125,7 +127,7 @@ def ask_about(builder: StepBuilder, call: Call, ruling: Ruling, warning: str | N
             call_id=call.call_id,
         )
     )
-    ask_executor(builder, replace(held, deadline_at=hold.deadline_at, arguments_sequence=sequence), ruling)
+    ask_executor(builder, replace(held, deadline_at=hold.deadline_at, arguments_sequence=sequence))
     return hold
 
 
@@ -145,31 +147,46 @@ def _question(call: Call, warning: str | None = None) -> ApprovalAsked:
     )
 
 
-def ask_executor(builder: StepBuilder, call: Call, ruling: Ruling) -> None:
+def ask_executor(builder: StepBuilder, call: Call, before: Policy | None = None) -> None:
     """Send the question about a held call to the executor of a route with `held`, if it may answer.
 
-    After a restart it gets the question again, under the same key. A question with a warning is for people.
+    After a restart it gets the question again, under the same key. After a reload, `before` is the former policy: an
+    executor that was asked under it is not asked again.
     """
     runtime, labels = builder.runtime, builder.memory.labels
-    route = runtime.policy.routes.executor_for(
-        runtime=runtime.name, kind="approval.asked", tool=call.tool, labels=labels, held=True
-    )
-    if route is None or call.warned:
-        return
-    if refused_answerer(builder, call, ruling, f"{EXECUTOR} {route.executor}") is not None:
+    executor = _answerer(builder, call, runtime.policy)
+    if executor is None or (before is not None and executor == _answerer(builder, call, before)):
         return
     asked, interaction, until = _question(call), question_of(call), call.deadline_at
     data = ask_data(builder.base, asked, protocol=runtime.protocol, labels=labels, deadline_at=until)
     data["interaction_id"] = interaction
-    builder.effects.append(Ask(call.arguments_sequence or 0, interaction, asked.kind, route.executor, data, until))
+    builder.effects.append(Ask(call.arguments_sequence or 0, interaction, asked.kind, executor, data, until))
 
 
-def refused_answerer(builder: StepBuilder, call: Call, ruling: Ruling | None, by: str) -> OwnCall | NotApprover | None:
+def _answerer(builder: StepBuilder, call: Call, policy: Policy) -> str | None:
+    """Return the executor that is asked about a held call under a policy.
+
+    A question with a warning, or under a rule that has changed, is for people.
+    """
+    runtime, labels = builder.runtime.name, builder.memory.labels
+    route = policy.routes.executor_for(runtime=runtime, kind="approval.asked", tool=call.tool, labels=labels, held=True)
+    if route is None or call.warned or call.arguments is None:
+        return None
+    found = ruling_of(builder, call.tool, call.arguments, policy)
+    if not isinstance(found, Ruling) or found.rule != call.rule:
+        return None
+    refused = refused_answerer(builder, call, found, f"{EXECUTOR} {route.executor}", policy)
+    return route.executor if refused is None else None
+
+
+def refused_answerer(
+    builder: StepBuilder, call: Call, ruling: Ruling | None, by: str, policy: Policy | None = None
+) -> OwnCall | NotApprover | None:
     """Return why somebody may not answer: they made the call, would run it, or the rule names others."""
     if call.native_call_id.startswith(f"{CALLER}:{by}:"):
         return OwnCall(f"{by!r} has made this call; somebody else must answer")
     executors = {call.executor, None if ruling is None else ruling.executor} - {None}
-    addresses = builder.runtime.policy.addresses
+    addresses = (policy or builder.runtime.policy).addresses
     own = executors | {name for name, at in addresses.items() if at in {addresses.get(one or "") for one in executors}}
     if by in {f"{EXECUTOR} {name}" for name in own}:
         return OwnCall(f"{by} would run this call; somebody else must answer")

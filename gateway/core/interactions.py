@@ -6,7 +6,7 @@ from typing import Any
 from gateway.core.binding import asked_binding_of
 from gateway.core.bounds import KEPT_BYTES
 from gateway.core.effects import Ask, ask_data
-from gateway.core.session import TURN, StepBuilder, send
+from gateway.core.session import TURN, Policy, StepBuilder, send
 from gateway.core.state import MOST_ASKED, Action, Asked
 from gateway.errors import ApprovalStale, CannotExpress, Conflict, Inexpressible, InvalidRequest, UseInteraction
 from gateway.events import (
@@ -50,16 +50,25 @@ def open_asked(builder: StepBuilder, asked: Asked) -> None:
             expires_at=expires_at,
         )
     )
+    _ask_executor(builder, asked, _executor_of(builder, asked, runtime.policy))
+
+
+def _executor_of(builder: StepBuilder, asked: Asked, policy: Policy) -> str | None:
+    """Return the executor that gets a question under a policy."""
     if isinstance(asked.event, SecretAsked):
-        return
-    route = runtime.policy.routes.executor_for(
-        runtime=runtime.name,
-        kind=asked.event.kind,
-        tool=asked.event.tool if isinstance(asked.event, ApprovalAsked) else None,
-        labels=builder.memory.labels,
+        return None
+    tool = asked.event.tool if isinstance(asked.event, ApprovalAsked) else None
+    route = policy.routes.executor_for(
+        runtime=builder.runtime.name, kind=asked.event.kind, tool=tool, labels=builder.memory.labels
     )
-    if route is None:
+    return None if route is None else route.executor
+
+
+def _ask_executor(builder: StepBuilder, asked: Asked, executor: str | None) -> None:
+    if executor is None:
         return
+    runtime, interaction = builder.runtime, id_of(builder.base.session_id, asked)
+    expires_at = asked.asked_at + runtime.policy.interaction_timeout
     data = ask_data(
         builder.base, asked.event, protocol=runtime.protocol, labels=builder.memory.labels, deadline_at=expires_at
     )
@@ -68,7 +77,7 @@ def open_asked(builder: StepBuilder, asked: Asked) -> None:
             sequence=asked.sequence,
             key=asked.event_id,
             kind=asked.event.kind,
-            executor=route.executor,
+            executor=executor,
             data={**data, "interaction_id": interaction},
             deadline_at=expires_at,
         )
@@ -255,6 +264,14 @@ def ask_again(builder: StepBuilder) -> None:
     """Show all open questions again, and send them to their executors again, after a catch-up or a restart."""
     for asked in builder.memory.asked:
         open_asked(builder, asked)
+
+
+def ask_new_executors(builder: StepBuilder, before: Policy) -> None:
+    """Send each open question to its executor, unless that has got it under the former policy."""
+    for asked in builder.memory.asked:
+        executor = _executor_of(builder, asked, builder.runtime.policy)
+        if executor != _executor_of(builder, asked, before):
+            _ask_executor(builder, asked, executor)
 
 
 def derive_approval(builder: StepBuilder) -> None:

@@ -18,9 +18,9 @@ from gateway.core.holding import (
     reminders_of,
     ruling_of,
 )
-from gateway.core.interactions import expire
+from gateway.core.interactions import ask_new_executors, expire
 from gateway.core.routing import Ruling
-from gateway.core.session import USUAL_RETRY, Priority, RetryPolicy, RuntimeContext, StepBuilder, send
+from gateway.core.session import USUAL_RETRY, Policy, Priority, RetryPolicy, RuntimeContext, StepBuilder, send
 from gateway.core.state import Remembered, SessionView, overdue_at
 from gateway.core.telling import tell, tell_due
 from gateway.events import (
@@ -196,11 +196,10 @@ def recover(builder: StepBuilder, messages: Sequence[Envelope] = (), restored: R
         unknown = call.unknown or call.state == "dispatched"
         if call.state == "held" and call.arguments is not None:
             # A person may still allow it, and the routes are asked again then.
-            found = ruling_of(builder, call.tool, call.arguments)
             if restored is not None and (call.arguments_sequence or 0) <= restored.up_to:
-                _ask_after_restore(builder, call, found, restored)
-            elif isinstance(found, Ruling) and found.rule == call.rule:
-                ask_executor(builder, call, found)
+                _ask_after_restore(builder, call, ruling_of(builder, call.tool, call.arguments), restored)
+            else:
+                ask_executor(builder, call)
             continue
         if call.arguments is None:
             settle(builder, call, failure(UNREADABLE, unknown=unknown), ended_as="dead")
@@ -213,6 +212,15 @@ def recover(builder: StepBuilder, messages: Sequence[Envelope] = (), restored: R
     posted = {message.sequence: message for message in messages}
     for waiting in builder.memory.confirmations:
         recover_message(builder, waiting, posted.get(waiting.sequence))
+
+
+def rerouted(builder: StepBuilder, before: Policy) -> None:
+    """Send the open questions to executors that a reload has added."""
+    for call in builder.calls.values():
+        if call.state == "held":
+            ask_executor(builder, call, before)
+    if builder.live:
+        ask_new_executors(builder, before)
 
 
 def _ask_after_restore(builder: StepBuilder, call: Call, found: Ruling | Answered | None, restored: Restored) -> None:

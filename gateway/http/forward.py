@@ -112,7 +112,7 @@ def _hop_caller(caller: Caller) -> HopCaller:
 
 
 def _not_here(request: Request, session_id: SessionId) -> Response:
-    exc = Elsewhere(session_id, "another instance owns the session now")
+    exc = Elsewhere(session_id, "the session does not run on this instance")
     request.state.problem = problem_of(exc)
     response = problem_reply(exc)
     response.headers[NOT_HERE] = "1"

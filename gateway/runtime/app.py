@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+from math import inf
 from pathlib import Path
 
 import aiohttp
@@ -334,17 +335,19 @@ class Gateway:
         self._slots.pause()
         log.info("draining", in_flight=self._in_flight().total())
         monotonic = self._parts.clock.monotonic
-        patience, started, checked = self.settings.limits.drain.total_seconds(), monotonic(), monotonic()
-        can_hand_over = await self._member.stop_taking_over()
+        ends, checked, can_hand_over = monotonic() + self.settings.limits.drain.total_seconds(), -inf, False
         while True:
-            if can_hand_over:
-                await self._sessions.hand_over(self._sessions.idle())
-            elif monotonic() - checked > _CHECK_INSTANCES:
-                can_hand_over, checked = await self._member.stop_taking_over(), monotonic()
+            # A store or a link that does not respond must not delay the end.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, ends - monotonic())):
+                    if not can_hand_over and monotonic() - checked > _CHECK_INSTANCES:
+                        can_hand_over, checked = await self._member.stop_taking_over(), monotonic()
+                    if can_hand_over:
+                        await self._sessions.hand_over(self._sessions.idle())
             in_flight = self._in_flight()
             if not in_flight:
                 break
-            if monotonic() - started >= patience:
+            if monotonic() >= ends:
                 text = f"drain timed out: {describe(in_flight)}"
                 log.warning(text)
                 break

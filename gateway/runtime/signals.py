@@ -8,6 +8,7 @@ from typing import Any
 from gateway.adapter.port import Frame, Link
 from gateway.core.callers import CallRequest
 from gateway.core.holding import Restored
+from gateway.core.session import Policy
 from gateway.events import CallId, Envelope, Event, InteractionId, ToolRequested
 from gateway.events.frozen import frozen
 from gateway.executors.port import Answer, Answered
@@ -58,6 +59,13 @@ class WantedDue:
 @frozen
 class Reread:
     """Another writer changed the session; load it again."""
+
+
+@frozen
+class Rerouted:
+    """A reload has replaced the policy."""
+
+    before: Policy
 
 
 @frozen
@@ -251,15 +259,14 @@ ClientSignal = (
 )
 
 LinkSignal = Connecting | CaughtUp | WantedDue | Reread | LinkUp | LinkDown
+WorkSignal = SlotFree | TurnedAway | ExecutorReplied | Rerouted
 Signal = (
     FrameArrived
     | HandedOver
     | LinkSignal
     | Attempted
     | AnsweredLate
-    | SlotFree
-    | TurnedAway
-    | ExecutorReplied
+    | WorkSignal
     | Delivered
     | AttemptsDue
     | Tick

@@ -14,6 +14,7 @@ from gateway.errors import EngineUnavailable
 from gateway.events import Event, MessagePosted, SessionId, Text, ToolRequested, dump_event
 from gateway.runtime.system_clock import SystemClock
 from gateway.store.port import Settled
+from gateway.store.rows import SessionRow
 from gateway.store.sqlite import SqliteEngine
 from gateway.store.step import Committed, Step
 from tests.pace import PATIENCE
@@ -94,7 +95,7 @@ class HeldEngine(SqliteEngine):
         self.most: int | None = None
         self.held = False
         self.cut_off = False
-        """Whether it renews and grants no lease."""
+        """Whether it renews and grants no lease, and lets nobody take a session."""
         self.reports: Callable[[Results], Results] = lambda results: results
         """Makes each report."""
         self.in_store = 0
@@ -127,6 +128,11 @@ class HeldEngine(SqliteEngine):
         if self.cut_off:
             raise EngineUnavailable("the store is out of reach")
         return await super().beat(instance, url=url, ttl=ttl)
+
+    async def take(self, instance: str, session_id: SessionId) -> SessionRow | None:
+        if self.cut_off:
+            raise EngineUnavailable("the store is out of reach")
+        return await super().take(instance, session_id)
 
     def let_go(self) -> None:
         """Report all held results, and hold none."""

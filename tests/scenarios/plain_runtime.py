@@ -159,6 +159,7 @@ async def plain_gateway(
     tuning: Tuning | None = None,
     runtime: PlainRuntime | None = None,
     parts: Mapping[str, Any] | None = None,
+    linked: bool = True,
 ) -> AsyncGenerator[tuple[Running, PlainRuntime]]:
     """Run a gateway with one such runtime, `finn`, on real sockets and a real file; `parts` replaces some of it."""
     runtime = runtime or PlainRuntime()
@@ -193,7 +194,8 @@ async def plain_gateway(
                         # Uvicorn has no event for it.
                         while not server.started:  # noqa: ASYNC110
                             await asyncio.sleep(0)
-                    await running.wait_link("up")
+                    if linked:
+                        await running.wait_link("up")
                     yield running, runtime
                 finally:
                     await gateway.drain()

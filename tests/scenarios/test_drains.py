@@ -3,7 +3,9 @@
 import asyncio
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +13,19 @@ import httpx
 import pytest
 from fastapi import Response
 
+from gateway.adapter.port import Link, Receiver
+from tests.engines.postgres_server import OwnServer, start_own_server
 from tests.scenarios.environment import API_KEY, GOOD, Running, Scene, plain_http, until
 from tests.scenarios.fleet import HermEnvironment, herm_environment, message
 from tests.scenarios.hooks import Gate, success
+from tests.scenarios.plain_runtime import PlainRuntime, plain_gateway
 from tests.scenarios.replica_processes import fleet
 from tests.scenarios.served import START, Served, serving
 
 LONG = 60.0
 """Seconds of `limits.drain` where nothing should wait for its end."""
+TOO_LONG = 4.0
+"""Seconds of a drain of one second; a store and a link that do not respond take five each."""
 ACCEPTED = Response(status_code=202)
 
 
@@ -200,3 +207,49 @@ async def _refused(gateway: Running, session_id: str) -> Any:
     answer = await gateway.http.post(f"/v1/sessions/{session_id}/events", json=message("And then?"))
     assert answer.status_code == 503
     return answer.json()["type"]
+
+
+@dataclass
+class SlowlyClosing(PlainRuntime):
+    """A runtime whose links close late."""
+
+    closed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @asynccontextmanager
+    async def _connect(self, receiver: Receiver) -> AsyncGenerator[Link]:
+        async with super()._connect(receiver) as link:
+            try:
+                yield link
+            finally:
+                await self.closed.wait()
+
+
+def shared(server: OwnServer) -> dict[str, Any]:
+    """Return the settings of a gateway on a server, which drains for a second."""
+    engine = {"type": "postgres", "dsn": server.dsn, "schema": "drains"}
+    return {"engine": engine, "instance": {"lease": "30s"}, "limits": {"drain": "1s"}}
+
+
+async def test_a_database_that_does_not_answer_does_not_prolong_the_drain(tmp_path: Path) -> None:
+    with start_own_server() as server:
+        async with plain_gateway(tmp_path, settings=shared(server)) as (running, _):
+            server.freeze()
+            try:
+                began = time.monotonic()
+                await running.gateway.drain()
+                assert time.monotonic() - began < TOO_LONG
+            finally:
+                server.thaw()
+
+
+async def test_a_link_that_closes_late_does_not_prolong_the_drain(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    with start_own_server() as server:
+        async with (
+            plain_gateway(tmp_path, settings=shared(server), runtime=(runtime := SlowlyClosing())) as (running, _),
+            plain_gateway(tmp_path / "other", settings=shared(server), linked=False),
+        ):
+            began = time.monotonic()
+            await running.gateway.drain()
+            assert time.monotonic() - began < TOO_LONG
+            runtime.closed.set()

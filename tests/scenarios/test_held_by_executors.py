@@ -11,7 +11,7 @@ from gateway.testing.runtimes.huma.calls import SimCall
 from gateway.testing.runtimes.huma.rules import ResultFrame
 from tests.scenarios.environment import GOOD, Running, Scene, until
 from tests.scenarios.hooks import SECRET, Asked, Said
-from tests.scenarios.notified import GIVEN, notify
+from tests.scenarios.notified import GIVEN, held, notify
 
 QUESTION = "approval.asked"
 ROUTE = {"match": {"event": QUESTION}, "to": "policy", "held": True}
@@ -177,6 +177,29 @@ async def test_an_executor_is_asked_again_after_a_restart_under_the_same_key(gat
         second = (await gated.hooks.wait_for(2, name=QUESTION))[1]
         assert (second.key, second.data["event"]) == (first.key, first.data["event"])
         await gateway.wait_call(call.call_id, "succeeded")
+
+
+async def test_a_reload_that_adds_the_route_asks_about_calls_that_are_held_already(newer: Scene) -> None:
+    scene = notify(newer, notify=[])
+    scene.hooks.scripts[QUESTION] = {}
+    async with scene.running() as gateway:
+        call, question = await held(scene, gateway)
+        answered(scene, ROUTE)
+        await gateway.post("/v1/reload", status=200)
+        (asked,) = await scene.hooks.wait_for(name=QUESTION)
+        assert asked.key == question["interaction_id"]
+        # An executor that has left the call to people is not asked again; another one is.
+        scene.configure({"limits": {"interaction_timeout": "3m"}})
+        await gateway.post("/v1/reload", status=200)
+        scene.hooks.scripts[QUESTION] = allow
+        policy = scene.settings["executors"]["policy"]
+        routes = [*scene.settings["routes"][:-1], {**ROUTE, "to": "other"}]
+        scene.configure({"executors": {"other": policy}, "routes": routes})
+        await gateway.post("/v1/reload", status=200)
+        assert (await ended(call)).outcome == "success"
+        answered_by = (await gateway.get("/v1/interactions"))["data"][0]["answered_by"]
+        assert answered_by == "executor other"
+        assert len(scene.hooks.of(QUESTION)) == 2
 
 
 async def test_a_person_may_answer_before_the_executor(gated: Scene) -> None:

@@ -175,6 +175,20 @@ async def test_an_approval_is_given_by_the_executor_it_is_routed_to(environment:
         assert (await gateway.get("/v1/calls"))["data"] == []
 
 
+async def test_a_reload_that_adds_a_route_sends_approvals_that_wait_already(environment: HermEnvironment) -> None:
+    environment.hooks.scripts["approval.asked"] = {"decision": "allow"}
+    async with environment.running() as gateway:
+        environment.agent.ask_approval("write_file", {"path": "a"})
+        await questions(gateway)
+        assert environment.hooks.asked == []
+        environment.configure({"routes": [{"match": {"event": "approval.asked"}, "to": "cards"}]})
+        await gateway.post("/v1/reload", status=200)
+        [answered] = await questions(gateway, state="answered")
+        assert (answered["event"]["tool"], answered["answered_by"]) == ("write_file", "executor")
+        [asked] = environment.hooks.asked
+        assert asked.data["event"]["arguments"] == {"path": "a"}
+
+
 @pytest.mark.requirement("H51", "H32", "H-r")
 async def test_questions_with_and_without_choices_are_answered_through_the_api(environment: HermEnvironment) -> None:
     async with environment.running() as gateway:

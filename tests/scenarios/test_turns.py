@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from gateway.adapter.port import Frame, Receipt
+from gateway.errors import Elsewhere
 from gateway.events import MessagePosted, SessionId, ToolFinished, ToolRequested, dump_event
 from gateway.runtime.views import News
 from gateway.serve import SWITCH_INTERVAL
@@ -120,6 +121,27 @@ async def test_an_effect_that_fails_for_one_of_256_sessions_concerns_no_other(tm
         assert seen.pop(bad) == ["news", "next"]
         assert set(map(tuple, seen.values())) == {("call", "next")}
         assert all(runtime.results_of(name) == ["call", "next"] for name in others)
+
+
+async def test_a_client_of_a_session_that_fails_and_restarts_here_reads_that(tmp_path: Path) -> None:
+    async with crowd(tmp_path, 1) as (running, _, engine, ids):
+        ((_, session_id),) = ids.items()
+        engine.reports = lambda results: [(step, ValueError("no report")) for step, _ in results]
+        engine.held = True
+        path, said = f"/v1/sessions/{session_id}/events", {"kind": "message.posted", "content": "news"}
+        posting = asyncio.create_task(running.http.post(path, json=said))
+        await until(lambda: _kept(engine, 1))
+        engine.cut_off = True
+        engine.let_go()
+        engine.reports = lambda results: results
+        refused = await posting
+        text = "the session restarts on this instance; the request may have been recorded"
+        assert (refused.status_code, refused.json()["detail"]) == (503, text)
+        # Until it has restarted, no other instance owns it.
+        with pytest.raises(Elsewhere, match=r"^the session is starting, or another instance owns it$"):
+            await running.gateway.post(session_id, [MessagePosted.model_validate(said)], by="backend")
+        engine.cut_off = False
+        await running.post(path, said, status=202)
 
 
 def _with_empty(result: Committed | Exception) -> Committed | Exception:

@@ -104,8 +104,8 @@ class Actor:
         self.session_id = view.session_id
         self.link: Supervisor | None = None
         """Maintains its link; None if the protocol has none."""
-        self.lost = False
-        """Whether the session was given up to another instance or to a new object."""
+        self.gone = "the session has stopped on this instance"
+        """Why it takes no requests once it has ended without being closed."""
         self.feed = Feed(view.last_sequence, session_id=view.session_id, all_sessions=shared.all_sessions)
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Completed at the end. Several tasks wait for it, so none may cancel it."""
@@ -141,8 +141,8 @@ class Actor:
         """What ends the suspension."""
         self._left: list[s.Signal] = []
         """The signals that waited at the end."""
-        self._is_taken = False
-        """Whether the undecided inputs were taken out."""
+        self._has_pending = False
+        """Whether its undecided inputs may be taken out: it is gone, and nobody has taken them."""
         self._in_store: asyncio.Future[None] | None = None
         """Completed when the store reports on the step of an ended session."""
         if self._alone:
@@ -213,8 +213,10 @@ class Actor:
         """Replace the configuration from the next decision on."""
         # A bound logger keeps its level.
         self.log = log.bind(session=label_session(self.view))
-        self.runtime = runtime
+        before, self.runtime = self.runtime.policy, runtime
         self.sender.outbox.reconfigure(runtime)
+        if runtime.policy is not before:
+            self.inbox.put(s.Rerouted(before))
 
     @property
     def in_flight(self) -> str | None:
@@ -552,16 +554,19 @@ class Actor:
         if self.state != "ended":
             self._ended(self, exc)
 
-    def end(self, *, lost: bool = False) -> None:
+    def end(self, *, gone: str | None = None) -> None:
         """End at once: take no signal, send nothing, start nothing; the store may still write the last step.
 
-        Unless it is closed, the requests of its clients fail. If it is `lost`, `take_pending` returns its inputs.
+        Unless it is closed, the requests of its clients fail. If it continues elsewhere or as a new object, `gone` says
+        so, and `take_pending` returns its inputs.
         """
         if self.state == "ended":
             return
         if self.state == "committing":
             self._in_store = asyncio.get_running_loop().create_future()
-        self.state, self.lost = "ended", lost
+        self.state = "ended"
+        if gone is not None:
+            self.gone, self._has_pending = gone, True
         if self._waiting is not None:
             self._waiting.cancel()
         self.timer.cancel()
@@ -574,18 +579,13 @@ class Actor:
             self._release_slots(self._batch)
         if not self.view.memory.closed:
             self._fail_all()
-            if not lost and (unrecorded := len(self._collect().frames)):
+            if gone is None and (unrecorded := len(self._collect().frames)):
                 self.log.warning("unrecorded frames dropped", count=unrecorded)
         self.feed.close()
         finish(self.closed)
 
-    @property
-    def whereabouts(self) -> str:
-        """Say why an ended session that is not closed takes no requests."""
-        return "the session has moved to another instance" if self.lost else "the session has stopped on this instance"
-
     def _fail_all(self) -> None:
-        text, doubt = self.whereabouts, "; the request may have been recorded"
+        text, doubt = self.gone, "; the request may have been recorded"
         for batch in (SignalBatch(self._left), *self._alone, self._batch):
             if batch is not None:
                 unsure = batch.written != "no"
@@ -598,10 +598,10 @@ class Actor:
             await asyncio.wait({self._in_store}, timeout=within)
 
     def take_pending(self) -> PendingInputs | None:
-        """Take out the undecided inputs of a lost session, once; frames may arrive until its link has ended."""
-        if not self.lost or self._is_taken:
+        """Take out the undecided inputs of a session that is gone, once; frames may arrive until its link has ended."""
+        if not self._has_pending:
             return None
-        self._is_taken = True
+        self._has_pending = False
         self._left += self.inbox.take_all()
         pending = self._collect()
         self._batch, self._left = None, []

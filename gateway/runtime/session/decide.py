@@ -105,7 +105,7 @@ def decide(builder: StepBuilder, signal: s.Signal, *, outbox: Outbox, jitter: Ca
                 confirmations.correct(builder, caused_by=sequences[-1])
         case s.Connecting() | s.CaughtUp() | s.WantedDue() | s.Reread() | s.LinkUp() | s.LinkDown():
             _about_link(builder, signal, outbox)
-        case s.SlotFree() | s.TurnedAway() | s.ExecutorReplied():
+        case s.SlotFree() | s.TurnedAway() | s.ExecutorReplied() | s.Rerouted():
             return _about_work(builder, signal)
         case s.HandedOver(frame, sequence, overloaded):
             inbound.take(builder, frame, overloaded=overloaded)
@@ -142,12 +142,14 @@ def _about_link(builder: StepBuilder, signal: s.LinkSignal, outbox: Outbox) -> N
                 lifecycle.link(builder, LinkChanged(state=state, reason=reason[:_REASON]))
 
 
-def _about_work(builder: StepBuilder, signal: s.SlotFree | s.TurnedAway | s.ExecutorReplied) -> bool | None:
+def _about_work(builder: StepBuilder, signal: s.WorkSignal) -> bool | None:
     match signal:
         case s.SlotFree(call_id):
             return calls.claim(builder, call_id)
         case s.TurnedAway(call_id, reason):
             calls.turn_away(builder, call_id, reason)
+        case s.Rerouted(before):
+            lifecycle.rerouted(builder, before)
         case s.ExecutorReplied(sequence, answer, executor):
             asked = next((a for a in builder.memory.asked if a.sequence == sequence), None)
             held = approvals.asked_about(builder, sequence)

@@ -46,7 +46,9 @@ _END = 30.0
 _PAUSE = 1.0
 _RELINK_INTERVAL = 0.1
 """Seconds between two links of a reloaded runtime: ten per second."""
-_NOT_OWNED = "another instance owns the session, or none yet"
+_NOT_OWNED = "the session is starting, or another instance owns it"
+_MOVED = "the session has moved to another instance"
+_RESTARTS = "the session restarts on this instance"
 _NOTHING = Capabilities(accepts=frozenset(), emits=frozenset(), turns="signalled", delivery="response")
 
 
@@ -239,7 +241,7 @@ class Sessions:
         elif isinstance(exc, Fenced):
             self._shared.metrics.fenced()
             if is_here:
-                self.lose(actor, str(exc))
+                self.lose(actor, str(exc), gone=_RESTARTS if actor.permit.is_overtaken else _MOVED)
             if actor.permit.is_overtaken:
                 self.restart(session_id, after=_PAUSE)
         else:
@@ -247,7 +249,7 @@ class Sessions:
             pause = self._failed(session_id, exc, "session failed; restarting from the store")
             if is_here:
                 # Running attempts would report to no session; recovery uses the rows of the calls instead.
-                self._drop(actor)
+                self._drop(actor, _RESTARTS)
                 again = partial(self._restart_failed, actor, after=pause)
                 guard("session", again, self._tasks, session_id=session_id)
 
@@ -284,10 +286,10 @@ class Sessions:
 
     # Releasing ------------------------------------------------------------------------------------------
 
-    def lose(self, actor: Actor, reason: str) -> None:
-        """Release a session at once, because another instance may own it."""
+    def lose(self, actor: Actor, reason: str, *, gone: str = _MOVED) -> None:
+        """Release a session at once, because another instance may own it; clients are told that it is `gone`."""
         log.warning("session released", reason=reason, session=label_session(actor.view))
-        self._drop(actor)
+        self._drop(actor, gone)
         hand_over = partial(self._hand_over_frames, actor)
         guard("handover", hand_over, self._tasks, again=False, session_id=actor.session_id)
 
@@ -326,10 +328,10 @@ class Sessions:
         else:
             actor.resume(row)
 
-    def _drop(self, actor: Actor) -> None:
+    def _drop(self, actor: Actor, gone: str) -> None:
         session_id = actor.session_id
         self._forget(actor)
-        guard_call("session", partial(actor.end, lost=True))()
+        guard_call("session", partial(actor.end, gone=gone))()
         self._shared.dispatcher.abandon(session_id)
         running = [task for task in actor.links if not task.done()]
         if running:
@@ -356,14 +358,16 @@ class Sessions:
         await stopped(link for actor in some for link in actor.links)
         ready = [actor for actor in some if force or self._is_idle(actor)]
         for actor in ready:
-            self._drop(actor)
+            self._drop(actor, _MOVED)
         if ready:
             try:
                 async with asyncio.timeout(STOP):
                     for actor in ready:
                         await self._hand_over_frames(actor)
-            except TimeoutError:
+            except (TimeoutError, asyncio.CancelledError) as exc:
                 log.warning("frames not handed over in time", sessions=len(ready))
+                if isinstance(exc, asyncio.CancelledError):
+                    raise
             await self.release([actor.session_id for actor in ready])
         return len(ready)
 
@@ -506,7 +510,7 @@ class Sessions:
         if actor.closed.done():
             if actor.view.memory.closed:
                 raise Conflict("the session is closed")
-            raise Elsewhere(actor.session_id, actor.whereabouts)
+            raise Elsewhere(actor.session_id, actor.gone)
         reply.cancel()
         raise Overloaded(f"the session did not process the request within {patience:.0f} s")
 
@@ -547,7 +551,7 @@ class Sessions:
             log.info("session closed without its runtime", session=label_session(row), calls=len(view.calls))
         except BaseException:
             if actor is not None:
-                self._drop(actor)
+                self._drop(actor, _NOT_OWNED)
             # Starts the session if its runtime is configured by now, and otherwise releases it.
             await self.take_up([taken])
             raise
