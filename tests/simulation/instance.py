@@ -74,7 +74,7 @@ class Instance:
         server: StoreServer | None = None,
     ) -> None:
         self._net, self._loop, self._random = net, net.loop, random
-        self._config, self._write = path.with_name(f"gateway-{number}.yaml"), write
+        self._config, self._write = path.with_name("gateway.yaml"), write
         self._disk, self._server = disk, server
         self.name = "the gateway" if server is None else f"replica {number}"
         self._port = FIRST_PORT + number

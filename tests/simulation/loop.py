@@ -161,7 +161,7 @@ class SimLoop(asyncio.SelectorEventLoop):
         return self._now
 
     def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> asyncio.Handle:
-        owner = (copy_context() if context is None else context).get(PROCESS)
+        owner = PROCESS.get() if context is None else context.get(PROCESS)
         if owner is None:
             return super().call_soon(callback, *args, context=context)
         handle: list[asyncio.Handle] = []
@@ -183,7 +183,7 @@ class SimLoop(asyncio.SelectorEventLoop):
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         early = when - _EARLY * self.random.random()
-        owner = (copy_context() if context is None else context).get(PROCESS)
+        owner = PROCESS.get() if context is None else context.get(PROCESS)
         if owner is None:
             return super().call_at(early, callback, *args, context=context)
         handle: list[asyncio.Handle] = []
@@ -201,7 +201,7 @@ class SimLoop(asyncio.SelectorEventLoop):
     ) -> asyncio.Handle:
         """Hear from a thread a little later, in the order in which threads spoke."""
         self._heard = max(self._heard, self._now + _HELD * self.random.random() ** 4) + 1e-6
-        owner = (copy_context() if context is None else context).get(PROCESS)
+        owner = PROCESS.get() if context is None else context.get(PROCESS)
         if owner is None:
             return super().call_at(self._heard, callback, *args, context=context)
         handle: list[asyncio.Handle] = []
@@ -232,7 +232,7 @@ class SimLoop(asyncio.SelectorEventLoop):
 def _make_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
     task = asyncio.Task(coroutine, loop=loop, **options)
     context = options.get("context")
-    owner = (copy_context() if context is None else context).get(PROCESS)
+    owner = PROCESS.get() if context is None else context.get(PROCESS)
     if owner is not None:
         owner.add(task)
     return task

@@ -33,7 +33,7 @@ from tests.simulation.loop import Endless, Process
 from tests.simulation.network import NetLoop
 from tests.simulation.people import People, allow_all, keys
 from tests.simulation.policy import TOOLS, Policies, draw, ungated
-from tests.simulation.promises import check_end
+from tests.simulation.promises import Event, check_end
 from tests.simulation.steps import (
     API_KEY,
     GATED_STEPS,
@@ -185,6 +185,8 @@ class World:
         self.copy: Path | None = None
         """The last copy of the database."""
         self.copies = 0
+        self.events: tuple[float, list[Event]] | None = None
+        """The journal, as a judge has read it at a time."""
         self._has_tables = False
         self._reader: tuple[Path, sqlite3.Connection] | None = None
         """The connection that the judges use; to open one for each question takes a fifth of the CPU."""

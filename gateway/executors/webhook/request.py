@@ -5,6 +5,7 @@ import hmac
 from binascii import b2a_base64
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -131,6 +132,7 @@ def _write_head(url: AnyHttpUrl, extra: dict[str, str]) -> str:
     return "".join(f"{line}\r\n" for line in lines)
 
 
+@cache
 def _version() -> str:
     try:
         return version("dragoman")
