@@ -429,14 +429,14 @@ async def wait(world: "World") -> None:
 STEPS: dict[Callable[["World"], Awaitable[None]], float] = {
     call: 60, repeat: 4, cancel: 6, talk: 8, garbage: 3, post: 8, follow: 6, order_cancel: 3,
     cut: 3, silence: 1, leave: 1, outage: 2, partition: 2,
-    bad_disk: 3, slow_disk: 1, pause: 1, kill: 2, drain: 1, reload: 1,
+    bad_disk: 3, slow_disk: 1, pause: 1, kill: 2, drain: 2, reload: 1,
     back_up: 2, restore_copy: 1, wait: 10,
 }  # fmt: skip
 """The steps with their weights."""
 QUIET_STEPS: dict[Callable[["World"], Awaitable[None]], float] = {
     call: 30, wait: 10, repeat: 2, cancel: 4, talk: 4, post: 4, follow: 4, order_cancel: 14,
     cut: 0.5, silence: 1, leave: 0.5, outage: 3, partition: 0.3,
-    pause: 0.3, kill: 0.6, drain: 0.5, reload: 0.5,
+    pause: 0.3, kill: 0.6, drain: 1, reload: 0.5,
 }  # fmt: skip
 """Those of a world with little traffic."""
 REPLICA_STEPS: dict[Callable[["World"], Awaitable[None]], float] = {slow_store: 4, late_store: 2, hold_store: 4}

@@ -53,7 +53,7 @@ _REPLICAS = 0.3
 """The share of runs with two instances on one store."""
 _GATED = 0.4
 """The share of runs whose routes ask people, and deny."""
-_RESTORING = 0.4
+_RESTORING = 0.6
 """The share of those in which the database is often restored."""
 _HUMA = {"0.1": 4001, "0.2": 4002}
 _BACKEND = 9000
