@@ -18,6 +18,8 @@ _FILLERS = re.compile(
 
 def show_hidden(text: str, write: Callable[[str], str] = str, *, keep: str = "") -> str:
     """Replace each hidden character by its escape, as `write` writes it; the characters to `keep` stay."""
+    if text.isascii() and text.isprintable():
+        return text
     return _NOT_ASCII.sub(partial(_show, write, keep), text)
 
 

@@ -5,6 +5,7 @@ Every instance derives the same ids, so the spans of retries, redrives and takeo
 
 import re
 from datetime import datetime
+from functools import lru_cache
 from hashlib import sha256
 
 from gateway.events import CallId, SessionId
@@ -19,6 +20,8 @@ _TRACEPARENT = re.compile(r"(?!ff)([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([
 _STATE_MEMBER = re.compile(r"[a-z0-9][a-z0-9_*/@-]{0,255}=[ -+\--<>-~]{0,255}[!-+\--<>-~]", re.ASCII)
 _LONGEST_STATE = 512
 _MOST_MEMBERS = 32
+_KEPT = 1_024
+"""Places that are derived or read once for all calls of a turn."""
 
 
 @frozen
@@ -54,6 +57,7 @@ def read_traceparent(given: object, state: object = None) -> TraceContext | None
     return None if context is None or context.parent == NO_SPAN else replace(context, state=_read_state(state))
 
 
+@lru_cache(_KEPT)
 def turn_context(session_id: SessionId, first_sequence: int, ratio: float) -> TraceContext:
     """Return the place below the span of a turn."""
     trace_id = _digest(f"turn {session_id} {first_sequence}")[:32]
@@ -68,9 +72,7 @@ def key_context(key: str, ratio: float = 1.0) -> TraceContext:
 
 def context_of(call: Call) -> TraceContext:
     """Return the place that a call got when it was opened; calls of releases before 0.3 have none on record."""
-    parent, _, state = (call.trace or "").partition(" ")
-    context = _read(parent)
-    return key_context(call.idempotency_key) if context is None else replace(context, state=state)
+    return _read_record(call.trace or "") or key_context(call.idempotency_key)
 
 
 def call_span(call_id: CallId) -> str:
@@ -111,6 +113,13 @@ def _read(given: object) -> TraceContext | None:
     if trace_id == _NO_TRACE or (version == "00" and more is not None):
         return None
     return TraceContext(trace_id, parent, bool(int(flags, 16) & 1))
+
+
+@lru_cache(_KEPT)
+def _read_record(written: str) -> TraceContext | None:
+    parent, _, state = written.partition(" ")
+    context = _read(parent)
+    return None if context is None else replace(context, state=state)
 
 
 def _read_state(given: object) -> str:

@@ -65,10 +65,10 @@ STAGES: Mapping[str, Sequence[str]] = {
 """Which stage a file belongs to: the first of whose beginnings its path has."""
 THREADS, LOOP = "threads of the store", "event loop, sockets"
 _MAIN = "MainThread"
-_IDLE = (
+IDLE = (
     "wait (threading.py",
     "_worker (concurrent/futures/thread.py",
-    "_gather (gateway/store/sqlite/writer.py",
+    "_gather (gateway/store/sqlite/jobs.py",
 )
 """Where threads wait for work; to look at them from outside does not tell it from work."""
 _THROUGH = ("gateway/guard.py", "gateway/strict_json", "gateway/clock.py", "gateway/runtime/system_clock.py")
@@ -95,7 +95,7 @@ class Budget:
     def add(self, stack: str, looks: int) -> None:
         """Take note of a stack: its thread, then its functions, outermost first."""
         thread, *frames = stack.split(";")
-        if not frames or any(word in frames[-1] for word in _IDLE):
+        if not frames or any(word in frames[-1] for word in IDLE):
             return
         stage, function = _stage_of(frames)
         if _MAIN not in thread:

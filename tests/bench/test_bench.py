@@ -166,7 +166,7 @@ def test_each_look_belongs_to_the_innermost_stage_and_threads_that_wait_to_none(
         (3, loop),
         (4, loop[:2]),
         (5, ("writer", "keep (gateway/store/sqlite/store.py:7)")),
-        (1000, ("writer", "_gather (gateway/store/sqlite/writer.py:7)")),
+        (1000, ("writer", f"{stages.IDLE[-1]}:7)")),
     ):
         budget.add(";".join(stack), looks)
     said = {stage: round(budget.of(stage)) for stage in (*stages.STAGES, stages.LOOP, stages.THREADS)}
@@ -178,6 +178,13 @@ def test_each_look_belongs_to_the_innermost_stage_and_threads_that_wait_to_none(
         stages.THREADS: 20,
     }
     assert budget.costliest("translation", 5) == [("write, adapters/huma/v0_2.py", 18.0)]
+
+
+def test_threads_of_the_gateway_wait_where_the_stages_say() -> None:
+    places = [place.split(" (") for place in stages.IDLE if " (gateway/" in place]
+    assert places
+    for name, path in places:
+        assert f"def {name}(" in (ROOT / path).read_text()
 
 
 @pytest.mark.slow

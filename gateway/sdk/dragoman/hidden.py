@@ -43,13 +43,15 @@ class Hidden:
 
     def mask(self, text: str) -> str:
         """Replace each secret in a text."""
-        if self.signs and self._sign.search(text):
+        if not self._sign.search(text):
+            return text
+        if self.signs:
             text = self._forms.sub(MASK, text)
-        return _TOKEN.sub(MASK, text) if any(start in text for start in _STARTS) else text
+        return _TOKEN.sub(MASK, text)
 
     @cached_property
     def _sign(self) -> re.Pattern[str]:
-        return re.compile("|".join(self.signs))
+        return re.compile("|".join((*_STARTS, *self.signs)))
 
     @cached_property
     def _forms(self) -> re.Pattern[str]:
