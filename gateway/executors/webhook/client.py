@@ -376,6 +376,7 @@ class _Wire(asyncio.Protocol):
         self.until = inf
         """The deadline of the exchange."""
         self.transport: asyncio.Transport
+        self._poll = select.poll()
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self.idle_until = 0.0
         """The time until which another exchange may start."""
@@ -383,6 +384,7 @@ class _Wire(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports do not inherit from asyncio's.
         self.transport = cast("asyncio.Transport", transport)
+        self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
         self._wires[self] = None
 
     def ask(
@@ -401,11 +403,7 @@ class _Wire(asyncio.Protocol):
 
     def has_news(self) -> bool:
         """Check whether the idle peer has closed or sent anything, even if the loop has not read it yet."""
-        if self.transport.is_closing():
-            return True
-        poll = select.poll()
-        poll.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
-        return bool(poll.poll(0))
+        return self.transport.is_closing() or bool(self._poll.poll(0))
 
     @property
     def busy(self) -> bool:
