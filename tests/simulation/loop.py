@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextvars import Context, ContextVar, copy_context
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 _READ = 0.002
 """The most seconds that pass with a read of the clock."""
@@ -189,7 +189,7 @@ class SimLoop(asyncio.SelectorEventLoop):
         handle: list[asyncio.Handle] = []
         timer = super().call_at(early, owner.run, callback, args, handle, context=context)
         handle.append(timer)
-        return timer
+        return cast("asyncio.TimerHandle", _Timer(timer))
 
     def call_later(
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
@@ -227,6 +227,15 @@ class SimLoop(asyncio.SelectorEventLoop):
             result, error = None, exc
         self.call_soon_threadsafe(settle, result, error)
         return answer
+
+
+class _Timer:
+    """A timer as those of uvloop, on which production runs: it is no `asyncio.TimerHandle`."""
+
+    __slots__ = ("cancel", "cancelled", "when")
+
+    def __init__(self, handle: asyncio.TimerHandle) -> None:
+        self.cancel, self.cancelled, self.when = handle.cancel, handle.cancelled, handle.when
 
 
 def _make_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:

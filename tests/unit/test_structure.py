@@ -114,3 +114,33 @@ def packages_used(folder: Path) -> Iterator[str]:
             for parts in (module.split(".")[:2] for module in modules):
                 if parts[0] in {*PACKAGES, "dragoman"} and len(parts) > 1 and parts != own:
                     yield ".".join(parts).removeprefix("gateway.")
+
+
+_REPLACED = {"Handle", "TimerHandle", "Server", "BaseTransport", "Transport", "SubprocessTransport"}
+"""Classes of asyncio from which those of uvloop do not inherit."""
+
+
+def test_no_code_expects_a_class_of_asyncio_that_uvloop_replaces() -> None:
+    found = [f"{name}:{line}" for name, tree in trees().items() for line in expected_classes(tree)]
+    assert found == []
+
+
+def test_an_expected_class_of_asyncio_is_found() -> None:
+    source = (
+        "isinstance(x, asyncio.TimerHandle)\nisinstance(x, int | asyncio.Task)\nisinstance(x, (int, asyncio.Handle))\n"
+    )
+    assert list(expected_classes(ast.parse(source))) == [1, 3]
+
+
+def expected_classes(tree: ast.AST) -> Iterator[int]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id="isinstance"), args=[_, expected]) | ast.MatchClass(cls=expected):
+                for part in ast.walk(expected):
+                    match part:
+                        case ast.Attribute(value=ast.Name(id="asyncio"), attr=name) if name in _REPLACED:
+                            yield node.lineno if isinstance(node, ast.Call) else expected.lineno
+                        case _:
+                            pass
+            case _:
+                pass

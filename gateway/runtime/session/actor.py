@@ -280,7 +280,7 @@ class Actor:
     def go_on(self) -> None:
         """End a suspension: act on the committed step, or decide."""
         waiting, self._waiting = self._waiting, None
-        if isinstance(waiting, asyncio.TimerHandle):
+        if waiting is not None:
             waiting.cancel()
         if self._batch is not None and self._batch.may_act:
             self.state = "acting"
@@ -386,6 +386,8 @@ class Actor:
                 raise
             self.fail(exc)
         else:
+            # This task ends by itself.
+            self._waiting = None
             self.go_on()
 
     async def _read_for(self, batch: SignalBatch) -> None:
