@@ -70,7 +70,7 @@ class PigeonCodec:
                 )
             case ToolFinished() as event:
                 check_id(event.native_call_id, "/native_call_id")
-                error = event.error or event.outcome
+                error = event.outcome if event.error is None else event.error
                 check_json(error, "/error")
                 failed = [Loss(how="narrowed", path="/outcome")] if event.outcome != "failure" else []
                 unknown = [Loss(how="dropped", path="/unknown")] if event.unknown else []
