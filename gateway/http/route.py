@@ -28,7 +28,7 @@ from gateway.runtime.app import Gateway
 _NO_QUERY = QueryParams()
 _LARGEST_SEQUENCE = 2**63 - 1
 _DECIDES = "answerInteraction"
-"""The operation whose body must not repeat a member: nobody may read another decision in it than is carried out."""
+"""The operation whose body must not repeat a member, since readers differ on which value counts."""
 
 
 class ApiState:

@@ -7,7 +7,6 @@ Sizes are bounded, and each use of an alias counts.
 import math
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,7 +110,8 @@ def _read_text(path: Path) -> str:
 def parse_source(text: str) -> Source:
     """Turn YAML text into values and lines."""
     try:
-        root = _read_quickly(text)
+        events = yaml.parse(text, Loader=yaml.SafeLoader)
+        root = _read_document(events)
     except yaml.MarkedYAMLError as exc:
         raise _syntax(exc) from exc
     except yaml.reader.ReaderError as exc:
@@ -121,14 +121,6 @@ def parse_source(text: str) -> Source:
     values: Any = None if root is None else flat.take(root, ())
     # An empty file, or one of comments only, is a configuration of defaults.
     return Source(dict[str, Any]() if values is None else values, flat.lines, tuple(flat.findings))
-
-
-def _read_quickly(text: str) -> _Node | None:
-    """Read with the parser in C, which takes a tenth of the time; that in Python says more about what is wrong."""
-    if yaml.__with_libyaml__:
-        with suppress(yaml.YAMLError):
-            return _read_document(yaml.parse(text, Loader=yaml.CSafeLoader))
-    return _read_document(yaml.parse(text, Loader=yaml.SafeLoader))
 
 
 def _syntax(exc: yaml.MarkedYAMLError) -> _Unreadable:
@@ -204,7 +196,7 @@ def _read_scalar(event: yaml.ScalarEvent, line: int) -> _Scalar:
     kind = tag.removeprefix(_CORE_TAG) if tag else None
     if kind not in (None, "!", "str", "int", "float", "bool", "null"):
         return _Scalar(None, line, f"the tag '!!{kind[:40]}' is not supported; remove it")
-    if kind in ("!", "str") or (event.style and kind is None):
+    if kind in ("!", "str") or (event.style is not None and kind is None):
         return _Scalar(text, line)
     return _resolve(text, line)
 

@@ -142,7 +142,7 @@ class Actor:
         self._left: list[s.Signal] = []
         """The signals that waited at the end."""
         self._has_pending = False
-        """Whether its undecided inputs may be taken out: it is gone, and nobody has taken them."""
+        """Whether the session is gone and `take_pending` has not returned its undecided inputs yet."""
         self._in_store: asyncio.Future[None] | None = None
         """Completed when the store reports on the step of an ended session."""
         if self._alone:

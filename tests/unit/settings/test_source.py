@@ -3,10 +3,9 @@
 from pathlib import Path
 
 import pytest
-import yaml
 
 from gateway.errors import InvalidConfiguration
-from gateway.settings.source import MAX_BYTES, Source, parse_source, read_source
+from gateway.settings.source import MAX_BYTES, Source, read_source
 
 
 @pytest.fixture
@@ -155,22 +154,3 @@ def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
 def test_a_path_that_cannot_be_one_is_one_clear_problem(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfiguration, match="cannot be read"):
         read_source(tmp_path / "a\0b")
-
-
-def test_the_parsers_in_c_and_in_python_read_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = """
-plain: [1, 0x1f, 1.5, true, null, ~, on, "1", '1', !!str 1, yes]
-block: |
-  two
-  lines
-folded: >-
-  one
-  line
-base: &base {"a": "\\u00e9\\U0001F600", b: }
-merged: {<<: *base, b: 2}
-empty:
-"""
-    found = parse_source(text)
-    assert found.values["plain"][:4] == [1, 31, 1.5, True]
-    monkeypatch.setattr(yaml, "__with_libyaml__", False)
-    assert parse_source(text) == found
